@@ -1,0 +1,1 @@
+"""Benchmarks on real data: datasets, protocols and studies."""

@@ -1,0 +1,95 @@
+"""The reduced operator Q of a device at a subspace P, and the loss that ties the two together.
+
+Everything is a function of the sufficient statistics A = XXᵀ, B = YXᵀ and ‖Y‖².
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.koopman.snapshots import Statistics
+
+Array = NDArray[np.float64]
+
+ILL_CONDITIONED = 1e10
+"""A Gram matrix with a larger condition number gets the ridge."""
+
+
+class Reduced(NamedTuple):
+    """The statistics seen from a subspace P: all that the loss, its gradient and Q̂ need of A and B."""
+
+    a: Array  # A P
+    b: Array  # B P
+    b_adjoint: Array  # Bᵀ P
+    gram: Array  # PᵀA P
+    cross: Array  # PᵀB P
+    energy: float  # ‖Y‖²
+
+    @classmethod
+    def at(cls, statistics: Statistics, subspace: Array) -> Reduced:
+        """Reduce the statistics to the subspace: three D × D × r products, the whole cost of a local step."""
+        a, b = statistics.xx @ subspace, statistics.yx @ subspace
+        return cls(
+            a=a,
+            b=b,
+            b_adjoint=statistics.yx.T @ subspace,
+            gram=subspace.T @ a,
+            cross=subspace.T @ b,
+            energy=statistics.energy,
+        )
+
+
+def fit_operator(reduced: Reduced, ridge: float) -> Array:
+    """The minimiser Q̂(P) = PᵀBP (PᵀAP)⁻¹ of the loss over Q.
+
+    Where the Gram matrix PᵀAP is singular or ill-conditioned, λI is added to it first, with λ = `ridge`.
+    """
+    gram = reduced.gram
+    if not _well_conditioned(gram):
+        gram = gram + ridge * np.eye(len(gram))
+    solved: Array = np.linalg.solve(gram, reduced.cross.T).T
+    return solved
+
+
+def relative_ridge(reduced: Reduced, ridge: float) -> float:
+    """λ as a share of the mean eigenvalue trace(G)/r of the Gram matrix, so that its meaning has no unit."""
+    mean_eigenvalue = float(np.trace(reduced.gram)) / len(reduced.gram)
+    return ridge * mean_eigenvalue if mean_eigenvalue > 0.0 else ridge
+
+
+def _well_conditioned(gram: Array) -> bool:
+    eigenvalues = np.linalg.eigvalsh(gram)
+    return bool(eigenvalues[0] * ILL_CONDITIONED > eigenvalues[-1] > 0.0)
+
+
+def loss(reduced: Reduced, operator: Array) -> float:
+    """f(P, Q) = ‖Y − P Q PᵀX‖² = ‖Y‖² − 2 tr(QᵀPᵀBP) + tr(QᵀQ PᵀAP) for an orthonormal P."""
+    explained = 2.0 * np.vdot(operator, reduced.cross) - np.vdot(operator @ reduced.gram, operator)
+    return reduced.energy - float(explained)
+
+
+def loss_gradient(subspace: Array, reduced: Reduced, operator: Array) -> Array:
+    """∇_P f at fixed Q, in the ambient space, for an orthonormal P.
+
+    ∇f = −2 (B P Qᵀ + Bᵀ P Q) + 2 P Q (PᵀA P) Qᵀ + 2 A P QᵀQ
+    """
+    gradient: Array = (
+        -2.0 * (reduced.b @ operator.T + reduced.b_adjoint @ operator)
+        + 2.0 * subspace @ (operator @ reduced.gram @ operator.T)
+        + 2.0 * reduced.a @ (operator.T @ operator)
+    )
+    return gradient
+
+
+def cap_spectrum(operator: Array, cap: float) -> Array:
+    """Q scaled by cap / (spectral radius) where the radius exceeds the cap: predictions must not grow.
+
+    >>> cap_spectrum(np.diag([2.0, 0.5]), 0.5)
+    array([[0.5  , 0.   ],
+           [0.   , 0.125]])
+    """
+    radius = float(np.abs(np.linalg.eigvals(operator)).max())
+    return operator * (cap / radius) if radius > cap else operator

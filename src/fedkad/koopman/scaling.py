@@ -1,0 +1,80 @@
+"""Channels on one scale: z-scores from training data, clipped, with a floor for channels that never move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+CLIP = 10.0
+"""Scaled values are clipped to ±CLIP standard deviations, as in the paper."""
+
+CONSTANT = 1e-6
+"""A channel whose spread is below this share of its magnitude counts as constant."""
+
+
+class ChannelMoments(NamedTuple):
+    """Count, mean and centred second moment of every channel: enough to scale a device, or to pool a fleet."""
+
+    count: float
+    mean: Array
+    centred: Array
+
+    @classmethod
+    def of(cls, series: Array) -> ChannelMoments:
+        """Moments of the rows of `series` that are complete (a row with NaN is a gap)."""
+        rows = series[~np.isnan(series).any(axis=1)]
+        mean = rows.mean(axis=0)
+        return cls(float(len(rows)), mean, ((rows - mean) ** 2).sum(axis=0))
+
+    def merge(self, other: ChannelMoments) -> ChannelMoments:
+        """Moments of both sets of rows together (the parallel update of Chan, Golub and LeVeque).
+
+        >>> x = np.arange(12.0).reshape(6, 2) ** 2
+        >>> whole, parts = ChannelMoments.of(x), ChannelMoments.of(x[:2]).merge(ChannelMoments.of(x[2:]))
+        >>> bool(np.allclose(whole.centred, parts.centred))
+        True
+        """
+        count = self.count + other.count
+        shift = other.mean - self.mean
+        mean = self.mean + shift * (other.count / count)
+        centred = self.centred + other.centred + shift**2 * (self.count * other.count / count)
+        return ChannelMoments(count, mean, centred)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """z-score of every channel, clipped at ±10 standard deviations.
+
+    A channel that is constant in training has no spread to divide by. It keeps the unit scale, so that a later
+    change of it is seen in its own units (and clipped like every other), instead of being divided by zero.
+
+    >>> scaling = Scaling.fit(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    >>> scaling.transform(np.array([[4.0, 5.5], [900.0, 5.0]]))
+    array([[ 2. ,  0.5],
+           [10. ,  0. ]])
+    """
+
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def fit(cls, series: Array) -> Scaling:
+        """Scaling from the complete rows of a training series `(time, channel)`."""
+        return cls.from_moments(ChannelMoments.of(series))
+
+    @classmethod
+    def from_moments(cls, moments: ChannelMoments) -> Scaling:
+        """Scaling from moments, those of one device or those of a fleet merged."""
+        spread = np.sqrt(moments.centred / moments.count)
+        constant = spread <= CONSTANT * np.abs(moments.mean)
+        return cls(moments.mean, np.where(constant, 1.0, spread))
+
+    def transform(self, series: Array) -> Array:
+        """Scaled and clipped values; NaN stays NaN."""
+        scaled: Array = np.clip((series - self.mean) / self.scale, -CLIP, CLIP)
+        return scaled

@@ -1,0 +1,251 @@
+"""Sufficient statistics of snapshot pairs: all that training ever needs of the data.
+
+With X the lifted states at t and Y those at t + 1, side by side over all pairs, the loss of a subspace P and an
+operator Q is
+
+    ‖Y − P Q Pᵀ X‖² = ‖Y‖² − 2 tr(Qᵀ Pᵀ YXᵀ P) + tr(QᵀQ Pᵀ XXᵀ P),    PᵀP = I,
+
+so XXᵀ, YXᵀ and ‖Y‖² are gathered once and no round touches the data again. Statistics of two stretches add up,
+which makes gaps, incremental learning and forgetting one and the same operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.koopman.lifting import Lifting
+
+Array = NDArray[np.float64]
+
+BLOCK = 1024
+"""Windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Second moments of the pairs (Φ(t), Φ(t+1)), and what a calibration of the residuals needs besides.
+
+    Attributes
+    ----------
+    xx, yx : (D, D)
+        XXᵀ and YXᵀ.
+    yy : (D,)
+        The diagonal of YYᵀ; its sum is ‖Y‖².
+    x_sum, y_sum : (D,)
+        Sums of the lifted states at t and at t + 1.
+    ahead : (H, n, D)
+        Σ x(t+h) Φ(t)ᵀ of the raw samples h = 1 … H steps ahead.
+    count : float
+        Number of pairs; no longer whole after forgetting.
+    ahead_count : (H,)
+        Number of pairs (t, t + h), which are fewer the farther ahead.
+    """
+
+    xx: Array
+    yx: Array
+    yy: Array
+    x_sum: Array
+    y_sum: Array
+    ahead: Array
+    count: float
+    ahead_count: Array
+
+    @classmethod
+    def empty(cls, lifting: Lifting, horizon: int = 1) -> Statistics:
+        """Statistics of no data."""
+        size, channels = lifting.dimension, lifting.channels
+        return cls(
+            xx=np.zeros((size, size)),
+            yx=np.zeros((size, size)),
+            yy=np.zeros(size),
+            x_sum=np.zeros(size),
+            y_sum=np.zeros(size),
+            ahead=np.zeros((horizon, channels, size)),
+            count=0.0,
+            ahead_count=np.zeros(horizon),
+        )
+
+    @property
+    def energy(self) -> float:
+        """‖Y‖², the energy that a model has to explain."""
+        return float(self.yy.sum())
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    def __sub__(self, other: Statistics) -> Statistics:
+        return Statistics(**{name: value - getattr(other, name) for name, value in vars(self).items()})
+
+    def scaled(self, factor: float) -> Statistics:
+        """Statistics in which every pair weighs `factor` as much: forgetting."""
+        return Statistics(**{name: factor * value for name, value in vars(self).items()})
+
+
+def stretches(series: Array, shortest: int = 1) -> Iterator[slice]:
+    """Runs of complete rows, at least `shortest` long: a row with NaN is a gap that no window may bridge.
+
+    >>> x = np.array([[1.0], [2.0], [np.nan], [4.0]])
+    >>> list(stretches(x))
+    [slice(0, 2, None), slice(3, 4, None)]
+    """
+    complete = ~np.isnan(series).any(axis=1)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], complete, [False]]).astype(np.int8)))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        if stop - start >= shortest:
+            yield slice(start, stop)
+
+
+def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
+    """Statistics of every snapshot pair of a scaled series `(time, channel)`; pairs never bridge a gap.
+
+    >>> lifting = Lifting(channels=1, window=2, observables=3, seed=0)
+    >>> x = np.sin(np.arange(30.0))[:, None]
+    >>> states = lifting.transform(x)
+    >>> bool(np.allclose(collect(x, lifting).yx, states[1:].T @ states[:-1]))
+    True
+    """
+    total = Statistics.empty(lifting, horizon)
+    for piece in stretches(scaled, shortest=lifting.window + 1):
+        total = total + _collect_stretch(np.ascontiguousarray(scaled[piece]), lifting, horizon)
+    return total
+
+
+def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:
+    """Statistics of one stretch without a gap, from lagged products instead of snapshot matrices.
+
+    Window j covers x[j … j+W−1], and windows 0 … M make M pairs (j, j + 1). Every entry of XXᵀ and YXᵀ is a sum
+    over j of one of
+
+        x[j+a] x[j+b]ᵀ      known from a = 0: one step down the diagonal is one outer product in and one out
+        h_j x[j+k]ᵀ         with h_j the observables of window j, at the lags k = −1 … W
+        h_j h_jᵀ and h_j h_{j−1}ᵀ
+
+    so a single pass of [h_j | x[j]] against the lags −1 … W is enough: T·n²·W products for the windowed block
+    instead of T·n²·W².
+    """
+    n, width, m = lifting.channels, lifting.window, lifting.observables
+    pairs = len(x) - width
+    sums = _sum_over_windows(x, lifting, horizon)
+    first, last = _states_at(x, lifting, 0), _states_at(x, lifting, pairs)
+
+    # The sums run over windows 0 … M. X ends at M − 1 and Y begins at 1: take the outermost window away again.
+    until = sums.lagged - np.outer(last.leading, last.lags)
+    since = sums.lagged - np.outer(first.leading, first.lags)
+    lags = _LagColumns(n)
+    windowed = _down_the_diagonal(until[m:, lags(0, width + 1)], x, pairs, width)
+    xx = np.block(
+        [
+            [windowed[: n * width, : n * width], until[:m, lags(0, width)].T],
+            [until[:m, lags(0, width)], sums.observed - np.outer(last.observed, last.observed)],
+        ]
+    )
+    yx = np.block(
+        [
+            [windowed[n:, : n * width], until[:m, lags(1, width + 1)].T],
+            [since[:m, lags(-1, width - 1)], sums.observed_next],
+        ]
+    )
+    x_sum = sums.states - last.state
+    ahead_count = np.maximum(pairs + 1.0 - np.arange(1, horizon + 1), 0.0)
+    return Statistics(
+        xx=xx,
+        yx=yx,
+        yy=np.diagonal(xx) + last.state**2 - first.state**2,
+        x_sum=x_sum,
+        y_sum=sums.states - first.state,
+        ahead=np.concatenate([yx[None, lifting.newest], sums.ahead]),
+        count=float(pairs),
+        ahead_count=ahead_count,
+    )
+
+
+class _LagColumns(NamedTuple):
+    """Columns of the lags first … stop − 1 where the columns begin with lag −1."""
+
+    channels: int
+
+    def __call__(self, first: int, stop: int) -> slice:
+        return slice((first + 1) * self.channels, (stop + 1) * self.channels)
+
+
+class _WindowSums(NamedTuple):
+    """Sums over all windows j = 0 … M of a stretch."""
+
+    lagged: Array  # [h_j | x[j]] against x[j−1 … j+W]
+    observed: Array  # h_j h_jᵀ
+    observed_next: Array  # h_j h_{j−1}ᵀ
+    states: Array  # Φ_j
+    ahead: Array  # x[j+W−1+h] Φ_jᵀ for h = 2 … H
+
+
+class _StateAt(NamedTuple):
+    """What one window contributes to the sums."""
+
+    leading: Array  # [h_j | x[j]]
+    lags: Array  # x[j−1 … j+W], zero beyond the ends
+    observed: Array
+    state: Array
+
+
+def _states_at(x: Array, lifting: Lifting, j: int) -> _StateAt:
+    lags = _padded_windows(x, lifting)[j]
+    window = lags[lifting.channels : -lifting.channels]
+    observed = lifting.observe(window[None])[0]
+    leading = np.concatenate([observed, x[j]])
+    return _StateAt(leading, lags, observed, np.concatenate([window, observed]))
+
+
+def _padded_windows(x: Array, lifting: Lifting) -> Array:
+    """x[j−1 … j+W] for every window j, with a row of zeros before and after the stretch."""
+    n = lifting.channels
+    padded = np.zeros((len(x) + 2, n))
+    padded[1:-1] = x
+    wider = replace(lifting, window=lifting.window + 2)
+    return wider.windows(padded)
+
+
+def _sum_over_windows(x: Array, lifting: Lifting, horizon: int) -> _WindowSums:
+    n, width, m = lifting.channels, lifting.window, lifting.observables
+    lagged = np.zeros((m + n, n * (width + 2)))
+    observed_sum, next_sum = np.zeros((m, m)), np.zeros((m, m))
+    states = np.zeros(lifting.dimension)
+    ahead = np.zeros((horizon - 1, n, lifting.dimension))
+    padded = _padded_windows(x, lifting)
+    previous = np.zeros(m)
+    for start in range(0, len(padded), BLOCK):
+        lags = np.ascontiguousarray(padded[start : start + BLOCK])
+        leading = np.empty((len(lags), m + n))
+        observed = leading[:, :m]
+        observed[:] = lifting.observe(lags[:, n:-n])
+        leading[:, m:] = lags[:, n : 2 * n]
+        lagged += leading.T @ lags
+        observed_sum += observed.T @ observed
+        next_sum += observed.T @ np.vstack([previous, observed[:-1]])
+        states += np.concatenate([lags[:, n:-n].sum(axis=0), observed.sum(axis=0)])
+        for h in range(2, horizon + 1):
+            future = x[start + width - 1 + h : start + width - 1 + h + len(lags)]
+            seen = slice(0, len(future))
+            ahead[h - 2] += future.T @ np.concatenate([lags[seen, n:-n], observed[seen]], axis=1)
+        previous = observed[-1].copy()
+    return _WindowSums(lagged, observed_sum, next_sum, states, ahead)
+
+
+def _down_the_diagonal(first_row: Array, x: Array, pairs: int, width: int) -> Array:
+    """All blocks S[a, b] = Σ_j x[j+a] x[j+b]ᵀ, a, b = 0 … W, from the first row of blocks.
+
+    S[a, b] = S[a−1, b−1] − x[a−1] x[b−1]ᵀ + x[M+a−1] x[M+b−1]ᵀ, and S is symmetric.
+    """
+    n = x.shape[1]
+    blocks = np.zeros((width + 1, n, (width + 1) * n))
+    blocks[0] = first_row
+    for a in range(1, width + 1):
+        leaving = np.outer(x[a - 1], x[a - 1 : width])
+        entering = np.outer(x[pairs + a - 1], x[pairs + a - 1 : pairs + width])
+        blocks[a, :, a * n :] = blocks[a - 1, :, (a - 1) * n : width * n] - leaving + entering
+    upper = np.triu(blocks.reshape((width + 1) * n, -1))
+    return upper + np.triu(upper, 1).T

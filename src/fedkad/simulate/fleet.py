@@ -1,0 +1,152 @@
+"""A whole fleet of simulated pumps: normal series to train on, series with faults to test on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedkad.simulate.faults import Fault, labels
+from fedkad.simulate.placement import damage, rows_needed
+from fedkad.simulate.pump import draw_pump, run_pump
+from fedkad.simulate.recursion import FloatArray
+
+START = np.datetime64("2025-01-06T00:00:00", "s")
+"""Time of the first training sample of every device (UTC): a Monday, midnight."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The series of all devices and what is wrong with them.
+
+    Parameters
+    ----------
+    train, test : dict of str to array of shape (time, channel)
+        By name of the device, in the order of the devices; the columns are :data:`fedkad.simulate.CHANNELS`.
+        The test continues the training without a break. Rows of NaN are missing.
+    faults : tuple of Fault
+        All faults of all devices; their rows are rows of ``test``.
+    period : float
+        Seconds from one sample to the next.
+    """
+
+    train: dict[str, FloatArray]
+    test: dict[str, FloatArray]
+    faults: tuple[Fault, ...]
+    period: float
+
+    def faults_of(self, device: str) -> tuple[Fault, ...]:
+        """Return the faults of one device, in order of time."""
+        return tuple(fault for fault in self.faults if fault.device == device)
+
+    def labels_of(self, device: str) -> npt.NDArray[np.bool_]:
+        """Mark the test rows of one device at which a fault is present."""
+        return labels(self.faults_of(device), len(self.test[device]))
+
+    def train_times(self, device: str) -> npt.NDArray[np.datetime64]:
+        """Return the times of the training rows of one device (UTC)."""
+        return timestamps(len(self.train[device]), self.period)
+
+    def test_times(self, device: str) -> npt.NDArray[np.datetime64]:
+        """Return the times of the test rows of one device (UTC)."""
+        before = len(self.train[device])
+        return timestamps(before + len(self.test[device]), self.period)[before:]
+
+
+def simulate_fleet(
+    devices: int = 12,
+    *,
+    train_rows: int = 4000,
+    test_rows: int = 2000,
+    faults_per_device: int = 2,
+    period: float = 60.0,
+    seed: int = 0,
+) -> Fleet:
+    """Simulate a fleet of pumps, ``pump-01``, ``pump-02`` and so on.
+
+    All pumps obey the same physics with parameters and duties of their own. Training series are normal; in
+    the test two devices of three have faults of the kinds in :data:`fedkad.simulate.FAULTS`, and one device
+    of five loses some rows. With the default of two faults a device, four devices meet every kind.
+
+    A device depends on the seed and its own number only: a large fleet begins with the same devices, bit for
+    bit, as a small one. The faults do not change the healthy part of a series.
+
+    The fleet shows the product at work. It is not evidence of how well faults are found: real data has more
+    ways to be normal and more ways to be wrong.
+
+    Parameters
+    ----------
+    devices : int
+        Number of devices, at least 1.
+    train_rows, test_rows : int
+        Samples in each training and test series. A duty takes two to nine hours to repeat; a shorter training
+        has not seen all that is normal.
+    faults_per_device : int
+        Faults in the test of a device that does not stay healthy; 0 leaves all devices healthy.
+    period : float
+        Seconds from one sample to the next, at least 1. Physics and duties are in seconds; the durations of
+        faults and outages are in rows.
+    seed : int
+        Not negative.
+
+    Examples
+    --------
+    >>> fleet = simulate_fleet(2, train_rows=600, test_rows=500)
+    >>> list(fleet.train), fleet.test["pump-02"].shape
+    (['pump-01', 'pump-02'], (500, 8))
+    >>> [fault.kind for fault in fleet.faults]
+    ['drift', 'lag', 'decoupling', 'spikes']
+    """
+    _check_sizes(devices, train_rows, test_rows, faults_per_device, period)
+    train, test = {}, {}
+    faults: list[Fault] = []
+    for number in range(devices):
+        device = f"pump-{number + 1:02d}"
+        signal_seed, fault_seed = np.random.SeedSequence(seed, spawn_key=(number,)).spawn(2)
+        series = _healthy_series(train_rows + test_rows, period, signal_seed)
+        train[device] = series[:train_rows].copy()
+        test[device], own_faults = damage(
+            device, number, train[device], series[train_rows:], faults_per_device, _generator(fault_seed)
+        )
+        faults.extend(own_faults)
+    return Fleet(train, test, tuple(faults), period)
+
+
+def timestamps(rows: int, period: float = 60.0, start: np.datetime64 = START) -> npt.NDArray[np.datetime64]:
+    """Return the times of equally spaced samples, to the second.
+
+    Examples
+    --------
+    >>> timestamps(2, period=90.0)
+    array(['2025-01-06T00:00:00', '2025-01-06T00:01:30'], dtype='datetime64[s]')
+    """
+    seconds = np.rint(np.arange(rows) * period).astype("timedelta64[s]")
+    times: npt.NDArray[np.datetime64] = start.astype("datetime64[s]") + seconds
+    return times
+
+
+def _healthy_series(rows: int, period: float, seed: np.random.SeedSequence) -> FloatArray:
+    generator = _generator(seed)
+    return run_pump(draw_pump(generator), rows, period, generator)
+
+
+def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
+    # PCG64 is named, since the generator that numpy calls the default may change.
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def _check_sizes(
+    devices: int, train_rows: int, test_rows: int, faults_per_device: int, period: float
+) -> None:
+    if devices < 1:
+        raise ValueError(f"devices must be at least 1, got {devices}")
+    if train_rows < 2:
+        raise ValueError(f"train_rows must be at least 2, got {train_rows}")
+    if faults_per_device < 0:
+        raise ValueError(f"faults_per_device must not be negative, got {faults_per_device}")
+    if test_rows < rows_needed(faults_per_device):
+        needed = rows_needed(faults_per_device)
+        raise ValueError(f"{faults_per_device} faults per device need test_rows >= {needed}, got {test_rows}")
+    if not period >= 1.0:
+        raise ValueError(f"period must be at least one second, got {period}")

@@ -1,0 +1,172 @@
+"""Reading a CSV file, plain or gzipped.
+
+All cells are turned into numbers in one go; the cell at fault is searched for only after that failed.
+"""
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.tables.cells import is_iso_time, is_missing, is_number, shown
+from fedkad.tables.content import Content, channels_beside, no_rows
+from fedkad.tables.errors import Source, TableError, channel_called, reason_in
+from fedkad.tables.times import time_column, times_from_text
+
+if TYPE_CHECKING:
+    import _csv
+
+Rows = list[list[str]]
+
+DELIMITERS = (",", ";", "\t")
+
+
+def read_csv(path: Path, time: str | None) -> Content:
+    """Read a CSV file: UTF-8, one header line that names the channels, one line for each sample.
+
+    The header line decides between comma, semicolon and tab: whichever cuts it into the most cells. Blank
+    lines at the end are ignored; elsewhere they are an error, because nobody can tell what they stand for.
+    """
+    text = _text_in(path)
+    delimiter = _delimiter_in(text)
+    source = Source(path, lambda row: f"line {_line_of(row, text, delimiter)}")
+    names, rows = _names_and_rows(text, delimiter, source)
+    time_at = time_column(names, time, rows[0][0], source)
+    channels = channels_beside(time_at, names, source)
+    times = None
+    if time_at is not None:
+        times = times_from_text([row[time_at] for row in rows], names[time_at], source)
+        rows = [row[:time_at] + row[time_at + 1 :] for row in rows]
+    # Python reads 1_000 as a number, so underscores beyond those of the header need a closer look.
+    underscores = text.count("_") > sum(name.count("_") for name in names)
+    return Content(source, channels, _numbers(rows, channels, source, underscores), times)
+
+
+def _text_in(path: Path) -> str:
+    source = Source(path)
+    try:
+        data = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            data = gzip.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise source.error(
+            f"the gzip data is damaged ({reason_in(error)})", "fetch or compress it again"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or reason_in(error)
+        raise source.error(f"the file cannot be read ({reason})", "check its permissions") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Source(path, lambda _: f"line {line}").error(
+            f"byte 0x{data[error.start]:02x} is not UTF-8 text", "save the file as UTF-8", row=0
+        ) from error
+    if not text.strip():
+        raise source.error(
+            "the file is empty", "add a header line that names the channels and rows of values"
+        )
+    return text
+
+
+def _delimiter_in(text: str) -> str:
+    unquoted = re.sub('"[^"]*"', "", next(io.StringIO(text, newline="")))
+    return max(DELIMITERS, key=unquoted.count)
+
+
+def _reader(text: str, delimiter: str) -> "_csv.Reader":
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+
+
+def _line_of(row: int, text: str, delimiter: str) -> int:
+    """Return the line on which a data row begins: not row + 2, as quoted cells may contain line ends."""
+    reader = _reader(text, delimiter)
+    for _ in range(row + 1):
+        next(reader)
+    return reader.line_num + 1
+
+
+def _names_and_rows(text: str, delimiter: str, source: Source) -> tuple[list[str], Rows]:
+    reader = _reader(text, delimiter)
+    try:
+        names, *rows = list(reader)
+    except csv.Error as error:
+        broken = Source(source.path, lambda _: f"line {reader.line_num}")
+        remedy = "correct the quotes and the separators"
+        raise broken.error(f"the line is not CSV ({reason_in(error)})", remedy, row=0) from error
+    names = [name.strip() for name in names]
+    _check_header(names, source.path)
+    while rows and not rows[-1]:
+        rows.pop()
+    if not rows:
+        raise no_rows(source)
+    _check_lengths(rows, len(names), source)
+    return names, rows
+
+
+def _check_header(names: list[str], path: Path) -> None:
+    header = Source(path, lambda _: "line 1")
+    if not names:
+        raise header.error(
+            "the first line is blank", "begin with a header line that names the channels", row=0
+        )
+    if all(is_number(name) or is_iso_time(name) for name in names):
+        what = "the first line holds values where the names of the channels belong"
+        raise header.error(what, "add a header line that names the channels", row=0)
+
+
+def _check_lengths(rows: Rows, width: int, source: Source) -> None:
+    if set(map(len, rows)) == {width}:
+        return
+    row = next(at for at, cells in enumerate(rows) if len(cells) != width)
+    what = f"the row has {len(rows[row])} cells where the header names {width}"
+    raise source.error(what, "write one cell for each name, empty where the value is missing", row=row)
+
+
+def _numbers(rows: Rows, channels: tuple[str, ...], source: Source, suspect: bool) -> NDArray[np.float64]:
+    try:
+        cells = chain.from_iterable(map(_floats, rows))
+        values = np.fromiter(cells, np.float64, len(rows) * len(channels)).reshape(len(rows), -1)
+    except ValueError:
+        raise _not_a_number(rows, next(_text_cells(rows)), channels, source) from None
+    if suspect and (cell := next(_text_cells(rows), None)):
+        raise _not_a_number(rows, cell, channels, source)
+    return values
+
+
+def _floats(cells: list[str]) -> list[float]:
+    try:
+        return list(map(float, cells))
+    except ValueError:
+        return [nan if is_missing(cell) else float(cell) for cell in cells]
+
+
+def _text_cells(rows: Rows) -> Iterator[tuple[int, int]]:
+    for row, cells in enumerate(rows):
+        for at, cell in enumerate(cells):
+            if not (is_number(cell) or is_missing(cell)):
+                yield row, at
+
+
+def _not_a_number(
+    rows: Rows, found: tuple[int, int], channels: tuple[str, ...], source: Source
+) -> TableError:
+    row, at = found
+    cell, channel = rows[row][at], channels[at]
+    what = f"the cell holds {shown(cell)} where a number belongs"
+    remedy = "write a number with a decimal point, or leave the cell empty where the value is missing"
+    if is_iso_time(cell):
+        remedy = f"remove the column, or name it as the time column (time={channel!r})"
+    elif not any(is_number(cells[at]) for cells in rows):
+        what = f"the column holds text ({shown(cell)}) where numbers belong"
+        remedy = "remove the column or replace its text by numbers"
+    return source.error(what, remedy, row=row, where=channel_called(channel))

@@ -1,0 +1,108 @@
+"""Reading a Parquet file; pyarrow is imported here only, and only when a Parquet file is read."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.tables.content import Content, channels_beside, no_rows
+from fedkad.tables.errors import Source, channel_called, reason_in
+from fedkad.tables.times import Times, increasing, time_column, times_from_text
+
+# pyarrow carries no types, hence Any.
+Arrow = Any
+
+
+def read_parquet(path: Path, time: str | None) -> Content:
+    """Read a Parquet file whose channels are columns of integers, floats or decimals.
+
+    A single column of timestamps or dates is the time wherever it stands (pandas writes its index last);
+    otherwise the rule for CSV files holds. Rows are counted from 1.
+    """
+    source = Source(path)
+    columns = _columns_in(source)
+    names = [name.strip() for name in columns.column_names]
+    if not names:
+        raise source.error("the file has no columns", "add a column for each channel")
+    if columns.num_rows == 0:
+        raise no_rows(source)
+    time_at = _time_column(columns, names, time, source)
+    channels = channels_beside(time_at, names, source)
+    times = None if time_at is None else _times(columns.column(time_at), names[time_at], source)
+    at_channels = (at for at in range(len(names)) if at != time_at)
+    values = [_numbers(columns.column(at), names[at], source) for at in at_channels]
+    return Content(source, channels, np.column_stack(values), times)
+
+
+def _columns_in(source: Source) -> Arrow:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        remedy = "run pip install 'fedkad[parquet]'"
+        raise source.error("reading Parquet needs the package pyarrow", remedy) from error
+    try:
+        # Not read_table: it would add columns for folders called key=value.
+        with parquet.ParquetFile(source.path) as file:
+            return file.read()
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        what = f"the file cannot be read as Parquet ({reason_in(error)})"
+        raise source.error(what, "check its permissions, or write or fetch it again") from error
+
+
+def _time_column(columns: Arrow, names: list[str], time: str | None, source: Source) -> int | None:
+    if time is None:
+        stamped = [at for at, field in enumerate(columns.schema) if _is_timestamp(field.type)]
+        if len(stamped) > 1:
+            listed = ", ".join(names[at] for at in stamped)
+            raise source.error(
+                f"several columns hold times ({listed})", "keep one of them as the time column"
+            )
+        if stamped:
+            return stamped[0]
+    first_cell = columns.column(0)[0].as_py() if _is_text(columns.schema.field(0).type) else None
+    return time_column(names, time, first_cell or "", source)
+
+
+def _times(column: Arrow, name: str, source: Source) -> Times:
+    import pyarrow as arrow
+
+    if _is_text(column.type):
+        return times_from_text([cell or "" for cell in column.to_pylist()], name, source)
+    if not _is_timestamp(column.type):
+        return increasing(_numbers(column, name, source), name, source)
+    try:
+        # Arrow keeps zoned timestamps in UTC, and dropping the zone leaves them there.
+        times: Times = column.cast(arrow.timestamp("ns")).to_numpy()
+    except arrow.ArrowException as error:
+        what = f"a time does not fit into nanoseconds around 1970 ({reason_in(error)})"
+        raise source.error(what, "correct it or remove the row", where=f"time column {name!r}") from error
+    return increasing(times, name, source)
+
+
+def _numbers(column: Arrow, name: str, source: Source) -> NDArray[np.float64]:
+    import pyarrow as arrow
+
+    kind = column.type
+    if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_decimal(kind)):
+        what = f"the column holds {kind} where numbers belong"
+        raise source.error(what, "remove the column or replace it by numbers", where=channel_called(name))
+    if name.startswith("__index_level_"):
+        what = "the column is the unnamed index of a pandas frame"
+        raise source.error(what, "write the file with index=False", where=channel_called(name))
+    # Unsafe only in that integers beyond 2^53 are rounded.
+    values: NDArray[np.float64] = column.cast(arrow.float64(), safe=False).to_numpy()
+    return values
+
+
+def _is_timestamp(kind: Arrow) -> bool:
+    import pyarrow as arrow
+
+    return bool(arrow.types.is_timestamp(kind) or arrow.types.is_date(kind))
+
+
+def _is_text(kind: Arrow) -> bool:
+    import pyarrow as arrow
+
+    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
