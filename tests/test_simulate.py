@@ -102,9 +102,7 @@ def test_noise_is_stationary_with_the_stated_memory() -> None:
     assert np.std(second) == pytest.approx(1.0, abs=0.12)
     long = wandering_noise(100_000, (600.0, 60.0), PERIOD, generator())
     for index, tau in enumerate((600.0, 60.0)):
-        assert correlation(long[1:, index], long[:-1, index]) == pytest.approx(
-            np.exp(-PERIOD / tau), abs=0.02
-        )
+        assert correlation(long[1:, index], long[:-1, index]) == pytest.approx(np.exp(-PERIOD / tau), abs=0.02)
     assert abs(correlation(long[:, 0], long[:, 1])) < 0.05
 
 
@@ -456,9 +454,7 @@ def test_faults_in_a_fleet_are_of_the_kind_they_are_listed_as(fleet: Fleet, heal
                 steady = bool(np.ptp(np.diff(difference)) < 1e-9)
                 few = bool(np.count_nonzero(difference) < 0.25 * len(difference))
                 stuck = bool(np.ptp(reading) == 0.0)
-                assert (steady, few, stuck) == tuple(fault.kind == k for k in ("drift", "spikes", "stuck")), (
-                    fault
-                )
+                assert (steady, few, stuck) == tuple(fault.kind == k for k in ("drift", "spikes", "stuck")), fault
                 if fault.kind == "lag":
                     assert np.abs(np.diff(reading)).max() < np.abs(np.diff(truth)).max()
                 if fault.kind == "decoupling":

@@ -259,9 +259,7 @@ def test_a_long_cell_is_cut_short(tmp_path: Path) -> None:
 
 
 def test_text_column(tmp_path: Path) -> None:
-    refusal(
-        write(tmp_path, "a,state\n1,\n2,on\n3,off\n"), "line 3", "channel 'state'", "column holds text ('on')"
-    )
+    refusal(write(tmp_path, "a,state\n1,\n2,on\n3,off\n"), "line 3", "channel 'state'", "column holds text ('on')")
 
 
 def test_times_in_another_column(tmp_path: Path) -> None:

@@ -47,9 +47,7 @@ def naive_fill(values: list[list[float]], gaps: set[int], max_fill: int) -> list
 def holed(draw: st.DrawFn) -> tuple[list[list[float]], set[int]]:
     rows, channels = draw(st.integers(1, 14)), draw(st.integers(1, 3))
     cell = st.one_of(st.just(NAN), st.integers(0, 99).map(float))
-    values = draw(
-        st.lists(st.lists(cell, min_size=channels, max_size=channels), min_size=rows, max_size=rows)
-    )
+    values = draw(st.lists(st.lists(cell, min_size=channels, max_size=channels), min_size=rows, max_size=rows))
     gaps = draw(st.sets(st.integers(1, rows - 1), max_size=3)) if rows > 1 else set()
     return values, gaps
 

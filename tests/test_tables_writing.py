@@ -71,9 +71,7 @@ def test_the_file_is_replaced_whole_and_keeps_the_usual_permissions(tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == ["scores.csv", "usual"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "scores.csv"
     write_table(path, {"a": [1]})
 
@@ -98,9 +96,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         ("file/out.csv", {"a": [1]}, ["file/out.csv", "cannot be written"]),
     ],
 )
-def test_what_cannot_be_written(
-    tmp_path: Path, name: str, columns: dict[str, Column], parts: list[str]
-) -> None:
+def test_what_cannot_be_written(tmp_path: Path, name: str, columns: dict[str, Column], parts: list[str]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TableError) as caught:
         write_table(tmp_path / name, columns)

@@ -37,7 +37,8 @@ def read_smd(folder: Path, only: str = "machine-*") -> Iterator[Entity]:
     for path in sorted((folder / "train").glob(f"{only}.txt*")):
         yield Entity(
             path.name.partition(".")[0],
-            *(_read_numbers(folder / part / path.name) for part in ("train", "test")),
+            _read_numbers(path),
+            _read_numbers(folder / "test" / path.name),
             _read_numbers(folder / "test_label" / path.name)[:, 0] > 0.5,
         )
 

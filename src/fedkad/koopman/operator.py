@@ -14,9 +14,6 @@ from fedkad.koopman.snapshots import Statistics
 
 Array = NDArray[np.float64]
 
-ILL_CONDITIONED = 1e10
-"""A Gram matrix with a larger condition number gets the ridge."""
-
 
 class Reduced(NamedTuple):
     """The statistics seen from a subspace P: all that the loss, its gradient and Q̂ need of A and B."""
@@ -45,24 +42,18 @@ class Reduced(NamedTuple):
 def fit_operator(reduced: Reduced, ridge: float) -> Array:
     """The minimiser Q̂(P) = PᵀBP (PᵀAP)⁻¹ of the loss over Q.
 
-    Where the Gram matrix PᵀAP is singular or ill-conditioned, λI is added to it first, with λ = `ridge`.
+    Where the Gram matrix PᵀAP is ill-conditioned, having an eigenvalue below λ = `ridge`, λI is added to it first.
     """
     gram = reduced.gram
-    if not _well_conditioned(gram):
+    if np.linalg.eigvalsh(gram)[0] < ridge:
         gram = gram + ridge * np.eye(len(gram))
-    solved: Array = np.linalg.solve(gram, reduced.cross.T).T
-    return solved
+    return np.asarray(np.linalg.solve(gram, reduced.cross.T).T, dtype=np.float64)
 
 
 def relative_ridge(reduced: Reduced, ridge: float) -> float:
     """λ as a share of the mean eigenvalue trace(G)/r of the Gram matrix, so that its meaning has no unit."""
     mean_eigenvalue = float(np.trace(reduced.gram)) / len(reduced.gram)
-    return ridge * mean_eigenvalue if mean_eigenvalue > 0.0 else ridge
-
-
-def _well_conditioned(gram: Array) -> bool:
-    eigenvalues = np.linalg.eigvalsh(gram)
-    return bool(eigenvalues[0] * ILL_CONDITIONED > eigenvalues[-1] > 0.0)
+    return ridge * mean_eigenvalue if mean_eigenvalue > 0.0 else ridge  # a subspace without any data in it
 
 
 def loss(reduced: Reduced, operator: Array) -> float:

@@ -20,7 +20,7 @@ CONSTANT = 1e-6
 class ChannelMoments(NamedTuple):
     """Count, mean and centred second moment of every channel: enough to scale a device, or to pool a fleet."""
 
-    count: float
+    rows: float
     mean: Array
     centred: Array
 
@@ -39,10 +39,10 @@ class ChannelMoments(NamedTuple):
         >>> bool(np.allclose(whole.centred, parts.centred))
         True
         """
-        count = self.count + other.count
+        count = self.rows + other.rows
         shift = other.mean - self.mean
-        mean = self.mean + shift * (other.count / count)
-        centred = self.centred + other.centred + shift**2 * (self.count * other.count / count)
+        mean = self.mean + shift * (other.rows / count)
+        centred = self.centred + other.centred + shift**2 * (self.rows * other.rows / count)
         return ChannelMoments(count, mean, centred)
 
 
@@ -70,7 +70,7 @@ class Scaling:
     @classmethod
     def from_moments(cls, moments: ChannelMoments) -> Scaling:
         """Scaling from moments, those of one device or those of a fleet merged."""
-        spread = np.sqrt(moments.centred / moments.count)
+        spread = np.sqrt(moments.centred / moments.rows)
         constant = spread <= CONSTANT * np.abs(moments.mean)
         return cls(moments.mean, np.where(constant, 1.0, spread))
 

@@ -8,11 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.koopman.operator import Reduced, fit_operator, loss, loss_gradient
+from fedkad.koopman.operator import Reduced, fit_operator, loss, loss_gradient, relative_ridge
 from fedkad.koopman.snapshots import Statistics
 from fedkad.koopman.stiefel import project_grassmann, retract_polar
 
 Array = NDArray[np.float64]
+
+OWN_STEPS = 10
+"""Descent steps of a device on its own loss: the first few do nearly all of the work."""
 
 
 class Directions(NamedTuple):
@@ -47,3 +50,89 @@ def leading_directions(gram: Array, rank: int, *, tolerance: float = 1e-6, most:
         captured, block = total, image @ turn
     vectors = (block @ turn)[:, :rank]
     return Directions(vectors, np.maximum(values[:rank], 0.0))
+
+
+class Descent(NamedTuple):
+    """Where a descent ended: the subspace, the mean relative loss there and the norm of its gradient."""
+
+    subspace: Array
+    loss: float
+    gradient_norm: float
+    steps: int
+
+
+def relative_loss(devices: Sequence[Statistics], subspace: Array) -> float:
+    """Relative unexplained energy: the mean over devices of f_i/‖Y_i‖², each with its own best operator."""
+    total = 0.0
+    for statistics in devices:
+        reduced = Reduced.at(statistics, subspace)
+        total += loss(reduced, fit_operator(reduced, _numerical_ridge(reduced))) / statistics.energy
+    return total / len(devices)
+
+
+def descend(
+    devices: Sequence[Statistics],
+    start: Array,
+    *,
+    most: int,
+    tolerance: float = 0.0,
+) -> Descent:
+    """Minimise the mean relative loss over subspaces by Riemannian conjugate gradients (Polak-Ribière, Armijo).
+
+    With the statistics of one device this is its own best subspace; with those of a fleet in one place it is the
+    centralised solution that a federation is measured against.
+    """
+    point = start
+    value, gradient = _loss_and_gradient(devices, point)
+    direction, step, taken = -gradient, 0.5, 0
+    while taken < most and np.linalg.norm(gradient) > tolerance:
+        slope = float(np.vdot(gradient, direction))
+        if slope >= 0.0:  # no descent direction any more: begin again along the gradient
+            direction, slope = -gradient, -float(np.vdot(gradient, gradient))
+        step *= 2.0
+        while True:
+            trial = retract_polar(point + step * direction)
+            trial_value, trial_gradient = _loss_and_gradient(devices, trial)
+            if trial_value <= value + 1e-4 * step * slope:
+                break
+            step /= 2.0
+            if step < 1e-10:  # as low as rounding lets it go
+                return Descent(point, value, float(np.linalg.norm(gradient)), taken)
+        moved = project_grassmann(trial, gradient)
+        momentum = max(0.0, float(np.vdot(trial_gradient, trial_gradient - moved) / np.vdot(gradient, gradient)))
+        direction = momentum * project_grassmann(trial, direction) - trial_gradient
+        point, value, gradient, taken = trial, trial_value, trial_gradient, taken + 1
+    return Descent(point, value, float(np.linalg.norm(gradient)), taken)
+
+
+def own_subspace(statistics: Statistics, rank: int) -> Array:
+    """The subspace that one device would choose alone: its leading directions, then a short descent."""
+    start = leading_directions(statistics.xx, rank).vectors
+    return descend([statistics], start, most=OWN_STEPS).subspace
+
+
+def predicted_directions(statistics: Statistics, subspace: Array) -> Directions:
+    """Principal directions of what a device predicts, Ŷ = P Q̂ PᵀX, with their shares of ‖Y‖² as values.
+
+    What a device can say of its dynamics in D × r numbers: P turned so that cov(Ŷ) = P Q̂ (PᵀAP) Q̂ᵀ Pᵀ is diagonal.
+    """
+    reduced = Reduced.at(statistics, subspace)
+    operator = fit_operator(reduced, _numerical_ridge(reduced))
+    values, turn = np.linalg.eigh(operator @ reduced.gram @ operator.T / statistics.energy)
+    return Directions(subspace @ turn[:, ::-1], np.maximum(values[::-1], 0.0))
+
+
+def _loss_and_gradient(devices: Sequence[Statistics], point: Array) -> tuple[float, Array]:
+    """Value and Grassmann gradient; Q̂ may be held fixed in the gradient because it minimises the loss."""
+    value, gradient = 0.0, np.zeros_like(point)
+    for statistics in devices:
+        reduced = Reduced.at(statistics, point)
+        operator = fit_operator(reduced, _numerical_ridge(reduced))
+        value += loss(reduced, operator) / statistics.energy
+        gradient += loss_gradient(point, reduced, operator) / statistics.energy
+    return value / len(devices), project_grassmann(point, gradient / len(devices))
+
+
+def _numerical_ridge(reduced: Reduced) -> float:
+    """Just enough to solve a singular system: here the loss itself is minimised, nothing is regularised."""
+    return relative_ridge(reduced, 1e-10)

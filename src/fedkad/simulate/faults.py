@@ -121,9 +121,7 @@ def decouple(
     """
     rows = end - start
     if 2 * rows > len(series):
-        raise ValueError(
-            f"decoupling {rows} rows needs a series of at least {2 * rows} rows, got {len(series)}"
-        )
+        raise ValueError(f"decoupling {rows} rows needs a series of at least {2 * rows} rows, got {len(series)}")
     truth = series[start:end, channel]
     firsts = generator.integers(0, len(series) - rows + 1, _DONORS)
     donors = np.stack([series[first : first + rows, channel] for first in firsts])

@@ -136,9 +136,7 @@ def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def _check_sizes(
-    devices: int, train_rows: int, test_rows: int, faults_per_device: int, period: float
-) -> None:
+def _check_sizes(devices: int, train_rows: int, test_rows: int, faults_per_device: int, period: float) -> None:
     if devices < 1:
         raise ValueError(f"devices must be at least 1, got {devices}")
     if train_rows < 2:

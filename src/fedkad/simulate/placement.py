@@ -139,9 +139,7 @@ def damage(
         else:
             fault = _draw_fault(device, event, test / spread, slot, generator)
             for column in _columns(fault.channels):
-                damaged[fault.start : fault.end, column] = _faulty_rows(
-                    test, fault, column, spread, generator
-                )
+                damaged[fault.start : fault.end, column] = _faulty_rows(test, fault, column, spread, generator)
             faults.append(fault)
     return damaged, tuple(faults)
 
@@ -162,9 +160,7 @@ def _columns(channels: tuple[str, ...]) -> list[int]:
 def _slots(rows: int, events: int) -> list[range]:
     """Cut the rows into one equal slot an event, each without half a distance at either end."""
     margin = KEEP_APART // 2
-    return [
-        range(turn * rows // events + margin, (turn + 1) * rows // events - margin) for turn in range(events)
-    ]
+    return [range(turn * rows // events + margin, (turn + 1) * rows // events - margin) for turn in range(events)]
 
 
 def _place_outage(slot: range, generator: np.random.Generator) -> tuple[int, int]:
@@ -173,9 +169,7 @@ def _place_outage(slot: range, generator: np.random.Generator) -> tuple[int, int
     return start, start + length
 
 
-def _draw_fault(
-    device: str, kind: str, scaled: FloatArray, slot: range, generator: np.random.Generator
-) -> Fault:
+def _draw_fault(device: str, kind: str, scaled: FloatArray, slot: range, generator: np.random.Generator) -> Fault:
     """Draw channels and rows of a fault.
 
     A stuck or late reading is a fault only while something changes: of some positions drawn by chance, the
@@ -196,7 +190,5 @@ def _draw_channels(candidates: tuple[str, ...], generator: np.random.Generator) 
     """Draw one channel, sometimes two, in the order of the columns."""
     first = int(generator.integers(len(candidates)))
     step = 1 + int(generator.integers(len(candidates) - 1))
-    chosen = (
-        {first, (first + step) % len(candidates)} if generator.random() < _SECOND_CHANNEL_CHANCE else {first}
-    )
+    chosen = {first, (first + step) % len(candidates)} if generator.random() < _SECOND_CHANNEL_CHANCE else {first}
     return tuple(candidates[index] for index in sorted(chosen))

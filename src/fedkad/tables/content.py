@@ -36,9 +36,7 @@ def channels_beside(time_at: int | None, names: Sequence[str], source: Source) -
         raise source.error("there is no channel beside the time", "add a column for each channel")
     if "" in channels:
         at = next(at for at, name in enumerate(names) if name == "" and at != time_at)
-        raise source.error(
-            f"column {at + 1} has no name", "name the channel in the header or remove the column"
-        )
+        raise source.error(f"column {at + 1} has no name", "name the channel in the header or remove the column")
     for at, name in enumerate(names):
         if name in names[:at]:
             what = f"columns {names.index(name) + 1} and {at + 1} have the same name"

@@ -58,9 +58,7 @@ def _text_in(path: Path) -> str:
         if path.suffix.lower() == ".gz":
             data = gzip.decompress(data)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise source.error(
-            f"the gzip data is damaged ({reason_in(error)})", "fetch or compress it again"
-        ) from error
+        raise source.error(f"the gzip data is damaged ({reason_in(error)})", "fetch or compress it again") from error
     except OSError as error:
         reason = error.strerror or reason_in(error)
         raise source.error(f"the file cannot be read ({reason})", "check its permissions") from error
@@ -72,9 +70,7 @@ def _text_in(path: Path) -> str:
             f"byte 0x{data[error.start]:02x} is not UTF-8 text", "save the file as UTF-8", row=0
         ) from error
     if not text.strip():
-        raise source.error(
-            "the file is empty", "add a header line that names the channels and rows of values"
-        )
+        raise source.error("the file is empty", "add a header line that names the channels and rows of values")
     return text
 
 
@@ -116,9 +112,7 @@ def _names_and_rows(text: str, delimiter: str, source: Source) -> tuple[list[str
 def _check_header(names: list[str], path: Path) -> None:
     header = Source(path, lambda _: "line 1")
     if not names:
-        raise header.error(
-            "the first line is blank", "begin with a header line that names the channels", row=0
-        )
+        raise header.error("the first line is blank", "begin with a header line that names the channels", row=0)
     if all(is_number(name) or is_iso_time(name) for name in names):
         what = "the first line holds values where the names of the channels belong"
         raise header.error(what, "add a header line that names the channels", row=0)
@@ -157,9 +151,7 @@ def _text_cells(rows: Rows) -> Iterator[tuple[int, int]]:
                 yield row, at
 
 
-def _not_a_number(
-    rows: Rows, found: tuple[int, int], channels: tuple[str, ...], source: Source
-) -> TableError:
+def _not_a_number(rows: Rows, found: tuple[int, int], channels: tuple[str, ...], source: Source) -> TableError:
     row, at = found
     cell, channel = rows[row][at], channels[at]
     what = f"the cell holds {shown(cell)} where a number belongs"

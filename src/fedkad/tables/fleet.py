@@ -75,9 +75,7 @@ def read_device(path: str | os.PathLike[str], *, time: str | None = None, max_fi
     return _device(os.path.basename(os.path.abspath(path)), files, time, max_fill)
 
 
-def read_fleet(
-    folder: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3
-) -> dict[str, Device]:
+def read_fleet(folder: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3) -> dict[str, Device]:
     r"""Read a fleet: each table file or subfolder of `folder` is one device, by name and sorted by name.
 
     What a folder may hold is said at :func:`read_device`. All devices must have the same channels in the same
@@ -95,9 +93,7 @@ def read_fleet(
     """
     folder = Path(folder)
     if not os.path.isdir(folder):
-        what = (
-            "this is a file where a folder belongs" if os.path.exists(folder) else "there is no such folder"
-        )
+        what = "this is a file where a folder belongs" if os.path.exists(folder) else "there is no such folder"
         raise Source(folder).error(what, "give the folder that holds one table or subfolder for each device")
     found: dict[str, tuple[Path, Device]] = {}
     for path in _tables_in(folder):
@@ -108,9 +104,7 @@ def read_fleet(
         found[device.name] = (path, device)
     (first_path, first), *others = found.values()
     for path, device in others:
-        whose = (
-            f"the channels of device {device.name!r} are not those of device {first.name!r} in {first_path}"
-        )
+        whose = f"the channels of device {device.name!r} are not those of device {first.name!r} in {first_path}"
         _require_same_channels(path, device.channels, first.channels, whose)
     return {name: found[name][1] for name in sorted(found)}
 
@@ -135,9 +129,7 @@ def _tables_in(folder: Path) -> list[Path]:
             remedy = "move it out of the folder, or hide it with a name that begins with a dot"
             raise Source(entry).error("the file is neither a table nor a note", remedy)
     if not entries:
-        raise Source(folder).error(
-            "there is no table in the folder", "put .csv, .csv.gz or .parquet files in"
-        )
+        raise Source(folder).error("there is no table in the folder", "put .csv, .csv.gz or .parquet files in")
     return entries
 
 

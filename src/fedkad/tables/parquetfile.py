@@ -56,9 +56,7 @@ def _time_column(columns: Arrow, names: list[str], time: str | None, source: Sou
         stamped = [at for at, field in enumerate(columns.schema) if _is_timestamp(field.type)]
         if len(stamped) > 1:
             listed = ", ".join(names[at] for at in stamped)
-            raise source.error(
-                f"several columns hold times ({listed})", "keep one of them as the time column"
-            )
+            raise source.error(f"several columns hold times ({listed})", "keep one of them as the time column")
         if stamped:
             return stamped[0]
     first_cell = columns.column(0)[0].as_py() if _is_text(columns.schema.field(0).type) else None

@@ -69,9 +69,7 @@ def read_table(path: str | os.PathLike[str], *, time: str | None = None, max_fil
         raise Source(path).error("there is no such file", "check the path")
     if ending is None:
         endings = ", ".join(READERS)
-        raise Source(path).error(
-            "files with this ending are not tables", f"give a file that ends in {endings}"
-        )
+        raise Source(path).error("files with this ending are not tables", f"give a file that ends in {endings}")
     content = checked(READERS[ending](path, time))
     values, filled = fill_forward(content.values, gap_starts(content.times), max_fill)
     return Table(path.name[: -len(ending)], content.channels, values, content.times, filled)

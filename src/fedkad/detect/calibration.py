@@ -1,0 +1,174 @@
+"""What a device learns about its own residuals: their spread, and the scores that normal data gets.
+
+With enough rows the last part of the training data is held out: the spread comes from the statistics of the first
+part, the scores from the rest. With few rows nothing can be spared; the rows are cut into blocks instead, each block
+judged by an operator that was fitted without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.scoring import (
+    SPREAD_FLOOR,
+    CalibratedScoring,
+    Dynamics,
+    PaperScoring,
+    Scoring,
+    SeriesScores,
+    score_series,
+    smooth_causally,
+)
+from fedkad.detect.series import join_stretches
+from fedkad.koopman.lifting import Lifting
+from fedkad.koopman.snapshots import Statistics, collect, stretches
+
+Array = NDArray[np.float64]
+Fit = Callable[[Statistics], Dynamics]
+
+FEWEST_HELD_OUT = 100
+"""Scores that a held-out part must give, or the rows are cross-fitted."""
+
+MOST_HELD_OUT = 8192
+"""Held-out rows that a device keeps to set its threshold anew after its model has changed."""
+
+BLOCKS = 5
+"""Blocks of cross-fitting."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Scaled rows that judge a model: a part the statistics never saw, or all of the few rows there are."""
+
+    rows: Array
+    crossed: bool
+
+    def extended(self, rows: Array) -> HeldOut:
+        """With newer rows after a gap; the oldest leave when there are too many."""
+        return HeldOut(join_stretches([self.rows, rows])[-MOST_HELD_OUT:], self.crossed)
+
+
+class Split(NamedTuple):
+    """Rows for the statistics, and where the held-out part begins; `held_out` is None when rows are too few."""
+
+    training: slice
+    held_out: slice | None
+
+
+def split(values: Array, validation: float, lead: int) -> Split:
+    """The first 1 − `validation` of the complete rows, and the rest with the `lead` rows before it as context."""
+    complete = np.flatnonzero(~np.isnan(values).any(axis=1))
+    first = complete[int(np.ceil(len(complete) * (1.0 - validation)))] if validation > 0 and len(complete) else 0
+    held_out = slice(max(int(first) - lead, 0), len(values))
+    held_out = slice(max(held_out.start, held_out.stop - MOST_HELD_OUT), held_out.stop)
+    scores = sum(p.stop - p.start - lead for p in stretches(values[held_out], shortest=lead + 1))
+    if validation <= 0 or scores < FEWEST_HELD_OUT:
+        return Split(slice(0, len(values)), None)
+    return Split(slice(0, int(first)), held_out)
+
+
+class ResidualMoments(NamedTuple):
+    """Number, sum and sum of squares of the residuals of the predicted sample, per step ahead and channel."""
+
+    pairs: Array  # (H, 1)
+    total: Array  # (H, n)
+    squares: Array  # (H, n)
+
+    @classmethod
+    def of(cls, dynamics: Dynamics, statistics: Statistics) -> ResidualMoments:
+        """Moments of e = x(t+h) − KΦ(t), K = Z_newest Q^h Zᵀ, over all pairs in the statistics.
+
+        Σe = Σx − KΣΦ and Σe² = Σx² − 2 diag(K Σ Φxᵀ) + diag(K ΣΦΦᵀ Kᵀ). The sums over Φ are those of the pairs one
+        step ahead, scaled to the fewer pairs h steps ahead.
+        """
+        newest, subspace = dynamics.lifting.newest, dynamics.subspace
+        gram, state = subspace.T @ (statistics.xx @ subspace), statistics.x_sum @ subspace
+        count, total, squares = [], [], []
+        for h, decoder in enumerate(dynamics.newest_decoders):
+            cross = statistics.ahead[h] @ subspace
+            share = statistics.ahead_count[h] / statistics.count if statistics.count else 0.0
+            count.append([statistics.ahead_count[h]])
+            total.append(share * (statistics.y_sum[newest] - state @ decoder))
+            squares.append(
+                share * statistics.yy[newest]
+                - 2.0 * np.einsum("cr,rc->c", cross, decoder)
+                + share * np.einsum("rc,rs,sc->c", decoder, gram, decoder)
+            )
+        return cls(np.array(count), np.array(total), np.array(squares))
+
+    def __add__(self, other: object) -> ResidualMoments:
+        if not isinstance(other, ResidualMoments):
+            return NotImplemented
+        return ResidualMoments(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def calibrated(self, dynamics: Dynamics) -> CalibratedScoring:
+        """The scoring that centres and divides by these moments."""
+        count = np.maximum(self.pairs, 1.0)
+        centre = self.total / count
+        variance = np.maximum(self.squares / count - centre**2, 0.0)
+        return CalibratedScoring(dynamics, centre, np.maximum(np.sqrt(variance), SPREAD_FLOOR))
+
+
+class Calibration(NamedTuple):
+    """A scoring, and the smoothed scores that it gives to normal data it did not see."""
+
+    scoring: Scoring
+    normal_scores: Array
+
+
+def calibrate(
+    dynamics: Dynamics, statistics: Statistics, held_out: HeldOut, fit: Fit, *, paper: bool, smoothing: int
+) -> Calibration:
+    """Calibrate a model on its statistics and its held-out rows; `fit` gives the dynamics of other statistics."""
+    if held_out.crossed:
+        return _cross_fit(dynamics, statistics, held_out.rows, fit, paper=paper, smoothing=smoothing)
+    scoring: Scoring = (
+        PaperScoring(dynamics) if paper else ResidualMoments.of(dynamics, statistics).calibrated(dynamics)
+    )
+    smooth = smooth_causally(score_series(scoring, dynamics, held_out.rows), smoothing)
+    return Calibration(scoring, smooth[~np.isnan(smooth)])
+
+
+class _Fold(NamedTuple):
+    rows: slice  # the targets of this block, with the context that their predictions need
+    dynamics: Dynamics  # fitted without this block
+    left_out: Statistics
+
+
+def _cross_fit(
+    dynamics: Dynamics, statistics: Statistics, rows: Array, fit: Fit, *, paper: bool, smoothing: int
+) -> Calibration:
+    folds = [
+        _Fold(block, fit(statistics - left_out), left_out)
+        for block, left_out in _blocks(rows, dynamics.lifting, dynamics.horizon)
+    ]
+    moments = [ResidualMoments.of(fold.dynamics, fold.left_out) for fold in folds]
+    pooled = sum(moments[1:], start=moments[0])
+    raw = np.full(len(rows), np.nan)
+    for fold in folds:
+        judge: Scoring = PaperScoring(fold.dynamics) if paper else pooled.calibrated(fold.dynamics)
+        found = score_series(judge, fold.dynamics, rows[fold.rows]).values
+        seen = ~np.isnan(found)
+        raw[fold.rows][seen] = found[seen]
+    lead = dynamics.lifting.window + dynamics.horizon - 1
+    runs = [slice(piece.start + lead, piece.stop) for piece in stretches(rows, shortest=lead + 1)]
+    smooth = smooth_causally(SeriesScores(raw, runs), smoothing)
+    scoring: Scoring = PaperScoring(dynamics) if paper else pooled.calibrated(dynamics)
+    return Calibration(scoring, smooth[~np.isnan(smooth)])
+
+
+def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, Statistics]]:
+    """Contiguous blocks of targets with the statistics of their pairs; together they are those of all rows."""
+    lead = lifting.window + horizon - 1
+    edges = np.linspace(lifting.window, len(rows), BLOCKS + 1).astype(int)
+    blocks = []
+    for start, stop in pairwise(edges):
+        left_out = collect(rows[start - lifting.window : stop], lifting, horizon)
+        blocks.append((slice(max(start - lead, 0), stop), left_out))
+    return blocks

@@ -1,0 +1,149 @@
+"""The model file: safetensors with a versioned header, written atomically, refused when damaged or foreign."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedkad.atomicfile import write_atomically
+from fedkad.detect.calibration import HeldOut
+from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring
+from fedkad.koopman.lifting import Lifting
+from fedkad.koopman.scaling import Scaling
+from fedkad.koopman.snapshots import Statistics
+
+if TYPE_CHECKING:
+    from fedkad.detect.detector import KoopmanDetector
+
+D = TypeVar("D", bound="KoopmanDetector")
+
+FORMAT = "fedkad-model"
+VERSION = 1
+
+
+class ModelFileError(ValueError):
+    """A model file that cannot be read; the message says which, why and what to do."""
+
+
+def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bool) -> None:
+    """Write a fitted detector; the lifting is stored as its seed and digest only."""
+    header = {
+        "parameters": detector.get_params(),
+        "channels": list(detector.channel_names_) if hasattr(detector, "feature_names_in_") else None,
+        "n_features_in": detector.n_features_in_,
+        "lifting": detector.lifting_.digest,
+        "threshold": detector.threshold_,
+        "few_rows": detector.few_rows_,
+    }
+    arrays = {
+        "scaling.mean": detector.scaling_.mean,
+        "scaling.scale": detector.scaling_.scale,
+        "subspace": detector.subspace_,
+        "operator": detector.operator_,
+        "normal_scores": detector.normal_scores_,
+    }
+    if isinstance(detector.scoring_, CalibratedScoring):
+        arrays |= {"residual.centre": detector.scoring_.centre, "residual.spread": detector.scoring_.spread}
+    if statistics and detector.statistics_ is not None and detector.held_out_ is not None:
+        arrays |= {f"statistics.{name}": np.asarray(value) for name, value in vars(detector.statistics_).items()}
+        arrays["held_out"] = detector.held_out_.rows
+    write_model(path, header, arrays)
+
+
+def load_detector(kind: type[D], path: str | Path) -> D:
+    """Read a detector back; nothing of the file is executed."""
+    header, arrays = read_model(path)
+    try:
+        return _rebuild(kind, Path(path), header, arrays)
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{path}: incomplete or of another kind ({error}); fit it again.") from None
+
+
+def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> D:
+    detector = kind(**header["parameters"])
+    detector.n_features_in_ = header["n_features_in"]
+    if header["channels"] is not None:
+        detector.feature_names_in_ = np.array(header["channels"], dtype=object)
+    lifting = Lifting(detector.n_features_in_, detector.window, detector.observables, detector.seed)
+    if lifting.digest != header["lifting"]:
+        raise ModelFileError(
+            f"{path}: its observables cannot be drawn again from seed {detector.seed} "
+            f"(digest {lifting.digest[:12]} instead of {header['lifting'][:12]}); fit the model on this machine."
+        )
+    detector.lifting_ = lifting
+    detector.scaling_ = Scaling(arrays["scaling.mean"], arrays["scaling.scale"])
+    detector.subspace_, detector.operator_ = arrays["subspace"], arrays["operator"]
+    detector.dynamics_ = Dynamics(lifting, detector.subspace_, detector.operator_, detector.horizon)
+    detector.scoring_ = (
+        PaperScoring(detector.dynamics_)
+        if detector.scoring == "paper"
+        else CalibratedScoring(detector.dynamics_, arrays["residual.centre"], arrays["residual.spread"])
+    )
+    detector.threshold_, detector.few_rows_ = header["threshold"], header["few_rows"]
+    detector.normal_scores_ = arrays["normal_scores"]
+    detector.statistics_ = detector.held_out_ = None
+    if "held_out" in arrays:
+        kept: dict[str, Any] = {field.name: arrays[f"statistics.{field.name}"] for field in fields(Statistics)}
+        kept["count"] = kept["count"].item()
+        detector.statistics_ = Statistics(**kept)
+        detector.held_out_ = HeldOut(arrays["held_out"], crossed=detector.few_rows_)
+    return detector
+
+
+def write_model(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write header and arrays so that the file is either the old one or the whole new one, never a part."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
+    text = json.dumps(header, sort_keys=True)
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "header": text,
+        "digest": _digest(text, contiguous),
+    }
+    write_atomically(Path(path), save(contiguous, metadata=metadata))
+
+
+def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a model file, checked against its digest."""
+    path = Path(path)
+    if not path.is_file():
+        raise ModelFileError(f"{path}: there is no such file; write one with `fedkad fit` or `detector.save`.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            _check_format(path, metadata)
+            arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+        header = json.loads(metadata["header"])
+    except (SafetensorError, json.JSONDecodeError, KeyError, OSError) as error:
+        raise ModelFileError(f"{path}: damaged, or not a FedKAD model ({error}); fit or copy it again.") from None
+    if _digest(metadata["header"], arrays) != metadata.get("digest"):
+        raise ModelFileError(f"{path}: damaged, its contents do not match its digest; fit or copy it again.")
+    return header, arrays
+
+
+def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise ModelFileError(f"{path}: not a FedKAD model; write one with `fedkad fit` or `detector.save`.")
+    if metadata.get("version") != str(VERSION):
+        raise ModelFileError(
+            f"{path}: written in format version {metadata.get('version')}, and this is version {VERSION}; "
+            "use the matching release of fedkad or fit the model again."
+        )
+
+
+def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    hashed = hashlib.sha256(header.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        hashed.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        hashed.update(array.tobytes())
+    return hashed.hexdigest()

@@ -1,0 +1,141 @@
+"""The door: what users hand over becomes a `(time, channel)` float array, or one clear sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Series(NamedTuple):
+    """Values `(time, channel)`, NaN where a row is missing, and the channels' names where the data has them."""
+
+    values: Array
+    names: tuple[str, ...] | None
+
+
+def as_series(data: Any) -> Series:
+    """Read an array or a DataFrame, or a list of separate stretches of them, joined with a gap in between.
+
+    >>> as_series([np.ones((2, 1)), np.zeros((1, 1))]).values.ravel()
+    array([ 1.,  1., nan,  0.])
+    """
+    if isinstance(data, list | tuple) and data and all(_is_table(piece) for piece in data):
+        return _join([_read(piece, f"stretch {k}: ") for k, piece in enumerate(data)])
+    return _read(data, "")
+
+
+def check_channels(series: Series, channels: int, names: Sequence[str] | None) -> None:
+    """Refuse a series whose channels are not those the detector was fitted on, in that order."""
+    if names is not None and series.names is not None and tuple(series.names) != tuple(names):
+        missing = [name for name in names if name not in series.names]
+        extra = [name for name in series.names if name not in names]
+        what = "; ".join(
+            f"{word} {', '.join(map(repr, found))}"
+            for word, found in (("missing", missing), ("unknown", extra))
+            if found
+        )
+        what = what or f"in the order {', '.join(series.names)} instead of {', '.join(names)}"
+        raise ValueError(f"The channels differ from those in training: {what}; select and order them alike.")
+    if series.values.shape[1] != channels:
+        raise ValueError(
+            f"The series has {series.values.shape[1]} channels and the detector was fitted on {channels}; "
+            "pass the same channels in the same order."
+        )
+
+
+def check_sample(sample: Any, channels: int) -> Array:
+    """One sample of a stream as a float vector."""
+    try:
+        values = np.asarray(sample, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise ValueError(f"The sample {sample!r} does not consist of numbers; pass one number a channel.") from None
+    if len(values) != channels:
+        raise ValueError(f"The sample has {len(values)} values and the detector {channels} channels; pass one each.")
+    return values
+
+
+def _is_table(piece: Any) -> bool:
+    return hasattr(piece, "columns") or getattr(piece, "ndim", 0) == 2
+
+
+def _read(data: Any, where: str) -> Series:
+    names = tuple(str(name) for name in data.columns) if hasattr(data, "columns") else None
+    raw = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
+    if raw.ndim != 2:
+        raise ValueError(
+            f"{where}A series must be (time, channel), and this has {raw.ndim} dimension(s); "
+            "use x.reshape(-1, 1) for a single channel."
+        )
+    values = _as_floats(raw, names, where)
+    if values.shape[1] == 0:
+        raise ValueError(f"{where}The series has no channel; pass at least one column of numbers.")
+    _refuse_infinite(values, names, where)
+    return Series(values, names)
+
+
+def _as_floats(raw: NDArray[Any], names: tuple[str, ...] | None, where: str) -> Array:
+    if raw.dtype.kind in "biuf":
+        return np.array(raw, dtype=np.float64, order="C")
+    if raw.dtype.kind in "OUS":
+        try:
+            return np.array(raw, dtype=object).astype(np.float64)
+        except (TypeError, ValueError):
+            row, channel = _first_text(raw)
+            raise ValueError(
+                f"{where}Row {row} of channel {_name(names, channel)} is {raw[row, channel]!r}, not a number; "
+                "drop the column or turn it into numbers."
+            ) from None
+    raise ValueError(f"{where}The series holds {raw.dtype} values; pass real numbers, with NaN for missing ones.")
+
+
+def _first_text(raw: NDArray[Any]) -> tuple[int, int]:
+    for (row, channel), cell in np.ndenumerate(raw):
+        try:
+            float(cell)
+        except (TypeError, ValueError):
+            return row, channel
+    return 0, 0
+
+
+def _refuse_infinite(values: Array, names: tuple[str, ...] | None, where: str) -> None:
+    infinite = np.argwhere(np.isinf(values))
+    if len(infinite):
+        row, channel = infinite[0]
+        raise ValueError(
+            f"{where}Row {row} of channel {_name(names, channel)} is infinite; "
+            "replace infinite values by NaN where a value is missing."
+        )
+
+
+def refuse_empty_channels(series: Series) -> None:
+    """Training data in which a channel has no value at all cannot teach anything about it."""
+    for channel in np.flatnonzero(np.isnan(series.values).all(axis=0)):
+        raise ValueError(f"Channel {_name(series.names, int(channel))} has no value at all; drop the column.")
+
+
+def _name(names: tuple[str, ...] | None, channel: int) -> str:
+    return repr(names[channel]) if names else str(channel)
+
+
+def _join(pieces: list[Series]) -> Series:
+    first = pieces[0]
+    for k, piece in enumerate(pieces[1:], start=1):
+        try:
+            check_channels(piece, first.values.shape[1], first.names)
+        except ValueError as error:
+            raise ValueError(f"stretch {k}: {error}") from None
+    return Series(join_stretches([piece.values for piece in pieces]), first.names)
+
+
+def join_stretches(pieces: Sequence[Array]) -> Array:
+    """One series of several stretches, with a row of NaN between two so that no window bridges them."""
+    gap = np.full((1, pieces[0].shape[1]), np.nan)
+    joined = [pieces[0]]
+    for piece in pieces[1:]:
+        joined += [gap, piece]
+    return np.concatenate(joined)

@@ -1,0 +1,250 @@
+"""Thresholds without labels: peaks over threshold, its streaming forms, a quantile, a budget of false alarms.
+
+The excesses of a score over a high level follow a generalised Pareto law (Pickands, Balkema, de Haan). Fitted to
+them, it extrapolates beyond the largest score seen: with n scores, of which k exceed the level u, the score that a
+normal sample exceeds with probability q is
+
+    z_q = u + σ/ξ ((q n / k)^(−ξ) − 1),        ξ → 0:  z_q = u − σ log(q n / k).
+
+See Siffer et al., "Anomaly Detection in Streams with Extreme Value Theory" (KDD 2017), for SPOT and DSPOT.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.98
+"""The quantile above which a score is a peak."""
+
+FEWEST_PEAKS = 10
+"""A tail is not fitted to fewer peaks; the level is lowered to have them."""
+
+REMEMBERED_PEAKS = 2000
+"""A streaming tail keeps this many recent peaks, so that months of samples cost no more memory than a day."""
+
+METHODS = ("pot", "spot", "dspot", "quantile")
+
+SECONDS = {
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86400.0,
+    "week": 604800.0,
+    "month": 2629800.0,
+    "year": 31557600.0,
+}
+
+
+class Tail(NamedTuple):
+    """A generalised Pareto law of excesses: P(Y > y) = (1 + ξ y/σ)^(−1/ξ)."""
+
+    shape: float  # ξ
+    scale: float  # σ
+
+    def log_likelihood(self, excesses: Array) -> float:
+        """Σ log density of the excesses."""
+        if abs(self.shape) < 1e-12:
+            return float(-len(excesses) * math.log(self.scale) - excesses.sum() / self.scale)
+        inner = 1.0 + self.shape * excesses / self.scale
+        if inner.min() <= 0.0:
+            return -math.inf
+        return float(-len(excesses) * math.log(self.scale) - (1.0 / self.shape + 1.0) * np.log(inner).sum())
+
+    def exceeded_with(self, probability: float) -> float:
+        """The excess y with P(Y > y) = `probability`."""
+        if abs(self.shape) < 1e-12:
+            return -self.scale * math.log(probability)
+        return self.scale / self.shape * math.expm1(-self.shape * math.log(probability))
+
+
+def fit_tail(excesses: Array) -> Tail:
+    """Maximum likelihood of a generalised Pareto law, by Grimshaw's reduction to one unknown.
+
+    With θ = ξ/σ the likelihood is largest at ξ(θ) = mean log(1 + θ y), which leaves a function of θ alone,
+
+        ℓ(θ) = −n (log(ξ(θ)/θ) + ξ(θ) + 1),
+
+    searched on a grid over its domain θ > −1/max(y) and refined around the best. Shapes below −½, where the
+    maximum of the likelihood is no estimate any more, are left out.
+
+    >>> tail = fit_tail(np.random.default_rng(0).exponential(2.0, 5000))
+    >>> abs(tail.shape) < 0.05 and abs(tail.scale - 2.0) < 0.1
+    True
+    """
+    largest, mean = float(excesses.max()), float(excesses.mean())
+    if largest <= 0.0:
+        return Tail(0.0, np.finfo(float).tiny)
+    steps = np.geomspace(1e-6, 1.0, 60)
+    grid = np.concatenate([-(1.0 - 1e-9) / largest * steps[::-1], 50.0 / mean * steps])
+    best = Tail(0.0, mean)
+    for _ in range(4):
+        shapes = np.log1p(grid[:, None] * excesses).mean(axis=1)
+        likelihood = -(np.log(shapes / grid) + shapes + 1.0)
+        likelihood[shapes < -0.5] = -np.inf
+        k = int(np.argmax(likelihood))
+        found = Tail(float(shapes[k]), float(shapes[k] / grid[k]))
+        best = max(best, found, key=lambda tail: tail.log_likelihood(excesses))
+        grid = np.linspace(grid[max(k - 1, 0)], grid[min(k + 1, len(grid) - 1)], 60)
+        grid = grid[grid != 0.0]
+    return best
+
+
+def pot_threshold(scores: Array, risk: float) -> float:
+    """The score that a normal sample exceeds with probability `risk`, by peaks over threshold.
+
+    >>> scores = np.random.default_rng(0).exponential(size=20_000)
+    >>> bool(abs(pot_threshold(scores, 1e-5) - np.log(1e5)) < 1.0)
+    True
+    """
+    return Peaks.over(scores).threshold(risk)
+
+
+def quantile_threshold(scores: Array, risk: float) -> float:
+    """The 1 − `risk` quantile of the scores themselves; with few scores, their maximum."""
+    return float(np.quantile(scores, 1.0 - risk))
+
+
+@dataclass
+class Peaks:
+    """The upper tail of a set of scores: a level, the excesses over it, and how many scores there were."""
+
+    level: float
+    excesses: deque[float]
+    count: float
+    tail: Tail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refit()
+
+    @classmethod
+    def over(cls, scores: Array) -> Peaks:
+        """Peaks of the scores over their 98 % quantile, or over a lower one that leaves ten of them."""
+        share = max(1.0 - LEVEL, FEWEST_PEAKS / len(scores))
+        level = float(np.quantile(scores, 1.0 - share))
+        peaks = scores[scores > level] - level
+        return cls(level, deque(peaks.tolist() or [0.0], maxlen=REMEMBERED_PEAKS), float(len(scores)))
+
+    def refit(self) -> None:
+        """Fit the tail to the excesses at hand."""
+        self.tail = fit_tail(np.fromiter(self.excesses, dtype=float))
+
+    def threshold(self, risk: float) -> float:
+        """z_q for q = `risk`, never below the level."""
+        return self.level + max(self.tail.exceeded_with(min(risk * self.count / len(self.excesses), 1.0)), 0.0)
+
+    def add(self, score: float) -> bool:
+        """Take a normal score into account; True when the tail changed."""
+        self.count += 1.0
+        if score <= self.level:
+            return False
+        if len(self.excesses) == self.excesses.maxlen:
+            # The oldest peak leaves and takes its share of the count along: the rate of peaks stays that seen.
+            self.count *= 1.0 - 1.0 / len(self.excesses)
+        self.excesses.append(score - self.level)
+        self.refit()
+        return True
+
+
+class FixedThreshold:
+    """One value that does not change."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def judge(self, score: float) -> bool:
+        """Whether the score is an anomaly."""
+        return score > self.value
+
+
+class StreamingPot:
+    """SPOT: a threshold that every normal score refines, and that an anomaly leaves alone.
+
+    With `depth`, DSPOT: the scores are taken relative to the mean of the last `depth` normal ones, so that the
+    threshold follows a slow drift of the score.
+    """
+
+    def __init__(self, scores: Array, risk: float, depth: int = 0) -> None:
+        self.risk, self.depth = risk, depth
+        if depth:
+            depth = self.depth = min(depth, len(scores) // 2)
+            base = np.convolve(scores, np.full(depth, 1.0 / depth), mode="valid")[:-1]
+            self.recent: deque[float] = deque(scores[-depth:].tolist(), maxlen=depth)
+            scores = scores[depth:] - base
+        self.peaks = Peaks.over(scores)
+        self.height = self.peaks.threshold(risk)
+
+    @property
+    def base(self) -> float:
+        """The local mean that scores are taken relative to; zero without drift tracking."""
+        return math.fsum(self.recent) / self.depth if self.depth else 0.0
+
+    @property
+    def value(self) -> float:
+        """The threshold now."""
+        return self.base + self.height
+
+    def judge(self, score: float) -> bool:
+        """Whether the score is an anomaly; if not, learn from it."""
+        base = self.base
+        if score - base > self.height:
+            return True
+        if self.peaks.add(score - base):
+            self.height = self.peaks.threshold(self.risk)
+        if self.depth:
+            self.recent.append(score)
+        return False
+
+
+DRIFT_DEPTH = 450
+"""Normal scores that the local mean of DSPOT spans."""
+
+Judge = FixedThreshold | StreamingPot
+
+
+def parse_budget(text: str) -> float | None:
+    """False alarms per second that a text such as "1/week", "2 per day" or "0.5/hour" allows; None for others.
+
+    >>> parse_budget("1/week") == 1 / 604800
+    True
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:/|per)\s*(\w+?)s?\s*", text)
+    if not found or found[2] not in SECONDS or float(found[1]) <= 0.0:
+        return None
+    return float(found[1]) / SECONDS[found[2]]
+
+
+def check_threshold(threshold: str | float, sample_period: float | None) -> None:
+    """Refuse a threshold that is neither a number, a known method nor a budget with a sampling rate."""
+    if not isinstance(threshold, str) or threshold in METHODS:
+        return
+    if parse_budget(threshold) is None:
+        allowed = ", ".join(map(repr, METHODS))
+        raise ValueError(f"threshold={threshold!r} must be a number, one of {allowed}, or a budget such as '1/week'.")
+    if sample_period is None:
+        raise ValueError(f"threshold={threshold!r} needs sample_period, the seconds between two samples.")
+
+
+def make_judge(threshold: str | float, scores: Array, *, risk: float, sample_period: float | None, few: bool) -> Judge:
+    """The threshold that a method, a budget or a number asks for, from the scores of normal data.
+
+    A budget of alarms is met by flagging a normal sample with probability budget x period: every alarm has at least
+    one flagged sample. With too `few` scores for a tail, all methods are the plain quantile.
+    """
+    if not isinstance(threshold, str):
+        return FixedThreshold(float(threshold))
+    budget = parse_budget(threshold)
+    if budget is not None and sample_period is not None:
+        risk = min(budget * sample_period, 1.0)
+    if threshold == "quantile" or few:
+        return FixedThreshold(quantile_threshold(scores, risk))
+    if threshold in ("spot", "dspot"):
+        return StreamingPot(scores, risk, depth=DRIFT_DEPTH if threshold == "dspot" else 0)
+    return FixedThreshold(pot_threshold(scores, risk))

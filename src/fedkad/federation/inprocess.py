@@ -1,0 +1,298 @@
+"""A federation inside one process: the embedded default, and the reference for every other engine."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.series import as_series, check_channels
+from fedkad.federation import wire
+from fedkad.federation.client import Client
+from fedkad.federation.history import Round, fleet_diagnostics
+from fedkad.federation.server import Sampler, Server
+from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Sampling, Start
+from fedkad.koopman.scaling import ChannelMoments, Scaling
+from fedkad.koopman.stiefel import retract_polar
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class Federation:
+    """A trained fleet: a detector for every device, the shared subspace, and how it came about.
+
+    Attributes
+    ----------
+    detectors : dict
+        By device name; each has the shared subspace, its own operator, scaling and threshold.
+    subspace : (D, r)
+        The orthonormal factor of the consensus Z.
+    history : list of Round
+    delivery_bytes : int
+        Payload of the final Z to those devices that did not hold it.
+    """
+
+    detectors: dict[str, KoopmanDetector]
+    subspace: Array
+    history: list[Round]
+    delivery_bytes: int
+    scaling: Scaling | None = field(default=None, repr=False)
+    parameters: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def schedule(self) -> list[tuple[str, ...]]:
+        """The participants of every round; pass it as `schedule=` to replay the run."""
+        return [record.participants for record in self.history]
+
+    def admit(self, name: str, series: Any) -> KoopmanDetector:
+        """A new device: the shared subspace, its own operator and calibration, from as few as 100 samples."""
+        if name in self.detectors:
+            raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
+        detector = KoopmanDetector(**self.parameters)
+        with naming(name):
+            _check_like(next(iter(self.detectors.values())), series)
+            detector.prepare(series, self.scaling).adopt(self.subspace)
+        self.detectors[name] = detector
+        return detector
+
+
+def federate(
+    fleet: Mapping[str, Any],
+    *,
+    rounds: int | None = None,
+    participation: float = 0.25,
+    penalty: float = 1.0,
+    local_steps: int = 5,
+    step_size: float | None = None,
+    start: Start | None = None,
+    sampling: Sampling | None = None,
+    schedule: Sequence[Sequence[str]] | None = None,
+    scaling: Literal["device", "global"] = "device",
+    encoding: Encoding = "float32",
+    preset: Literal["paper"] | None = None,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+    **detector_parameters: Any,
+) -> Federation:
+    """Train one detector for every device of a fleet on a subspace that they find together.
+
+    Parameters
+    ----------
+    fleet : mapping
+        Training data by device name, each as `KoopmanDetector.fit` takes it.
+    rounds : int
+        Exchanges with the server, the warm ones counted; 8 by default, 30 in the paper.
+    participation : float
+        Share of the fleet that takes part in a round.
+    penalty, local_steps, step_size
+        ρ, C and η of the consensus; the step follows the local curvature unless it is given.
+    start : {"warm", "common", "random"}
+        "warm" (the default): in its first round a device sends the directions it predicts along.
+    sampling : {"cover", "uniform"}
+        "cover" (the default): everybody is asked before anybody twice.
+    schedule : sequence of sequences of names
+        Participants of every round, to replay a recorded run; overrides rounds, participation and sampling.
+    scaling : {"device", "global"}
+        z-scores of each device alone, or one scaling for the fleet from the merged moments of all.
+    encoding : {"float32", "float16", "float64"}
+        Numbers on the wire.
+    preset : {"paper"}
+        The paper's method and settings; what is given besides still counts.
+    seed : int
+        Seed of everything random.
+    progress : callable
+        Called with (what, done, of) as the work goes on.
+    **detector_parameters
+        Parameters of every `KoopmanDetector`.
+
+    Examples
+    --------
+    >>> t = np.arange(1500.0)[:, None]
+    >>> fleet = {f"pump-{k}": np.sin(t / [[7 + k, 11.0]]) for k in range(4)}
+    >>> federation = federate(fleet, rank=6)
+    >>> federation.subspace.shape, len(federation.history), federation.history[0].phase
+    ((168, 6), 8, 'warm')
+    >>> detector = federation.admit("pump-9", np.sin(t[:700] / [[9.0, 11.0]]))
+    """
+    chosen = PRESETS.get(preset or "default")
+    if chosen is None:
+        raise ValueError(f"preset={preset!r} must be 'paper' or None.")
+    rounds, step_size = rounds or chosen.rounds, step_size or chosen.step_size
+    start, sampling = start or chosen.start, sampling or chosen.sampling
+    _check_settings(
+        fleet,
+        {"rounds": rounds, "participation": participation, "penalty": penalty, "local_steps": local_steps},
+        {
+            "start": (start, STARTS),
+            "sampling": (sampling, SAMPLINGS),
+            "scaling": (scaling, ("device", "global")),
+            "encoding": (encoding, ENCODINGS),
+        },
+    )
+    parameters = {"seed": seed, "scoring": chosen.scoring, **detector_parameters}
+    report = progress or (lambda what, done, of: None)
+    detectors, pooled = _prepare(fleet, parameters, scaling, report)
+    first = next(iter(detectors.values()))
+    consensus = replace(
+        chosen.consensus,
+        rank=first.rank,
+        penalty=penalty,
+        local_steps=local_steps,
+        step_size=step_size,
+        start=start,
+        seed=seed,
+    )
+    clients = {name: Client(name, detector.kept()[0], consensus) for name, detector in detectors.items()}
+    exchange = Exchange(clients, Server(first.lifting_.dimension, consensus), encoding)
+    sampler = Sampler(list(fleet), participation, sampling, seed)
+    plan = _check_schedule(schedule, fleet) if schedule is not None else [sampler.next() for _ in range(rounds)]
+    history: list[Round] = []
+    for done, participants in enumerate(plan):
+        history.append(exchange.round(participants))
+        report("rounds", done + 1, len(plan))
+    subspace, delivered = exchange.deliver()
+    with warnings.catch_warnings():
+        warnings.simplefilter("once")
+        for done, detector in enumerate(detectors.values()):
+            detector.adopt(subspace)
+            report("detectors", done + 1, len(detectors))
+    return Federation(detectors, subspace, history, delivered, pooled, parameters)
+
+
+class Exchange:
+    """Server and clients side by side, with everything between them encoded as it would travel."""
+
+    def __init__(self, clients: Mapping[str, Client], server: Server, encoding: Encoding) -> None:
+        self.clients, self.server, self.encoding = clients, server, encoding
+        self._holders: set[str] = set()  # who holds the current Z
+        if server.consensus.start == "random":
+            for client in clients.values():
+                client.begin(server.shared)
+
+    def round(self, participants: Sequence[str]) -> Round:
+        """One exchange: Z down, replies up, and the new Z down to those whose duals need it."""
+        began = time.perf_counter()
+        before, names = self.server.shared, tuple(participants)
+        taking_part = [self.clients[name] for name in names]
+        if self.server.begin_round(names):
+            moves, down = [], 0
+            up = self._collect({client.name: client.warm_message() for client in taking_part})
+            self._holders.clear()
+        else:
+            shared, down = self._send(names)
+            up = self._collect({client.name: client.local_round(shared) for client in taking_part})
+            self._holders.clear()
+            shared, again = self._send(names)
+            moves, down = [client.commit(shared) for client in taking_part], down + again
+        fleet = fleet_diagnostics(self.clients.values(), self.server.shared)
+        return Round(
+            phase="admm" if moves else "warm",
+            participants=names,
+            objective=fleet.objective,
+            lagrangian=fleet.lagrangian,
+            consensus_residual=fleet.consensus_residual,
+            subspace_change=float(np.linalg.norm(self.server.shared - before)),
+            local_changes={move.name: move.change for move in moves},
+            refit_perturbation=sum(move.refit_perturbation for move in moves),
+            bytes_up=up,
+            bytes_down=down,
+            seconds=time.perf_counter() - began,
+        )
+
+    def deliver(self) -> tuple[Array, int]:
+        """The orthonormal factor of the final Z as every device receives it, and the bytes that took."""
+        shared, sent = self._send(list(self.clients))
+        return retract_polar(shared), sent
+
+    def _send(self, names: Sequence[str]) -> tuple[Array, int]:
+        """Z as it arrives, rounded by the encoding, and the bytes to those of `names` who do not hold it yet."""
+        payload = wire.encode(self.server.shared, self.encoding)
+        missing = set(names) - self._holders
+        self._holders |= missing
+        return wire.decode(payload, self.server.shared.shape, self.encoding), len(payload) * len(missing)
+
+    def _collect(self, replies: Mapping[str, Array]) -> int:
+        """Hand the replies to the server as they arrive, and close its round; the bytes that went up."""
+        size = 0
+        for name, reply in replies.items():
+            payload = wire.encode(reply, self.encoding)
+            self.server.receive(name, wire.decode(payload, reply.shape, self.encoding))
+            size += len(payload)
+        self.server.close_round()
+        return size
+
+
+def _prepare(
+    fleet: Mapping[str, Any], parameters: dict[str, Any], scaling: str, report: Callable[[str, int, int], None]
+) -> tuple[dict[str, KoopmanDetector], Scaling | None]:
+    """A detector for every device with everything but the subspace, and the fleet's scaling if it has one."""
+    pooled = _pool_scaling(fleet, parameters) if scaling == "global" else None
+    detectors: dict[str, KoopmanDetector] = {}
+    for done, (name, series) in enumerate(fleet.items()):
+        with naming(name):
+            if detectors:
+                _check_like(next(iter(detectors.values())), series)
+            detectors[name] = KoopmanDetector(**parameters).prepare(series, pooled)
+        report("statistics", done + 1, len(fleet))
+    return detectors, pooled
+
+
+def _pool_scaling(fleet: Mapping[str, Any], parameters: dict[str, Any]) -> Scaling:
+    moments = []
+    for name, series in fleet.items():
+        with naming(name):
+            moments.append(KoopmanDetector(**parameters).training_moments(series))
+    return Scaling.from_moments(reduce(ChannelMoments.merge, moments))
+
+
+def _check_like(detector: KoopmanDetector, series: Any) -> None:
+    names = getattr(detector, "feature_names_in_", None)
+    check_channels(as_series(series), detector.n_features_in_, names)
+
+
+@contextmanager
+def naming(device: str) -> Iterator[None]:
+    """Say in every `ValueError` which device it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"Device {device!r}: {error}") from None
+
+
+def _check_settings(
+    fleet: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, tuple[str, Sequence[str]]]
+) -> None:
+    if not fleet:
+        raise ValueError("The fleet is empty; pass at least one device.")
+    for name, value in numbers.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value!r} must be above 0.")
+    for name, (chosen, allowed) in choices.items():
+        if chosen not in allowed:
+            raise ValueError(f"{name}={chosen!r} must be one of {', '.join(map(repr, allowed))}.")
+    participation = numbers["participation"]
+    if participation > 1.0:
+        raise ValueError(f"participation={participation} must be a share of the fleet, at most 1.")
+    if participation * len(fleet) < 1.0 - 1e-9:
+        raise ValueError(
+            f"participation={participation} of {len(fleet)} device(s) is less than one device a round; "
+            f"pass participation={1.0 / len(fleet):.2g} or more, or more devices."
+        )
+
+
+def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    for k, participants in enumerate(schedule):
+        unknown = [name for name in participants if name not in fleet]
+        if unknown or not participants:
+            what = f"names {unknown[0]!r}, which is not in the fleet" if unknown else "names nobody"
+            raise ValueError(f"Round {k} of the schedule {what}; name devices of the fleet.")
+    return [tuple(participants) for participants in schedule]

@@ -1,0 +1,84 @@
+"""The settings of a federation, and the paper's choice of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Loss = Literal["energy", "entry", "pair", "sum"]
+Start = Literal["warm", "common", "random"]
+Sampling = Literal["cover", "uniform"]
+Encoding = Literal["float64", "float32", "float16"]
+
+LOSSES: tuple[Loss, ...] = ("energy", "entry", "pair", "sum")
+STARTS: tuple[Start, ...] = ("warm", "common", "random")
+SAMPLINGS: tuple[Sampling, ...] = ("cover", "uniform")
+ENCODINGS: tuple[Encoding, ...] = ("float64", "float32", "float16")
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """How clients and server reach a common subspace.
+
+    Attributes
+    ----------
+    rank : int
+        Directions of the subspace, r.
+    penalty : float
+        ρ, the weight of the consensus against the local loss.
+    local_steps : int
+        Gradient steps of a client in one round, C.
+    step_size : float, optional
+        η; by default 1 / (local curvature + ρ).
+    start : {"warm", "common", "random"}
+        From the directions that the clients predict along, from one random subspace, or (the paper) from an
+        independent random subspace on every client.
+    loss : {"energy", "entry", "pair", "sum"}
+        What f_i is divided by: ‖Y_i‖², so that every device counts alike; the entries of Y_i; its pairs; nothing.
+    ridge : float
+        λ of the operators during training, in units of the mean eigenvalue of the Gram matrix or, if
+        `ridge_is_absolute`, of the loss as it is scaled.
+    grassmann : bool
+        Project gradients as the paper does, without rotations inside the subspace, and retract by QR; otherwise
+        project on the Stiefel manifold and retract by the polar factor.
+    seed : int
+        Seed of random starts and of the sampling.
+    """
+
+    rank: int = 24
+    penalty: float = 1.0
+    local_steps: int = 5
+    step_size: float | None = None
+    start: Start = "warm"
+    loss: Loss = "energy"
+    ridge: float = 1e-10
+    ridge_is_absolute: bool = False
+    grassmann: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a whole run that go together."""
+
+    rounds: int
+    step_size: float | None
+    start: Start
+    sampling: Sampling
+    scoring: Literal["calibrated", "paper"]
+    consensus: Consensus
+
+
+PRESETS = {
+    "default": Preset(8, None, "warm", "cover", "calibrated", Consensus()),
+    # The paper states neither what f is divided by nor the unit of λ: this is the combination nearest to its
+    # convergence curves, as `python -m benchmarks.paper_curves` finds.
+    "paper": Preset(
+        30,
+        0.05,
+        "random",
+        "uniform",
+        "paper",
+        Consensus(loss="pair", ridge=1e-2, ridge_is_absolute=True, grassmann=True),
+    ),
+}
