@@ -1,1 +1,11 @@
-"""Benchmarks: each module prints ratios measured in one run."""
+"""Benchmarks: each module prints ratios that were measured in one run, against the bare operation or the alternative.
+
+python -m benchmarks.statistics      the statistics of one server, against snapshot matrices
+python -m benchmarks.client_round    five local steps, against the same steps on snapshot matrices
+python -m benchmarks.federation      a whole federation, against the bare matrix products it needs
+python -m benchmarks.scoring         batch scoring, against its bare matrix products
+python -m benchmarks.stream          one streamed step, against one matrix-vector product
+python -m benchmarks.optimisation    the objective after five rounds, against a centralised solver
+python -m benchmarks.paper_curves    the paper's convergence curves, against every reading of what it leaves open
+python -m benchmarks.importing       seconds and modules of `import fedkad`
+"""

@@ -474,10 +474,10 @@ def test_drifts_and_spikes_are_scaled_by_the_spread_in_training() -> None:
                 ratios[fault.kind].append(float(size / fleet.train[fault.device][:, column(channel)].std()))
     assert len(ratios["drift"]) >= 5
     assert len(ratios["spikes"]) >= 5
-    assert min(ratios["drift"]) >= 0.8 * 0.8 - 1e-9
-    assert max(ratios["drift"]) <= 0.8 * 1.25 + 1e-9
-    assert min(ratios["spikes"]) >= 1.2 * 0.8 * 0.7
-    assert max(ratios["spikes"]) <= 1.2 * 1.25 * 1.3
+    assert min(ratios["drift"]) >= 2.0 * 0.8 - 1e-9
+    assert max(ratios["drift"]) <= 2.0 * 1.25 + 1e-9
+    assert min(ratios["spikes"]) >= 4.0 * 0.8 * 0.7
+    assert max(ratios["spikes"]) <= 4.0 * 1.25 * 1.3
 
 
 def test_outages_are_whole_rows_in_tests_and_never_touch_a_fault(fleet: Fleet) -> None:

@@ -316,7 +316,8 @@ class KoopmanDetector(Parameters):
 
     def _read(self, series: Any) -> Array:
         read = as_series(series)
-        check_channels(read, self.n_features_in_, getattr(self, "feature_names_in_", None))
+        names = getattr(self, "feature_names_in_", None)
+        check_channels(read.values.shape[1], read.names, self.n_features_in_, names)
         return read.values
 
     # -- files ------------------------------------------------------------------------------------------------

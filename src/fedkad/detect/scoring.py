@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,35 @@ Array = NDArray[np.float64]
 BLOCK = 512
 """Windows scored at once."""
 
-LINEAR_BEYOND = 3.0
-"""Departures beyond this many standard deviations count linearly: one broken channel must not drown the rest."""
+LINEAR_BEYOND = np.array(3.0)
+"""Departures beyond this many standard deviations count linearly: one broken channel must not drown the rest.
+
+(An array, because numpy takes longer to turn a Python number into one than to use it.)
+"""
+_MINUS_LINEAR = -LINEAR_BEYOND
 
 SPREAD_FLOOR = 0.2
 """The smallest spread of a residual, in standard deviations of its channel: flat channels need a floor."""
+
+
+class LiftedProduct:
+    """Φ(z) M + a for windows z, without forming Φ: the tanh block needs only the observables' rows of M."""
+
+    def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None) -> None:
+        self._split = lifting.observables
+        # Both products with a window as one: [W_liftᵀ | M_window].
+        self._left = np.concatenate([lifting.weights.T, matrix[: lifting.state_size]], axis=1)
+        self._right = np.ascontiguousarray(matrix[lifting.state_size :])
+        self._offset = np.concatenate([lifting.bias, np.zeros(matrix.shape[1]) if offset is None else offset])
+
+    def __call__(self, windows: Array) -> tuple[Array, Array]:
+        """The product and the observables, of one window or of every row of windows."""
+        products = windows.dot(self._left)
+        products += self._offset
+        observed, result = products[..., : self._split], products[..., self._split :]
+        np.tanh(observed, out=observed)
+        result += observed.dot(self._right)
+        return result, observed
 
 
 @dataclass(frozen=True)
@@ -46,15 +70,6 @@ class Dynamics:
     horizon: int
 
     @cached_property
-    def _encoder(self) -> Array:
-        """[W_liftᵀ | Z_window]: both products with a window as one."""
-        return np.concatenate([self.lifting.weights.T, self.subspace[: self.lifting.state_size]], axis=1)
-
-    @cached_property
-    def _observed_rows(self) -> Array:
-        return np.ascontiguousarray(self.subspace[self.lifting.state_size :])
-
-    @cached_property
     def powers(self) -> list[Array]:
         """Q, Q², … Q^H."""
         powers = [self.operator]
@@ -64,35 +79,23 @@ class Dynamics:
 
     @cached_property
     def newest_decoders(self) -> list[Array]:
-        """(Z_newest Q^h)ᵀ: from coordinates to the predicted sample h steps ahead."""
+        """(Z_newest Q^h)ᵀ: from coordinates c = ZᵀΦ to the sample predicted h steps ahead."""
         rows = self.subspace[self.lifting.newest]
-        return [np.ascontiguousarray((rows @ power).T) for power in self.powers]
-
-    def encode(self, windows: Array) -> tuple[Array, Array]:
-        """Coordinates c = ZᵀΦ and observables tanh(W z + b) of a window, or of every row of windows."""
-        products = windows @ self._encoder
-        split = self.lifting.observables
-        observed = np.tanh(products[..., :split] + self.lifting.bias)
-        return products[..., split:] + observed @ self._observed_rows, observed
+        return [(rows @ power).T for power in self.powers]
 
 
-class Seen(NamedTuple):
-    """What is kept of a window once it has been lifted; arrays with time first, or of one moment without."""
-
-    windows: Array
-    coordinates: Array
-    observed: Array
-
-    def at(self, first: int, last: int) -> Seen:
-        """The windows first … last − 1."""
-        return Seen(*(array[first:last] for array in self))
+Seen = tuple[Array, ...]
+"""What a scoring keeps of a window: arrays of one moment, or with time as their first axis."""
 
 
 class Scoring(Protocol):
-    """A reading of the residual. Both methods take windows and the windows H earlier, aligned."""
+    """A reading of the residual, for one moment or many at once."""
+
+    def see(self, windows: Array) -> Seen:
+        """What is to be kept of these windows: for judging earlier predictions, and as a prediction to be judged."""
 
     def score(self, earlier: Seen, since: list[Seen]) -> Array:
-        """The score of the prediction made from `earlier` about the H windows `since`."""
+        """The score of the prediction made at `earlier` by what was seen at the H moments `since`."""
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same score split over the channels, `(…, channel)`: non-negative, summing to it."""
@@ -100,45 +103,67 @@ class Scoring(Protocol):
 
 @dataclass(frozen=True)
 class CalibratedScoring:
-    """Residuals of the predicted sample in units of their training spread, averaged over channels and steps."""
+    """Residuals of the predicted sample in units of their training spread, averaged over channels and steps.
+
+    Samples and forecasts are kept in those units, the H steps ahead side by side: x/σ_h and (x̂_h + centre_h)/σ_h.
+    """
 
     dynamics: Dynamics
     centre: Array  # (H, n)
     spread: Array  # (H, n)
 
-    def departures(self, earlier: Seen, since: list[Seen], h: int) -> Array:
-        """The residual h steps ahead, centred and divided by its spread."""
-        n = self.dynamics.lifting.channels
-        residual = since[h].windows[..., -n:] - earlier.coordinates @ self.dynamics.newest_decoders[h]
-        residual -= self.centre[h]
-        residual /= self.spread[h]
-        return residual
+    @cached_property
+    def _forecast(self) -> LiftedProduct:
+        steps = zip(self.dynamics.newest_decoders, self.spread, strict=True)
+        decoder = np.concatenate([decoder / spread for decoder, spread in steps], axis=1)
+        matrix = self.dynamics.subspace @ decoder
+        return LiftedProduct(self.dynamics.lifting, matrix, (self.centre / self.spread).ravel())
 
-    def shares(self, earlier: Seen, since: list[Seen]) -> Array:
-        """g(e_c) / n for every channel c, averaged over the steps of the horizon."""
-        total = saturate(self.departures(earlier, since, 0))
-        for h in range(1, len(since)):
-            total += saturate(self.departures(earlier, since, h))
-        total /= len(since) * total.shape[-1]
-        return total
+    @cached_property
+    def _sharpness(self) -> Array:
+        return 1.0 / self.spread.ravel()
+
+    @cached_property
+    def _newest(self) -> slice | list[int]:
+        """Where the newest sample stands in a window, once for every step ahead."""
+        horizon, channels = self.spread.shape
+        columns = range(-channels, 0)
+        return slice(-channels, None) if horizon == 1 else list(columns) * horizon
+
+    def see(self, windows: Array) -> Seen:
+        """The newest sample and the forecast, both in units of the spread."""
+        return windows[..., self._newest] * self._sharpness, self._forecast(windows)[0]
+
+    def _departures(self, earlier: Seen, since: list[Seen]) -> Array:
+        if len(since) == 1:
+            return since[0][0] - earlier[1]
+        channels = self.spread.shape[1]
+        steps = [seen[0][..., h * channels : (h + 1) * channels] for h, seen in enumerate(since)]
+        return np.concatenate(steps, axis=-1) - earlier[1]
 
     def score(self, earlier: Seen, since: list[Seen]) -> Array:
         """Mean of g(e) over channels and steps: about 1 on normal data."""
-        return np.asarray(np.add.reduce(self.shares(earlier, since), axis=-1))
+        total: Array = np.vecdot(*saturated(self._departures(earlier, since)))
+        return total / self.spread.size
+
+    def shares(self, earlier: Seen, since: list[Seen]) -> Array:
+        """g(e_c) / n for every channel c, averaged over the steps of the horizon."""
+        terms = np.multiply(*saturated(self._departures(earlier, since)))
+        shares: Array = terms.reshape(*terms.shape[:-1], *self.spread.shape).sum(axis=-2) / self.spread.size
+        return shares
 
 
-def saturate(departures: Array) -> Array:
-    """g(e) = e² up to |e| = k and 2k|e| − k² beyond, i.e. m (2|e| − m) with m = min(|e|, k).
+def saturated(departures: Array) -> tuple[Array, Array]:
+    """g(e) = e² up to |e| = k and 2k|e| − k² beyond, as two factors: c and 2e − c, with c = e clipped to ±k.
 
-    >>> saturate(np.array([-2.0, 3.0, 5.0]))
+    >>> np.multiply(*saturated(np.array([-2.0, 3.0, 5.0])))
     array([ 4.,  9., 21.])
     """
-    size = np.abs(departures)
-    capped = np.minimum(size, LINEAR_BEYOND)
-    size += size
-    size -= capped
-    size *= capped
-    return size
+    clipped = np.maximum(departures, _MINUS_LINEAR)
+    np.minimum(clipped, LINEAR_BEYOND, out=clipped)
+    departures += departures
+    departures -= clipped
+    return clipped, departures
 
 
 @dataclass(frozen=True)
@@ -147,14 +172,21 @@ class PaperScoring:
 
     dynamics: Dynamics
 
+    @cached_property
+    def _coordinates(self) -> LiftedProduct:
+        return LiftedProduct(self.dynamics.lifting, self.dynamics.subspace)
+
+    def see(self, windows: Array) -> Seen:
+        """The window, its coordinates ZᵀΦ and its observables."""
+        return windows.copy(), *self._coordinates(windows)
+
     def score(self, earlier: Seen, since: list[Seen]) -> Array:
         """(1/H) Σ_h ‖Φ(t−H+h) − Z Q^h c(t−H)‖², by the split into two parts."""
-        total = np.zeros(earlier.coordinates.shape[:-1])
-        for power, seen in zip(self.dynamics.powers, since, strict=True):
-            energy = _squares(seen.windows) + _squares(seen.observed)
-            off = energy - _squares(seen.coordinates)
+        total = np.zeros(earlier[1].shape[:-1])
+        for power, (windows, coordinates, observed) in zip(self.dynamics.powers, since, strict=True):
+            off = _squares(windows) + _squares(observed) - _squares(coordinates)
             # Rounding may leave a little less than nothing off the subspace.
-            total = total + np.maximum(off, 0.0) + _squares(seen.coordinates - earlier.coordinates @ power.T)
+            total = total + np.maximum(off, 0.0) + _squares(coordinates - earlier[1].dot(power.T))
         return np.asarray(total / len(since))
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
@@ -163,28 +195,31 @@ class PaperScoring:
         An observable is a function of many samples. Its squared residual is split over them in proportion to
         (w_k e_k)², weight times residual of the sample.
         """
-        lifting, subspace = self.dynamics.lifting, self.dynamics.subspace
-        squared_weights = lifting.weights**2
-        split = lifting.state_size
-        total = np.zeros((*earlier.coordinates.shape[:-1], lifting.channels))
-        for power, seen in zip(self.dynamics.powers, since, strict=True):
-            predicted = earlier.coordinates @ power.T @ subspace.T
-            windowed = (seen.windows - predicted[..., :split]) ** 2
-            observed = (seen.observed - predicted[..., split:]) ** 2
-            pull = windowed @ squared_weights.T
-            # Without any residual in the window an observable points at nobody: at all alike, then.
-            aimed = pull > 0.0
-            factor = np.where(aimed, observed, 0.0) / np.where(aimed, pull, 1.0)
-            attributed = windowed * (1.0 + factor @ squared_weights)
-            total += attributed.reshape(*attributed.shape[:-1], lifting.window, lifting.channels).sum(axis=-2)
-            total += (np.where(aimed, 0.0, observed).sum(axis=-1) / lifting.channels)[..., None]
-        total /= len(since)
+        lifting = self.dynamics.lifting
+        total = np.zeros((*earlier[1].shape[:-1], lifting.channels))
+        for power, (windows, _, observed) in zip(self.dynamics.powers, since, strict=True):
+            predicted = earlier[1] @ power.T @ self.dynamics.subspace.T
+            windowed = (windows - predicted[..., : lifting.state_size]) ** 2
+            total += self._apportion(windowed, (observed - predicted[..., lifting.state_size :]) ** 2)
+        # The split of `score` rounds otherwise: scale the shares to sum to it exactly.
         score, sums = self.score(earlier, since), total.sum(axis=-1)
         return np.asarray(total * (score / np.where(sums > 0.0, sums, 1.0))[..., None])
 
+    def _apportion(self, windowed: Array, observed: Array) -> Array:
+        lifting = self.dynamics.lifting
+        squared_weights = lifting.weights**2
+        pull = windowed @ squared_weights.T
+        aimed = pull > 0.0
+        factor = np.where(aimed, observed, 0.0) / np.where(aimed, pull, 1.0)
+        attributed = windowed * (1.0 + factor @ squared_weights)
+        shares: Array = attributed.reshape(*attributed.shape[:-1], lifting.window, lifting.channels).sum(axis=-2)
+        # Without any residual in the window an observable points at nobody: at all channels alike, then.
+        shares += (np.where(aimed, 0.0, observed).sum(axis=-1) / lifting.channels)[..., None]
+        return shares
+
 
 def _squares(values: Array) -> Array:
-    return np.asarray(np.einsum("...i,...i->...", values, values))
+    return np.asarray(np.vecdot(values, values))
 
 
 @dataclass(frozen=True)
@@ -207,11 +242,9 @@ def score_series(scoring: Scoring, dynamics: Dynamics, scaled: Array, *, shares:
         out = values[run]
         for start in range(0, len(out), BLOCK):
             stop = min(start + BLOCK, len(out))
-            block = np.ascontiguousarray(windows[start : stop + dynamics.horizon])
-            coordinates, observed = dynamics.encode(block)
-            seen = Seen(block, coordinates, observed)
-            steps = range(1, dynamics.horizon + 1)
-            out[start:stop] = judge(seen.at(0, stop - start), [seen.at(h, h + stop - start) for h in steps])
+            seen = scoring.see(np.ascontiguousarray(windows[start : stop + dynamics.horizon]))
+            moments = [tuple(array[h : h + stop - start] for array in seen) for h in range(dynamics.horizon + 1)]
+            out[start:stop] = judge(moments[0], moments[1:])
         runs.append(run)
     return SeriesScores(values, runs)
 

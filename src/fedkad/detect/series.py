@@ -29,23 +29,31 @@ def as_series(data: Any) -> Series:
     return _read(data, "")
 
 
-def check_channels(series: Series, channels: int, names: Sequence[str] | None) -> None:
-    """Refuse a series whose channels are not those the detector was fitted on, in that order."""
-    if names is not None and series.names is not None and tuple(series.names) != tuple(names):
-        missing = [name for name in names if name not in series.names]
-        extra = [name for name in series.names if name not in names]
-        what = "; ".join(
-            f"{word} {', '.join(map(repr, found))}"
-            for word, found in (("missing", missing), ("unknown", extra))
-            if found
-        )
-        what = what or f"in the order {', '.join(series.names)} instead of {', '.join(names)}"
-        raise ValueError(f"The channels differ from those in training: {what}; select and order them alike.")
-    if series.values.shape[1] != channels:
+def check_channels(
+    channels: int,
+    names: Sequence[str] | None,
+    expected: int,
+    expected_names: Sequence[str] | None,
+    than: str = "those in training",
+) -> None:
+    """Refuse channels that are not the expected ones in the expected order; names count where both sides have them."""
+    if names is not None and expected_names is not None and list(names) != list(expected_names):
+        raise ValueError(f"The channels differ from {than}: {_difference(names, expected_names)}.")
+    if channels != expected:
         raise ValueError(
-            f"The series has {series.values.shape[1]} channels and the detector was fitted on {channels}; "
-            "pass the same channels in the same order."
+            f"The series has {channels} channel(s) and {than} are {expected}; pass the same channels in the same order."
         )
+
+
+def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
+    missing = [name for name in expected if name not in names]
+    unknown = [name for name in names if name not in expected]
+    if not missing and not unknown:
+        return f"they come as {', '.join(names)} instead of {', '.join(expected)}; put them in that order"
+    parts = [f"{word} {', '.join(map(repr, found))}" for word, found in (("missing", missing), ("unknown", unknown))]
+    return " and ".join(part for part, found in zip(parts, (missing, unknown), strict=True) if found) + (
+        "; select the same channels in the same order"
+    )
 
 
 def check_sample(sample: Any, channels: int) -> Array:
@@ -126,7 +134,9 @@ def _join(pieces: list[Series]) -> Series:
     first = pieces[0]
     for k, piece in enumerate(pieces[1:], start=1):
         try:
-            check_channels(piece, first.values.shape[1], first.names)
+            check_channels(
+                piece.values.shape[1], piece.names, first.values.shape[1], first.names, than="those of stretch 0"
+            )
         except ValueError as error:
             raise ValueError(f"stretch {k}: {error}") from None
     return Series(join_stretches([piece.values for piece in pieces]), first.names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "gap"]
 
+_LOW, _HIGH = np.array(-CLIP), np.array(CLIP)
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True)
 class Reading:
     """What a detector says about one sample.
 
@@ -45,7 +47,7 @@ class Reading:
     _judged: tuple[tuple[Seen, list[Seen]], ...] = field(repr=False, compare=False)
     _names: tuple[str, ...] = field(repr=False, compare=False)
 
-    @cached_property
+    @property
     def shares(self) -> Array:
         """The score split over the channels, summing to it; NaN without a score. Computed when asked for."""
         if not self._judged:
@@ -53,13 +55,13 @@ class Reading:
         total = sum(self._scoring.shares(earlier, since) for earlier, since in self._judged)
         return np.asarray(total / len(self._judged))
 
-    @cached_property
+    @property
     def channels(self) -> list[tuple[str, float]]:
         """Channels and their shares of the score, the largest first; empty without a score."""
         if not self._judged:
             return []
-        order = np.argsort(-self.shares, kind="stable")
-        return [(self._names[k], float(self.shares[k])) for k in order]
+        shares = self.shares
+        return [(self._names[k], float(shares[k])) for k in np.argsort(-shares, kind="stable")]
 
 
 class Stream:
@@ -77,77 +79,78 @@ class Stream:
     """
 
     def __init__(self, detector: KoopmanDetector) -> None:
-        lifting = detector.lifting_
-        self._width, self._channels = lifting.window, lifting.channels
-        # Every sample is written twice, a window apart, so that the last W samples always lie side by side.
-        self._ring = np.empty((2 * self._width, self._channels))
-        flat = self._ring.reshape(-1)
-        n, size = self._channels, lifting.state_size
-        self._windows = [flat[(k + 1) * n : (k + 1) * n + size] for k in range(self._width)]
         self._take_over(detector)
+        # Every sample is written twice, a ring apart, so that the last W + H samples always lie side by side.
+        lifting = detector.lifting_
+        self._length = lifting.window + detector.horizon
+        self._ring = np.empty((2, self._length, lifting.channels))
+        self._windows = [self._window_ending(self._length + at) for at in range(self._length)]
+        self._ones = np.ones(lifting.channels)
         self._break()
 
     def _take_over(self, detector: KoopmanDetector) -> None:
-        self._scaling, self._dynamics = detector.scaling_, detector.dynamics_
+        self._scaling, self._lifting, self._horizon = detector.scaling_, detector.lifting_, detector.horizon
         self._scoring, self._smoothing = detector.scoring_, detector.smoothing
-        self._judge = detector.judge()
-        self._names = detector.channel_names_
+        self._judge, self._names = detector.judge(), detector.channel_names_
+        self._mean, self._scale = detector.scaling_.mean, detector.scaling_.scale
 
     def _break(self) -> None:
         """Forget the window: what follows is not connected to what was."""
-        self._at, self._filled = -1, 0
-        self._seen: deque[Seen] = deque(maxlen=self._dynamics.horizon + 1)
+        self._at, self._missing = -1, self._length
+        self._forget_scores()
+
+    def _forget_scores(self) -> None:
+        self._seen: deque[Seen] = deque(maxlen=self._horizon + 1)
         self._raw: deque[float] = deque(maxlen=self._smoothing)
         self._judged: deque[tuple[Seen, list[Seen]]] = deque(maxlen=self._smoothing)
 
-    @property
-    def _missing(self) -> int:
-        return self._width + self._dynamics.horizon - self._filled
+    def _window_ending(self, row: int) -> Array:
+        """The window whose newest sample stands in that row of the ring, as a view."""
+        stop = (row + 1) * self._lifting.channels
+        return self._ring.reshape(-1)[stop - self._lifting.state_size : stop]
 
     def adopt(self, detector: KoopmanDetector) -> None:
         """Go on with another model, e.g. after a round of the fleet, without losing the window.
 
-        A model with another scaling or another lifting has no use for the window and starts warming up.
+        A model with another scaling, lifting or horizon has no use for the window and starts warming up.
         """
-        same = detector.lifting_ == self._dynamics.lifting and _same_scaling(detector, self._scaling)
-        if not same:
+        kept = (self._scaling, self._lifting, self._horizon)
+        self._take_over(detector)
+        if kept != (self._scaling, self._lifting, self._horizon):
             self.__init__(detector)  # type: ignore[misc]
             return
-        self._take_over(detector)
-        kept = [Seen(seen.windows, *self._dynamics.encode(seen.windows)) for seen in self._seen]
-        self._seen = deque(kept, maxlen=self._dynamics.horizon + 1)
-        self._judged.clear()
-        self._raw.clear()
+        self._forget_scores()
+        full = max(self._length - self._missing - self._lifting.window + 1, 0)
+        newest = self._length + self._at
+        self._seen.extend(self._scoring.see(self._window_ending(newest - age)) for age in reversed(range(full)))
 
     def update(self, sample: Any) -> Reading:
         """Take one sample, one value a channel; a NaN in it is a gap that breaks the window."""
-        values = check_sample(sample, self._channels)
-        total = float(np.add.reduce(values))
-        if total - total != 0.0 and self._is_gap(values):
+        values = check_sample(sample, len(self._ones))
+        if not isfinite(values.dot(self._ones)) and self._is_gap(values):
             self._break()
-            return self._reading(np.nan, False, "gap")
+            return self._reading(np.nan, self._judge.value, False, "gap")
         self._push(values)
-        if self._filled >= self._width:
-            window = self._windows[self._at].copy()
-            self._seen.append(Seen(window, *self._dynamics.encode(window)))
-        if self._missing > 0:
-            return self._reading(np.nan, False, "warming")
+        if self._missing > self._horizon:
+            return self._reading(np.nan, self._judge.value, False, "warming")
+        self._seen.append(self._scoring.see(self._windows[self._at]))
+        if self._missing:
+            return self._reading(np.nan, self._judge.value, False, "warming")
         earlier, *since = self._seen
         self._raw.append(float(self._scoring.score(earlier, since)))
         self._judged.append((earlier, since))
-        score = sum(self._raw) / len(self._raw)
-        threshold = self._judge.value
-        return self._reading(score, self._judge.judge(score), "ok", threshold)
+        score, threshold = sum(self._raw) / len(self._raw), self._judge.value
+        return self._reading(score, threshold, self._judge.judge(score), "ok")
 
     def _push(self, values: Array) -> None:
-        scaled = (values - self._scaling.mean) / self._scaling.scale
-        np.minimum(scaled, CLIP, out=scaled)
-        np.maximum(scaled, -CLIP, out=scaled)
-        self._at = self._at + 1 if self._at + 1 < self._width else 0
-        self._ring[self._at] = scaled
-        self._ring[self._at + self._width] = scaled
-        if self._filled < self._width + self._dynamics.horizon:
-            self._filled += 1
+        self._at = self._at + 1 if self._at + 1 < self._length else 0
+        scaled = values - self._mean
+        scaled /= self._scale
+        np.minimum(scaled, _HIGH, out=scaled)
+        np.maximum(scaled, _LOW, out=scaled)
+        self._ring[:, self._at] = scaled
+        if self._missing:
+            self._missing -= 1
 
     def _is_gap(self, values: Array) -> bool:
         for name, value in zip(self._names, values, strict=True):
@@ -155,11 +158,6 @@ class Stream:
                 raise ValueError(f"Channel {name!r} of the sample is infinite; pass NaN for a missing value.")
         return bool(np.isnan(values).any())
 
-    def _reading(self, score: float, anomaly: bool, state: State, threshold: float | None = None) -> Reading:
-        held = self._judge.value if threshold is None else threshold
-        return Reading(score, held, anomaly, state, self._missing, self._scoring, tuple(self._judged), self._names)
-
-
-def _same_scaling(detector: KoopmanDetector, scaling: Any) -> bool:
-    other = detector.scaling_
-    return bool(np.array_equal(other.mean, scaling.mean) and np.array_equal(other.scale, scaling.scale))
+    def _reading(self, score: float, threshold: float, anomaly: bool, state: State) -> Reading:
+        judged = tuple(self._judged)
+        return Reading(score, threshold, anomaly, state, self._missing, self._scoring, judged, self._names)

@@ -68,9 +68,8 @@ class Client:
         if self.state is None:
             subspace = retract_polar(shared)
             if self.consensus.start == "random":
-                subspace = random_point(
-                    *shared.shape, np.random.default_rng([self.consensus.seed, *self.name.encode()])
-                )
+                drawn = np.random.default_rng([self.consensus.seed, *self.name.encode()])
+                subspace = random_point(shared.shape[0], shared.shape[1], drawn)
             operator = self._fit_operator(self.reduced_at(subspace))
             self.state = LocalState(subspace, np.zeros_like(shared), operator)
         return self.state

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.detect.series import as_series, check_channels
+from fedkad.detect.series import check_channels
 from fedkad.federation import wire
 from fedkad.federation.client import Client
 from fedkad.federation.history import Round, fleet_diagnostics
@@ -59,8 +59,9 @@ class Federation:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
         detector = KoopmanDetector(**self.parameters)
         with naming(name):
-            _check_like(next(iter(self.detectors.values())), series)
-            detector.prepare(series, self.scaling).adopt(self.subspace)
+            detector.prepare(series, self.scaling)
+            _check_like(next(iter(self.detectors.values())), detector)
+            detector.adopt(self.subspace)
         self.detectors[name] = detector
         return detector
 
@@ -239,9 +240,8 @@ def _prepare(
     detectors: dict[str, KoopmanDetector] = {}
     for done, (name, series) in enumerate(fleet.items()):
         with naming(name):
-            if detectors:
-                _check_like(next(iter(detectors.values())), series)
             detectors[name] = KoopmanDetector(**parameters).prepare(series, pooled)
+            _check_like(next(iter(detectors.values())), detectors[name])
         report("statistics", done + 1, len(fleet))
     return detectors, pooled
 
@@ -254,9 +254,15 @@ def _pool_scaling(fleet: Mapping[str, Any], parameters: dict[str, Any]) -> Scali
     return Scaling.from_moments(reduce(ChannelMoments.merge, moments))
 
 
-def _check_like(detector: KoopmanDetector, series: Any) -> None:
-    names = getattr(detector, "feature_names_in_", None)
-    check_channels(as_series(series), detector.n_features_in_, names)
+def _check_like(first: KoopmanDetector, other: KoopmanDetector) -> None:
+    """Refuse a device whose channels are not those of the fleet, in that order."""
+    check_channels(
+        other.n_features_in_,
+        getattr(other, "feature_names_in_", None),
+        first.n_features_in_,
+        getattr(first, "feature_names_in_", None),
+        than="those of the fleet",
+    )
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,18 +45,15 @@ class Lifting:
         """Where the newest sample of the window stands in a lifted state."""
         return slice(self.state_size - self.channels, self.state_size)
 
-    @cached_property
+    @property
     def weights(self) -> Array:
         """W_lift, of shape (observables, channels · window); float32 numbers held as float64."""
-        bits = np.random.PCG64(self.seed)
-        drawn = normal_deviates(bits, self.observables * self.state_size) / np.sqrt(self.state_size)
-        return _single(drawn).reshape(self.observables, self.state_size)
+        return _draw(self.observables, self.state_size, self.seed)[0]
 
-    @cached_property
+    @property
     def bias(self) -> Array:
         """The offsets b, of shape (observables,); float32 numbers held as float64."""
-        bits = np.random.PCG64([self.seed, 1])  # a stream of its own, whatever the size of the weights
-        return _single(2.0 * uniform_deviates(bits, self.observables) - 1.0)
+        return _draw(self.observables, self.state_size, self.seed)[1]
 
     @cached_property
     def digest(self) -> str:
@@ -80,14 +77,14 @@ class Lifting:
 
     def observe(self, windows: Array) -> Array:
         """The observables tanh(W_lift z + b) of every row of `windows`."""
-        lifted = np.ascontiguousarray(windows) @ self.weights.T  # overlapping rows are no BLAS matrix
+        lifted = windows @ self.weights.T
         lifted += self.bias
         observed: Array = np.tanh(lifted, out=lifted)
         return observed
 
     def transform(self, scaled: Array) -> Array:
         """Lifted states Φ of every full window of a scaled series, `(time − window + 1, D)`."""
-        windows = self.windows(scaled)
+        windows = np.ascontiguousarray(self.windows(scaled))  # overlapping rows are no matrix to BLAS
         return np.concatenate([windows, self.observe(windows)], axis=1)
 
 
@@ -131,6 +128,17 @@ def exact_log(x: Array) -> Array:
         series = series * square + 1.0 / k
     result: Array = exponent * 0.6931471805599453 + 2.0 * ratio * series
     return result
+
+
+@lru_cache(maxsize=16)
+def _draw(observables: int, state_size: int, seed: int) -> tuple[Array, Array]:
+    """Weights and bias of a seed; all detectors of a fleet in one process share them."""
+    weights = normal_deviates(np.random.PCG64(seed), observables * state_size) / np.sqrt(state_size)
+    offsets = 2.0 * uniform_deviates(np.random.PCG64([seed, 1]), observables) - 1.0
+    drawn = _single(weights).reshape(observables, state_size), _single(offsets)
+    for array in drawn:
+        array.flags.writeable = False
+    return drawn
 
 
 def _single(values: Array) -> Array:

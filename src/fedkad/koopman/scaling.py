@@ -46,7 +46,7 @@ class ChannelMoments(NamedTuple):
         return ChannelMoments(count, mean, centred)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scaling:
     """z-score of every channel, clipped at ±10 standard deviations.
 
@@ -61,6 +61,13 @@ class Scaling:
 
     mean: Array
     scale: Array
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Scaling):
+            return NotImplemented
+        return np.array_equal(self.mean, other.mean) and np.array_equal(self.scale, other.scale)
+
+    __hash__ = None  # type: ignore[assignment]  # equality is by value, and arrays have no hash
 
     @classmethod
     def fit(cls, series: Array) -> Scaling:

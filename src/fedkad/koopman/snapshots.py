@@ -130,8 +130,9 @@ def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:
     """
     n, width, m = lifting.channels, lifting.window, lifting.observables
     pairs = len(x) - width
-    sums = _sum_over_windows(x, lifting, horizon)
-    first, last = _states_at(x, lifting, 0), _states_at(x, lifting, pairs)
+    padded = _padded_windows(x, lifting)
+    sums = _sum_over_windows(x, padded, lifting, horizon)
+    first, last = _state_at(padded[0], lifting), _state_at(padded[-1], lifting)
 
     # The sums run over windows 0 … M. X ends at M − 1 and Y begins at 1: take the outermost window away again.
     until = sums.lagged - np.outer(last.leading, last.lags)
@@ -192,11 +193,10 @@ class _StateAt(NamedTuple):
     state: Array
 
 
-def _states_at(x: Array, lifting: Lifting, j: int) -> _StateAt:
-    lags = _padded_windows(x, lifting)[j]
+def _state_at(lags: Array, lifting: Lifting) -> _StateAt:
     window = lags[lifting.channels : -lifting.channels]
-    observed = lifting.observe(window[None])[0]
-    leading = np.concatenate([observed, x[j]])
+    observed = lifting.observe(window)
+    leading = np.concatenate([observed, window[: lifting.channels]])
     return _StateAt(leading, lags, observed, np.concatenate([window, observed]))
 
 
@@ -209,13 +209,12 @@ def _padded_windows(x: Array, lifting: Lifting) -> Array:
     return wider.windows(padded)
 
 
-def _sum_over_windows(x: Array, lifting: Lifting, horizon: int) -> _WindowSums:
+def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int) -> _WindowSums:
     n, width, m = lifting.channels, lifting.window, lifting.observables
     lagged = np.zeros((m + n, n * (width + 2)))
     observed_sum, next_sum = np.zeros((m, m)), np.zeros((m, m))
     states = np.zeros(lifting.dimension)
     ahead = np.zeros((horizon - 1, n, lifting.dimension))
-    padded = _padded_windows(x, lifting)
     previous = np.zeros(m)
     for start in range(0, len(padded), BLOCK):
         lags = np.ascontiguousarray(padded[start : start + BLOCK])

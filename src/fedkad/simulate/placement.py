@@ -45,13 +45,13 @@ class FaultPlan:
 
 PLANS: dict[str, FaultPlan] = {
     "drift": FaultPlan(
-        (200, 360), 0.8, ("flow_m3h", "pressure_bar", "vibration_mms", "bearing_temp_c", "motor_temp_c")
+        (200, 360), 2.0, ("flow_m3h", "pressure_bar", "vibration_mms", "bearing_temp_c", "motor_temp_c")
     ),
-    "lag": FaultPlan((180, 300), 0.5, ("flow_m3h", "pressure_bar", "bearing_temp_c", "motor_temp_c")),
+    "lag": FaultPlan((180, 300), 0.8, ("flow_m3h", "pressure_bar", "bearing_temp_c", "motor_temp_c")),
     "decoupling": FaultPlan(
         (120, 240), 1.0, ("flow_m3h", "pressure_bar", "current_a", "vibration_mms", "bearing_temp_c")
     ),
-    "spikes": FaultPlan((30, 70), 1.2, ("flow_m3h", "pressure_bar", "current_a", "vibration_mms")),
+    "spikes": FaultPlan((30, 70), 4.0, ("flow_m3h", "pressure_bar", "current_a", "vibration_mms")),
     "stuck": FaultPlan((100, 200), 1.0, CHANNELS),
 }
 """How each kind of :data:`fedkad.simulate.FAULTS` is drawn."""
