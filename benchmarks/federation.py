@@ -81,9 +81,8 @@ def main() -> None:
     statistics = bare
     bare += time_products({(lifting.dimension, lifting.dimension, rank): 3 * needed})
     up, down = (sum(record[key] for record in federation.history) for key in ("bytes_up", "bytes_down"))
-    print(
-        f"  {len(fleet)} machines, {sum(map(len, fleet.values()))} rows: {seconds:.1f} s, {busy:.1f} s of processor time"
-    )
+    total = sum(map(len, fleet.values()))
+    print(f"  {len(fleet)} machines, {total} rows: {seconds:.1f} s, {busy:.1f} s of processor time")
     print(f"  bare products {bare:.1f} s ({statistics:.1f} s of them for the statistics): {busy / bare:.2f} x of them")
     print(f"  reductions to a subspace: {reductions} made, {needed} counted as needed")
     print(f"  payload {up / 1e6:.2f} MB up, {down / 1e6:.2f} MB down")

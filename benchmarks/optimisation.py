@@ -1,19 +1,21 @@
 """How near a few rounds come to the centralised optimum, on SMD, SMAP and MSL.
 
-The measure is the relative unexplained energy: the mean over clients of f_i/‖Y_i‖² at the orthonormal Z, each client with
-its own Q̂. The centralised solver has all statistics in one place, starts at the PCA of the mean of Y_iY_iᵀ/‖Y_i‖², and
-runs to a gradient norm of 1e-6; 1 − Σ of the leading r eigenvalues of that mean is a bound that no subspace can beat.
+The measure is the relative unexplained energy: the mean over clients of f_i/‖Y_i‖² at the orthonormal Z, each client
+with its own Q̂. The centralised solver has all statistics in one place, starts at the PCA of the mean of Y_iY_iᵀ/‖Y_i‖²,
+and runs to a gradient norm of 1e-6; 1 − Σ of the leading r eigenvalues of that mean is a bound for all subspaces.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.measure import Array, heading, load
-from fedkad import KoopmanDetector, federate
+from fedkad import FewRowsWarning, KoopmanDetector, federate
+from fedkad.federation.server import Sampler
 from fedkad.koopman.snapshots import Statistics
 from fedkad.koopman.subspace import descend, relative_loss
 
@@ -25,6 +27,12 @@ MOST_STEPS = 3000
 def prepared(fleet: dict[str, Array]) -> list[KoopmanDetector]:
     """Detectors with everything but a subspace."""
     return [KoopmanDetector().prepare(train) for train in fleet.values()]
+
+
+def drawn(fleet: dict[str, Array], seed: int) -> list[list[str]]:
+    """Participants of the rounds; other seeds hear the clients in another order, with the same observables."""
+    sampler = Sampler(list(fleet), 0.25, "cover", seed)
+    return [sampler.next() for _ in range(ROUNDS)]
 
 
 def target_gram(detector: KoopmanDetector, train: Array) -> Array:
@@ -49,6 +57,7 @@ def centralised(devices: Sequence[Statistics], mean_gram: Array, rank: int) -> t
 
 def main() -> None:
     """Print one line a dataset: bound, optimum, default after five rounds, paper preset after thirty."""
+    warnings.simplefilter("ignore", FewRowsWarning)  # of thresholds, which are not used here
     heading(f"Relative unexplained energy: default after {ROUNDS} rounds of 25 %, warm rounds counted")
     for name in sys.argv[1:] or ("SMD", "SMAP", "MSL"):
         fleet = {entity.name: entity.train for entity in load(name)}
@@ -56,7 +65,7 @@ def main() -> None:
         devices = [detector.kept()[0] for detector in detectors]
         rank = detectors[0].rank
         mean_gram = sum(map(target_gram, detectors, fleet.values())) / len(fleet)
-        ours = [relative_loss(devices, federate(fleet, rounds=ROUNDS, seed=seed).subspace) for seed in range(3)]
+        ours = [relative_loss(devices, federate(fleet, schedule=drawn(fleet, seed)).subspace) for seed in range(3)]
         longer = relative_loss(devices, federate(fleet).subspace)
         paper = relative_loss(devices, federate(fleet, preset="paper").subspace)
         bound, optimum, ended = centralised(devices, np.asarray(mean_gram), rank)
@@ -64,7 +73,7 @@ def main() -> None:
         print(f"    bound of any subspace             {bound:.4f}")
         print(f"    centralised solver                {optimum:.4f}  ({ended})")
         ratios = ", ".join(f"{value / optimum:.4f}" for value in ours)
-        print(f"    default, {ROUNDS} rounds, seeds 0 1 2     {max(ours):.4f}  ratios {ratios}")
+        print(f"    default, {ROUNDS} rounds, three orders    {max(ours):.4f}  ratios {ratios}")
         print(f"    default, 8 rounds                 {longer:.4f}  ratio {longer / optimum:.4f}")
         print(f"    paper preset, 30 rounds           {paper:.4f}  ratio {paper / optimum:.4f}", flush=True)
 

@@ -49,9 +49,8 @@ def main() -> None:
     print(f"  snapshot matrices {direct:.3f} s, statistics {ours:.3f} s: {direct / ours:.1f} x faster")
     agreement = max(relative_difference(gathered.xx, xx), relative_difference(gathered.yx, yx))
     print(f"  largest relative difference {agreement:.1e}")
-    print(
-        f"  peak extra memory {peak_megabytes(scaled, lifting):.0f} MB; snapshot matrices hold {2 * train.shape[0] * lifting.dimension * 8 / 1e6:.0f} MB"
-    )
+    snapshots = 2 * len(train) * lifting.dimension * 8 / 1e6
+    print(f"  peak extra memory {peak_megabytes(scaled, lifting):.0f} MB; snapshot matrices hold {snapshots:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import time
 from pathlib import Path
 
 
@@ -13,26 +13,22 @@ def write_atomically(path: Path, content: bytes) -> None:
     A rename is atomic within one file system only, hence "beside"; flushing the folder makes the rename itself
     survive a power cut.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
-
-
-def _umask() -> int:
-    """The permissions that new files lack; a temporary file is made for its owner alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        os.close(handle)

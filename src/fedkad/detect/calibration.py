@@ -64,13 +64,15 @@ class Split(NamedTuple):
 def split(values: Array, validation: float, lead: int) -> Split:
     """The first 1 − `validation` of the complete rows, and the rest with the `lead` rows before it as context."""
     complete = np.flatnonzero(~np.isnan(values).any(axis=1))
-    first = complete[int(np.ceil(len(complete) * (1.0 - validation)))] if validation > 0 and len(complete) else 0
-    held_out = slice(max(int(first) - lead, 0), len(values))
-    held_out = slice(max(held_out.start, held_out.stop - MOST_HELD_OUT), held_out.stop)
-    scores = sum(p.stop - p.start - lead for p in stretches(values[held_out], shortest=lead + 1))
-    if validation <= 0 or scores < FEWEST_HELD_OUT:
+    held_out_rows = int(validation * len(complete))
+    if held_out_rows == 0:
         return Split(slice(0, len(values)), None)
-    return Split(slice(0, int(first)), held_out)
+    first, end = int(complete[-held_out_rows]), int(complete[-1]) + 1
+    held_out = slice(max(first - lead, end - MOST_HELD_OUT, 0), end)
+    scores = sum(run.stop - run.start - lead for run in stretches(values[held_out], shortest=lead + 1))
+    if scores < FEWEST_HELD_OUT:
+        return Split(slice(0, len(values)), None)
+    return Split(slice(0, first), held_out)
 
 
 class ResidualMoments(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -292,6 +293,7 @@ class KoopmanDetector(Parameters):
 
     def judge(self) -> Judge:
         """The rule that turns scores into alarms, at its state after training."""
+        self._check_fitted("threshold_")
         judge = self._fresh_judge()
         return judge if isinstance(judge, StreamingPot) else FixedThreshold(self.threshold_)
 
@@ -349,11 +351,11 @@ class KoopmanDetector(Parameters):
 
     def _check_parameters(self) -> None:
         for name in ("window", "rank", "horizon", "smoothing"):
-            _require(self, name, lambda v: isinstance(v, int) and v >= 1, "a whole number above 0")
+            _require(self, name, lambda v: operator.index(v) >= 1, "a whole number above 0")
         for name in ("observables", "seed"):
-            _require(self, name, lambda v: isinstance(v, int) and v >= 0, "a whole number, 0 or above")
-        _require(self, "ridge", lambda v: v >= 0.0, "0 or above")
-        _require(self, "spectral_cap", lambda v: v > 0.0, "above 0")
+            _require(self, name, lambda v: operator.index(v) >= 0, "a whole number, 0 or above")
+        _require(self, "ridge", lambda v: 0.0 <= v < np.inf, "0 or above, and finite")
+        _require(self, "spectral_cap", lambda v: 0.0 < v < np.inf, "above 0, and finite")
         _require(self, "validation", lambda v: 0.0 < v < 1.0, "between 0 and 1")
         _require(self, "risk", lambda v: 0.0 < v < 1.0, "between 0 and 1")
         _require(self, "scoring", lambda v: v in ("calibrated", "paper"), "'calibrated' or 'paper'")

@@ -64,7 +64,7 @@ def load_detector(kind: type[D], path: str | Path) -> D:
     header, arrays = read_model(path)
     try:
         return _rebuild(kind, Path(path), header, arrays)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ModelFileError(f"{path}: incomplete or of another kind ({error}); fit it again.") from None
 
 
@@ -102,13 +102,10 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
 def write_model(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write header and arrays so that the file is either the old one or the whole new one, never a part."""
     contiguous = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
-    text = json.dumps(header, sort_keys=True)
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "header": text,
-        "digest": _digest(text, contiguous),
-    }
+    text = json.dumps(header, sort_keys=True, default=lambda number: number.item())
+    described = {"format": FORMAT, "version": VERSION, "header": text, "digest": _digest(text, contiguous)}
+    # One entry, because safetensors writes several in any order, and the same model should be the same file.
+    metadata = {"fedkad": json.dumps(described, sort_keys=True)}
     write_atomically(Path(path), save(contiguous, metadata=metadata))
 
 
@@ -119,23 +116,23 @@ def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]
         raise ModelFileError(f"{path}: there is no such file; write one with `fedkad fit` or `detector.save`.")
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            _check_format(path, metadata)
+            described = json.loads((file.metadata() or {}).get("fedkad", "{}"))
+            _check_format(path, described)
             arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        header = json.loads(metadata["header"])
-    except (SafetensorError, json.JSONDecodeError, KeyError, OSError) as error:
+        header: dict[str, Any] = json.loads(described["header"])
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ModelFileError(f"{path}: damaged, or not a FedKAD model ({error}); fit or copy it again.") from None
-    if _digest(metadata["header"], arrays) != metadata.get("digest"):
+    if _digest(described["header"], arrays) != described.get("digest"):
         raise ModelFileError(f"{path}: damaged, its contents do not match its digest; fit or copy it again.")
     return header, arrays
 
 
-def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
-    if metadata.get("format") != FORMAT:
+def _check_format(path: Path, described: Mapping[str, Any]) -> None:
+    if described.get("format") != FORMAT:
         raise ModelFileError(f"{path}: not a FedKAD model; write one with `fedkad fit` or `detector.save`.")
-    if metadata.get("version") != str(VERSION):
+    if described.get("version") != VERSION:
         raise ModelFileError(
-            f"{path}: written in format version {metadata.get('version')}, and this is version {VERSION}; "
+            f"{path}: written in format version {described.get('version')}, and this is version {VERSION}; "
             "use the matching release of fedkad or fit the model again."
         )
 

@@ -73,7 +73,10 @@ def _is_table(piece: Any) -> bool:
 
 def _read(data: Any, where: str) -> Series:
     names = tuple(str(name) for name in data.columns) if hasattr(data, "columns") else None
-    raw = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
+    try:
+        raw = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
+    except ValueError:
+        raise ValueError(f"{where}A series must be (time, channel), and the rows of this differ in length.") from None
     if raw.ndim != 2:
         raise ValueError(
             f"{where}A series must be (time, channel), and this has {raw.ndim} dimension(s); "
@@ -89,25 +92,23 @@ def _read(data: Any, where: str) -> Series:
 def _as_floats(raw: NDArray[Any], names: tuple[str, ...] | None, where: str) -> Array:
     if raw.dtype.kind in "biuf":
         return np.array(raw, dtype=np.float64, order="C")
-    if raw.dtype.kind in "OUS":
-        try:
-            return np.array(raw, dtype=object).astype(np.float64)
-        except (TypeError, ValueError):
-            row, channel = _first_text(raw)
-            raise ValueError(
-                f"{where}Row {row} of channel {_name(names, channel)} is {raw[row, channel]!r}, not a number; "
-                "drop the column or turn it into numbers."
-            ) from None
-    raise ValueError(f"{where}The series holds {raw.dtype} values; pass real numbers, with NaN for missing ones.")
-
-
-def _first_text(raw: NDArray[Any]) -> tuple[int, int]:
+    if raw.dtype.kind not in "OUS":
+        raise ValueError(f"{where}The series holds {raw.dtype} values; pass real numbers, with NaN for missing ones.")
+    values = np.empty(raw.shape)
     for (row, channel), cell in np.ndenumerate(raw):
         try:
-            float(cell)
+            values[row, channel] = np.nan if _is_missing(cell) else cell
         except (TypeError, ValueError):
-            return row, channel
-    return 0, 0
+            raise ValueError(
+                f"{where}Row {row} of channel {_name(names, channel)} is {cell!r}, not a number; "
+                "drop the column or turn it into numbers."
+            ) from None
+    return values
+
+
+def _is_missing(cell: Any) -> bool:
+    """None, and pandas' NA, which is neither equal nor unequal to itself."""
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
 
 
 def _refuse_infinite(values: Array, names: tuple[str, ...] | None, where: str) -> None:

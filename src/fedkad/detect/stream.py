@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -85,7 +84,6 @@ class Stream:
         self._length = lifting.window + detector.horizon
         self._ring = np.empty((2, self._length, lifting.channels))
         self._windows = [self._window_ending(self._length + at) for at in range(self._length)]
-        self._ones = np.ones(lifting.channels)
         self._break()
 
     def _take_over(self, detector: KoopmanDetector) -> None:
@@ -126,8 +124,8 @@ class Stream:
 
     def update(self, sample: Any) -> Reading:
         """Take one sample, one value a channel; a NaN in it is a gap that breaks the window."""
-        values = check_sample(sample, len(self._ones))
-        if not isfinite(values.dot(self._ones)) and self._is_gap(values):
+        values = check_sample(sample, self._lifting.channels)
+        if not np.logical_and.reduce(np.isfinite(values)) and self._is_gap(values):
             self._break()
             return self._reading(np.nan, self._judge.value, False, "gap")
         self._push(values)

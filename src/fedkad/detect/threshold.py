@@ -15,6 +15,7 @@ import math
 import re
 from collections import deque
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ FEWEST_PEAKS = 10
 
 REMEMBERED_PEAKS = 2000
 """A streaming tail keeps this many recent peaks, so that months of samples cost no more memory than a day."""
+
+SMALLEST = 1e-6
+"""Scores below this count as this: far below any departure, far above rounding."""
 
 METHODS = ("pot", "spot", "dspot", "quantile")
 
@@ -104,7 +108,10 @@ def pot_threshold(scores: Array, risk: float) -> float:
     >>> bool(abs(pot_threshold(scores, 1e-5) - np.log(1e5)) < 1.0)
     True
     """
-    return Peaks.over(scores).threshold(risk)
+    peaks = Peaks.over(scores)
+    if risk >= peaks.rate:  # within the body of the scores there is nothing to extrapolate
+        return quantile_threshold(scores, risk)
+    return peaks.threshold(risk)
 
 
 def quantile_threshold(scores: Array, risk: float) -> float:
@@ -130,7 +137,13 @@ class Peaks:
         share = max(1.0 - LEVEL, FEWEST_PEAKS / len(scores))
         level = float(np.quantile(scores, 1.0 - share))
         peaks = scores[scores > level] - level
-        return cls(level, deque(peaks.tolist() or [0.0], maxlen=REMEMBERED_PEAKS), float(len(scores)))
+        kept = deque(peaks.tolist() or [0.0], maxlen=max(REMEMBERED_PEAKS, len(peaks)))
+        return cls(level, kept, float(len(scores)))
+
+    @property
+    def rate(self) -> float:
+        """The share of the scores that are peaks."""
+        return len(self.excesses) / self.count
 
     def refit(self) -> None:
         """Fit the tail to the excesses at hand."""
@@ -138,7 +151,7 @@ class Peaks:
 
     def threshold(self, risk: float) -> float:
         """z_q for q = `risk`, never below the level."""
-        return self.level + max(self.tail.exceeded_with(min(risk * self.count / len(self.excesses), 1.0)), 0.0)
+        return self.level + max(self.tail.exceeded_with(min(risk / self.rate, 1.0)), 0.0)
 
     def add(self, score: float) -> bool:
         """Take a normal score into account; True when the tail changed."""
@@ -223,9 +236,9 @@ def parse_budget(text: str) -> float | None:
 
 def check_threshold(threshold: str | float, sample_period: float | None) -> None:
     """Refuse a threshold that is neither a number, a known method nor a budget with a sampling rate."""
-    if not isinstance(threshold, str) or threshold in METHODS:
+    if threshold in METHODS or (isinstance(threshold, Real) and not math.isnan(threshold)):
         return
-    if parse_budget(threshold) is None:
+    if not isinstance(threshold, str) or parse_budget(threshold) is None:
         allowed = ", ".join(map(repr, METHODS))
         raise ValueError(f"threshold={threshold!r} must be a number, one of {allowed}, or a budget such as '1/week'.")
     if sample_period is None:
@@ -240,6 +253,8 @@ def make_judge(threshold: str | float, scores: Array, *, risk: float, sample_per
     """
     if not isinstance(threshold, str):
         return FixedThreshold(float(threshold))
+    # A device that stood still scores nothing but rounding: no threshold is that low.
+    scores = np.maximum(scores, SMALLEST)
     budget = parse_budget(threshold)
     if budget is not None and sample_period is not None:
         risk = min(budget * sample_period, 1.0)

@@ -83,7 +83,7 @@ class Client:
         rho = self.consensus.penalty
         operator = self._fit_operator(self.reduced_at(point))
         for _ in range(self.consensus.local_steps):
-            gradient = self._scale * loss_gradient(point, self.reduced_at(point), operator)
+            gradient = self.scale * loss_gradient(point, self.reduced_at(point), operator)
             gradient += dual + rho * (point - shared)
             point = self._step(point, gradient)
         self.pending = LocalState(point, dual, operator)
@@ -102,7 +102,7 @@ class Client:
     def objective(self, subspace: Array, operator: Array | None = None) -> float:
         """f(P, Q) as scaled in this federation, at Q̂(P) unless an operator is given."""
         reduced = self.reduced_at(subspace)
-        return self._scale * loss(reduced, self._fit_operator(reduced) if operator is None else operator)
+        return self.scale * loss(reduced, self._fit_operator(reduced) if operator is None else operator)
 
     def reduced_at(self, subspace: Array) -> Reduced:
         """The statistics seen from a subspace; the last one is kept, since rounds begin where rounds end."""
@@ -117,14 +117,15 @@ class Client:
 
     def _fit_operator(self, reduced: Reduced) -> Array:
         if self.consensus.ridge_is_absolute:
-            return fit_operator(reduced, self.consensus.ridge / self._scale)
+            return fit_operator(reduced, self.consensus.ridge / self.scale)
         return fit_operator(reduced, relative_ridge(reduced, self.consensus.ridge))
 
     @cached_property
-    def _scale(self) -> float:
+    def scale(self) -> float:
+        """What f is multiplied by, one over what `Consensus.loss` names."""
         pairs = self.statistics.count
         return {
-            "energy": 1.0 / self.statistics.energy,
+            "energy": 1.0 / (self.statistics.energy or 1.0),
             "entry": 1.0 / (pairs * len(self.statistics.yy)),
             "pair": 1.0 / pairs,
             "sum": 1.0,
@@ -136,4 +137,4 @@ class Client:
         if self.consensus.step_size is not None:
             return self.consensus.step_size
         largest = float(leading_directions(self.statistics.xx, 1).values[0])
-        return 1.0 / (2.0 * self._scale * largest + self.consensus.penalty)
+        return 1.0 / (2.0 * self.scale * largest + self.consensus.penalty)

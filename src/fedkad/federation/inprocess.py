@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.series import check_channels
 from fedkad.federation import wire
 from fedkad.federation.client import Client
@@ -127,11 +128,18 @@ def federate(
     chosen = PRESETS.get(preset or "default")
     if chosen is None:
         raise ValueError(f"preset={preset!r} must be 'paper' or None.")
-    rounds, step_size = rounds or chosen.rounds, step_size or chosen.step_size
-    start, sampling = start or chosen.start, sampling or chosen.sampling
+    rounds = chosen.rounds if rounds is None else rounds
+    step_size = chosen.consensus.step_size if step_size is None else step_size
+    start, sampling = start or chosen.consensus.start, sampling or chosen.sampling
     _check_settings(
         fleet,
-        {"rounds": rounds, "participation": participation, "penalty": penalty, "local_steps": local_steps},
+        {
+            "rounds": rounds,
+            "participation": participation,
+            "penalty": penalty,
+            "local_steps": local_steps,
+            "step_size": 1.0 if step_size is None else step_size,
+        },
         {
             "start": (start, STARTS),
             "sampling": (sampling, SAMPLINGS),
@@ -162,10 +170,11 @@ def federate(
         report("rounds", done + 1, len(plan))
     subspace, delivered = exchange.deliver()
     with warnings.catch_warnings():
-        warnings.simplefilter("once")
+        warnings.simplefilter("ignore", FewRowsWarning)  # said below, once for the fleet
         for done, detector in enumerate(detectors.values()):
             detector.adopt(subspace)
             report("detectors", done + 1, len(detectors))
+    _say_few_rows(detectors)
     return Federation(detectors, subspace, history, delivered, pooled, parameters)
 
 
@@ -246,11 +255,24 @@ def _prepare(
     return detectors, pooled
 
 
+def _say_few_rows(detectors: Mapping[str, KoopmanDetector]) -> None:
+    few = [name for name, detector in detectors.items() if detector.few_rows_]
+    if few:
+        named = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
+        warnings.warn(
+            f"{len(few)} of {len(detectors)} devices ({named}) have too few rows to hold some out: their thresholds "
+            "are quantiles of cross-fitted scores instead of fitted tails, and false alarms are more likely.",
+            FewRowsWarning,
+            stacklevel=3,
+        )
+
+
 def _pool_scaling(fleet: Mapping[str, Any], parameters: dict[str, Any]) -> Scaling:
-    moments = []
+    moments: list[ChannelMoments] = []
     for name, series in fleet.items():
         with naming(name):
             moments.append(KoopmanDetector(**parameters).training_moments(series))
+            check_channels(len(moments[-1].mean), None, len(moments[0].mean), None, than="those of the fleet")
     return Scaling.from_moments(reduce(ChannelMoments.merge, moments))
 
 
@@ -282,6 +304,8 @@ def _check_settings(
     for name, value in numbers.items():
         if not value > 0:
             raise ValueError(f"{name}={value!r} must be above 0.")
+        if name in ("rounds", "local_steps") and not isinstance(value, Integral):
+            raise ValueError(f"{name}={value!r} must be a whole number.")
     for name, (chosen, allowed) in choices.items():
         if chosen not in allowed:
             raise ValueError(f"{name}={chosen!r} must be one of {', '.join(map(repr, allowed))}.")
@@ -296,9 +320,15 @@ def _check_settings(
 
 
 def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    if not schedule:
+        raise ValueError("The schedule has no round; name the participants of at least one.")
     for k, participants in enumerate(schedule):
         unknown = [name for name in participants if name not in fleet]
-        if unknown or not participants:
-            what = f"names {unknown[0]!r}, which is not in the fleet" if unknown else "names nobody"
-            raise ValueError(f"Round {k} of the schedule {what}; name devices of the fleet.")
+        twice = [name for name in participants if list(participants).count(name) > 1]
+        if not participants:
+            raise ValueError(f"Round {k} of the schedule names nobody; name devices of the fleet.")
+        if unknown:
+            raise ValueError(f"Round {k} of the schedule names {unknown[0]!r}, which is not in the fleet.")
+        if twice:
+            raise ValueError(f"Round {k} of the schedule names {twice[0]!r} twice; a device takes part once a round.")
     return [tuple(participants) for participants in schedule]

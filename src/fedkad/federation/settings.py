@@ -62,23 +62,19 @@ class Preset:
     """Settings of a whole run that go together."""
 
     rounds: int
-    step_size: float | None
-    start: Start
     sampling: Sampling
     scoring: Literal["calibrated", "paper"]
     consensus: Consensus
 
 
 PRESETS = {
-    "default": Preset(8, None, "warm", "cover", "calibrated", Consensus()),
+    "default": Preset(8, "cover", "calibrated", Consensus()),
     # The paper states neither what f is divided by nor the unit of λ: this is the combination nearest to its
     # convergence curves, as `python -m benchmarks.paper_curves` finds.
     "paper": Preset(
         30,
-        0.05,
-        "random",
         "uniform",
         "paper",
-        Consensus(loss="pair", ridge=1e-2, ridge_is_absolute=True, grassmann=True),
+        Consensus(step_size=0.05, start="random", loss="pair", ridge=1e-2, ridge_is_absolute=True, grassmann=True),
     ),
 }

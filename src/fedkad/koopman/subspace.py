@@ -40,16 +40,14 @@ def leading_directions(gram: Array, rank: int, *, tolerance: float = 1e-6, most:
     block = gram[:, np.argsort(-np.diagonal(gram), kind="stable")[:width]]
     trace, captured = float(np.trace(gram)), -np.inf
     for _ in range(most):
-        block, _ = np.linalg.qr(block)
-        image = gram @ block
-        values, turn = np.linalg.eigh(block.T @ image)
-        values, turn = values[::-1], turn[:, ::-1]
-        total = float(values[:rank].sum())
+        basis, _ = np.linalg.qr(block)
+        image = gram @ basis
+        values, turn = np.linalg.eigh(basis.T @ image)
+        total = float(values[-rank:].sum())
         if total - captured <= tolerance * trace:
             break
-        captured, block = total, image @ turn
-    vectors = (block @ turn)[:, :rank]
-    return Directions(vectors, np.maximum(values[:rank], 0.0))
+        captured, block = total, image
+    return Directions((basis @ turn)[:, ::-1][:, :rank], np.maximum(values[::-1][:rank], 0.0))
 
 
 class Descent(NamedTuple):
@@ -66,7 +64,7 @@ def relative_loss(devices: Sequence[Statistics], subspace: Array) -> float:
     total = 0.0
     for statistics in devices:
         reduced = Reduced.at(statistics, subspace)
-        total += loss(reduced, fit_operator(reduced, _numerical_ridge(reduced))) / statistics.energy
+        total += loss(reduced, fit_operator(reduced, _numerical_ridge(reduced))) / (statistics.energy or 1.0)
     return total / len(devices)
 
 
@@ -118,7 +116,7 @@ def predicted_directions(statistics: Statistics, subspace: Array) -> Directions:
     """
     reduced = Reduced.at(statistics, subspace)
     operator = fit_operator(reduced, _numerical_ridge(reduced))
-    values, turn = np.linalg.eigh(operator @ reduced.gram @ operator.T / statistics.energy)
+    values, turn = np.linalg.eigh(operator @ reduced.gram @ operator.T / (statistics.energy or 1.0))
     return Directions(subspace @ turn[:, ::-1], np.maximum(values[::-1], 0.0))
 
 
@@ -128,8 +126,9 @@ def _loss_and_gradient(devices: Sequence[Statistics], point: Array) -> tuple[flo
     for statistics in devices:
         reduced = Reduced.at(statistics, point)
         operator = fit_operator(reduced, _numerical_ridge(reduced))
-        value += loss(reduced, operator) / statistics.energy
-        gradient += loss_gradient(point, reduced, operator) / statistics.energy
+        energy = statistics.energy or 1.0  # a device that only ever read zero
+        value += loss(reduced, operator) / energy
+        gradient += loss_gradient(point, reduced, operator) / energy
     return value / len(devices), project_grassmann(point, gradient / len(devices))
 
 

@@ -1,7 +1,7 @@
 """Writing columns, such as scores, to a CSV file that is either whole or absent."""
 
-import contextlib
 import csv
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.atomicfile import write_atomically
 from fedkad.tables.errors import Source, channel_called, reason_in
 from fedkad.tables.times import time_text
 
@@ -44,26 +45,19 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Column]) -> 
     if path.suffix.lower() != ".csv":
         raise Source(path).error("tables are written as CSV", "choose a name that ends in .csv")
     cells = _cells_of(columns, Source(path))
-    # In the same folder, because a rename is atomic within one file system only.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        _write(part, columns, cells)
-        part.replace(path)
+        write_atomically(path, _as_csv(columns, cells).encode())
     except OSError as error:
         what = f"the file cannot be written ({error.strerror or reason_in(error)})"
         raise Source(path).error(what, "check the folder, its permissions and its free space") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
-def _write(path: Path, names: Mapping[str, Column], cells: Sequence[Sequence[str]]) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(zip(*cells, strict=True))
-        file.flush()
-        os.fsync(file.fileno())
+def _as_csv(names: Mapping[str, Column], cells: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(zip(*cells, strict=True))
+    return text.getvalue()
 
 
 def _cells_of(columns: Mapping[str, Column], source: Source) -> list[list[str]]:

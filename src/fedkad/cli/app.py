@@ -1,0 +1,44 @@
+"""The commands and what they have in common: a version, and failures told in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from fedkad import __version__
+from fedkad.cli.demo import demo
+from fedkad.cli.detect import detect
+from fedkad.cli.failures import one_sentence
+from fedkad.cli.federate import federate
+from fedkad.cli.fit import fit
+from fedkad.cli.inspect import inspect
+
+COMMANDS: tuple[Callable[..., Any], ...] = (demo, fit, federate, detect, inspect)
+
+
+def make_app() -> typer.Typer:
+    """The application with all commands."""
+    made = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+    made.callback()(_about)
+    for command in COMMANDS:
+        made.command()(one_sentence(command))
+    return made
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedkad {__version__}")
+        raise typer.Exit
+
+
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Anomaly detection that a fleet of devices learns together while every raw sample stays on its device."""
+
+
+app = make_app()

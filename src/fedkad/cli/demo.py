@@ -1,0 +1,107 @@
+"""``fedkad demo``: a simulated fleet from the first sample to the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedkad.cli.failures import silent_few_rows
+from fedkad.cli.output import AsJson, print_json, print_line, print_table
+from fedkad.cli.progress import shown_progress
+from fedkad.report.demonstration import DISCLAIMER, Demonstration, demonstrate, lines
+from fedkad.report.demonstration_table import HEADER, line_cells, summary
+from fedkad.report.page import write_page
+from fedkad.simulate import Fault, simulate_fleet, write_fleet
+from fedkad.tables.times import time_text
+
+
+def demo(
+    devices: Annotated[int, typer.Option(min=1, help="Pumps in the fleet.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the page.")] = Path("demo"),
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Write the simulated series there, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a fleet, federate it, detect its faults, and write a page with pictures.
+
+    Simulated data is no evidence of detection quality.
+    """
+    page_of = _drawing()
+    out.mkdir(parents=True, exist_ok=True)
+    with silent_few_rows(), shown_progress() as progress:
+        progress("simulation", 0, 1)
+        fleet = simulate_fleet(devices, seed=seed)
+        progress("simulation", 1, 1)
+        if keep_data:
+            write_fleet(fleet, out / "data")
+        shown = demonstrate(fleet, seed=seed, progress=progress)
+        progress("page", 0, 1)
+        write_page(out / "index.html", page_of(shown))
+        progress("page", 1, 1)
+    typer.echo(f"learnt and detected in {shown.seconds:.1f} s", err=True)
+    if as_json:
+        print_json(_document(shown, out / "index.html"))
+        return
+    print_table(HEADER, (line_cells(shown, line) for line in lines(shown)), numbers=[3, 4])
+    print_line(f"\n{DISCLAIMER} Faults are matched with events by time alone.")
+    print_line(summary(shown))
+    print_line(f"The page with the pictures: {out / 'index.html'}")
+
+
+def _drawing() -> Any:
+    """The function that makes the page; asked for first, so that nobody waits for a page that cannot be drawn."""
+    try:
+        from fedkad.report.demonstration_page import demonstration_page
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("matplotlib"):
+            raise
+        raise ValueError("The pictures need matplotlib: pip install 'fedkad[report]'.") from None
+    return demonstration_page
+
+
+def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
+    counts, federation = shown.tally, shown.federation
+    return {
+        "notice": DISCLAIMER,
+        "seed": shown.seed,
+        "page": str(page),
+        "devices": len(shown.comparisons),
+        "faults": counts.faults,
+        "found": counts.found,
+        "false_alarms": counts.false_alarms,
+        "false_alarms_per_device_day": counts.false_alarms_a_day,
+        "rounds": len(federation.history),
+        "bytes_up": sum(record.bytes_up for record in federation.history),
+        "bytes_down": sum(record.bytes_down for record in federation.history) + federation.delivery_bytes,
+        "lines": [
+            {
+                "device": line.device,
+                "outcome": line.outcome,
+                "start_row": line.event and line.event.start,
+                "end_row": line.event and line.event.end,
+                "start": line.event and _time(shown, line.device, line.event.start),
+                "end": line.event and _time(shown, line.device, line.event.end),
+                "peak_score": line.event and line.event.peak_score,
+                "threshold": line.event and line.event.threshold,
+                "channels": line.event
+                and [{"channel": cause.channel, "share": cause.share} for cause in line.event.causes],
+                "faults": [_fault_document(fault) for fault in line.faults],
+            }
+            for line in lines(shown)
+        ],
+    }
+
+
+def _time(shown: Demonstration, device: str, row: int) -> str:
+    return time_text(shown.fleet.test_times(device)[row : row + 1])[0]
+
+
+def _fault_document(fault: Fault) -> dict[str, Any]:
+    return {
+        "kind": fault.kind,
+        "channels": list(fault.channels),
+        "start_row": fault.start,
+        "end_row": fault.end - 1,
+    }

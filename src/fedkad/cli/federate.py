@@ -1,0 +1,161 @@
+"""``fedkad federate``: a folder of devices, one model for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from fedkad.cli.failures import naming, note, silent_few_rows
+from fedkad.cli.options import MaxFill, TimeColumn, with_detector_options
+from fedkad.cli.output import AsJson, print_json, print_line, print_table
+from fedkad.cli.progress import shown_progress
+from fedkad.cli.recordings import load_fleet, named_series, usual_period
+from fedkad.federation.history import Round
+from fedkad.federation.inprocess import Federation
+from fedkad.federation.inprocess import federate as federate_fleet
+from fedkad.report.wording import significant
+from fedkad.tables import write_table
+
+RECORDED = ("objective", "lagrangian", "consensus_residual", "subspace_change", "refit_perturbation")
+COSTS = ("bytes_up", "bytes_down", "seconds")
+
+MODEL_ENDING = ".safetensors"
+
+
+@with_detector_options
+def federate(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, a device.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
+    detector: dict[str, Any],
+    rounds: Annotated[int | None, typer.Option(help="Exchanges with the server.", show_default="8")] = None,
+    participation: Annotated[float, typer.Option(help="Share of the fleet that takes part in a round.")] = 0.25,
+    penalty: Annotated[float, typer.Option(help="Weight of the consensus against the local loss.")] = 1.0,
+    local_steps: Annotated[int, typer.Option(help="Gradient steps of a device in one round.")] = 5,
+    step_size: Annotated[
+        float | None, typer.Option(help="Size of a gradient step.", show_default="from the local curvature")
+    ] = None,
+    start: Annotated[
+        Literal["warm", "common", "random"] | None,
+        typer.Option(help="Where the consensus begins.", show_default="warm"),
+    ] = None,
+    sampling: Annotated[
+        Literal["cover", "uniform"] | None, typer.Option(help="Who is asked in a round.", show_default="cover")
+    ] = None,
+    scaling: Annotated[
+        Literal["device", "global"], typer.Option(help="z-scores of each device alone, or of the whole fleet.")
+    ] = "device",
+    encoding: Annotated[
+        Literal["float64", "float32", "float16"], typer.Option(help="Numbers on the wire.")
+    ] = "float32",
+    preset: Annotated[Literal["paper"] | None, typer.Option(help="Settings that go together.")] = None,
+    time: TimeColumn = None,
+    max_fill: MaxFill = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Train a detector for every device of a folder on a subspace that they find together."""
+    fleet = load_fleet(folder, time, max_fill)
+    detector.setdefault("sample_period", usual_period(fleet.values()))
+    with naming(folder), silent_few_rows(), shown_progress() as progress:
+        federation = federate_fleet(
+            {name: named_series(device) for name, device in fleet.items()},
+            rounds=rounds,
+            participation=participation,
+            penalty=penalty,
+            local_steps=local_steps,
+            step_size=step_size,
+            start=start,
+            sampling=sampling,
+            scaling=scaling,
+            encoding=encoding,
+            preset=preset,
+            progress=progress,
+            **detector,
+        )
+    _tell_short_devices(folder, federation)
+    models = save_models(federation, output)
+    if as_json:
+        print_json(_document(federation, models, output))
+    else:
+        _print_rounds(federation.history)
+        print_line()
+        rows = [(name, significant(d.threshold_), str(models[name])) for name, d in federation.detectors.items()]
+        print_table(("Device", "Threshold", "Model"), rows, numbers=[1])
+        print_line(f"\nRounds are recorded in {output / 'history.csv'}.")
+
+
+def save_models(federation: Federation, folder: Path) -> dict[str, Path]:
+    """Write the model of every device and the history of the rounds; the paths by device."""
+    folder.mkdir(parents=True, exist_ok=True)
+    models = {name: folder / f"{name}{MODEL_ENDING}" for name in federation.detectors}
+    for name, path in models.items():
+        federation.detectors[name].save(path)
+    write_table(folder / "history.csv", history_columns(federation.history))
+    stale = sorted(path.name for path in folder.glob(f"*{MODEL_ENDING}") if path not in models.values())
+    if stale:
+        note(f"{folder}: {', '.join(stale)} of an earlier run is not of this fleet; remove it before detection.")
+    return models
+
+
+def history_columns(history: Sequence[Round]) -> dict[str, list[Any]]:
+    """The rounds as columns, participants separated by semicolons."""
+    return {
+        "round": list(range(1, len(history) + 1)),
+        "phase": [record.phase for record in history],
+        "participants": [";".join(record.participants) for record in history],
+        **{name: [record[name] for record in history] for name in (*RECORDED, *COSTS)},
+    }
+
+
+def _tell_short_devices(folder: Path, federation: Federation) -> None:
+    short = [name for name, detector in federation.detectors.items() if detector.few_rows_]
+    if short:
+        note(
+            f"{folder}: too few rows to hold some out for {', '.join(short)}; the threshold there is a quantile of "
+            "cross-fitted scores, and false alarms are more likely."
+        )
+
+
+def _print_rounds(history: Sequence[Round]) -> None:
+    header = (
+        "Round",
+        "Phase",
+        "Devices",
+        "Objective",
+        "Lagrangian",
+        "Consensus residual",
+        "KB up",
+        "KB down",
+        "Seconds",
+    )
+    rows = [
+        (
+            str(k),
+            record.phase,
+            str(len(record.participants)),
+            f"{record.objective:.6g}",
+            f"{record.lagrangian:.6g}",
+            f"{record.consensus_residual:.4g}",
+            f"{record.bytes_up / 1000:.1f}",
+            f"{record.bytes_down / 1000:.1f}",
+            f"{record.seconds:.3f}",
+        )
+        for k, record in enumerate(history, start=1)
+    ]
+    print_table(header, rows, numbers=[0, *range(2, len(header))])
+
+
+def _document(federation: Federation, models: dict[str, Path], output: Path) -> dict[str, Any]:
+    columns = history_columns(federation.history)
+    columns["participants"] = [list(record.participants) for record in federation.history]
+    return {
+        "devices": {
+            name: {"model": str(models[name]), "threshold": detector.threshold_, "few_rows": detector.few_rows_}
+            for name, detector in federation.detectors.items()
+        },
+        "rounds": [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)],
+        "delivery_bytes": federation.delivery_bytes,
+        "history": str(output / "history.csv"),
+    }

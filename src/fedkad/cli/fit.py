@@ -1,0 +1,54 @@
+"""``fedkad fit``: one device, one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedkad import KoopmanDetector
+from fedkad.cli.failures import naming, noting_few_rows
+from fedkad.cli.options import MaxFill, TimeColumn, with_detector_options
+from fedkad.cli.output import AsJson, print_facts, print_json
+from fedkad.cli.recordings import load_device, named_series, rows_in, usual_period
+from fedkad.report.wording import significant
+
+
+@with_detector_options
+def fit(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="A table, or a folder of stretches of one device.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
+    detector: dict[str, Any],
+    time: TimeColumn = None,
+    max_fill: MaxFill = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a detector to the normal data of one device and write it to a model file."""
+    device = load_device(data, time, max_fill)
+    detector.setdefault("sample_period", usual_period([device]))
+    with naming(data), noting_few_rows(data):
+        fitted = KoopmanDetector(**detector).fit(named_series(device))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    fitted.save(output)
+    result = {
+        "model": str(output),
+        "bytes": output.stat().st_size,
+        "device": device.name,
+        "rows": rows_in(device),
+        "channels": list(device.channels),
+        "filled_cells": device.filled,
+        "gap_rows": device.gap_rows,
+        "threshold": fitted.threshold_,
+        "few_rows": fitted.few_rows_,
+    }
+    if as_json:
+        print_json(result)
+        return
+    print_facts(
+        {
+            "model": f"{output} ({output.stat().st_size / 1000:.0f} KB)",
+            "data": f"{rows_in(device)} rows of {len(device.channels)} channels",
+            "threshold": significant(fitted.threshold_),
+        }
+    )

@@ -1,0 +1,69 @@
+"""Results on stdout: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+UNCUT = 400
+"""Columns of text that is not for a terminal: nothing is wrapped in a pipe or a file."""
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = ()) -> None:
+    """A table with a line below the header; `numbers` are the columns to align to the right."""
+    right = set(numbers)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for k, name in enumerate(header):
+        table.add_column(name, justify="right" if k in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))  # as text, since a channel may be called [red]
+    terminal = Console(highlight=False)
+    if terminal.is_terminal:
+        terminal.print(table)
+        return
+    plain = Console(file=io.StringIO(), highlight=False, width=UNCUT)
+    with plain.capture() as captured:
+        plain.print(table)
+    for line in captured.get().splitlines():
+        print_line(line.rstrip())
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Names and values below one another."""
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        print_line(f"{name:<{width}}{value}")
+
+
+def print_line(text: str = "") -> None:
+    """One line on stdout."""
+    typer.echo(text)
+
+
+def print_json(document: object) -> None:
+    """One JSON document; a number that is not finite is null, for JSON has no NaN."""
+    typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,147 @@
+"""From alarms to events: what a person reads instead of a row of zeros and ones.
+
+A fault raises many alarms. An *event* gathers the alarms that belong together, with the moment of the highest score
+and the channels to look at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.detector import KoopmanDetector
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A channel and its share of an event's score, between 0 and 1."""
+
+    channel: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """A run of alarms that belong together.
+
+    Attributes
+    ----------
+    start, end : int
+        Entries of the first and of the last alarm; both belong to the event.
+    peak : int
+        Entry of the highest score.
+    peak_score, threshold : float
+        That score, and the threshold that it was held against.
+    causes : tuple of Cause
+        All channels, the largest share first.
+    """
+
+    start: int
+    end: int
+    peak: int
+    peak_score: float
+    threshold: float
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """All that a detector says about one recording.
+
+    Attributes
+    ----------
+    scores, thresholds : (time,)
+        The causal scores, NaN where there is none, and the threshold that each was held against.
+    alarms : (time,) of bool
+    shares : (time, channel)
+        The scores split over the channels.
+    channels : tuple of str
+    events : tuple of Event
+    """
+
+    scores: Array
+    thresholds: Array
+    alarms: NDArray[np.bool_]
+    shares: Array
+    channels: tuple[str, ...]
+    events: tuple[Event, ...]
+
+
+def examine(detector: KoopmanDetector, series: Any) -> Findings:
+    """Judge a recording: scores, thresholds, alarms, causes and the events they make.
+
+    Alarms at most one window of the detector apart make one event: the samples behind them overlap.
+
+    >>> x = np.sin(np.arange(3000.0)[:, None] / [[7.0, 11.0]])
+    >>> x += 0.05 * np.random.default_rng(0).normal(size=x.shape)
+    >>> detector = KoopmanDetector(rank=8).fit(x[:2000])
+    >>> x[2500:2520, 1] = 0.0  # a sensor gets stuck
+    >>> event = max(examine(detector, x[2000:]).events, key=lambda event: event.peak_score)
+    >>> 500 <= event.peak < 540, event.causes[0].channel
+    (True, '1')
+    """
+    scores, shares = detector.decision_function(series), detector.explain(series)
+    thresholds, alarms = judge_scores(detector, scores)
+    channels = detector.channel_names_
+    events = find_events(scores, thresholds, alarms, shares, channels, join=detector.window)
+    return Findings(scores, thresholds, alarms, shares, channels, events)
+
+
+def judge_scores(detector: KoopmanDetector, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """The threshold in force at every entry, and whether its score is an alarm.
+
+    A threshold that adapts moves from score to score; where there is no score it stays and nothing is flagged.
+    """
+    judge = detector.judge()
+    thresholds, alarms = np.empty(len(scores)), np.zeros(len(scores), dtype=np.bool_)
+    for t, score in enumerate(scores.tolist()):
+        thresholds[t] = judge.value
+        alarms[t] = score == score and judge.judge(score)
+    return thresholds, alarms
+
+
+def find_events(
+    scores: Array,
+    thresholds: Array,
+    alarms: NDArray[np.bool_],
+    shares: Array,
+    channels: Sequence[str],
+    *,
+    join: int,
+) -> tuple[Event, ...]:
+    """Gather alarms into events.
+
+    Two consecutive alarms belong to one event if their entries are at most `join` apart and every entry between
+    them has a score: across a gap nobody knows whether it was the same.
+
+    The share of a channel is its part of the sum of the event's scores, from the first alarm to the last.
+
+    >>> scores = np.array([np.nan, 9.0, 1.0, 8.0, 1.0, 1.0, 7.0])
+    >>> events = find_events(scores, np.full(7, 5.0), scores > 5.0, scores[:, None], ["flow"], join=2)
+    >>> [(event.start, event.end, event.peak) for event in events]
+    [(1, 3, 1), (6, 6, 6)]
+    """
+    entries = np.flatnonzero(alarms)
+    if not len(entries):
+        return ()
+    unknown = np.cumsum(np.isnan(scores))[entries]
+    apart = (np.diff(entries) > join) | (np.diff(unknown) > 0)
+    runs = np.split(entries, np.flatnonzero(apart) + 1)
+    return tuple(_event(int(run[0]), int(run[-1]), scores, thresholds, shares, channels) for run in runs)
+
+
+def _event(start: int, end: int, scores: Array, thresholds: Array, shares: Array, channels: Sequence[str]) -> Event:
+    during = slice(start, end + 1)
+    peak = start + int(np.argmax(scores[during]))
+    parts, total = shares[during].sum(axis=0), float(scores[during].sum())
+    # A threshold set by hand may flag scores of zero, which no channel has a part in.
+    portions = parts / total if total > 0.0 else np.zeros(len(channels))
+    order = np.argsort(-portions, kind="stable")
+    causes = tuple(Cause(channels[k], float(portions[k])) for k in order)
+    return Event(start, end, peak, float(scores[peak]), float(thresholds[peak]), causes)

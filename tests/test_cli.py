@@ -1,0 +1,524 @@
+"""The commands as a person runs them: files in, text, files and exit status out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from fedkad import KoopmanDetector, federate
+from fedkad.cli.app import app
+from fedkad.cli.options import DETECTOR_OPTIONS
+from fedkad.simulate import CHANNELS, Fleet, simulate_fleet, write_fleet
+from fedkad.tables import read_table
+
+SMALL = ["--rank", "6", "--observables", "16", "--window", "10"]
+
+
+class Done:
+    """The outcome of a command."""
+
+    def __init__(self, *arguments: object) -> None:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        self.status, self.out, self.err = result.exit_code, result.stdout, result.stderr
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+
+
+def fails(*arguments: object) -> str:
+    """The one sentence of a command that fails."""
+    done = Done(*arguments)
+    assert done.status == 1, done.out + done.err
+    assert done.out == ""
+    lines = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert done.err.rstrip().splitlines()[-1] == lines[0]
+    assert "Traceback" not in done.err
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return simulate_fleet(4, train_rows=1200, test_rows=500, seed=1)
+
+
+@pytest.fixture(scope="module")
+def folder(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fleet")
+    write_fleet(fleet, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    path = folder.parent / "models" / "pump-04.safetensors"
+    done = Done("fit", folder / "train" / "pump-04.csv", "-o", path, *SMALL)
+    assert done.status == 0, done.err
+    return path
+
+
+def rewrite(source: Path, target: Path, change: Callable[[list[list[str]]], None]) -> Path:
+    """A copy of a table in which some cells are different."""
+    rows = list(csv.reader(source.read_text().splitlines()))
+    change(rows)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("\n".join(map(",".join, rows)) + "\n")
+    return target
+
+
+# -- one device -----------------------------------------------------------------------------------------------
+
+
+def test_fit_writes_the_detector_that_the_library_fits(folder: Path, model: Path) -> None:
+    table = read_table(folder / "train" / "pump-04.csv")
+    expected = KoopmanDetector(rank=6, observables=16, window=10, sample_period=60.0).fit(table.values)
+    loaded = KoopmanDetector.load(model)
+    assert loaded.get_params() == expected.get_params()
+    assert loaded.threshold_ == expected.threshold_
+    assert loaded.channel_names_ == CHANNELS
+
+
+def test_detect_reports_the_events_of_the_detector(folder: Path, model: Path, tmp_path: Path) -> None:
+    data = folder / "test" / "pump-04.csv"
+    table = read_table(data)
+    detector = KoopmanDetector.load(model)
+    scores_file = tmp_path / "new" / "scores.csv"
+    done = Done("detect", model, data, "--scores", scores_file, "--shares", "--offline", "--json")
+    assert done.status == 0
+    document = json.loads(done.out)
+    [device] = document["devices"]
+    assert document["events"] == len(device["events"]) > 0
+    alarms = detector.predict(table.values)
+    scores = detector.decision_function(table.values)
+    for event in device["events"]:
+        start, end, peak = event["start_row"], event["end_row"], event["peak_row"]
+        assert alarms[start] == alarms[end] == 1
+        assert event["peak_score"] == scores[start : end + 1].max() == scores[peak]
+        assert table.times is not None
+        assert np.datetime64(event["start"]) == table.times[start]
+        assert np.datetime64(event["end"]) == table.times[end]
+        assert sum(channel["share"] for channel in event["channels"]) == pytest.approx(1.0)
+    covered = sum(alarms[e["start_row"] : e["end_row"] + 1].sum() for e in device["events"])
+    assert covered == alarms.sum()
+    written = read_csv_columns(scores_file)
+    np.testing.assert_array_equal(numbers(written["score"]), scores)
+    np.testing.assert_array_equal(numbers(written["offline_score"]), detector.score_series(table.values))
+    np.testing.assert_array_equal(numbers(written["is_anomaly"]), alarms)
+    assert set(numbers(written["threshold"])) == {detector.threshold_}
+    shares = np.stack([numbers(written[f"share of {name}"]) for name in CHANNELS], axis=1)
+    np.testing.assert_array_equal(shares, detector.explain(table.values))
+
+
+def read_csv_columns(path: Path) -> dict[str, list[str]]:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def numbers(cells: list[str]) -> NDArray[np.float64]:
+    return np.array([float(cell or "nan") for cell in cells])
+
+
+def test_detect_prints_a_table_and_fails_on_request(folder: Path, model: Path) -> None:
+    data = folder / "test" / "pump-04.csv"
+    done = Done("detect", model, data, "--fail-on-anomaly")
+    assert done.status == 3
+    events = json.loads(Done("detect", model, data, "--json").out)["devices"][0]["events"]
+    rows = [line for line in done.out.splitlines() if line.startswith("pump-04")]
+    assert len(rows) == len(events)
+    for row, event in zip(rows, events, strict=True):
+        assert event["start"].replace("T", " ")[:16] in row
+        assert event["channels"][0]["channel"] in row
+    quiet = Done("detect", model, folder / "train" / "pump-04.csv", "--fail-on-anomaly", "--json")
+    assert (quiet.status == 3) == (json.loads(quiet.out)["events"] > 0)
+
+
+def test_rows_stand_in_for_times_and_gaps_in_time_count(folder: Path, model: Path, tmp_path: Path) -> None:
+    source = folder / "test" / "pump-04.csv"
+    untimed = rewrite(source, tmp_path / "untimed.csv", drop_first_column)
+    [device] = json.loads(Done("detect", model, untimed, "--json").out)["devices"]
+    assert [event["start"] for event in device["events"]] == [event["start_row"] for event in device["events"]]
+
+    def cut(rows: list[list[str]]) -> None:
+        del rows[41:61]
+
+    gapped = rewrite(source, tmp_path / "gapped.csv", cut)
+    done = Done("detect", model, gapped, "--json")
+    assert "1 gap in time" in done.err
+    [later] = json.loads(done.out)["devices"]
+    assert later["scored_rows"] == 480 - 2 * 10
+    # Rows are those of the file, in which twenty are missing, and not entries with the gap in between.
+    late = [event for event in device["events"] if event["start_row"] > 120]
+    assert late
+    assert [e["start_row"] for e in later["events"] if e["start_row"] > 100] == [e["start_row"] - 20 for e in late]
+
+
+def test_repairs_are_told(folder: Path, model: Path, tmp_path: Path) -> None:
+    def damage(rows: list[list[str]]) -> None:
+        rows[5][2] = ""
+        for row in rows[20:30]:
+            row[3] = ""
+
+    data = rewrite(folder / "test" / "pump-04.csv", tmp_path / "holes.csv", damage)
+    done = Done("detect", model, data)
+    assert f"note: {data}: 4 missing cells filled" in done.err
+    assert "7 rows remain gaps" in done.err
+    assert "13 rows remain gaps" not in done.err
+    kept = Done("detect", model, data, "--max-fill", "0")
+    assert "filled" not in kept.err
+    assert "11 rows remain gaps" in kept.err
+
+
+def test_stretches_and_parquet(fleet: Fleet, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    values = fleet.train["pump-01"]
+    stretches = tmp_path / "pump-01"
+    stretches.mkdir()
+    for name, part in (("a", values[:700]), ("b", values[700:])):
+        pandas.DataFrame(part, columns=list(CHANNELS)).to_parquet(stretches / f"{name}.parquet")
+    path = tmp_path / "model.safetensors"
+    done = Done("fit", stretches, "-o", path, "--json", *SMALL)
+    assert done.status == 0, done.err
+    expected = KoopmanDetector(rank=6, observables=16, window=10).fit([values[:700], values[700:]])
+    assert json.loads(done.out)["threshold"] == expected.threshold_
+    found = json.loads(Done("detect", path, stretches, "--json").out)
+    assert found["devices"][0]["scored_rows"] == len(values) - 2 * 10
+
+
+def test_inspect_tells_what_the_file_holds(model: Path) -> None:
+    detector = KoopmanDetector.load(model)
+    document = json.loads(Done("inspect", model, "--json").out)
+    assert document["parameters"] == detector.get_params()
+    assert document["threshold"] == detector.threshold_
+    assert document["channels"] == list(CHANNELS)
+    assert document["spectral_radius"] == pytest.approx(np.abs(np.linalg.eigvals(detector.operator_)).max())
+    assert document["lifting_digest"] == detector.lifting_.digest
+    assert document["can_learn"] is True
+    assert document["bytes"] == model.stat().st_size
+    text = Done("inspect", model).out
+    assert f"{detector.threshold_:.3g}" in text
+    assert "yes" in text
+
+
+def test_inspect_of_a_model_without_statistics(model: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.safetensors"
+    KoopmanDetector.load(model).save(small, statistics=False)
+    assert json.loads(Done("inspect", small, "--json").out)["can_learn"] is False
+
+
+def test_thresholds_by_hand_and_by_budget(folder: Path, tmp_path: Path) -> None:
+    data, path = folder / "train" / "pump-01.csv", tmp_path / "m"
+    assert json.loads(Done("fit", data, "-o", path, "--threshold", "7.5", "--json", *SMALL).out)["threshold"] == 7.5
+    assert Done("fit", data, "-o", path, "--threshold", "1/week", *SMALL).status == 0
+    document = json.loads(Done("inspect", path, "--json").out)
+    assert document["parameters"]["sample_period"] == 60.0
+    assert "1/week" in document["threshold_set_by"]
+
+
+def test_every_parameter_of_the_detector_is_an_option() -> None:
+    assert list(DETECTOR_OPTIONS) == list(KoopmanDetector().get_params())
+
+
+def test_few_rows_are_a_note(folder: Path, tmp_path: Path) -> None:
+    short = rewrite(
+        folder / "train" / "pump-01.csv", tmp_path / "short.csv", lambda rows: rows.__delitem__(slice(201, None))
+    )
+    done = Done("fit", short, "-o", tmp_path / "m", *SMALL)
+    assert done.status == 0
+    [line] = [line for line in done.err.splitlines() if line.startswith("note: ")]
+    assert str(short) in line
+    assert "Only 200 rows" in line
+
+
+# -- a fleet --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path) -> Path:
+    path = folder.parent / "fleet-models"
+    done = Done("federate", folder / "train", "-o", path, "--rounds", "5", *SMALL)
+    assert done.status == 0, done.err
+    assert "rounds: 5/5" in done.err
+    return path
+
+
+def test_federate_writes_the_models_of_the_library(folder: Path, models: Path) -> None:
+    series = {path.stem: read_table(path).values for path in sorted((folder / "train").iterdir())}
+    expected = federate(series, rounds=5, rank=6, observables=16, window=10, sample_period=60.0)
+    assert sorted(path.name for path in models.iterdir()) == [
+        "history.csv",
+        *(f"{name}.safetensors" for name in series),
+    ]
+    for name, detector in expected.detectors.items():
+        loaded = KoopmanDetector.load(models / f"{name}.safetensors")
+        np.testing.assert_array_equal(loaded.subspace_, detector.subspace_)
+        assert loaded.threshold_ == detector.threshold_
+        assert loaded.channel_names_ == CHANNELS
+    history = read_csv_columns(models / "history.csv")
+    assert numbers(history["objective"]).tolist() == [record.objective for record in expected.history]
+    assert history["participants"] == [";".join(record.participants) for record in expected.history]
+
+
+def test_federate_prints_rounds_and_thresholds(folder: Path, tmp_path: Path) -> None:
+    arguments = ["federate", folder / "train", "-o", tmp_path / "m", "--preset", "paper", "--rounds", "2", *SMALL]
+    done = Done(*arguments)
+    assert done.status == 0
+    assert len(re.findall(r"^ +\d+ +admm ", done.out, flags=re.MULTILINE)) == 2
+    assert KoopmanDetector.load(tmp_path / "m" / "pump-01.safetensors").scoring == "paper"
+    document = json.loads(Done(*arguments, "--json", "--scoring", "calibrated").out)
+    assert [record["phase"] for record in document["rounds"]] == ["admm", "admm"]
+    loaded = KoopmanDetector.load(tmp_path / "m" / "pump-01.safetensors")
+    assert loaded.scoring == "calibrated"
+    assert document["devices"]["pump-01"]["threshold"] == loaded.threshold_
+
+
+def test_detect_on_a_fleet_matches_models_by_name(folder: Path, models: Path, tmp_path: Path) -> None:
+    scores = tmp_path / "scores.csv"
+    done = Done("detect", models, folder / "test", "--json", "--scores", scores)
+    document = json.loads(done.out)
+    assert [device["device"] for device in document["devices"]] == [f"pump-{k:02d}" for k in range(1, 5)]
+    written = read_csv_columns(scores)
+    for name in ("pump-01", "pump-04"):
+        values = read_table(folder / "test" / f"{name}.csv").values
+        expected = KoopmanDetector.load(models / f"{name}.safetensors").decision_function(values)
+        own = [score for device, score in zip(written["device"], written["score"], strict=True) if device == name]
+        np.testing.assert_array_equal(numbers(own), expected)
+
+
+def test_devices_and_models_must_pair_up(folder: Path, models: Path, tmp_path: Path) -> None:
+    fewer = tmp_path / "fewer"
+    fewer.mkdir()
+    for path in models.glob("*.safetensors"):
+        if path.stem != "pump-03":
+            (fewer / path.name).write_bytes(path.read_bytes())
+    assert "pump-03.safetensors" in fails("detect", fewer, folder / "test")
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / "pump-01.csv").write_bytes((folder / "test" / "pump-01.csv").read_bytes())
+    assert "'pump-02'" in fails("detect", models, part)
+    assert str(part) in fails("detect", part, folder / "test")
+
+
+def test_models_of_an_earlier_fleet_are_noted(folder: Path, models: Path, tmp_path: Path) -> None:
+    target = tmp_path / "m"
+    target.mkdir()
+    (target / "old.safetensors").write_bytes((models / "pump-01.safetensors").read_bytes())
+    done = Done("federate", folder / "train", "-o", target, "--rounds", "1", *SMALL)
+    assert done.status == 0
+    assert "old.safetensors" in done.err
+
+
+# -- bad input ------------------------------------------------------------------------------------------------
+
+
+def set_cell(row: int, column: int, text: str) -> Callable[[list[list[str]]], None]:
+    return lambda rows: rows[row].__setitem__(column, text)
+
+
+def drop_first_column(rows: list[list[str]]) -> None:
+    for row in rows:
+        row.pop(0)
+
+
+def drop_last_column(rows: list[list[str]]) -> None:
+    for row in rows:
+        row.pop()
+
+
+def swap_columns(rows: list[list[str]]) -> None:
+    for row in rows:
+        row[1], row[2] = row[2], row[1]
+
+
+def text_column(rows: list[list[str]]) -> None:
+    for row in rows[1:]:
+        row[3] = "high"
+
+
+def empty_column(rows: list[list[str]]) -> None:
+    for row in rows[1:]:
+        row[3] = ""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (text_column, "pressure_bar"),
+        (empty_column, "pressure_bar"),
+        (set_cell(7, 2, "inf"), "line 8"),
+        (lambda rows: rows.__delitem__(slice(15, None)), "Too few rows"),
+        (lambda rows: rows.__delitem__(slice(1, None)), "no rows"),
+    ],
+)
+def test_bad_training_data(folder: Path, tmp_path: Path, change: Callable[[list[list[str]]], None], words: str) -> None:
+    data = rewrite(folder / "train" / "pump-01.csv", tmp_path / "bad.csv", change)
+    sentence = fails("fit", data, "-o", tmp_path / "m", *SMALL)
+    assert str(data) in sentence
+    assert words in sentence
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(("change", "words"), [(drop_last_column, "motor_temp_c"), (swap_columns, "order")])
+def test_channels_unlike_those_of_the_model(
+    folder: Path, model: Path, tmp_path: Path, change: Callable[[list[list[str]]], None], words: str
+) -> None:
+    data = rewrite(folder / "test" / "pump-04.csv", tmp_path / "other.csv", change)
+    sentence = fails("detect", model, data)
+    assert str(data) in sentence
+    assert words in sentence
+
+
+def test_missing_files(folder: Path, model: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere.csv"
+    assert str(nowhere) in fails("fit", nowhere, "-o", tmp_path / "m")
+    assert str(nowhere) in fails("federate", nowhere, "-o", tmp_path / "m")
+    assert str(nowhere) in fails("detect", model, nowhere)
+    assert str(nowhere) in fails("detect", nowhere, folder / "test" / "pump-01.csv")
+    assert str(nowhere) in fails("inspect", nowhere)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rank", "100000"], "rank=100000"),
+        (["--window", "0"], "window=0"),
+        (["--validation", "2"], "validation=2.0"),
+        (["--threshold", "never"], "threshold='never'"),
+        (["--time", "noon"], "noon"),
+    ],
+)
+def test_bad_parameters(folder: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
+    data = folder / "train" / "pump-01.csv"
+    sentence = fails("fit", data, "-o", tmp_path / "m", *arguments)
+    assert str(data) in sentence
+    assert words in sentence
+
+
+def test_bad_fleets(folder: Path, tmp_path: Path) -> None:
+    assert "participation=0.1" in fails(
+        "federate", folder / "train", "-o", tmp_path / "m", "--participation", "0.1", *SMALL
+    )
+    other = tmp_path / "fleet"
+    other.mkdir()
+    (other / "pump-01.csv").write_bytes((folder / "train" / "pump-01.csv").read_bytes())
+    rewrite(folder / "train" / "pump-02.csv", other / "pump-02.csv", drop_last_column)
+    sentence = fails("federate", other, "-o", tmp_path / "m", "--participation", "1", *SMALL)
+    assert "pump-02.csv" in sentence
+    assert "motor_temp_c" in sentence
+    rewrite(folder / "train" / "pump-02.csv", other / "pump-02.csv", lambda rows: rows.__delitem__(slice(15, None)))
+    sentence = fails("federate", other, "-o", tmp_path / "m", "--participation", "1", *SMALL)
+    assert str(other) in sentence
+    assert "'pump-02'" in sentence
+    assert "Too few rows" in sentence
+
+
+def test_damaged_and_foreign_model_files(folder: Path, model: Path, tmp_path: Path) -> None:
+    content = model.read_bytes()
+    for name, damaged in (
+        ("cut", content[: len(content) // 2]),
+        ("flipped", content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]),
+        ("foreign", b"time,flow\n0,1\n"),
+    ):
+        path = tmp_path / f"{name}.safetensors"
+        path.write_bytes(damaged)
+        assert str(path) in fails("detect", path, folder / "test" / "pump-04.csv")
+        assert str(path) in fails("inspect", path)
+
+
+def test_places_that_cannot_be_written(folder: Path, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    data = folder / "test" / "pump-04.csv"
+    assert str(tmp_path) in fails("fit", data, "-o", tmp_path, *SMALL)
+    assert str(file) in fails("fit", data, "-o", file / "m", *SMALL)
+    assert str(file) in fails("demo", "--devices", "1", "--out", file)
+    assert "scores.txt" in fails("detect", model, data, "--scores", tmp_path / "scores.txt")
+
+
+def test_wrong_usage(model: Path) -> None:
+    for arguments in (["fit"], ["detect", model], ["nonsense"], ["fit", "x", "-o", "y", "--rank", "many"]):
+        assert Done(*arguments).status == 2
+    done = Done("detect", model, "data.csv", "--shares")
+    assert done.status == 2
+    assert "--scores" in done.err
+
+
+# -- the script -----------------------------------------------------------------------------------------------
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedkad.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_exit_status_of_the_process(folder: Path, model: Path) -> None:
+    version = run("--version")
+    assert version.returncode == 0
+    assert re.fullmatch(r"fedkad \d+\.\d+\.\d+\n", version.stdout)
+    found = run("detect", model, folder / "test" / "pump-04.csv", "--fail-on-anomaly", "--json")
+    assert found.returncode == 3
+    assert json.loads(found.stdout)["events"] > 0
+    missing = run("inspect", "nowhere.safetensors")
+    assert missing.returncode == 1
+    assert missing.stdout == ""
+    assert re.fullmatch(r"error: nowhere\.safetensors: [^\n]+\n", missing.stderr)
+    assert run("fit").returncode == 2
+
+
+def test_a_missing_plotting_library_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.startswith(("matplotlib", "fedkad.report.pictures"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "fedkad.report.demonstration_page", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    sentence = fails("demo", "--devices", "1", "--out", tmp_path / "demo")
+    assert "pip install 'fedkad[report]'" in sentence
+    assert not (tmp_path / "demo").exists()
+
+
+# -- the demonstration ----------------------------------------------------------------------------------------
+
+
+def without_timings(page: str) -> str:
+    return re.sub(r'class="timing">[^<]*', "", page)
+
+
+def test_demo_is_deterministic_and_honest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = Done("demo", "--devices", "3", "--keep-data")
+    page = Path("demo/index.html").read_text()
+    again = Done("demo", "--devices", "3")
+    assert first.status == again.status == 0
+    assert first.out == again.out
+    assert without_timings(page) == without_timings(Path("demo/index.html").read_text())
+    assert page != without_timings(page)
+    for text in (first.out, page):
+        assert "Simulated data, no evidence of detection quality." in text
+    assert "demo/index.html" in first.out
+    assert not re.search(r"https?://", page)
+    assert re.findall(r'src="(?!data:)', page) == []
+    document = json.loads(Done("demo", "--devices", "3", "--json").out)
+    fleet = simulate_fleet(3)
+    told = {(line["device"], fault["start_row"]) for line in document["lines"] for fault in line["faults"]}
+    assert told == {(fault.device, fault.start) for fault in fleet.faults}
+    assert document["faults"] == len(fleet.faults)
+    outcomes = [line["outcome"] for line in document["lines"]]
+    assert document["false_alarms"] == outcomes.count("false alarm")
+    assert document["found"] == document["faults"] - outcomes.count("missed")
+    rows = [line for line in first.out.splitlines() if line.startswith("pump-")]
+    assert len(rows) == len(outcomes)
+    assert page.count("<tr><td>pump-") == len(outcomes)
+    assert sorted(path.name for path in Path("demo/data/test").iterdir()) == [f"pump-{k:02d}.csv" for k in (1, 2, 3)]
+
+
+def test_another_seed_is_another_demo(tmp_path: Path) -> None:
+    texts = {Done("demo", "--devices", "1", "--seed", seed, "--out", tmp_path).out for seed in (0, 1)}
+    assert len(texts) == 2

@@ -1,0 +1,125 @@
+"""Learning on: statistics, operator, forgetting, and a regime that stops being news."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedkad import FewRowsWarning, KoopmanDetector
+from fedkad.koopman.snapshots import Statistics, collect
+from tests import naive
+
+Array = NDArray[np.float64]
+SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4, "risk": 1e-3}
+
+
+def kept(detector: KoopmanDetector) -> Statistics:
+    assert detector.statistics_ is not None
+    return detector.statistics_
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.25])
+def test_learning_adds_the_new_pairs_to_the_statistics(forgetting: float) -> None:
+    old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
+    new[30] = np.nan
+    detector = KoopmanDetector(**SMALL).fit(old)
+    subspace, mean = detector.subspace_, detector.scaling_.mean
+    assert detector.learn(new, forgetting=forgetting) is detector
+    x_old, y_old = naive.snapshots(detector.scaling_.transform(old[:180]), detector.lifting_)
+    x_new, y_new = naive.snapshots(detector.scaling_.transform(new[:60]), detector.lifting_)
+    found = kept(detector)
+    np.testing.assert_allclose(found.xx, forgetting * x_old @ x_old.T + x_new @ x_new.T, atol=1e-8)
+    np.testing.assert_allclose(found.yx, forgetting * y_old @ x_old.T + y_new @ x_new.T, atol=1e-8)
+    assert found.count == forgetting * x_old.shape[1] + x_new.shape[1]
+    assert np.array_equal(detector.subspace_, subspace)
+    assert np.array_equal(detector.scaling_.mean, mean)
+    root = np.sqrt(forgetting)
+    x, y = np.hstack([root * x_old, x_new]), np.hstack([root * y_old, y_new])
+    gram = subspace.T @ x @ x.T @ subspace
+    operator = naive.best_operator(x, y, subspace, detector.ridge * float(np.trace(gram)) / 3)
+    operator *= min(1.0, detector.spectral_cap / max(abs(np.linalg.eigvals(operator))))
+    np.testing.assert_allclose(detector.operator_, operator, atol=1e-9)
+
+
+def test_learning_holds_out_the_last_part_of_the_new_series() -> None:
+    old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
+    detector = KoopmanDetector(**SMALL).fit(old)
+    before = len(detector.normal_scores_)
+    detector.learn(new)
+    assert len(detector.normal_scores_) == before + 40
+    recent = detector.decision_function(new[60 - 3 :])[3:]
+    np.testing.assert_allclose(detector.normal_scores_[-40:], recent, rtol=1e-9)
+
+
+def test_learning_on_equals_having_been_fitted_on_both_stretches() -> None:
+    train = naive.normal_series(500)
+    stepwise = KoopmanDetector(**SMALL).fit(train[:300])
+    for first in (300, 350, 400, 450):
+        stepwise.learn(train[first : first + 50])
+    parts = [train[:180], *(train[first : first + 30] for first in (300, 350, 400, 450))]
+    expected = sum(
+        (collect(stepwise.scaling_.transform(part), stepwise.lifting_) for part in parts[1:]),
+        start=collect(stepwise.scaling_.transform(parts[0]), stepwise.lifting_),
+    )
+    np.testing.assert_allclose(kept(stepwise).xx, expected.xx, atol=1e-8)
+    np.testing.assert_allclose(kept(stepwise).yx, expected.yx, atol=1e-8)
+    assert kept(stepwise).count == expected.count
+
+
+def other_regime(length: int, seed: int) -> Array:
+    """The same channels at another speed."""
+    generator = np.random.default_rng(seed)
+    t = np.arange(float(length))[:, None]
+    values = np.sin(t * [[2.4, 1.9]]) + 0.3 * generator.normal(size=(length, 2))
+    return np.asarray(values * [1.0, 10.0] + 5.0)
+
+
+def test_a_learnt_regime_is_no_longer_flagged() -> None:
+    detector = KoopmanDetector(**{**SMALL, "rank": 6}).fit(naive.normal_series(600, noise=0.1))
+    series = other_regime(300, seed=5)
+    assert detector.predict(series).mean() > 0.5
+    detector.learn(other_regime(1200, seed=6), forgetting=0.2)
+    assert detector.predict(series).mean() < 0.05
+    assert detector.stream().update(series[0]).threshold == detector.threshold_
+
+
+def test_a_detector_of_few_rows_learns_itself_out_of_it() -> None:
+    first, more = naive.normal_series(90), naive.normal_series(400, seed=1)
+    with pytest.warns(FewRowsWarning):
+        detector = KoopmanDetector(**SMALL).fit(first)
+    detector.learn(more)
+    assert not detector.few_rows_
+    joined = detector.scaling_.transform(np.concatenate([first, [[np.nan, np.nan]], more]))
+    cut = 90 + 1 + 294 - 90  # the first 60 % of 490 complete rows
+    expected = collect(joined[:cut], detector.lifting_)
+    np.testing.assert_allclose(kept(detector).xx, expected.xx, atol=1e-8)
+    assert kept(detector).count == expected.count
+
+
+def test_learning_refuses_what_makes_no_sense() -> None:
+    detector = KoopmanDetector(**SMALL).fit(naive.normal_series(300))
+    for forgetting in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="forgetting"):
+            detector.learn(naive.normal_series(50), forgetting=forgetting)
+    with pytest.raises(ValueError, match=r"3 channel.*2"):
+        detector.learn(np.ones((50, 3)))
+    with pytest.raises(ValueError, match="not fitted"):
+        KoopmanDetector().learn(np.ones((50, 2)))
+
+
+def test_a_refused_series_leaves_the_detector_as_it_was() -> None:
+    detector = KoopmanDetector(**SMALL).fit(naive.normal_series(300))
+    before = kept(detector)
+    with pytest.raises(ValueError, match="infinite"):
+        detector.learn(np.full((50, 2), np.inf))
+    assert kept(detector) is before
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_learning_nearly_nothing_changes_nearly_nothing(rows: int) -> None:
+    detector = KoopmanDetector(**SMALL).fit(naive.normal_series(300))
+    before, threshold = kept(detector).xx.copy(), detector.threshold_
+    detector.learn(naive.normal_series(rows) if rows else np.empty((0, 2)))
+    np.testing.assert_allclose(kept(detector).xx, before)
+    assert detector.threshold_ == pytest.approx(threshold, rel=1e-9)

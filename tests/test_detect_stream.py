@@ -1,0 +1,201 @@
+"""The stream against the batch, sample by sample."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedkad import KoopmanDetector
+from tests import naive
+
+Array = NDArray[np.float64]
+THRESHOLDS: list[Any] = ["pot", "spot", "dspot", "quantile", "2/hour", 3.5]
+
+
+@cache
+def fitted(channels: int = 2, **changes: Any) -> KoopmanDetector:
+    train = naive.normal_series(420, channels)
+    if channels == 3:
+        train[:, 1] = -4.0  # a constant channel
+    settings_: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4, "risk": 0.02}
+    return KoopmanDetector(sample_period=10.0, **{**settings_, **changes}).fit(train)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[KoopmanDetector, NDArray[Any]]:
+    channels, observables = draw(st.integers(1, 3)), draw(st.sampled_from([0, 4]))
+    window = draw(st.sampled_from([1, 3, 6] if observables or channels == 3 else [3, 6]))
+    detector = fitted(
+        channels,
+        window=window,
+        horizon=draw(st.integers(1, 3)),
+        smoothing=draw(st.integers(1, 7)),
+        scoring=draw(st.sampled_from(["calibrated", "paper"])),
+        threshold=draw(st.sampled_from(THRESHOLDS)),
+        observables=observables,
+    )
+    length = draw(st.integers(0, 70))
+    series: NDArray[Any] = naive.normal_series(length, channels, draw(st.integers(0, 1000)))
+    series *= draw(st.sampled_from([1.0, 1.0, 3.0, 1e6]))
+    for channel in range(channels):
+        if draw(st.integers(0, 3)) == 0:
+            series[:, channel] = series[:1, channel]
+    for at in draw(st.lists(st.integers(0, 69), max_size=3)):
+        series[at : at + 2] += 50.0
+    series = series.astype(draw(st.sampled_from([np.float64, np.float32, np.int64])))
+    if series.dtype.kind == "f":
+        for at in draw(st.lists(st.integers(0, 69), max_size=4)):
+            series[at : at + 1, draw(st.integers(0, channels - 1))] = np.nan
+    return detector, series
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(streams())
+def test_the_stream_equals_the_batch(case: tuple[KoopmanDetector, NDArray[Any]]) -> None:
+    detector, series = case
+    scores, flags, shares = detector.decision_function(series), detector.predict(series), detector.explain(series)
+    judge, stream = detector.judge(), detector.stream()
+    need = detector.window + detector.horizon
+    filled = 0
+    for t, sample in enumerate(series):
+        reading = stream.update(sample)
+        gap = bool(np.isnan(np.asarray(sample, dtype=float)).any())
+        filled = 0 if gap else filled + 1
+        assert reading.state == ("gap" if gap else "ok" if filled >= need else "warming")
+        assert reading.missing == max(need - filled, 0)
+        assert reading.is_anomaly is bool(flags[t])
+        assert reading.threshold == pytest.approx(judge.value, rel=1e-8)
+        if reading.state != "ok":
+            assert np.isnan(reading.score)
+            assert np.isnan(scores[t])
+            assert reading.channels == []
+            assert reading.shares.shape == (series.shape[1],)
+            assert np.isnan(reading.shares).all()
+            continue
+        scale = max(1.0, abs(scores[t]))
+        assert abs(reading.score - scores[t]) <= 1e-9 * scale
+        np.testing.assert_allclose(reading.shares, shares[t], rtol=0.0, atol=1e-9 * scale)
+        assert judge.judge(float(scores[t])) is reading.is_anomaly
+        ranked = [share for _, share in reading.channels]
+        assert ranked == sorted(ranked, reverse=True)
+        assert dict(reading.channels) == {str(k): float(share) for k, share in enumerate(reading.shares)}
+
+
+@pytest.mark.parametrize("threshold", ["spot", "dspot"])
+def test_an_adapting_threshold_does_so_alike_over_a_long_series(threshold: str) -> None:
+    detector = fitted(threshold=threshold)
+    series = naive.normal_series(1500, seed=8, noise=0.4)
+    flags, stream = detector.predict(series), detector.stream()
+    readings = [stream.update(sample) for sample in series]
+    assert [int(reading.is_anomaly) for reading in readings] == flags.tolist()
+    assert len({reading.threshold for reading in readings}) > 10
+    assert readings[-1].threshold != detector.threshold_
+    # Every stream and every predict begins at the state after training.
+    assert detector.stream().update(series[0]).threshold == detector.threshold_
+    assert np.array_equal(detector.predict(series), flags)
+
+
+def test_two_streams_of_one_detector_do_not_disturb_each_other() -> None:
+    detector, one, two = fitted(threshold="spot"), naive.normal_series(40, seed=1), naive.normal_series(40, seed=2)
+    first, second = detector.stream(), detector.stream()
+    found = [(first.update(a).score, second.update(b).score) for a, b in zip(one, two, strict=True)]
+    np.testing.assert_allclose([pair[0] for pair in found], detector.decision_function(one), rtol=1e-9)
+    np.testing.assert_allclose([pair[1] for pair in found], detector.decision_function(two), rtol=1e-9)
+
+
+def test_a_reading_does_not_change_when_the_stream_goes_on() -> None:
+    detector, series = fitted(), naive.normal_series(60, seed=1)
+    stream = detector.stream()
+    readings = [stream.update(sample) for sample in series]
+    late = np.array([reading.shares for reading in readings])  # asked for only now
+    np.testing.assert_allclose(late, detector.explain(series), rtol=1e-8, atol=1e-12)
+
+
+def test_the_stream_keeps_nothing_of_the_callers_sample() -> None:
+    detector, series = fitted(), naive.normal_series(40, seed=1)
+    buffer, stream, scores = np.empty(2), detector.stream(), []
+    for sample in series:
+        buffer[:] = sample
+        scores.append(stream.update(buffer).score)
+        buffer[:] = -999.0
+    np.testing.assert_allclose(scores, detector.decision_function(series), rtol=1e-9)
+
+
+def test_samples_that_are_no_samples_are_refused() -> None:
+    stream = fitted().stream()
+    with pytest.raises(ValueError, match="3 values and the detector 2 channels"):
+        stream.update([1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="numbers"):
+        stream.update(["a", 1.0])
+    with pytest.raises(ValueError, match=r"Channel '1'.*infinite"):
+        stream.update([1.0, np.inf])
+    with pytest.raises(ValueError, match=r"Channel '0'.*infinite"):
+        stream.update([-np.inf, np.inf])
+    assert stream.update([1.0, 2.0]).missing == 3  # a refused sample leaves no trace
+    assert stream.update([None, 2.0]).state == "gap"
+    assert stream.update([1e308, 1e308]).state == "warming"
+
+
+def test_adopt_goes_on_with_the_window() -> None:
+    series = naive.normal_series(60, seed=3)
+    old = fitted(smoothing=3, horizon=2)
+    new = KoopmanDetector(**old.get_params()).prepare(naive.normal_series(420))
+    new.adopt(np.linalg.qr(np.random.default_rng(0).normal(size=old.subspace_.shape))[0])
+    stream = old.stream()
+    for sample in series[:30]:
+        stream.update(sample)
+    stream.adopt(new)
+    readings = [stream.update(sample) for sample in series[30:]]
+    assert [reading.state for reading in readings] == ["ok"] * 30
+    raw = KoopmanDetector(**new.get_params())
+    raw.__dict__.update(vars(new))
+    raw.smoothing = 1
+    fresh = raw.decision_function(series)
+    assert readings[0].score == pytest.approx(fresh[30], rel=1e-9)
+    # As soon as the smoothing has only scores of the new model, everything is as in batch.
+    np.testing.assert_allclose([r.score for r in readings[3:]], new.decision_function(series)[33:], rtol=1e-9)
+    assert readings[0].threshold == new.threshold_
+
+
+@pytest.mark.parametrize("smoothing", [1, 7])
+def test_adopt_of_a_detector_with_other_smoothing_follows_it(smoothing: int) -> None:
+    series = naive.normal_series(80, seed=3)
+    old, new = fitted(smoothing=3, horizon=2), fitted(smoothing=smoothing, horizon=2)
+    stream = old.stream()
+    for sample in series[:30]:
+        stream.update(sample)
+    stream.adopt(new)
+    readings = [stream.update(sample) for sample in series[30:]]
+    assert [reading.missing for reading in readings] == [0] * 50
+    np.testing.assert_allclose([r.score for r in readings[10:]], new.decision_function(series)[40:], rtol=1e-9)
+
+
+@pytest.mark.parametrize("filled", range(1, 8))
+def test_adopt_while_warming_up_keeps_what_is_there(filled: int) -> None:
+    series = naive.normal_series(30, seed=3)
+    old, new = fitted(horizon=3), fitted(horizon=3, threshold="quantile")
+    stream = old.stream()
+    for sample in series[:filled]:
+        stream.update(sample)
+    stream.adopt(new)
+    scores = [stream.update(sample).score for sample in series[filled:]]
+    expected = new.decision_function(series)[filled:]
+    assert np.isnan(scores).tolist() == np.isnan(expected).tolist()
+    np.testing.assert_allclose(scores[8:], expected[8:], rtol=1e-9)
+
+
+def test_adopt_of_a_detector_with_another_lifting_or_scaling_starts_over() -> None:
+    series = naive.normal_series(40, seed=3)
+    scaled_otherwise = KoopmanDetector(**fitted().get_params()).fit(naive.normal_series(420, seed=9))
+    for new in (fitted(window=6), fitted(observables=0), fitted(horizon=2), fitted(horizon=3), scaled_otherwise):
+        stream = fitted().stream()
+        for sample in series[:20]:
+            stream.update(sample)
+        stream.adopt(new)
+        readings = [stream.update(sample) for sample in series[20:]]
+        assert readings[0].state == "warming"
+        np.testing.assert_allclose([r.score for r in readings], new.decision_function(series[20:]), rtol=1e-9)
