@@ -1,6 +1,5 @@
 """The model file: everything back, nothing half-written, nothing damaged or foreign let in."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedkad import FewRowsWarning, KoopmanDetector

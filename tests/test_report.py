@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector, federate
 from fedkad.detect.events import Event, Findings, examine, find_events, judge_scores
+from fedkad.detect.series import Series
 from fedkad.report.comparison import compare
 from fedkad.report.demonstration import Demonstration, demonstrate, lines
 from fedkad.report.demonstration_page import demonstration_page, devices_to_show
 from fedkad.report.demonstration_table import line_cells
-from fedkad.report.named_series import NamedSeries
 from fedkad.report.page import Fact, Grid, Page, Picture, Row, Section, render_page, write_page
 from fedkad.report.pictures import Span, as_svg, convergence_figure, device_figure, largest_of_columns
 from fedkad.simulate import FAULTS, Fault, simulate_fleet
@@ -256,11 +256,11 @@ def test_pictures_are_limited_and_show_every_kind(shown: Demonstration, monkeypa
 
 
 def test_a_named_series_teaches_names(series: Array) -> None:
-    detector = KoopmanDetector(rank=4).fit(NamedSeries(("a", "b", "c"), series))
+    detector = KoopmanDetector(rank=4).fit(Series(series, ("a", "b", "c")))
     assert detector.channel_names_ == ("a", "b", "c")
     assert examine(detector, series).channels == ("a", "b", "c")
     with pytest.raises(ValueError, match="order"):
-        detector.predict(NamedSeries(("b", "a", "c"), series))
+        detector.predict(Series(series, ("b", "a", "c")))
 
 
 def test_importing_the_package_loads_neither_typer_nor_rich_nor_matplotlib() -> None:

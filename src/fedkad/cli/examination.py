@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector
 from fedkad.cli.failures import naming
 from fedkad.detect.events import Event, Findings, examine
-from fedkad.report.named_series import NamedSeries
+from fedkad.detect.series import Series
 from fedkad.tables import Device, Table
 from fedkad.tables.times import time_text
 
@@ -38,7 +38,7 @@ def examine_device(detector: KoopmanDetector, device: Device, path: Path) -> lis
     found = []
     for table in device.tables:
         values, rows = table.with_gaps()
-        series = NamedSeries(table.channels, values)
+        series = Series(values, table.channels)
         with naming(path if table.name == device.name else path / table.name):
             findings, offline = examine(detector, series), detector.score_series(series)
         found.append(Examined(device.name, table, findings, offline, np.flatnonzero(rows >= 0)))

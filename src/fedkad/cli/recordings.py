@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkad.cli.failures import note
-from fedkad.report.named_series import NamedSeries
+from fedkad.detect.series import Series
 from fedkad.tables import Device, read_device, read_fleet
 
 
@@ -27,9 +27,9 @@ def load_fleet(folder: Path, time: str | None, max_fill: int) -> dict[str, Devic
     return fleet
 
 
-def named_series(device: Device) -> list[NamedSeries]:
+def named_series(device: Device) -> list[Series]:
     """The stretches of a device with the names of its channels."""
-    return [NamedSeries(device.channels, values) for values in device.series()]
+    return [Series(values, device.channels) for values in device.series()]
 
 
 def rows_in(device: Device) -> int:

@@ -12,7 +12,10 @@ Array = NDArray[np.float64]
 
 
 class Series(NamedTuple):
-    """Values `(time, channel)`, NaN where a row is missing, and the channels' names where the data has them."""
+    """Values `(time, channel)`, NaN where a row is missing, and the channels' names where the data has them.
+
+    Also what to pass to a detector that should know the channels' names, where there is no DataFrame.
+    """
 
     values: Array
     names: tuple[str, ...] | None
@@ -24,7 +27,7 @@ def as_series(data: Any) -> Series:
     >>> as_series([np.ones((2, 1)), np.zeros((1, 1))]).values.ravel()
     array([ 1.,  1., nan,  0.])
     """
-    if isinstance(data, list | tuple) and data and all(_is_table(piece) for piece in data):
+    if isinstance(data, list | tuple) and not isinstance(data, Series) and data and all(map(_is_table, data)):
         return _join([_read(piece, f"stretch {k}: ") for k, piece in enumerate(data)])
     return _read(data, "")
 
@@ -68,11 +71,13 @@ def check_sample(sample: Any, channels: int) -> Array:
 
 
 def _is_table(piece: Any) -> bool:
-    return hasattr(piece, "columns") or getattr(piece, "ndim", 0) == 2
+    return isinstance(piece, Series) or hasattr(piece, "columns") or getattr(piece, "ndim", 0) == 2
 
 
 def _read(data: Any, where: str) -> Series:
     names = tuple(str(name) for name in data.columns) if hasattr(data, "columns") else None
+    if isinstance(data, Series):
+        data, names = data
     try:
         raw = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
     except ValueError:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedkad.detect.events import Event, Findings, examine
+from fedkad.detect.series import Series
 from fedkad.federation.inprocess import Federation, federate
 from fedkad.report.comparison import Comparison, Tally, compare, tally
-from fedkad.report.named_series import NamedSeries
 from fedkad.simulate import CHANNELS, Fault, Fleet
 
 Progress = Callable[[str, int, int], None]
@@ -59,7 +59,7 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
     began = time.perf_counter()
     report = progress or (lambda what, done, of: None)
     federation = federate(
-        {device: NamedSeries(CHANNELS, series) for device, series in fleet.train.items()},
+        {device: Series(series, CHANNELS) for device, series in fleet.train.items()},
         participation=max(PARTICIPATION, 1.0 / len(fleet.train)),
         sample_period=fleet.period,
         seed=seed,
