@@ -123,3 +123,23 @@ def test_learning_nearly_nothing_changes_nearly_nothing(rows: int) -> None:
     detector.learn(naive.normal_series(rows) if rows else np.empty((0, 2)))
     np.testing.assert_allclose(kept(detector).xx, before)
     assert detector.threshold_ == pytest.approx(threshold, rel=1e-9)
+
+
+def test_learning_through_an_outage_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
+    nothing = np.full((600, 2), np.nan)
+    for series in (nothing, np.concatenate([naive.normal_series(300, seed=1), nothing])):
+        detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
+        detector.learn(series)
+        assert len(detector.normal_scores_) >= 100
+        assert np.isfinite(detector.threshold_)
+
+
+def test_learning_in_tiny_pieces_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces too short to be judged must not push out those that can."""
+    monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
+    detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
+    for k in range(70):
+        detector.learn(naive.normal_series(3, seed=k))
+    assert len(detector.normal_scores_) >= 100
+    assert np.isfinite(detector.threshold_)

@@ -104,7 +104,7 @@ def test_the_operator_is_the_naive_one_at_the_subspace(scoring: str) -> None:
         detector, train = fitted(scoring, ridge=ridge, spectral_cap=0.9), naive.normal_series(320)
         x, y = naive.snapshots(naive_scaled(detector, train[:192], train), detector.lifting_)
         gram = detector.subspace_.T @ x @ x.T @ detector.subspace_
-        unit = x.shape[1] if scoring == "paper" else np.trace(gram) / 3
+        unit = np.trace(gram) / 3
         operator = naive.best_operator(x, y, detector.subspace_, ridge * float(unit))
         radius = max(abs(np.linalg.eigvals(operator)))
         np.testing.assert_allclose(detector.operator_, operator * min(1.0, 0.9 / radius), atol=1e-9)
@@ -298,6 +298,14 @@ def test_a_long_outage_at_the_end_leaves_the_held_out_rows_before_it(monkeypatch
     assert not detector.few_rows_
     assert detector.held_out_ is not None
     assert len(detector.held_out_.rows) <= 200 + 300
+
+
+def test_a_long_outage_inside_the_held_out_rows_does_not_use_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "MOST_HELD_OUT", 200)
+    train = np.concatenate([naive.normal_series(600), np.full((300, 2), np.nan), naive.normal_series(10)])
+    detector = KoopmanDetector(**SMALL).fit(train)  # a FewRowsWarning would be an error
+    assert not detector.few_rows_
+    assert len(detector.normal_scores_) >= 100
 
 
 def test_the_held_out_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,7 @@ def test_dspot_takes_scores_relative_to_the_mean_of_those_before() -> None:
 def test_the_memory_of_the_peaks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkad.detect.threshold.REMEMBERED_PEAKS", 50)
     generator = np.random.default_rng(5)
-    peaks = Peaks.over(generator.exponential(size=1000))
+    peaks = Peaks.over(generator.exponential(size=1000), risk=1e-4)
     for score in generator.exponential(size=20_000).tolist():
         peaks.add(score)
     assert len(peaks.excesses) == 50
@@ -273,7 +273,7 @@ def test_the_memory_of_the_peaks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_peaks_count_every_score() -> None:
     scores = np.random.default_rng(6).normal(size=500)
-    peaks = Peaks.over(scores)
+    peaks = Peaks.over(scores, risk=1e-4)
     assert peaks.level == pytest.approx(float(np.quantile(scores, LEVEL)))
     assert sorted(peaks.excesses) == pytest.approx(sorted(s - peaks.level for s in scores if s > peaks.level))
     assert peaks.add(peaks.level) is False

@@ -156,9 +156,8 @@ def test_the_papers_preset(fleet: dict[str, Array]) -> None:
     )
     assert by_hand.schedule == run.schedule[:4]
     assert [r.objective for r in by_hand.history] == [r.objective for r in run.history[:4]]
-    # per pair: at the start nearly all of the energy is unexplained
-    energy = sum(d.kept()[0].energy / d.kept()[0].count for d in run.detectors.values())
-    assert 0.3 * energy < run.history[0].objective < energy
+    # relative to the energy: at the start most of it is unexplained on each of the eight devices
+    assert 0.3 * 8 < run.history[0].objective < 8
 
 
 def test_what_is_given_besides_the_preset_counts(fleet: dict[str, Array]) -> None:

@@ -129,7 +129,7 @@ def test_values_are_finite_and_plausible() -> None:
     assert set(PLAUSIBLE) == set(CHANNEL_UNITS)
     for name, series in simulate_fleet(40, faults_per_device=0, seed=5).train.items():
         assert series.dtype == np.float64
-        assert series.shape == (4000, len(CHANNELS))
+        assert series.shape == (10_000, len(CHANNELS))
         assert np.isfinite(series).all(), name
         for channel, (low, high) in PLAUSIBLE.items():
             values = series[:, column(channel)]
@@ -540,7 +540,7 @@ def test_timestamps_continue_from_training_to_test(fleet: Fleet) -> None:
     assert train[0] == START
     joined = np.concatenate((train, test))
     assert (np.diff(joined) == np.timedelta64(60, "s")).all()
-    assert len(train) == 4000
+    assert len(train) == 10_000
     assert len(test) == 2000
     later = timestamps(3, 2.5, np.datetime64("2030-01-01T00:00:00", "s"))
     assert (later - later[0]).astype(int).tolist() == [0, 2, 5]

@@ -49,27 +49,31 @@ class HeldOut:
     rows: Array
     crossed: bool
 
-    def extended(self, rows: Array) -> HeldOut:
+    def extended(self, rows: Array, lead: int) -> HeldOut:
         """With newer rows after a gap; the oldest leave when there are too many."""
-        return HeldOut(join_stretches([self.rows, rows])[-MOST_HELD_OUT:], self.crossed)
+        return HeldOut(_scorable(join_stretches([self.rows, rows]), lead), self.crossed)
+
+
+def _scorable(rows: Array, lead: int) -> Array:
+    """The rows that can get a score with their context, without the gaps between them, and no more than can be kept."""
+    long_enough = [rows[run] for run in stretches(rows, shortest=lead + 1)]
+    return join_stretches(long_enough)[-MOST_HELD_OUT:] if long_enough else rows[:0]
 
 
 class Split(NamedTuple):
-    """Rows for the statistics, and where the held-out part begins; `held_out` is None when rows are too few."""
+    """Where the rows for the statistics end, and the held-out rows; None when there are too few to spare any."""
 
     training: slice
-    held_out: slice | None
+    held_out: Array | None
 
 
 def split(values: Array, validation: float, lead: int) -> Split:
     """The first 1 − `validation` of the complete rows, and the rest with the `lead` rows before it as context."""
     complete = np.flatnonzero(~np.isnan(values).any(axis=1))
-    held_out_rows = int(validation * len(complete))
-    if held_out_rows == 0:
-        return Split(slice(0, len(values)), None)
-    first, end = int(complete[-held_out_rows]), int(complete[-1]) + 1
-    held_out = slice(max(first - lead, end - MOST_HELD_OUT, 0), end)
-    scores = sum(run.stop - run.start - lead for run in stretches(values[held_out], shortest=lead + 1))
+    spared = int(validation * len(complete))
+    first = int(complete[-spared]) if spared else len(values)
+    held_out = _scorable(values[max(first - lead, 0) :], lead) if spared else values[:0]
+    scores = sum(run.stop - run.start - lead for run in stretches(held_out, shortest=lead + 1))
     if scores < FEWEST_HELD_OUT:
         return Split(slice(0, len(values)), None)
     return Split(slice(0, first), held_out)
@@ -166,7 +170,10 @@ def _cross_fit(
 
 
 def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, Statistics]]:
-    """Contiguous blocks of targets with the statistics of their pairs; together they are those of all rows."""
+    """Contiguous blocks of targets with the statistics of their pairs, which add up to those of all rows.
+
+    (Of the moments two and more steps ahead, the few pairs that cross from one block into the next are left out.)
+    """
     lead = lifting.window + horizon - 1
     edges = np.linspace(lifting.window, len(rows), BLOCKS + 1).astype(int)
     blocks = []

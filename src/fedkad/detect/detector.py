@@ -24,7 +24,7 @@ from fedkad.detect.scoring import (
 )
 from fedkad.detect.series import as_series, check_channels, join_stretches, refuse_empty_channels
 from fedkad.detect.stream import Stream
-from fedkad.detect.threshold import FixedThreshold, Judge, StreamingPot, check_threshold, make_judge
+from fedkad.detect.threshold import FixedThreshold, Judge, check_threshold, make_judge
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
 from fedkad.koopman.scaling import ChannelMoments, Scaling
@@ -62,8 +62,8 @@ class KoopmanDetector(Parameters):
     horizon : int
         Steps predicted ahead, H.
     ridge : float
-        Regularisation λ of the operator where its Gram matrix is ill-conditioned, relative to the mean eigenvalue of
-        that matrix; with `scoring="paper"` in absolute units, per snapshot pair.
+        Regularisation λ of the operator where its Gram matrix is ill-conditioned, as a share of the mean eigenvalue of
+        that matrix.
     spectral_cap : float
         Largest spectral radius of the operator in detection.
     smoothing : int
@@ -147,7 +147,7 @@ class KoopmanDetector(Parameters):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The paper's settings: its score, and λ in absolute units."""
+        """A detector with the paper's score; all its other settings are the defaults."""
         return cls(**{"scoring": "paper", **changes})
 
     # -- training ---------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class KoopmanDetector(Parameters):
 
     def prepare(self, train: Any, scaling: Scaling | None = None) -> Self:
         """All of the training that needs the data: scaling, statistics, held-out rows. `adopt` does the rest."""
-        self._check_parameters()
+        self.check_parameters()
         series = as_series(train)
         refuse_empty_channels(series)
         values = series.values
@@ -174,7 +174,7 @@ class KoopmanDetector(Parameters):
                 f"({self.n_features_in_} channels x window {self.window} + {self.observables} observables); lower it."
             )
         self.scaling_ = scaling or Scaling.from_moments(self.training_moments(values))
-        self._gather(self.scaling_.transform(values))
+        self.statistics_, self.held_out_ = self._gather(self.scaling_.transform(values))
         return self
 
     def training_moments(self, train: Any) -> ChannelMoments:
@@ -186,26 +186,10 @@ class KoopmanDetector(Parameters):
 
     def adopt(self, subspace: Array) -> Self:
         """Take over a subspace, e.g. the fleet's: fit the private operator, calibrate, set the threshold."""
-        statistics, held_out = self.kept()
-
-        def fit_dynamics(known: Statistics) -> Dynamics:
-            return Dynamics(self.lifting_, subspace, self._operator(known, subspace), self.horizon)
-
-        dynamics = fit_dynamics(statistics)
-        self.scoring_, self.normal_scores_ = calibrate(
-            dynamics,
-            statistics,
-            held_out,
-            fit_dynamics,
-            paper=self.scoring == "paper",
-            smoothing=self.smoothing,
-        )
-        self.dynamics_, self.subspace_, self.operator_ = dynamics, subspace, dynamics.operator
-        self.few_rows_ = held_out.crossed
-        self.threshold_ = self._fresh_judge().value
-        if held_out.crossed:
+        self._take(subspace, *self.kept())
+        if self.few_rows_:
             warnings.warn(
-                f"Only {len(held_out.rows)} rows: the threshold is a quantile of {len(self.normal_scores_)} "
+                f"Only {len(self.kept()[1].rows)} rows: the threshold is a quantile of {len(self.normal_scores_)} "
                 "cross-fitted scores instead of a fitted tail, and false alarms are more likely.",
                 FewRowsWarning,
                 stacklevel=3,
@@ -224,21 +208,41 @@ class KoopmanDetector(Parameters):
         statistics, held_out = self.kept()
         fresh = self.scaling_.transform(self._read(series))
         if held_out.crossed:
-            self._gather(join_stretches([held_out.rows, fresh]))
+            statistics, held_out = self._gather(join_stretches([held_out.rows, fresh]))
         else:
             cut = len(fresh) - int(self.validation * len(fresh))
-            self.statistics_ = statistics.scaled(forgetting) + collect(fresh[:cut], self.lifting_, self.horizon)
-            self.held_out_ = held_out.extended(fresh[max(cut - self._lead, 0) :])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewRowsWarning)  # said once, when the detector was fitted
-            return self.adopt(self.subspace_)
+            statistics = statistics.scaled(forgetting) + collect(fresh[:cut], self.lifting_, self.horizon)
+            held_out = held_out.extended(fresh[max(cut - self._lead, 0) :], self._lead)
+        self._take(self.subspace_, statistics, held_out)
+        return self
 
-    def _gather(self, scaled: Array) -> None:
+    def _take(self, subspace: Array, statistics: Statistics, held_out: HeldOut) -> None:
+        """Fit and calibrate first, and change the detector only once all of it has worked."""
+
+        def fit_dynamics(known: Statistics) -> Dynamics:
+            return Dynamics(self.lifting_, subspace, self._operator(known, subspace), self.horizon)
+
+        dynamics = fit_dynamics(statistics)
+        calibration = calibrate(
+            dynamics,
+            statistics,
+            held_out,
+            fit_dynamics,
+            paper=self.scoring == "paper",
+            smoothing=self.smoothing,
+        )
+        judge = self._make_judge(calibration.normal_scores, few=held_out.crossed)
+        self.statistics_, self.held_out_, self.few_rows_ = statistics, held_out, held_out.crossed
+        self.dynamics_, self.subspace_, self.operator_ = dynamics, subspace, dynamics.operator
+        self.scoring_, self.normal_scores_ = calibration
+        self.threshold_ = judge.value
+
+    def _gather(self, scaled: Array) -> tuple[Statistics, HeldOut]:
         parts = split(scaled, self.validation, self._lead)
-        self.statistics_ = collect(scaled[parts.training], self.lifting_, self.horizon)
-        self._require_pairs(self.statistics_.count)
-        rows = scaled if parts.held_out is None else scaled[parts.held_out]
-        self.held_out_ = HeldOut(rows, crossed=parts.held_out is None)
+        statistics = collect(scaled[parts.training], self.lifting_, self.horizon)
+        self._require_pairs(statistics.count)
+        few = parts.held_out is None
+        return statistics, HeldOut(scaled if parts.held_out is None else parts.held_out, crossed=few)
 
     def _require_pairs(self, count: float) -> None:
         if count < FEWEST_PAIRS:
@@ -249,9 +253,7 @@ class KoopmanDetector(Parameters):
 
     def _operator(self, statistics: Statistics, subspace: Array) -> Array:
         reduced = Reduced.at(statistics, subspace)
-        paper = self.scoring == "paper"
-        ridge = self.ridge * statistics.count if paper else relative_ridge(reduced, self.ridge)
-        return cap_spectrum(fit_operator(reduced, ridge), self.spectral_cap)
+        return cap_spectrum(fit_operator(reduced, relative_ridge(reduced, self.ridge)), self.spectral_cap)
 
     def kept(self) -> tuple[Statistics, HeldOut]:
         """What is kept of the training data: the statistics, and the rows that set the threshold."""
@@ -294,8 +296,9 @@ class KoopmanDetector(Parameters):
     def judge(self) -> Judge:
         """The rule that turns scores into alarms, at its state after training."""
         self._check_fitted("threshold_")
-        judge = self._fresh_judge()
-        return judge if isinstance(judge, StreamingPot) else FixedThreshold(self.threshold_)
+        judge = self._make_judge(self.normal_scores_, few=self.few_rows_)
+        by_hand = judge.value != self.threshold_
+        return FixedThreshold(self.threshold_) if by_hand else judge
 
     @property
     def channel_names_(self) -> tuple[str, ...]:
@@ -303,14 +306,8 @@ class KoopmanDetector(Parameters):
         names = getattr(self, "feature_names_in_", None)
         return tuple(map(str, range(self.n_features_in_) if names is None else names))
 
-    def _fresh_judge(self) -> Judge:
-        return make_judge(
-            self.threshold,
-            self.normal_scores_,
-            risk=self.risk,
-            sample_period=self.sample_period,
-            few=self.few_rows_,
-        )
+    def _make_judge(self, normal_scores: Array, *, few: bool) -> Judge:
+        return make_judge(self.threshold, normal_scores, risk=self.risk, sample_period=self.sample_period, few=few)
 
     def _raw_scores(self, series: Any, *, shares: bool = False) -> SeriesScores:
         self._check_fitted("threshold_")
@@ -349,7 +346,8 @@ class KoopmanDetector(Parameters):
         if not hasattr(self, attribute):
             raise ValueError("This KoopmanDetector is not fitted yet; call fit(train) first.")
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
+        """Refuse parameters that make no sense, each by name; `fit` does this first."""
         for name in ("window", "rank", "horizon", "smoothing"):
             _require(self, name, lambda v: operator.index(v) >= 1, "a whole number above 0")
         for name in ("observables", "seed"):

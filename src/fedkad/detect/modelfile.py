@@ -70,6 +70,10 @@ def load_detector(kind: type[D], path: str | Path) -> D:
 
 def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> D:
     detector = kind(**header["parameters"])
+    try:
+        detector.check_parameters()
+    except ValueError as error:
+        raise ModelFileError(f"{path}: {error}") from None
     detector.n_features_in_ = header["n_features_in"]
     if header["channels"] is not None:
         detector.feature_names_in_ = np.array(header["channels"], dtype=object)
@@ -79,6 +83,7 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
             f"{path}: its observables cannot be drawn again from seed {detector.seed} "
             f"(digest {lifting.digest[:12]} instead of {header['lifting'][:12]}); fit the model on this machine."
         )
+    _check_shapes(path, detector, lifting, arrays)
     detector.lifting_ = lifting
     detector.scaling_ = Scaling(arrays["scaling.mean"], arrays["scaling.scale"])
     detector.subspace_, detector.operator_ = arrays["subspace"], arrays["operator"]
@@ -97,6 +102,23 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
         detector.statistics_ = Statistics(**kept)
         detector.held_out_ = HeldOut(arrays["held_out"], crossed=detector.few_rows_)
     return detector
+
+
+def _check_shapes(path: Path, detector: KoopmanDetector, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
+    rank, channels, size = detector.rank, lifting.channels, lifting.dimension
+    expected = {
+        "scaling.mean": (channels,),
+        "scaling.scale": (channels,),
+        "subspace": (size, rank),
+        "operator": (rank, rank),
+        "residual.centre": (detector.horizon, channels),
+        "residual.spread": (detector.horizon, channels),
+        "statistics.xx": (size, size),
+        "statistics.yx": (size, size),
+    }
+    for name, shape in expected.items():
+        if name in arrays and arrays[name].shape != shape:
+            raise ModelFileError(f"{path}: {name} has shape {arrays[name].shape} instead of {shape}; fit it again.")
 
 
 def write_model(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:

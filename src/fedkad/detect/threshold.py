@@ -108,10 +108,7 @@ def pot_threshold(scores: Array, risk: float) -> float:
     >>> bool(abs(pot_threshold(scores, 1e-5) - np.log(1e5)) < 1.0)
     True
     """
-    peaks = Peaks.over(scores)
-    if risk >= peaks.rate:  # within the body of the scores there is nothing to extrapolate
-        return quantile_threshold(scores, risk)
-    return peaks.threshold(risk)
+    return Peaks.over(scores, risk).threshold(risk)
 
 
 def quantile_threshold(scores: Array, risk: float) -> float:
@@ -128,13 +125,18 @@ class Peaks:
     count: float
     tail: Tail = field(init=False)
 
+    _unfitted: int = field(init=False, default=0)
+
     def __post_init__(self) -> None:
         self.refit()
 
     @classmethod
-    def over(cls, scores: Array) -> Peaks:
-        """Peaks of the scores over their 98 % quantile, or over a lower one that leaves ten of them."""
-        share = max(1.0 - LEVEL, FEWEST_PEAKS / len(scores))
+    def over(cls, scores: Array, risk: float) -> Peaks:
+        """Peaks of the scores over their 98 % quantile, or over a lower one if it takes that to have ten of them.
+
+        A level is of use only to thresholds above it, hence twice as many peaks as the risk allows, at least.
+        """
+        share = min(max(1.0 - LEVEL, FEWEST_PEAKS / len(scores), 2.0 * risk), 1.0)
         level = float(np.quantile(scores, 1.0 - share))
         peaks = scores[scores > level] - level
         kept = deque(peaks.tolist() or [0.0], maxlen=max(REMEMBERED_PEAKS, len(peaks)))
@@ -147,14 +149,17 @@ class Peaks:
 
     def refit(self) -> None:
         """Fit the tail to the excesses at hand."""
-        self.tail = fit_tail(np.fromiter(self.excesses, dtype=float))
+        self.tail, self._unfitted = fit_tail(np.fromiter(self.excesses, dtype=float)), 0
 
     def threshold(self, risk: float) -> float:
         """z_q for q = `risk`, never below the level."""
         return self.level + max(self.tail.exceeded_with(min(risk / self.rate, 1.0)), 0.0)
 
     def add(self, score: float) -> bool:
-        """Take a normal score into account; True when the tail changed."""
+        """Take a normal score into account; True when the tail changed.
+
+        Many peaks change little by one more: the tail is fitted again whenever they have grown by a hundredth.
+        """
         self.count += 1.0
         if score <= self.level:
             return False
@@ -162,6 +167,9 @@ class Peaks:
             # The oldest peak leaves and takes its share of the count along: the rate of peaks stays that seen.
             self.count *= 1.0 - 1.0 / len(self.excesses)
         self.excesses.append(score - self.level)
+        self._unfitted += 1
+        if 100 * self._unfitted < len(self.excesses):
+            return False
         self.refit()
         return True
 
@@ -180,6 +188,9 @@ class FixedThreshold:
 class StreamingPot:
     """SPOT: a threshold that every normal score refines, and that an anomaly leaves alone.
 
+    What it flags it does not learn from, be it normal or not. It thereby trims its own tail, and flags up to about
+    three times the risk on data that is normal throughout.
+
     With `depth`, DSPOT: the scores are taken relative to the mean of the last `depth` normal ones, so that the
     threshold follows a slow drift of the score.
     """
@@ -191,7 +202,7 @@ class StreamingPot:
             base = np.convolve(scores, np.full(depth, 1.0 / depth), mode="valid")[:-1]
             self.recent: deque[float] = deque(scores[-depth:].tolist(), maxlen=depth)
             scores = scores[depth:] - base
-        self.peaks = Peaks.over(scores)
+        self.peaks = Peaks.over(scores, risk)
         self.height = self.peaks.threshold(risk)
 
     @property

@@ -71,7 +71,7 @@ def federate(
     fleet: Mapping[str, Any],
     *,
     rounds: int | None = None,
-    participation: float = 0.25,
+    participation: float | None = None,
     penalty: float = 1.0,
     local_steps: int = 5,
     step_size: float | None = None,
@@ -94,7 +94,7 @@ def federate(
     rounds : int
         Exchanges with the server, the warm ones counted; 8 by default, 30 in the paper.
     participation : float
-        Share of the fleet that takes part in a round.
+        Share of the fleet that takes part in a round; a quarter by default, and in a small fleet one device.
     penalty, local_steps, step_size
         ρ, C and η of the consensus; the step follows the local curvature unless it is given.
     start : {"warm", "common", "random"}
@@ -129,6 +129,8 @@ def federate(
     if chosen is None:
         raise ValueError(f"preset={preset!r} must be 'paper' or None.")
     rounds = chosen.rounds if rounds is None else rounds
+    if participation is None:
+        participation = max(0.25, 1.0 / max(len(fleet), 1))
     step_size = chosen.consensus.step_size if step_size is None else step_size
     start, sampling = start or chosen.consensus.start, sampling or chosen.sampling
     _check_settings(

@@ -57,7 +57,7 @@ class Fleet:
 def simulate_fleet(
     devices: int = 12,
     *,
-    train_rows: int = 4000,
+    train_rows: int = 10_000,
     test_rows: int = 2000,
     faults_per_device: int = 2,
     period: float = 60.0,
