@@ -290,3 +290,10 @@ def test_importing_fedkad_loads_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_two_devices_take_turns_unless_asked_for_less_than_one() -> None:
+    pair = make_fleet(2, 290)
+    assert {len(record.participants) for record in federate(pair, **SMALL).history} == {1}
+    with pytest.raises(ValueError, match="less than one device"):
+        federate(pair, participation=0.25, **SMALL)

@@ -14,7 +14,7 @@ from fedkad.koopman.stiefel import project_grassmann, retract_polar
 
 Array = NDArray[np.float64]
 
-OWN_STEPS = 10
+OWN_STEPS = 8
 """Descent steps of a device on its own loss: the first few do nearly all of the work."""
 
 
@@ -75,19 +75,24 @@ def descend(
     most: int,
     tolerance: float = 0.0,
 ) -> Descent:
-    """Minimise the mean relative loss over subspaces by Riemannian conjugate gradients (Polak-Ribière, Armijo).
+    """Minimise the mean relative loss over subspaces by Riemannian L-BFGS with Armijo backtracking.
 
-    With the statistics of one device this is its own best subspace; with those of a fleet in one place it is the
-    centralised solution that a federation is measured against.
+    Steps and changes of the gradient are carried from one tangent space to the next by projection. With the
+    statistics of one device this finds its own best subspace; with those of a fleet in one place, the centralised
+    solution that a federation is measured against.
     """
     point = start
     value, gradient = _loss_and_gradient(devices, point)
-    direction, step, taken = -gradient, 0.5, 0
-    while taken < most and np.linalg.norm(gradient) > tolerance:
+    curvature = _Curvature()
+    for taken in range(most):
+        if np.linalg.norm(gradient) <= tolerance:
+            return Descent(point, value, float(np.linalg.norm(gradient)), taken)
+        direction = project_grassmann(point, -curvature.solve(gradient))
         slope = float(np.vdot(gradient, direction))
-        if slope >= 0.0:  # no descent direction any more: begin again along the gradient
+        if slope >= 0.0:  # the memory misleads: begin again along the gradient
+            curvature = _Curvature()
             direction, slope = -gradient, -float(np.vdot(gradient, gradient))
-        step *= 2.0
+        step = 1.0
         while True:
             trial = retract_polar(point + step * direction)
             trial_value, trial_gradient = _loss_and_gradient(devices, trial)
@@ -96,11 +101,45 @@ def descend(
             step /= 2.0
             if step < 1e-10:  # as low as rounding lets it go
                 return Descent(point, value, float(np.linalg.norm(gradient)), taken)
-        moved = project_grassmann(trial, gradient)
-        momentum = max(0.0, float(np.vdot(trial_gradient, trial_gradient - moved) / np.vdot(gradient, gradient)))
-        direction = momentum * project_grassmann(trial, direction) - trial_gradient
-        point, value, gradient, taken = trial, trial_value, trial_gradient, taken + 1
-    return Descent(point, value, float(np.linalg.norm(gradient)), taken)
+        curvature.carry_to(trial)
+        curvature.add(project_grassmann(trial, step * direction), trial_gradient - project_grassmann(trial, gradient))
+        point, value, gradient = trial, trial_value, trial_gradient
+    return Descent(point, value, float(np.linalg.norm(gradient)), most)
+
+
+class _Curvature:
+    """The inverse Hessian as the last few pairs of (step, change of the gradient) tell it: L-BFGS in two loops."""
+
+    REMEMBERED = 12
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Array, Array, float]] = []
+
+    def solve(self, gradient: Array) -> Array:
+        """An estimate of H⁻¹ g; the gradient itself while nothing is known."""
+        rest, shares = gradient.copy(), []
+        for step, change, inverse in reversed(self._pairs):
+            shares.append(inverse * np.vdot(step, rest))
+            rest -= shares[-1] * change
+        if self._pairs:
+            _, change, inverse = self._pairs[-1]
+            rest /= inverse * np.vdot(change, change)
+        for (step, change, inverse), share in zip(self._pairs, reversed(shares), strict=True):
+            rest += step * (share - inverse * np.vdot(change, rest))
+        return rest
+
+    def carry_to(self, point: Array) -> None:
+        """Project what is remembered on the tangent space of a new point."""
+        self._pairs = [
+            (project_grassmann(point, step), project_grassmann(point, change), inverse)
+            for step, change, inverse in self._pairs
+        ]
+
+    def add(self, step: Array, change: Array) -> None:
+        """Remember a pair, unless the curvature along it is not clearly positive."""
+        product = float(np.vdot(step, change))
+        if product > 1e-10 * float(np.linalg.norm(step) * np.linalg.norm(change)):
+            self._pairs = [*self._pairs, (step, change, 1.0 / product)][-self.REMEMBERED :]
 
 
 def own_subspace(statistics: Statistics, rank: int) -> Array:
