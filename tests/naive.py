@@ -50,11 +50,11 @@ def loss(x: Array, y: Array, subspace: Array, operator: Array) -> float:
     return float(np.linalg.norm(y - subspace @ operator @ subspace.T @ x) ** 2)
 
 
-def best_operator(x: Array, y: Array, subspace: Array, ridge: float) -> Array:
-    """Q̂ = PᵀYXᵀP G⁻¹ with G = PᵀXXᵀP, and λI added to G where G has an eigenvalue below λ."""
+def best_operator(x: Array, y: Array, subspace: Array, ridge: float, *, always: bool = False) -> Array:
+    """Q̂ = PᵀYXᵀP G⁻¹ with G = PᵀXXᵀP, and λI added to G where G has an eigenvalue below λ, or always."""
     seen, wanted = subspace.T @ x, subspace.T @ y
     gram = seen @ seen.T
-    if min(np.linalg.eigvalsh(gram)) < ridge:
+    if always or min(np.linalg.eigvalsh(gram)) < ridge:
         gram = gram + ridge * np.eye(len(gram))
     return np.asarray(wanted @ seen.T @ np.linalg.inv(gram))
 

@@ -62,8 +62,8 @@ class KoopmanDetector(Parameters):
     horizon : int
         Steps predicted ahead, H.
     ridge : float
-        Regularisation λ of the operator where its Gram matrix is ill-conditioned, as a share of the mean eigenvalue of
-        that matrix.
+        Regularisation λ of the operator, as a share of the mean eigenvalue of its Gram matrix; with `scoring="paper"`
+        only where that matrix is ill-conditioned.
     spectral_cap : float
         Largest spectral radius of the operator in detection.
     smoothing : int
@@ -253,7 +253,8 @@ class KoopmanDetector(Parameters):
 
     def _operator(self, statistics: Statistics, subspace: Array) -> Array:
         reduced = Reduced.at(statistics, subspace)
-        return cap_spectrum(fit_operator(reduced, relative_ridge(reduced, self.ridge)), self.spectral_cap)
+        ridge = relative_ridge(reduced, self.ridge)
+        return cap_spectrum(fit_operator(reduced, ridge, always=self.scoring != "paper"), self.spectral_cap)
 
     def kept(self) -> tuple[Statistics, HeldOut]:
         """What is kept of the training data: the statistics, and the rows that set the threshold."""

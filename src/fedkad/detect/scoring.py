@@ -36,7 +36,7 @@ LINEAR_BEYOND = np.array(3.0)
 """
 _MINUS_LINEAR = -LINEAR_BEYOND
 
-SPREAD_FLOOR = 0.2
+SPREAD_FLOOR = 0.1
 """The smallest spread of a residual, in standard deviations of its channel: flat channels need a floor."""
 
 

@@ -39,13 +39,14 @@ class Reduced(NamedTuple):
         )
 
 
-def fit_operator(reduced: Reduced, ridge: float) -> Array:
+def fit_operator(reduced: Reduced, ridge: float, *, always: bool = False) -> Array:
     """The minimiser Q̂(P) = PᵀBP (PᵀAP)⁻¹ of the loss over Q.
 
-    Where the Gram matrix PᵀAP is ill-conditioned, having an eigenvalue below λ = `ridge`, λI is added to it first.
+    Where the Gram matrix PᵀAP is ill-conditioned, having an eigenvalue below λ = `ridge`, λI is added to it first; with
+    `always`, in any case, so that the operator does not jump when an eigenvalue passes λ.
     """
     gram = reduced.gram
-    if np.linalg.eigvalsh(gram)[0] < ridge:
+    if always or np.linalg.eigvalsh(gram)[0] < ridge:
         gram = gram + ridge * np.eye(len(gram))
     return np.asarray(np.linalg.solve(gram, reduced.cross.T).T, dtype=np.float64)
 
