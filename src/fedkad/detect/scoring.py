@@ -46,13 +46,13 @@ class LiftedProduct:
     def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None) -> None:
         self._split = lifting.observables
         # Both products with a window as one: [W_liftᵀ | M_window].
-        self._left = np.concatenate([lifting.weights.T, matrix[: lifting.state_size]], axis=1)
+        self.weights = np.concatenate([lifting.weights.T, matrix[: lifting.state_size]], axis=1)
         self._right = np.ascontiguousarray(matrix[lifting.state_size :])
         self._offset = np.concatenate([lifting.bias, np.zeros(matrix.shape[1]) if offset is None else offset])
 
     def __call__(self, windows: Array) -> tuple[Array, Array]:
         """The product and the observables, of one window or of every row of windows."""
-        products = windows.dot(self._left)
+        products = windows.dot(self.weights)
         products += self._offset
         observed, result = products[..., : self._split], products[..., self._split :]
         np.tanh(observed, out=observed)
@@ -113,7 +113,8 @@ class CalibratedScoring:
     spread: Array  # (H, n)
 
     @cached_property
-    def _forecast(self) -> LiftedProduct:
+    def forecast(self) -> LiftedProduct:
+        """The predicted samples of all steps ahead, in units of the spread, from a window."""
         steps = zip(self.dynamics.newest_decoders, self.spread, strict=True)
         decoder = np.concatenate([decoder / spread for decoder, spread in steps], axis=1)
         matrix = self.dynamics.subspace @ decoder
@@ -132,7 +133,7 @@ class CalibratedScoring:
 
     def see(self, windows: Array) -> Seen:
         """The newest sample and the forecast, both in units of the spread."""
-        return windows[..., self._newest] * self._sharpness, self._forecast(windows)[0]
+        return windows[..., self._newest] * self._sharpness, self.forecast(windows)[0]
 
     def _departures(self, earlier: Seen, since: list[Seen]) -> Array:
         if len(since) == 1:
@@ -143,27 +144,30 @@ class CalibratedScoring:
 
     def score(self, earlier: Seen, since: list[Seen]) -> Array:
         """Mean of g(e) over channels and steps: about 1 on normal data."""
-        total: Array = np.vecdot(*saturated(self._departures(earlier, since)))
+        departures = self._departures(earlier, since)
+        clipped = clip_departures(departures)
+        total = 2.0 * _inner(clipped, departures) - _inner(clipped, clipped)
         return total / self.spread.size
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """g(e_c) / n for every channel c, averaged over the steps of the horizon."""
-        terms = np.multiply(*saturated(self._departures(earlier, since)))
+        departures = self._departures(earlier, since)
+        clipped = clip_departures(departures)
+        terms = clipped * (2.0 * departures - clipped)
         shares: Array = terms.reshape(*terms.shape[:-1], *self.spread.shape).sum(axis=-2) / self.spread.size
         return shares
 
 
-def saturated(departures: Array) -> tuple[Array, Array]:
-    """g(e) = e² up to |e| = k and 2k|e| − k² beyond, as two factors: c and 2e − c, with c = e clipped to ±k.
+def clip_departures(departures: Array) -> Array:
+    """Departures e clipped to ±k, c; the saturated square g(e), e² up to |e| = k and 2k|e| − k² beyond, is c (2e − c).
 
-    >>> np.multiply(*saturated(np.array([-2.0, 3.0, 5.0])))
+    >>> e = np.array([-2.0, 3.0, 5.0])
+    >>> clip_departures(e) * (2 * e - clip_departures(e))
     array([ 4.,  9., 21.])
     """
-    clipped = np.maximum(departures, _MINUS_LINEAR)
+    clipped: Array = np.maximum(departures, _MINUS_LINEAR)
     np.minimum(clipped, LINEAR_BEYOND, out=clipped)
-    departures += departures
-    departures -= clipped
-    return clipped, departures
+    return clipped
 
 
 @dataclass(frozen=True)
@@ -184,9 +188,9 @@ class PaperScoring:
         """(1/H) Σ_h ‖Φ(t−H+h) − Z Q^h c(t−H)‖², by the split into two parts."""
         total = np.zeros(earlier[1].shape[:-1])
         for power, (windows, coordinates, observed) in zip(self.dynamics.powers, since, strict=True):
-            off = _squares(windows) + _squares(observed) - _squares(coordinates)
+            off = _square(windows) + _square(observed) - _square(coordinates)
             # Rounding may leave a little less than nothing off the subspace.
-            total = total + np.maximum(off, 0.0) + _squares(coordinates - earlier[1].dot(power.T))
+            total = total + np.maximum(off, 0.0) + _square(coordinates - earlier[1].dot(power.T))
         return np.asarray(total / len(since))
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
@@ -218,8 +222,15 @@ class PaperScoring:
         return shares
 
 
-def _squares(values: Array) -> Array:
-    return np.asarray(np.vecdot(values, values))
+def _square(values: Array) -> Array:
+    """Squared norms of rows."""
+    return _inner(values, values)
+
+
+def _inner(left: Array, right: Array) -> Array:
+    """Inner products of rows; of two vectors by the quicker way."""
+    products: Array = left.dot(right) if left.ndim == 1 else np.vecdot(left, right)
+    return products
 
 
 @dataclass(frozen=True)

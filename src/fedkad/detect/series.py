@@ -62,9 +62,11 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
 def check_sample(sample: Any, channels: int) -> Array:
     """One sample of a stream as a float vector."""
     try:
-        values = np.asarray(sample, dtype=np.float64).reshape(-1)
+        values = np.asarray(sample, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"The sample {sample!r} does not consist of numbers; pass one number a channel.") from None
+    if values.ndim != 1:
+        values = values.reshape(-1)
     if len(values) != channels:
         raise ValueError(f"The sample has {len(values)} values and the detector {channels} channels; pass one each.")
     return values

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "gap"]
 
-_LOW, _HIGH = np.array(-CLIP), np.array(CLIP)
+_LARGE = CLIP**2
 
 
 @dataclass(slots=True)
@@ -125,10 +125,17 @@ class Stream:
     def update(self, sample: Any) -> Reading:
         """Take one sample, one value a channel; a NaN in it is a gap that breaks the window."""
         values = check_sample(sample, self._lifting.channels)
-        if not np.logical_and.reduce(np.isfinite(values)) and self._is_gap(values):
-            self._break()
-            return self._reading(np.nan, self._judge.value, False, "gap")
-        self._push(values)
+        scaled = values - self._mean
+        scaled /= self._scale
+        # As a rule one product tells that every value is a number and within the clip; else look closer.
+        with np.errstate(over="ignore", invalid="ignore"):
+            ordinary = scaled.dot(scaled) < _LARGE
+        if not ordinary:
+            if self._is_gap(values):
+                self._break()
+                return self._reading(np.nan, self._judge.value, False, "gap")
+            np.clip(scaled, -CLIP, CLIP, out=scaled)
+        self._push(scaled)
         if self._missing > self._horizon:
             return self._reading(np.nan, self._judge.value, False, "warming")
         self._seen.append(self._scoring.see(self._windows[self._at]))
@@ -140,12 +147,8 @@ class Stream:
         score, threshold = sum(self._raw) / len(self._raw), self._judge.value
         return self._reading(score, threshold, self._judge.judge(score), "ok")
 
-    def _push(self, values: Array) -> None:
+    def _push(self, scaled: Array) -> None:
         self._at = self._at + 1 if self._at + 1 < self._length else 0
-        scaled = values - self._mean
-        scaled /= self._scale
-        np.minimum(scaled, _HIGH, out=scaled)
-        np.maximum(scaled, _LOW, out=scaled)
         self._ring[:, self._at] = scaled
         if self._missing:
             self._missing -= 1

@@ -77,9 +77,9 @@ class Lifting:
         )
         return view
 
-    def observe(self, windows: Array) -> Array:
+    def observe(self, windows: Array, out: Array | None = None) -> Array:
         """The observables tanh(W_lift z + b) of every row of `windows`."""
-        lifted = windows @ self.weights.T
+        lifted: Array = np.matmul(windows, self.weights.T, out=out)
         lifted += self.bias
         observed: Array = np.tanh(lifted, out=lifted)
         return observed

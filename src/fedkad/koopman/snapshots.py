@@ -109,9 +109,12 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
     >>> bool(np.allclose(collect(x, lifting).yx, states[1:].T @ states[:-1]))
     True
     """
-    total = Statistics.empty(lifting, horizon)
-    for piece in stretches(scaled, shortest=lifting.window + 1):
-        total = total + _collect_stretch(np.ascontiguousarray(scaled[piece]), lifting, horizon)
+    pieces = [np.ascontiguousarray(scaled[run]) for run in stretches(scaled, shortest=lifting.window + 1)]
+    if not pieces:
+        return Statistics.empty(lifting, horizon)
+    total = _collect_stretch(pieces[0], lifting, horizon)
+    for piece in pieces[1:]:
+        total = total + _collect_stretch(piece, lifting, horizon)
     return total
 
 
@@ -212,26 +215,35 @@ def _padded_windows(x: Array, lifting: Lifting) -> Array:
 def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int) -> _WindowSums:
     n, width, m = lifting.channels, lifting.window, lifting.observables
     lagged = np.zeros((m + n, n * (width + 2)))
-    observed_sum, next_sum = np.zeros((m, m)), np.zeros((m, m))
-    states = np.zeros(lifting.dimension)
+    observed_sum, next_sum, state_sum = np.zeros((m, m)), np.zeros((m, m)), np.zeros(m)
     ahead = np.zeros((horizon - 1, n, lifting.dimension))
     previous = np.zeros(m)
+    # Fresh memory for every block would cost more time than filling it.
+    lags_memory, leading_memory = np.empty((BLOCK, n * (width + 2))), np.empty((BLOCK, m + n))
     for start in range(0, len(padded), BLOCK):
-        lags = np.ascontiguousarray(padded[start : start + BLOCK])
-        leading = np.empty((len(lags), m + n))
-        observed = leading[:, :m]
-        observed[:] = lifting.observe(lags[:, n:-n])
-        leading[:, m:] = lags[:, n : 2 * n]
+        block = padded[start : start + BLOCK]
+        lags, leading = lags_memory[: len(block)], leading_memory[: len(block)]
+        lags[:], leading[:, m:] = block, block[:, n : 2 * n]
+        observed = lifting.observe(lags[:, n:-n], out=leading[:, :m])
         lagged += leading.T @ lags
         observed_sum += observed.T @ observed
-        next_sum += observed.T @ np.vstack([previous, observed[:-1]])
-        states += np.concatenate([lags[:, n:-n].sum(axis=0), observed.sum(axis=0)])
+        next_sum += observed[1:].T @ observed[:-1]
+        next_sum += np.outer(observed[0], previous)
+        state_sum += observed.sum(axis=0)
         for h in range(2, horizon + 1):
             future = x[start + width - 1 + h : start + width - 1 + h + len(lags)]
             seen = slice(0, len(future))
             ahead[h - 2] += future.T @ np.concatenate([lags[seen, n:-n], observed[seen]], axis=1)
         previous = observed[-1].copy()
+    states = np.concatenate([_window_sum(x, len(padded), width), state_sum])
     return _WindowSums(lagged, observed_sum, next_sum, states, ahead)
+
+
+def _window_sum(x: Array, windows: int, width: int) -> Array:
+    """Σ_j z_j: for every lag a the sum of x[a … a + windows − 1], from running totals."""
+    totals = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, axis=0)])
+    sums: Array = totals[windows : windows + width] - totals[:width]
+    return sums.ravel()
 
 
 def _down_the_diagonal(first_row: Array, x: Array, pairs: int, width: int) -> Array:
