@@ -1,6 +1,8 @@
 """Devices and fleets in folders."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -128,13 +130,28 @@ def test_a_device_has_one_place(tmp_path: Path) -> None:
     refused(read_fleet, tmp_path, str(file), str(folder), "'pump-1'")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read(tmp_path: Path) -> None:
-    file = write(tmp_path / "fleet" / "pump-1.csv")
+@pytest.fixture
+def ordinary_folder() -> Iterator[Path]:
+    """A folder in which this process has no special rights: root, who may read everything, becomes nobody."""
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        if root:
+            os.chown(name, 65534, 65534)
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+def test_what_may_not_be_read(ordinary_folder: Path) -> None:
+    fleet = ordinary_folder / "fleet"
+    file = write(fleet / "pump-1.csv")
     file.chmod(0)
-    refused(read_fleet, tmp_path / "fleet", str(file), "cannot be read")
-    (tmp_path / "fleet").chmod(0)
+    refused(read_fleet, fleet, str(file), "cannot be read")
+    fleet.chmod(0)
     try:
-        refused(read_fleet, tmp_path / "fleet", str(tmp_path / "fleet"), "cannot be read")
+        refused(read_fleet, fleet, str(fleet), "cannot be read")
     finally:
-        (tmp_path / "fleet").chmod(0o700)
+        fleet.chmod(0o700)
