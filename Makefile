@@ -17,7 +17,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 wheel: $(VENV)/.dev
-	$(BIN)/python -m build --wheel
+	$(BIN)/python -m build --wheel --no-isolation
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -215,6 +215,17 @@ def test_inspect_of_a_model_without_statistics(model: Path, tmp_path: Path) -> N
     assert json.loads(Done("inspect", small, "--json").out)["can_learn"] is False
 
 
+def test_a_model_to_detect_only_holds_no_training_data(folder: Path, model: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.safetensors"
+    options = ("--rank", 6, "--observables", 16, "--window", 10, "--detect-only")
+    assert Done("fit", folder / "train" / "pump-04.csv", "-o", small, *options).status == 0
+    assert small.stat().st_size < model.stat().st_size / 3
+    detector = KoopmanDetector.load(small)
+    assert detector.statistics_ is None
+    assert detector.held_out_ is None
+    assert detector.threshold_ == KoopmanDetector.load(model).threshold_
+
+
 def test_thresholds_by_hand_and_by_budget(folder: Path, tmp_path: Path) -> None:
     data, path = folder / "train" / "pump-01.csv", tmp_path / "m"
     assert json.loads(Done("fit", data, "-o", path, "--threshold", "7.5", "--json", *SMALL).out)["threshold"] == 7.5

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment of its own with nothing but the wheel; dependencies are borrowed from this one."""
     folder = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(REPOSITORY)], folder)
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)], folder)
     run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
     wheel = next(folder.glob("*.whl"))
     site = next((folder / "venv").glob("lib/python*/site-packages"))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fedkad.cli.failures import naming, note, silent_few_rows
-from fedkad.cli.options import MaxFill, TimeColumn, with_detector_options
+from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, with_detector_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.progress import shown_progress
 from fedkad.cli.recordings import load_fleet, named_series, usual_period
@@ -31,7 +31,9 @@ def federate(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
     detector: dict[str, Any],
     rounds: Annotated[int | None, typer.Option(help="Exchanges with the server.", show_default="8")] = None,
-    participation: Annotated[float, typer.Option(help="Share of the fleet that takes part in a round.")] = 0.25,
+    participation: Annotated[
+        float | None, typer.Option(help="Share of the fleet that takes part in a round.", show_default="a quarter")
+    ] = None,
     penalty: Annotated[float, typer.Option(help="Weight of the consensus against the local loss.")] = 1.0,
     local_steps: Annotated[int, typer.Option(help="Gradient steps of a device in one round.")] = 5,
     step_size: Annotated[
@@ -53,6 +55,7 @@ def federate(
     preset: Annotated[Literal["paper"] | None, typer.Option(help="Settings that go together.")] = None,
     time: TimeColumn = None,
     max_fill: MaxFill = 3,
+    detect_only: DetectOnly = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a detector for every device of a folder on a subspace that they find together."""
@@ -75,7 +78,7 @@ def federate(
             **detector,
         )
     _tell_short_devices(folder, federation)
-    models = save_models(federation, output)
+    models = save_models(federation, output, statistics=not detect_only)
     if as_json:
         print_json(_document(federation, models, output))
     else:
@@ -86,12 +89,12 @@ def federate(
         print_line(f"\nRounds are recorded in {output / 'history.csv'}.")
 
 
-def save_models(federation: Federation, folder: Path) -> dict[str, Path]:
+def save_models(federation: Federation, folder: Path, *, statistics: bool) -> dict[str, Path]:
     """Write the model of every device and the history of the rounds; the paths by device."""
     folder.mkdir(parents=True, exist_ok=True)
     models = {name: folder / f"{name}{MODEL_ENDING}" for name in federation.detectors}
     for name, path in models.items():
-        federation.detectors[name].save(path)
+        federation.detectors[name].save(path, statistics=statistics)
     write_table(folder / "history.csv", history_columns(federation.history))
     stale = sorted(path.name for path in folder.glob(f"*{MODEL_ENDING}") if path not in models.values())
     if stale:

@@ -9,7 +9,7 @@ import typer
 
 from fedkad import KoopmanDetector
 from fedkad.cli.failures import naming, noting_few_rows
-from fedkad.cli.options import MaxFill, TimeColumn, with_detector_options
+from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, with_detector_options
 from fedkad.cli.output import AsJson, print_facts, print_json
 from fedkad.cli.recordings import load_device, named_series, rows_in, usual_period
 from fedkad.report.wording import significant
@@ -22,6 +22,7 @@ def fit(
     detector: dict[str, Any],
     time: TimeColumn = None,
     max_fill: MaxFill = 3,
+    detect_only: DetectOnly = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a detector to the normal data of one device and write it to a model file."""
@@ -30,7 +31,7 @@ def fit(
     with naming(data), noting_few_rows(data):
         fitted = KoopmanDetector(**detector).fit(named_series(device))
     output.parent.mkdir(parents=True, exist_ok=True)
-    fitted.save(output)
+    fitted.save(output, statistics=not detect_only)
     result = {
         "model": str(output),
         "bytes": output.stat().st_size,

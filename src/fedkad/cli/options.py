@@ -26,6 +26,11 @@ TimeColumn = Annotated[
         show_default="the first column, if its name or its cells say so",
     ),
 ]
+DetectOnly = Annotated[
+    bool,
+    typer.Option("--detect-only", help="Keep no statistics and no held-out rows: a small file that cannot learn on."),
+]
+
 MaxFill = Annotated[
     int,
     typer.Option(min=0, metavar="N", help="Longest hole, in rows, over which a channel's last value is carried."),

@@ -83,5 +83,5 @@ class Scaling:
 
     def transform(self, series: Array) -> Array:
         """Scaled and clipped values; NaN stays NaN."""
-        scaled: Array = np.clip((series - self.mean) / self.scale, -CLIP, CLIP)
+        scaled: Array = np.clip((np.asarray(series, dtype=np.float64) - self.mean) / self.scale, -CLIP, CLIP)
         return scaled
