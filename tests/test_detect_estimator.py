@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from fedkad import KoopmanDetector
 from tests import naive
@@ -273,7 +276,7 @@ def test_other_shapes_are_refused() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 22])
 def test_too_few_rows_are_refused_with_the_number_needed(rows: int) -> None:
-    with pytest.raises(ValueError, match=r"(Too few rows|no value).*"):
+    with pytest.raises(ValueError, match=r"(Too few rows|no rows).*"):
         KoopmanDetector(**SMALL).fit(TRAIN[:rows])
 
 
@@ -295,3 +298,71 @@ def test_huge_and_tiny_units_change_nothing() -> None:
         other = KoopmanDetector(**SMALL).fit(TRAIN * unit)
         np.testing.assert_allclose(other.operator_, detector.operator_, atol=1e-8)
         assert other.threshold_ == pytest.approx(detector.threshold_, rel=1e-6)
+
+
+def test_parameters_are_read_at_fit_and_not_later() -> None:
+    detector = KoopmanDetector(**SMALL).fit(TRAIN)
+    scores, alarms = detector.decision_function(TRAIN), detector.predict(TRAIN)
+    detector.set_params(smoothing=1, horizon=3, scoring="paper", threshold="spot", rank=2, window=9)
+    np.testing.assert_array_equal(detector.decision_function(TRAIN), scores)
+    np.testing.assert_array_equal(detector.predict(TRAIN), alarms)
+    stream = detector.stream()
+    np.testing.assert_allclose([stream.update(row).score for row in TRAIN], scores, rtol=1e-9)
+    assert len(detector.fit(TRAIN).operator_) == 2  # and now they count
+
+
+def test_a_refit_that_fails_leaves_the_detector_as_it_was() -> None:
+    detector = KoopmanDetector(**SMALL).fit(TRAIN)
+    scores = detector.decision_function(TRAIN)
+    with pytest.raises(ValueError, match="Too few rows"):
+        detector.fit(np.ones((15, 5)))
+    np.testing.assert_array_equal(detector.decision_function(TRAIN), scores)
+
+
+def test_a_prepared_detector_cannot_detect_yet() -> None:
+    detector = KoopmanDetector(**SMALL).fit(TRAIN).prepare(2.0 * TRAIN)
+    with pytest.raises(ValueError, match="not fitted"):
+        detector.predict(TRAIN)
+
+
+def test_masked_values_are_gaps() -> None:
+    detector = KoopmanDetector(**SMALL).fit(TRAIN)
+    masked = np.ma.masked_array(TRAIN, mask=np.zeros(TRAIN.shape, dtype=bool))
+    masked[50, 0] = np.ma.masked
+    broken = TRAIN.copy()
+    broken[50, 0] = np.nan
+    np.testing.assert_array_equal(detector.decision_function(masked), detector.decision_function(broken))
+
+
+def test_names_of_arrow_tables_and_duplicate_names() -> None:
+    table = pa.table({"a": TRAIN[:, 0], "b": TRAIN[:, 1]})
+    assert KoopmanDetector(**SMALL).fit(table).channel_names_ == ("a", "b")
+    with pytest.raises(ValueError, match="Two channels are called 'a'"):
+        KoopmanDetector(**SMALL).fit(pd.DataFrame(TRAIN, columns=["a", "a"]))
+
+
+def test_in_a_pipeline() -> None:
+    pipeline = make_pipeline(StandardScaler(), KoopmanDetector(**SMALL)).fit(TRAIN)
+    assert pipeline.predict(TRAIN).shape == (len(TRAIN),)
+
+
+@pytest.mark.parametrize(("factor", "offset"), [(1e-3, 101_325.0), (100.0, 1.7e9)])
+def test_units_and_offsets_do_not_matter(factor: float, offset: float) -> None:
+    plain = KoopmanDetector(**SMALL).fit(TRAIN)
+    other = KoopmanDetector(**SMALL).fit(factor * TRAIN + offset)
+    np.testing.assert_allclose(
+        other.decision_function(factor * TRAIN + offset), plain.decision_function(TRAIN), rtol=1e-3, equal_nan=True
+    )
+
+
+def test_values_too_large_to_square_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"channel 0.*too large"):
+        KoopmanDetector(**SMALL).fit(1e200 * TRAIN)
+
+
+def test_a_subspace_that_cannot_be_adopted() -> None:
+    detector = KoopmanDetector(**SMALL).fit(TRAIN)
+    with pytest.raises(ValueError, match="shape"):
+        detector.adopt(np.eye(3))
+    with pytest.raises(ValueError, match="orthonormal"):
+        detector.adopt(np.ones(detector.subspace_.shape))

@@ -1,5 +1,6 @@
 """Learning on: statistics, operator, forgetting, and a regime that stops being news."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ def test_learning_adds_the_new_pairs_to_the_statistics(forgetting: float) -> Non
     subspace, mean = detector.subspace_, detector.scaling_.mean
     assert detector.learn(new, forgetting=forgetting) is detector
     x_old, y_old = naive.snapshots(detector.scaling_.transform(old[:180]), detector.lifting_)
-    x_new, y_new = naive.snapshots(detector.scaling_.transform(new[:60]), detector.lifting_)
+    # 99 rows are complete, and 39 of them are held out
+    x_new, y_new = naive.snapshots(detector.scaling_.transform(new[:61]), detector.lifting_)
     found = kept(detector)
     np.testing.assert_allclose(found.xx, forgetting * x_old @ x_old.T + x_new @ x_new.T, atol=1e-8)
     np.testing.assert_allclose(found.yx, forgetting * y_old @ x_old.T + y_new @ x_new.T, atol=1e-8)
@@ -117,29 +119,39 @@ def test_a_refused_series_leaves_the_detector_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
-def test_learning_nearly_nothing_changes_nearly_nothing(rows: int) -> None:
+def test_pieces_without_a_window_are_refused_and_change_nothing(rows: int) -> None:
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(300))
     before, threshold = kept(detector).xx.copy(), detector.threshold_
-    detector.learn(naive.normal_series(rows) if rows else np.empty((0, 2)))
-    np.testing.assert_allclose(kept(detector).xx, before)
-    assert detector.threshold_ == pytest.approx(threshold, rel=1e-9)
+    for piece in (naive.normal_series(rows) if rows else np.empty((0, 2)), np.full((600, 2), np.nan)):
+        with pytest.raises(ValueError, match="Nothing to learn from"):
+            detector.learn(piece)
+    np.testing.assert_array_equal(kept(detector).xx, before)
+    assert detector.threshold_ == threshold
 
 
 def test_learning_through_an_outage_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
-    nothing = np.full((600, 2), np.nan)
-    for series in (nothing, np.concatenate([naive.normal_series(300, seed=1), nothing])):
-        detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
-        detector.learn(series)
-        assert len(detector.normal_scores_) >= 100
-        assert np.isfinite(detector.threshold_)
+    detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
+    detector.learn(np.concatenate([naive.normal_series(300, seed=1), np.full((600, 2), np.nan)]))
+    assert len(detector.normal_scores_) >= 100
+    assert np.isfinite(detector.threshold_)
+
+
+def test_a_threshold_set_by_hand_survives_learning_and_files(tmp_path: Path) -> None:
+    detector = KoopmanDetector(**SMALL).fit(naive.normal_series(300))
+    detector.threshold_ = 99.0
+    detector.learn(naive.normal_series(300, seed=1)).save(tmp_path / "model")
+    loaded = KoopmanDetector.load(tmp_path / "model")
+    assert detector.threshold_ == loaded.threshold_ == 99.0
+    assert loaded.learn(naive.normal_series(300, seed=2)).threshold_ == 99.0
+    assert detector.fit(naive.normal_series(300)).threshold_ < 99.0  # a new fit sets its own
 
 
 def test_learning_in_tiny_pieces_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces too short to be judged must not push out those that can."""
+    """Of pieces that can barely be judged, as many are kept as the buffer holds."""
     monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
     for k in range(70):
-        detector.learn(naive.normal_series(3, seed=k))
-    assert len(detector.normal_scores_) >= 100
+        detector.learn(naive.normal_series(4, seed=k))
+    assert len(detector.normal_scores_) == 200 // 5  # of five rows, context and gap included, each has one score
     assert np.isfinite(detector.threshold_)

@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -329,20 +328,19 @@ def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, ho
         train[50] = np.nan
     few: dict[str, Any] = {"window": 4, "rank": 3, "observables": 5, "smoothing": 3, "risk": 0.05}
     detector = KoopmanDetector(scoring=scoring, horizon=horizon, **few)  # type: ignore[arg-type]
-    with pytest.warns(FewRowsWarning, match=r"130 rows.*quantile"):
+    with pytest.warns(FewRowsWarning, match=rf"{130 - gap} rows.*quantile"):
         detector.fit(train)
     assert detector.few_rows_
     scaled = detector.scaling_.transform(train)
-    edges = np.linspace(4, 130, calibration.BLOCKS + 1).astype(int).tolist()
-    folds = [range(a, b) for a, b in pairwise(edges)]
     states = naive.lifted_states(scaled, detector.lifting_)
     pairs = [t for t in states if t - 1 in states]  # by the time of the target
+    folds = [range(part[0], part[-1] + 1) for part in np.array_split(pairs, calibration.BLOCKS)]
     left: dict[int, naive.Model] = {}
     for fold in folds:
         kept = [t for t in pairs if t not in fold]
         x, y = np.array([states[t - 1] for t in kept]).T, np.array([states[t] for t in kept]).T
         gram = detector.subspace_.T @ x @ x.T @ detector.subspace_
-        unit = len(kept) if scoring == "paper" else float(np.trace(gram)) / 3
+        unit = float(np.trace(gram)) / 3
         operator = naive.best_operator(
             x, y, detector.subspace_, detector.ridge * unit, always=detector.scoring == "calibrated"
         )
@@ -412,3 +410,14 @@ def test_a_series_without_any_energy_is_no_arithmetic_error() -> None:
     detector = KoopmanDetector(**{**SMALL, "observables": 0}).fit(np.zeros((400, 2)))
     assert not detector.predict(np.zeros((50, 2))).any()
     assert detector.predict(np.full((50, 2), 5.0)).any()
+
+
+@pytest.mark.filterwarnings("ignore::fedkad.FewRowsWarning")
+def test_an_outage_around_few_rows_does_not_change_what_they_teach() -> None:
+    rows = naive.normal_series(60)
+    hole = np.full((700, 2), np.nan)
+    alone, inside = (KoopmanDetector(**SMALL).fit(train) for train in (rows, np.concatenate([hole, rows, hole])))
+    assert isinstance(alone.scoring_, CalibratedScoring)
+    assert isinstance(inside.scoring_, CalibratedScoring)
+    np.testing.assert_allclose(inside.scoring_.spread, alone.scoring_.spread, rtol=1e-9)
+    assert inside.threshold_ == pytest.approx(alone.threshold_, rel=1e-9)

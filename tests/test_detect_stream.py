@@ -1,9 +1,12 @@
 """The stream against the batch, sample by sample."""
 
+import copy
+import pickle
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,9 +154,8 @@ def test_adopt_goes_on_with_the_window() -> None:
     stream.adopt(new)
     readings = [stream.update(sample) for sample in series[30:]]
     assert [reading.state for reading in readings] == ["ok"] * 30
-    raw = KoopmanDetector(**new.get_params())
-    raw.__dict__.update(vars(new))
-    raw.smoothing = 1
+    raw = copy.deepcopy(new)
+    raw.parameters_.smoothing = 1
     fresh = raw.decision_function(series)
     assert readings[0].score == pytest.approx(fresh[30], rel=1e-9)
     # As soon as the smoothing has only scores of the new model, everything is as in batch.
@@ -199,3 +201,22 @@ def test_adopt_of_a_detector_with_another_lifting_or_scaling_starts_over() -> No
         readings = [stream.update(sample) for sample in series[20:]]
         assert readings[0].state == "warming"
         np.testing.assert_allclose([r.score for r in readings], new.decision_function(series[20:]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda stream: pickle.loads(pickle.dumps(stream))])
+def test_a_copied_stream_goes_on_by_itself(duplicate: Any) -> None:
+    series = naive.normal_series(60, seed=3)
+    stream = fitted(horizon=2).stream()
+    for sample in series[:30]:
+        stream.update(sample)
+    other = duplicate(stream)
+    ours = [stream.update(sample).score for sample in series[30:]]
+    assert [other.update(sample).score for sample in series[30:]] == ours
+
+
+def test_a_labelled_sample_must_have_the_channels_in_order() -> None:
+    frame = pd.DataFrame(naive.normal_series(300), columns=["a", "b"])
+    stream = KoopmanDetector(window=3, rank=3, observables=4, validation=0.4).fit(frame).stream()
+    assert stream.update(frame.iloc[0]).state == "warming"
+    with pytest.raises(ValueError, match="order"):
+        stream.update(frame[["b", "a"]].iloc[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -69,14 +68,19 @@ class Split(NamedTuple):
 
 def split(values: Array, validation: float, lead: int) -> Split:
     """The first 1 − `validation` of the complete rows, and the rest with the `lead` rows before it as context."""
-    complete = np.flatnonzero(~np.isnan(values).any(axis=1))
-    spared = int(validation * len(complete))
-    first = int(complete[-spared]) if spared else len(values)
-    held_out = _scorable(values[max(first - lead, 0) :], lead) if spared else values[:0]
+    first = first_spared(values, validation)
+    held_out = _scorable(values[max(first - lead, 0) :], lead)
     scores = sum(run.stop - run.start - lead for run in stretches(held_out, shortest=lead + 1))
     if scores < FEWEST_HELD_OUT:
         return Split(slice(0, len(values)), None)
     return Split(slice(0, first), held_out)
+
+
+def first_spared(values: Array, validation: float) -> int:
+    """The row with which the last `validation` share of the complete rows begins; the end if that is none."""
+    complete = np.flatnonzero(~np.isnan(values).any(axis=1))
+    spared = int(validation * len(complete))
+    return int(complete[-spared]) if spared else len(values)
 
 
 class ResidualMoments(NamedTuple):
@@ -175,9 +179,11 @@ def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, St
     (Of the moments two and more steps ahead, the few pairs that cross from one block into the next are left out.)
     """
     lead = lifting.window + horizon - 1
-    edges = np.linspace(lifting.window, len(rows), BLOCKS + 1).astype(int)
+    runs = stretches(rows, shortest=lifting.window + 1)
+    targets = np.concatenate([np.arange(run.start + lifting.window, run.stop) for run in runs])
     blocks = []
-    for start, stop in pairwise(edges):
+    for part in np.array_split(targets, BLOCKS):
+        start, stop = int(part[0]), int(part[-1]) + 1
         left_out = collect(rows[start - lifting.window : stop], lifting, horizon)
         blocks.append((slice(max(start - lead, 0), stop), left_out))
     return blocks

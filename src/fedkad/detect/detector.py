@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import warnings
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.calibration import HeldOut, calibrate, split
+from fedkad.detect.calibration import MOST_HELD_OUT, HeldOut, calibrate, first_spared, split
 from fedkad.detect.modelfile import load_detector, save_detector
 from fedkad.detect.parameters import Parameters
 from fedkad.detect.scoring import (
@@ -101,19 +102,19 @@ class KoopmanDetector(Parameters):
     True
     """
 
-    subspace_: Array
-    operator_: Array
-    threshold_: float
+    parameters_: KoopmanDetector
     n_features_in_: int
     feature_names_in_: NDArray[Any]
-    scaling_: Scaling
     lifting_: Lifting
+    scaling_: Scaling
     statistics_: Statistics | None
     held_out_: HeldOut | None
     dynamics_: Dynamics
     scoring_: Scoring
     normal_scores_: Array
     few_rows_: bool
+    judge_: Judge
+    by_hand_: bool
 
     def __init__(
         self,
@@ -158,38 +159,56 @@ class KoopmanDetector(Parameters):
         return self.adopt(own_subspace(self.kept()[0], self.rank))
 
     def prepare(self, train: Any, scaling: Scaling | None = None) -> Self:
-        """All of the training that needs the data: scaling, statistics, held-out rows. `adopt` does the rest."""
+        """All of the training that needs the data: scaling, statistics, held-out rows. `adopt` does the rest.
+
+        The parameters are read here; a change of them waits for the next `prepare` or `fit`.
+        """
         self.check_parameters()
+        parameters = type(self)(**self.get_params())
         series = as_series(train)
         refuse_empty_channels(series)
-        values = series.values
-        self.n_features_in_ = values.shape[1]
-        vars(self).pop("feature_names_in_", None)
+        lifting = Lifting(series.values.shape[1], self.window, self.observables, self.seed)
+        if self.rank > lifting.dimension:
+            raise ValueError(
+                f"rank={self.rank} is larger than the lifted dimension {lifting.dimension} "
+                f"({lifting.channels} channels x window {self.window} + {self.observables} observables); lower it."
+            )
+        if scaling is None:
+            scaling = Scaling.fit(parameters._training_rows(series.values))
+        statistics, held_out = _gather(scaling.transform(series.values), lifting, parameters)
+        self._forget()
+        self.parameters_, self.n_features_in_ = parameters, lifting.channels
         if series.names is not None:
             self.feature_names_in_ = np.array(series.names, dtype=object)
-        self.lifting_ = Lifting(self.n_features_in_, self.window, self.observables, self.seed)
-        if self.rank > self.lifting_.dimension:
-            raise ValueError(
-                f"rank={self.rank} is larger than the lifted dimension {self.lifting_.dimension} "
-                f"({self.n_features_in_} channels x window {self.window} + {self.observables} observables); lower it."
-            )
-        self.scaling_ = scaling or Scaling.from_moments(self.training_moments(values))
-        self.statistics_, self.held_out_ = self._gather(self.scaling_.transform(values))
+        self.lifting_, self.scaling_, self.statistics_, self.held_out_ = lifting, scaling, statistics, held_out
         return self
 
     def training_moments(self, train: Any) -> ChannelMoments:
         """Moments of the part of the data that scaling is learnt from; a fleet with one scaling merges them."""
-        values = as_series(train).values
-        training = values[split(values, self.validation, self._lead).training]
-        self._require_pairs(sum(run.stop - run.start - self.window for run in stretches(training, self.window + 1)))
-        return ChannelMoments.of(training)
+        return ChannelMoments.of(self._training_rows(as_series(train).values))
+
+    def _training_rows(self, values: Array) -> Array:
+        rows = values[split(values, self.validation, self._lead).training]
+        _require_pairs(sum(run.stop - run.start - self.window for run in stretches(rows, self.window + 1)), self.window)
+        return rows
+
+    def _forget(self) -> None:
+        """Drop everything fitted: nothing of an earlier fit may be mixed with a later one."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
 
     def adopt(self, subspace: Array) -> Self:
-        """Take over a subspace, e.g. the fleet's: fit the private operator, calibrate, set the threshold."""
-        self._take(subspace, *self.kept())
+        """Take over a subspace, e.g. the fleet's: fit the private operator, calibrate, set the threshold.
+
+        A threshold that was set by hand stays.
+        """
+        statistics, held_out = self.kept()
+        self._check_subspace(subspace)
+        self._take(subspace, statistics, held_out)
         if self.few_rows_:
+            rows = int((~np.isnan(held_out.rows).any(axis=1)).sum())
             warnings.warn(
-                f"Only {len(self.kept()[1].rows)} rows: the threshold is a quantile of {len(self.normal_scores_)} "
+                f"Only {rows} rows: the threshold is a quantile of {len(self.normal_scores_)} "
                 "cross-fitted scores instead of a fitted tail, and false alarms are more likely.",
                 FewRowsWarning,
                 stacklevel=3,
@@ -199,62 +218,61 @@ class KoopmanDetector(Parameters):
     def learn(self, series: Any, forgetting: float = 1.0) -> Self:
         """Add new normal data to the statistics and refit the private operator, without a round.
 
-        Scaling and subspace stay. As in `fit`, the last `validation` share of the series judges instead of training.
-        With `forgetting` below one, what was known before weighs that much less; a detector fitted on few rows
-        still has them all, forgets none, and takes the new ones as if it had been fitted on all of them.
+        Scaling, subspace and a threshold set by hand stay. As in `fit`, the last `validation` share of the rows judges
+        instead of training. With `forgetting` below one, what was known before weighs that much less; a detector
+        fitted on few rows still has them all, forgets none, and takes the new ones as if it had been fitted on all of
+        them. Windows do not reach from one call into the next: pass long pieces.
         """
         if not 0.0 < forgetting <= 1.0:
             raise ValueError(f"forgetting={forgetting} must lie in (0, 1]; 1 forgets nothing.")
         statistics, held_out = self.kept()
+        parameters = self.parameters_
         fresh = self.scaling_.transform(self._read(series))
+        if not any(stretches(fresh, shortest=parameters.window + 1)):
+            raise ValueError(
+                f"Nothing to learn from: no {parameters.window + 1} consecutive rows are complete; pass a longer piece."
+            )
         if held_out.crossed:
-            statistics, held_out = self._gather(join_stretches([held_out.rows, fresh]))
+            known = join_stretches([held_out.rows, fresh])
+            statistics, held_out = _gather(known, self.lifting_, parameters)
         else:
-            cut = len(fresh) - int(self.validation * len(fresh))
-            statistics = statistics.scaled(forgetting) + collect(fresh[:cut], self.lifting_, self.horizon)
-            held_out = held_out.extended(fresh[max(cut - self._lead, 0) :], self._lead)
+            first = first_spared(fresh, parameters.validation)
+            added = collect(fresh[:first], self.lifting_, parameters.horizon)
+            statistics = statistics.scaled(forgetting) + added
+            held_out = held_out.extended(fresh[max(first - parameters._lead, 0) :], parameters._lead)
         self._take(self.subspace_, statistics, held_out)
         return self
 
     def _take(self, subspace: Array, statistics: Statistics, held_out: HeldOut) -> None:
         """Fit and calibrate first, and change the detector only once all of it has worked."""
+        parameters = self.parameters_
 
         def fit_dynamics(known: Statistics) -> Dynamics:
-            return Dynamics(self.lifting_, subspace, self._operator(known, subspace), self.horizon)
+            return Dynamics(self.lifting_, subspace, parameters._operator(known, subspace), parameters.horizon)
 
         dynamics = fit_dynamics(statistics)
-        calibration = calibrate(
+        scoring, normal_scores = calibrate(
             dynamics,
             statistics,
             held_out,
             fit_dynamics,
-            paper=self.scoring == "paper",
-            smoothing=self.smoothing,
+            paper=parameters.scoring == "paper",
+            smoothing=parameters.smoothing,
         )
-        judge = self._make_judge(calibration.normal_scores, few=held_out.crossed)
+        judge = parameters.make_judge(normal_scores, few=held_out.crossed)
         self.statistics_, self.held_out_, self.few_rows_ = statistics, held_out, held_out.crossed
-        self.dynamics_, self.subspace_, self.operator_ = dynamics, subspace, dynamics.operator
-        self.scoring_, self.normal_scores_ = calibration
-        self.threshold_ = judge.value
-
-    def _gather(self, scaled: Array) -> tuple[Statistics, HeldOut]:
-        parts = split(scaled, self.validation, self._lead)
-        statistics = collect(scaled[parts.training], self.lifting_, self.horizon)
-        self._require_pairs(statistics.count)
-        few = parts.held_out is None
-        return statistics, HeldOut(scaled if parts.held_out is None else parts.held_out, crossed=few)
-
-    def _require_pairs(self, count: float) -> None:
-        if count < FEWEST_PAIRS:
-            raise ValueError(
-                f"Too few rows: only {int(count)} windows of {self.window} consecutive complete samples have a "
-                f"successor, and at least {FEWEST_PAIRS} are needed; pass more rows or a shorter window."
-            )
+        self.dynamics_, self.scoring_, self.normal_scores_ = dynamics, scoring, normal_scores
+        if not getattr(self, "by_hand_", False):
+            self.judge_, self.by_hand_ = judge, False
 
     def _operator(self, statistics: Statistics, subspace: Array) -> Array:
         reduced = Reduced.at(statistics, subspace)
         ridge = relative_ridge(reduced, self.ridge)
         return cap_spectrum(fit_operator(reduced, ridge, always=self.scoring != "paper"), self.spectral_cap)
+
+    def make_judge(self, normal_scores: Array, *, few: bool) -> Judge:
+        """The rule that these parameters make of the scores of normal data."""
+        return make_judge(self.threshold, normal_scores, risk=self.risk, sample_period=self.sample_period, few=few)
 
     def kept(self) -> tuple[Statistics, HeldOut]:
         """What is kept of the training data: the statistics, and the rows that set the threshold."""
@@ -263,6 +281,34 @@ class KoopmanDetector(Parameters):
             raise ValueError("This detector was saved without its statistics and can only detect; fit it again.")
         return self.statistics_, self.held_out_
 
+    # -- what was fitted ----------------------------------------------------------------------------------------
+
+    @property
+    def subspace_(self) -> Array:
+        """The subspace Z, `(D, r)`, orthonormal."""
+        return self.dynamics_.subspace
+
+    @property
+    def operator_(self) -> Array:
+        """The private operator Q, `(r, r)`, its spectrum capped."""
+        return self.dynamics_.operator
+
+    @property
+    def threshold_(self) -> float:
+        """Scores above it are anomalies; it can be set by hand."""
+        return self.judge_.value
+
+    @threshold_.setter
+    def threshold_(self, value: float) -> None:
+        check_threshold(value, None)
+        self.judge_, self.by_hand_ = FixedThreshold(float(value)), True
+
+    @property
+    def channel_names_(self) -> tuple[str, ...]:
+        """The channels' names, or their numbers where the training data had none."""
+        names = getattr(self, "feature_names_in_", None)
+        return tuple(map(str, range(self.n_features_in_) if names is None else names))
+
     # -- detection --------------------------------------------------------------------------------------------
 
     def decision_function(self, series: Any) -> Array:
@@ -270,11 +316,11 @@ class KoopmanDetector(Parameters):
 
         NaN until a window is full and a prediction old enough to be judged, at the start and after every gap.
         """
-        return smooth_causally(self._raw_scores(series), self.smoothing)
+        return smooth_causally(self._raw_scores(series), self.parameters_.smoothing)
 
     def score_series(self, series: Any) -> Array:
-        """Scores `(time,)` of recorded data: averaged over a window centred on each entry, so looking ahead."""
-        return smooth_centred(self._raw_scores(series), self.window // 3)
+        """Scores `(time,)` of recorded data: the mean from a third of a window before to a third after each entry."""
+        return smooth_centred(self._raw_scores(series), self.parameters_.window // 3)
 
     def predict(self, series: Any) -> NDArray[np.int64]:
         """1 where the causal score is above the threshold, 0 elsewhere and where there is no score."""
@@ -287,31 +333,20 @@ class KoopmanDetector(Parameters):
 
     def explain(self, series: Any) -> Array:
         """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it."""
-        return smooth_causally(self._raw_scores(series, shares=True), self.smoothing)
+        return smooth_causally(self._raw_scores(series, shares=True), self.parameters_.smoothing)
 
     def stream(self) -> Stream:
         """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state."""
-        self._check_fitted("threshold_")
+        self._check_fitted("dynamics_")
         return Stream(self)
 
     def judge(self) -> Judge:
-        """The rule that turns scores into alarms, at its state after training."""
-        self._check_fitted("threshold_")
-        judge = self._make_judge(self.normal_scores_, few=self.few_rows_)
-        by_hand = judge.value != self.threshold_
-        return FixedThreshold(self.threshold_) if by_hand else judge
-
-    @property
-    def channel_names_(self) -> tuple[str, ...]:
-        """The channels' names, or their numbers where the training data had none."""
-        names = getattr(self, "feature_names_in_", None)
-        return tuple(map(str, range(self.n_features_in_) if names is None else names))
-
-    def _make_judge(self, normal_scores: Array, *, few: bool) -> Judge:
-        return make_judge(self.threshold, normal_scores, risk=self.risk, sample_period=self.sample_period, few=few)
+        """The rule that turns scores into alarms, at its state after training; it may adapt as it is used."""
+        self._check_fitted("dynamics_")
+        return copy.deepcopy(self.judge_)
 
     def _raw_scores(self, series: Any, *, shares: bool = False) -> SeriesScores:
-        self._check_fitted("threshold_")
+        self._check_fitted("dynamics_")
         return score_series(self.scoring_, self.dynamics_, self.scaling_.transform(self._read(series)), shares=shares)
 
     def _read(self, series: Any) -> Array:
@@ -328,7 +363,7 @@ class KoopmanDetector(Parameters):
         Without `statistics` the file is small and holds no training data, and the loaded detector can detect but
         neither learn nor adopt a new subspace.
         """
-        self._check_fitted("threshold_")
+        self._check_fitted("dynamics_")
         save_detector(self, path, statistics=statistics)
 
     @classmethod
@@ -347,6 +382,23 @@ class KoopmanDetector(Parameters):
         if not hasattr(self, attribute):
             raise ValueError("This KoopmanDetector is not fitted yet; call fit(train) first.")
 
+    def _check_subspace(self, subspace: Array) -> None:
+        expected = (self.lifting_.dimension, self.parameters_.rank)
+        if subspace.shape != expected:
+            raise ValueError(f"The subspace has shape {subspace.shape} instead of {expected}; was it of other devices?")
+        if not np.allclose(subspace.T @ subspace, np.eye(expected[1]), atol=1e-6):
+            raise ValueError("The columns of the subspace are not orthonormal; pass its polar factor.")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's pipelines ask for; it is imported only when they do."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="outlier_detector",
+            target_tags=TargetTags(required=False),
+            input_tags=InputTags(allow_nan=True),
+        )
+
     def check_parameters(self) -> None:
         """Refuse parameters that make no sense, each by name; `fit` does this first."""
         for name in ("window", "rank", "horizon", "smoothing"):
@@ -360,6 +412,28 @@ class KoopmanDetector(Parameters):
         _require(self, "scoring", lambda v: v in ("calibrated", "paper"), "'calibrated' or 'paper'")
         _require(self, "sample_period", lambda v: v is None or v > 0.0, "a number of seconds above 0, or None")
         check_threshold(self.threshold, self.sample_period)
+
+
+def _gather(scaled: Array, lifting: Lifting, parameters: KoopmanDetector) -> tuple[Statistics, HeldOut]:
+    """Statistics of the training rows, and the rows that judge."""
+    parts = split(scaled, parameters.validation, parameters._lead)
+    statistics = collect(scaled[parts.training], lifting, parameters.horizon)
+    _require_pairs(statistics.count, parameters.window)
+    if parts.held_out is not None:
+        return statistics, HeldOut(parts.held_out, crossed=False)
+    if statistics.count > MOST_HELD_OUT:
+        raise ValueError(
+            f"validation={parameters.validation} of {len(scaled)} rows is too little to set a threshold; raise it."
+        )
+    return statistics, HeldOut(scaled, crossed=True)
+
+
+def _require_pairs(count: float, window: int) -> None:
+    if count < FEWEST_PAIRS:
+        raise ValueError(
+            f"Too few rows: only {int(count)} windows of {window} consecutive complete samples have a "
+            f"successor, and at least {FEWEST_PAIRS} are needed; pass more rows or a shorter window."
+        )
 
 
 def _require(detector: KoopmanDetector, name: str, holds: Callable[[Any], bool], allowed: str) -> None:

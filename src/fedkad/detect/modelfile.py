@@ -17,6 +17,7 @@ from safetensors.numpy import save
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.calibration import HeldOut
 from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring
+from fedkad.detect.threshold import ADAPTING, FixedThreshold
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics
@@ -37,11 +38,12 @@ class ModelFileError(ValueError):
 def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bool) -> None:
     """Write a fitted detector; the lifting is stored as its seed and digest only."""
     header = {
-        "parameters": detector.get_params(),
+        "parameters": detector.parameters_.get_params(),
         "channels": list(detector.channel_names_) if hasattr(detector, "feature_names_in_") else None,
         "n_features_in": detector.n_features_in_,
         "lifting": detector.lifting_.digest,
         "threshold": detector.threshold_,
+        "by_hand": detector.by_hand_,
         "few_rows": detector.few_rows_,
     }
     arrays = {
@@ -74,6 +76,7 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
         detector.check_parameters()
     except ValueError as error:
         raise ModelFileError(f"{path}: {error}") from None
+    detector.parameters_ = kind(**header["parameters"])
     detector.n_features_in_ = header["n_features_in"]
     if header["channels"] is not None:
         detector.feature_names_in_ = np.array(header["channels"], dtype=object)
@@ -86,15 +89,16 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
     _check_shapes(path, detector, lifting, arrays)
     detector.lifting_ = lifting
     detector.scaling_ = Scaling(arrays["scaling.mean"], arrays["scaling.scale"])
-    detector.subspace_, detector.operator_ = arrays["subspace"], arrays["operator"]
-    detector.dynamics_ = Dynamics(lifting, detector.subspace_, detector.operator_, detector.horizon)
+    detector.dynamics_ = Dynamics(lifting, arrays["subspace"], arrays["operator"], detector.horizon)
     detector.scoring_ = (
         PaperScoring(detector.dynamics_)
         if detector.scoring == "paper"
         else CalibratedScoring(detector.dynamics_, arrays["residual.centre"], arrays["residual.spread"])
     )
-    detector.threshold_, detector.few_rows_ = header["threshold"], header["few_rows"]
-    detector.normal_scores_ = arrays["normal_scores"]
+    detector.few_rows_, detector.normal_scores_ = header["few_rows"], arrays["normal_scores"]
+    detector.judge_, detector.by_hand_ = FixedThreshold(header["threshold"]), header["by_hand"]
+    if not detector.by_hand_ and detector.threshold in ADAPTING:
+        detector.judge_ = detector.make_judge(detector.normal_scores_, few=detector.few_rows_)
     detector.statistics_ = detector.held_out_ = None
     if "held_out" in arrays:
         kept: dict[str, Any] = {field.name: arrays[f"statistics.{field.name}"] for field in fields(Statistics)}

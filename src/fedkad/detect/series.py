@@ -59,16 +59,18 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
     )
 
 
-def check_sample(sample: Any, channels: int) -> Array:
-    """One sample of a stream as a float vector."""
+def check_sample(sample: Any, names: tuple[str, ...], *, named: bool) -> Array:
+    """One sample of a stream as a float vector; labels on it, as a DataFrame's rows have, must be the channels'."""
+    if named and hasattr(sample, "index") and not callable(sample.index):
+        check_channels(len(sample), [str(label) for label in sample.index], len(names), names)
     try:
         values = np.asarray(sample, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"The sample {sample!r} does not consist of numbers; pass one number a channel.") from None
     if values.ndim != 1:
         values = values.reshape(-1)
-    if len(values) != channels:
-        raise ValueError(f"The sample has {len(values)} values and the detector {channels} channels; pass one each.")
+    if len(values) != len(names):
+        raise ValueError(f"The sample has {len(values)} values and the detector {len(names)} channels; pass one each.")
     return values
 
 
@@ -77,13 +79,18 @@ def _is_table(piece: Any) -> bool:
 
 
 def _read(data: Any, where: str) -> Series:
-    names = tuple(str(name) for name in data.columns) if hasattr(data, "columns") else None
+    names = _names_of(data, where)
     if isinstance(data, Series):
-        data, names = data
+        data = data.values
+    if isinstance(data, np.ma.MaskedArray):
+        data = np.ma.filled(data.astype(np.float64), np.nan)
     try:
         raw = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
     except ValueError:
-        raise ValueError(f"{where}A series must be (time, channel), and the rows of this differ in length.") from None
+        raise ValueError(
+            f"{where}A series must be (time, channel), and the rows of this differ in length; "
+            "pass separate stretches as a list of arrays."
+        ) from None
     if raw.ndim != 2:
         raise ValueError(
             f"{where}A series must be (time, channel), and this has {raw.ndim} dimension(s); "
@@ -96,6 +103,19 @@ def _read(data: Any, where: str) -> Series:
     return Series(values, names)
 
 
+def _names_of(data: Any, where: str) -> tuple[str, ...] | None:
+    """Names of a `Series` or of the columns of a frame, which Arrow tables keep elsewhere."""
+    labels = getattr(data, "column_names", getattr(data, "columns", None))
+    names = data.names if isinstance(data, Series) else labels
+    if names is None:
+        return None
+    texts = tuple(str(name) for name in names)
+    twice = [name for name in texts if texts.count(name) > 1]
+    if twice:
+        raise ValueError(f"{where}Two channels are called {twice[0]!r}; give every channel a name of its own.")
+    return texts
+
+
 def _as_floats(raw: NDArray[Any], names: tuple[str, ...] | None, where: str) -> Array:
     if raw.dtype.kind in "biuf":
         return np.array(raw, dtype=np.float64, order="C")
@@ -105,9 +125,9 @@ def _as_floats(raw: NDArray[Any], names: tuple[str, ...] | None, where: str) -> 
     for (row, channel), cell in np.ndenumerate(raw):
         try:
             values[row, channel] = np.nan if _is_missing(cell) else cell
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(
-                f"{where}Row {row} of channel {_name(names, channel)} is {cell!r}, not a number; "
+                f"{where}Row {row} of channel {_name(names, channel)} is {str(cell)!r}, not a number; "
                 "drop the column or turn it into numbers."
             ) from None
     return values
@@ -130,6 +150,8 @@ def _refuse_infinite(values: Array, names: tuple[str, ...] | None, where: str) -
 
 def refuse_empty_channels(series: Series) -> None:
     """Training data in which a channel has no value at all cannot teach anything about it."""
+    if len(series.values) == 0:
+        raise ValueError("The series has no rows; pass training data.")
     for channel in np.flatnonzero(np.isnan(series.values).all(axis=0)):
         raise ValueError(f"Channel {_name(series.names, int(channel))} has no value at all; drop the column.")
 

@@ -79,18 +79,20 @@ class Stream:
 
     def __init__(self, detector: KoopmanDetector) -> None:
         self._take_over(detector)
-        # Every sample is written twice, a ring apart, so that the last W + H samples always lie side by side.
-        lifting = detector.lifting_
-        self._length = lifting.window + detector.horizon
-        self._ring = np.empty((2, self._length, lifting.channels))
-        self._windows = [self._window_ending(self._length + at) for at in range(self._length)]
-        self._break()
+        self._start()
 
     def _take_over(self, detector: KoopmanDetector) -> None:
-        self._scaling, self._lifting, self._horizon = detector.scaling_, detector.lifting_, detector.horizon
-        self._scoring, self._smoothing = detector.scoring_, detector.smoothing
+        self._scaling, self._lifting, self._horizon = detector.scaling_, detector.lifting_, detector.dynamics_.horizon
+        self._scoring, self._smoothing = detector.scoring_, detector.parameters_.smoothing
         self._judge, self._names = detector.judge(), detector.channel_names_
+        self._named = hasattr(detector, "feature_names_in_")
         self._mean, self._scale = detector.scaling_.mean, detector.scaling_.scale
+
+    def _start(self) -> None:
+        # Every sample is written twice, a ring apart, so that the last W + H samples always lie side by side.
+        self._length = self._lifting.window + self._horizon
+        self._ring = np.empty((2, self._length, self._lifting.channels))
+        self._break()
 
     def _break(self) -> None:
         """Forget the window: what follows is not connected to what was."""
@@ -110,12 +112,13 @@ class Stream:
     def adopt(self, detector: KoopmanDetector) -> None:
         """Go on with another model, e.g. after a round of the fleet, without losing the window.
 
-        A model with another scaling, lifting or horizon has no use for the window and starts warming up.
+        A model with another scaling, lifting or horizon has no use for the window and starts warming up. An adapting
+        threshold begins again at that of the new model.
         """
         kept = (self._scaling, self._lifting, self._horizon)
         self._take_over(detector)
         if kept != (self._scaling, self._lifting, self._horizon):
-            self.__init__(detector)  # type: ignore[misc]
+            self._start()
             return
         self._forget_scores()
         full = max(self._length - self._missing - self._lifting.window + 1, 0)
@@ -124,7 +127,7 @@ class Stream:
 
     def update(self, sample: Any) -> Reading:
         """Take one sample, one value a channel; a NaN in it is a gap that breaks the window."""
-        values = check_sample(sample, self._lifting.channels)
+        values = check_sample(sample, self._names, named=self._named)
         scaled = values - self._mean
         scaled /= self._scale
         # As a rule one product tells that every value is a number and within the clip; else look closer.
@@ -138,7 +141,7 @@ class Stream:
         self._push(scaled)
         if self._missing > self._horizon:
             return self._reading(np.nan, self._judge.value, False, "warming")
-        self._seen.append(self._scoring.see(self._windows[self._at]))
+        self._seen.append(self._scoring.see(self._window_ending(self._length + self._at)))
         if self._missing:
             return self._reading(np.nan, self._judge.value, False, "warming")
         earlier, *since = self._seen

@@ -35,7 +35,8 @@ REMEMBERED_PEAKS = 2000
 SMALLEST = 1e-6
 """Scores below this count as this: far below any departure, far above rounding."""
 
-METHODS = ("pot", "spot", "dspot", "quantile")
+ADAPTING = ("spot", "dspot")
+METHODS = ("pot", *ADAPTING, "quantile")
 
 SECONDS = {
     "minute": 60.0,
@@ -271,6 +272,6 @@ def make_judge(threshold: str | float, scores: Array, *, risk: float, sample_per
         risk = min(budget * sample_period, 1.0)
     if threshold == "quantile" or few:
         return FixedThreshold(quantile_threshold(scores, risk))
-    if threshold in ("spot", "dspot"):
+    if threshold in ADAPTING:
         return StreamingPot(scores, risk, depth=DRIFT_DEPTH if threshold == "dspot" else 0)
     return FixedThreshold(pot_threshold(scores, risk))

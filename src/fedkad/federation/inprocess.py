@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
-from fedkad.detect.series import check_channels
+from fedkad.detect.series import Series, as_series, check_channels
 from fedkad.federation import wire
 from fedkad.federation.client import Client
 from fedkad.federation.history import Round, fleet_diagnostics
 from fedkad.federation.server import Sampler, Server
-from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Sampling, Start
+from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Preset, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.koopman.stiefel import retract_polar
 
@@ -60,9 +60,9 @@ class Federation:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
         detector = KoopmanDetector(**self.parameters)
         with naming(name):
-            detector.prepare(series, self.scaling)
-            _check_like(next(iter(self.detectors.values())), detector)
-            detector.adopt(self.subspace)
+            known = as_series(series)
+            _check_like(next(iter(self.detectors.values())), known)
+            detector.prepare(known, self.scaling).adopt(self.subspace)
         self.detectors[name] = detector
         return detector
 
@@ -125,58 +125,43 @@ def federate(
     ((168, 6), 8, 'warm')
     >>> detector = federation.admit("pump-9", np.sin(t[:700] / [[9.0, 11.0]]))
     """
-    chosen = PRESETS.get(preset or "default")
-    if chosen is None:
-        raise ValueError(f"preset={preset!r} must be 'paper' or None.")
+    chosen = _preset(preset)
     rounds = chosen.rounds if rounds is None else rounds
-    if participation is None:
-        participation = max(0.25, 1.0 / max(len(fleet), 1))
     step_size = chosen.consensus.step_size if step_size is None else step_size
     start, sampling = start or chosen.consensus.start, sampling or chosen.sampling
-    _check_settings(
-        fleet,
-        {
-            "rounds": rounds,
-            "participation": participation,
-            "penalty": penalty,
-            "local_steps": local_steps,
-            "step_size": 1.0 if step_size is None else step_size,
-        },
-        {
-            "start": (start, STARTS),
-            "sampling": (sampling, SAMPLINGS),
-            "scaling": (scaling, ("device", "global")),
-            "encoding": (encoding, ENCODINGS),
-        },
-    )
+    _check_fleet(fleet)
     parameters = {"seed": seed, "scoring": chosen.scoring, **detector_parameters}
-    report = progress or (lambda what, done, of: None)
-    detectors, pooled = _prepare(fleet, parameters, scaling, report)
-    first = next(iter(detectors.values()))
+    model = KoopmanDetector(**parameters)
+    model.check_parameters()
+    participation = max(0.25, 1.0 / len(fleet)) if participation is None else participation
+    _check_numbers(rounds=rounds, participation=participation, penalty=penalty, local_steps=local_steps)
+    _check_numbers(step_size=1.0 if step_size is None else step_size)
+    _check_choice("start", start, STARTS)
+    _check_choice("sampling", sampling, SAMPLINGS)
+    _check_choice("scaling", scaling, ("device", "global"))
+    _check_choice("encoding", encoding, ENCODINGS)
+    plan = _plan(list(fleet), rounds, participation, sampling, seed) if schedule is None else list(schedule)
+    _check_schedule(plan, fleet)
     consensus = replace(
         chosen.consensus,
-        rank=first.rank,
+        rank=model.rank,
         penalty=penalty,
         local_steps=local_steps,
         step_size=step_size,
         start=start,
         seed=seed,
+        ridge=model.ridge if preset == "paper" else chosen.consensus.ridge,
     )
+    report = progress or (lambda what, done, of: None)
+    detectors, pooled = _prepare(fleet, parameters, scaling, report)
     clients = {name: Client(name, detector.kept()[0], consensus) for name, detector in detectors.items()}
-    exchange = Exchange(clients, Server(first.lifting_.dimension, consensus), encoding)
-    sampler = Sampler(list(fleet), participation, sampling, seed)
-    plan = _check_schedule(schedule, fleet) if schedule is not None else [sampler.next() for _ in range(rounds)]
+    exchange = Exchange(clients, Server(next(iter(detectors.values())).lifting_.dimension, consensus), encoding)
     history: list[Round] = []
-    for done, participants in enumerate(plan):
+    for participants in plan:
         history.append(exchange.round(participants))
-        report("rounds", done + 1, len(plan))
+        report("rounds", len(history), len(plan))
     subspace, delivered = exchange.deliver()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewRowsWarning)  # said below, once for the fleet
-        for done, detector in enumerate(detectors.values()):
-            detector.adopt(subspace)
-            report("detectors", done + 1, len(detectors))
-    _say_few_rows(detectors)
+    _adopt(detectors, subspace, report)
     return Federation(detectors, subspace, history, delivered, pooled, parameters)
 
 
@@ -205,6 +190,7 @@ class Exchange:
             self._holders.clear()
             shared, again = self._send(names)
             moves, down = [client.commit(shared) for client in taking_part], down + again
+        seconds = time.perf_counter() - began  # what follows nobody needs but the reader of the history
         fleet = fleet_diagnostics(self.clients.values(), self.server.shared)
         return Round(
             phase="admm" if moves else "warm",
@@ -217,13 +203,15 @@ class Exchange:
             refit_perturbation=sum(move.refit_perturbation for move in moves),
             bytes_up=up,
             bytes_down=down,
-            seconds=time.perf_counter() - began,
+            seconds=seconds,
         )
 
     def deliver(self) -> tuple[Array, int]:
         """The orthonormal factor of the final Z as every device receives it, and the bytes that took."""
         shared, sent = self._send(list(self.clients))
-        return retract_polar(shared), sent
+        subspace = retract_polar(shared)
+        subspace.flags.writeable = False  # all detectors share it
+        return subspace, sent
 
     def _send(self, names: Sequence[str]) -> tuple[Array, int]:
         """Z as it arrives, rounded by the encoding, and the bytes to those of `names` who do not hold it yet."""
@@ -251,13 +239,21 @@ def _prepare(
     detectors: dict[str, KoopmanDetector] = {}
     for done, (name, series) in enumerate(fleet.items()):
         with naming(name):
-            detectors[name] = KoopmanDetector(**parameters).prepare(series, pooled)
-            _check_like(next(iter(detectors.values())), detectors[name])
+            known = as_series(series)
+            if detectors:
+                _check_like(next(iter(detectors.values())), known)
+            detectors[name] = KoopmanDetector(**parameters).prepare(known, pooled)
         report("statistics", done + 1, len(fleet))
     return detectors, pooled
 
 
-def _say_few_rows(detectors: Mapping[str, KoopmanDetector]) -> None:
+def _adopt(detectors: Mapping[str, KoopmanDetector], subspace: Array, report: Callable[[str, int, int], None]) -> None:
+    """Give every detector the subspace; what there is to say about short series is said once for the fleet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewRowsWarning)
+        for done, detector in enumerate(detectors.values()):
+            detector.adopt(subspace)
+            report("detectors", done + 1, len(detectors))
     few = [name for name, detector in detectors.items() if detector.few_rows_]
     if few:
         named = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
@@ -278,15 +274,11 @@ def _pool_scaling(fleet: Mapping[str, Any], parameters: dict[str, Any]) -> Scali
     return Scaling.from_moments(reduce(ChannelMoments.merge, moments))
 
 
-def _check_like(first: KoopmanDetector, other: KoopmanDetector) -> None:
+def _check_like(detector: KoopmanDetector, series: Series) -> None:
     """Refuse a device whose channels are not those of the fleet, in that order."""
-    check_channels(
-        other.n_features_in_,
-        getattr(other, "feature_names_in_", None),
-        first.n_features_in_,
-        getattr(first, "feature_names_in_", None),
-        than="those of the fleet",
-    )
+    names = getattr(detector, "feature_names_in_", None)
+    channels = detector.n_features_in_
+    check_channels(series.values.shape[1], series.names, channels, names, than="those of the fleet")
 
 
 @contextmanager
@@ -298,30 +290,48 @@ def naming(device: str) -> Iterator[None]:
         raise ValueError(f"Device {device!r}: {error}") from None
 
 
-def _check_settings(
-    fleet: Mapping[str, Any], numbers: Mapping[str, float], choices: Mapping[str, tuple[str, Sequence[str]]]
-) -> None:
-    if not fleet:
-        raise ValueError("The fleet is empty; pass at least one device.")
-    for name, value in numbers.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value!r} must be above 0.")
-        if name in ("rounds", "local_steps") and not isinstance(value, Integral):
-            raise ValueError(f"{name}={value!r} must be a whole number.")
-    for name, (chosen, allowed) in choices.items():
-        if chosen not in allowed:
-            raise ValueError(f"{name}={chosen!r} must be one of {', '.join(map(repr, allowed))}.")
-    participation = numbers["participation"]
+def _preset(name: str | None) -> Preset:
+    if name not in (None, "paper"):
+        raise ValueError(f"preset={name!r} must be 'paper' or None.")
+    return PRESETS[name or "default"]
+
+
+def _plan(names: list[str], rounds: int, participation: float, sampling: Sampling, seed: int) -> list[list[str]]:
     if participation > 1.0:
         raise ValueError(f"participation={participation} must be a share of the fleet, at most 1.")
-    if participation * len(fleet) < 1.0 - 1e-9:
+    if participation * len(names) < 1.0 - 1e-9:
         raise ValueError(
-            f"participation={participation} of {len(fleet)} device(s) is less than one device a round; "
-            f"pass participation={1.0 / len(fleet):.2g} or more, or more devices."
+            f"participation={participation} of {len(names)} device(s) is less than one device a round; "
+            f"pass participation={1.0 / len(names):.2g} or more, or more devices."
         )
+    sampler = Sampler(names, participation, sampling, seed)
+    return [sampler.next() for _ in range(rounds)]
 
 
-def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _check_fleet(fleet: Mapping[str, Any]) -> None:
+    if not isinstance(fleet, Mapping):
+        raise ValueError("The fleet must map the name of each device to its series, as in {'pump-1': series}.")
+    if not fleet:
+        raise ValueError("The fleet is empty; pass at least one device.")
+    for name in fleet:
+        if not isinstance(name, str):
+            raise ValueError(f"The device name {name!r} is no text; name devices by strings.")
+
+
+def _check_numbers(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not isinstance(value, Real) or not 0.0 < value < float("inf"):
+            raise ValueError(f"{name}={value!r} must be a number above 0.")
+        if name in ("rounds", "local_steps") and not isinstance(value, Integral):
+            raise ValueError(f"{name}={value!r} must be a whole number.")
+
+
+def _check_choice(name: str, chosen: str, allowed: Sequence[str]) -> None:
+    if chosen not in allowed:
+        raise ValueError(f"{name}={chosen!r} must be one of {', '.join(map(repr, allowed))}.")
+
+
+def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any]) -> None:
     if not schedule:
         raise ValueError("The schedule has no round; name the participants of at least one.")
     for k, participants in enumerate(schedule):
@@ -333,4 +343,3 @@ def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any])
             raise ValueError(f"Round {k} of the schedule names {unknown[0]!r}, which is not in the fleet.")
         if twice:
             raise ValueError(f"Round {k} of the schedule names {twice[0]!r} twice; a device takes part once a round.")
-    return [tuple(participants) for participants in schedule]

@@ -65,9 +65,9 @@ class Lifting:
 
     def windows(self, scaled: Array) -> Array:
         """All windows of a series, oldest sample first, as a read-only view of shape (time − W + 1, n · W)."""
-        if scaled.ndim != 2 or scaled.shape[1] != self.channels:
-            raise ValueError(f"The lifting is of {self.channels} channels, and the series has shape {scaled.shape}.")
         rows = np.ascontiguousarray(scaled, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.channels:
+            raise ValueError(f"The lifting is of {self.channels} channels, and the series has shape {rows.shape}.")
         count = max(len(rows) - self.window + 1, 0)
         view: Array = np.lib.stride_tricks.as_strided(
             rows,

@@ -48,7 +48,10 @@ def fit_operator(reduced: Reduced, ridge: float, *, always: bool = False) -> Arr
     gram = reduced.gram
     if always or np.linalg.eigvalsh(gram)[0] < ridge:
         gram = gram + ridge * np.eye(len(gram))
-    return np.asarray(np.linalg.solve(gram, reduced.cross.T).T, dtype=np.float64)
+    try:
+        return np.asarray(np.linalg.solve(gram, reduced.cross.T).T, dtype=np.float64)
+    except np.linalg.LinAlgError:  # singular, and no ridge was asked for: the smallest of the minimisers
+        return np.asarray(np.linalg.lstsq(gram, reduced.cross.T)[0].T, dtype=np.float64)
 
 
 def relative_ridge(reduced: Reduced, ridge: float) -> float:

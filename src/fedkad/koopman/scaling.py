@@ -13,8 +13,8 @@ Array = NDArray[np.float64]
 CLIP = 10.0
 """Scaled values are clipped to ±CLIP standard deviations, as in the paper."""
 
-CONSTANT = 1e-6
-"""A channel whose spread is below this share of its magnitude counts as constant."""
+CONSTANT = 1e-9
+"""A channel whose spread is below this share of its mean counts as constant: that is rounding, or nearly."""
 
 
 class ChannelMoments(NamedTuple):
@@ -28,8 +28,9 @@ class ChannelMoments(NamedTuple):
     def of(cls, series: Array) -> ChannelMoments:
         """Moments of the rows of `series` that are complete (a row with NaN is a gap)."""
         rows = series[~np.isnan(series).any(axis=1)]
-        mean = rows.mean(axis=0)
-        return cls(float(len(rows)), mean, ((rows - mean) ** 2).sum(axis=0))
+        with np.errstate(over="ignore", invalid="ignore"):  # refused by name where a scale is made of it
+            mean = rows.mean(axis=0)
+            return cls(float(len(rows)), mean, ((rows - mean) ** 2).sum(axis=0))
 
     def merge(self, other: ChannelMoments) -> ChannelMoments:
         """Moments of both sets of rows together (the parallel update of Chan, Golub and LeVeque).
@@ -78,10 +79,15 @@ class Scaling:
     def from_moments(cls, moments: ChannelMoments) -> Scaling:
         """Scaling from moments, those of one device or those of a fleet merged."""
         spread = np.sqrt(moments.centred / moments.rows)
+        for channel in np.flatnonzero(~np.isfinite(spread + moments.mean)):
+            raise ValueError(f"The values of channel {channel} are too large to square; express them in a larger unit.")
         constant = spread <= CONSTANT * np.abs(moments.mean)
         return cls(moments.mean, np.where(constant, 1.0, spread))
 
     def transform(self, series: Array) -> Array:
         """Scaled and clipped values; NaN stays NaN."""
-        scaled: Array = np.clip((np.asarray(series, dtype=np.float64) - self.mean) / self.scale, -CLIP, CLIP)
+        values = np.asarray(series, dtype=np.float64)
+        if values.shape[-1] != len(self.mean):
+            raise ValueError(f"The scaling is of {len(self.mean)} channels, and the series has shape {values.shape}.")
+        scaled: Array = np.clip((values - self.mean) / self.scale, -CLIP, CLIP)
         return scaled
