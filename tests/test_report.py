@@ -18,7 +18,8 @@ from matplotlib.dates import date2num
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector, federate
-from fedkad.detect.events import Event, Findings, examine, find_events, judge_scores
+from fedkad.detect.events import Event, Findings, examine, find_events
+from fedkad.detect.threshold import judge_all
 from fedkad.detect.series import Series
 from fedkad.report.comparison import compare
 from fedkad.report.demonstration import Demonstration, demonstrate, lines
@@ -88,7 +89,7 @@ def test_thresholds_and_alarms_are_those_of_the_stream(series: Array, threshold:
     stream = detector.stream()
     readings = [stream.update(sample) for sample in test]
     # A tail is searched for on a grid, where the last bit of a score may decide between two neighbours.
-    thresholds, alarms = judge_scores(detector, detector.decision_function(test))
+    thresholds, alarms = judge_all(detector.judge(), detector.decision_function(test))
     assert alarms.tolist() == [reading.is_anomaly for reading in readings]
     np.testing.assert_allclose(thresholds, [reading.threshold for reading in readings], rtol=1e-6)
     assert alarms.any()

@@ -25,7 +25,7 @@ from fedkad.detect.scoring import (
 )
 from fedkad.detect.series import as_series, check_channels, join_stretches, refuse_empty_channels
 from fedkad.detect.stream import Stream
-from fedkad.detect.threshold import FixedThreshold, Judge, check_threshold, make_judge
+from fedkad.detect.threshold import FixedThreshold, Judge, check_threshold, judge_all, make_judge
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
 from fedkad.koopman.scaling import ChannelMoments, Scaling
@@ -324,12 +324,8 @@ class KoopmanDetector(Parameters):
 
     def predict(self, series: Any) -> NDArray[np.int64]:
         """1 where the causal score is above the threshold, 0 elsewhere and where there is no score."""
-        scores = self.decision_function(series)
-        judge = self.judge()
-        flags = np.zeros(len(scores), dtype=np.int64)
-        valid = np.flatnonzero(~np.isnan(scores))
-        flags[valid] = [judge.judge(score) for score in scores[valid].tolist()]
-        return flags
+        _, alarms = judge_all(self.judge(), self.decision_function(series))
+        return alarms.astype(np.int64)
 
     def explain(self, series: Any) -> Array:
         """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.threshold import judge_all
 
 Array = NDArray[np.float64]
 
@@ -87,23 +88,10 @@ def examine(detector: KoopmanDetector, series: Any) -> Findings:
     (True, '1')
     """
     scores, shares = detector.decision_function(series), detector.explain(series)
-    thresholds, alarms = judge_scores(detector, scores)
+    thresholds, alarms = judge_all(detector.judge(), scores)
     channels = detector.channel_names_
     events = find_events(scores, thresholds, alarms, shares, channels, join=detector.window)
     return Findings(scores, thresholds, alarms, shares, channels, events)
-
-
-def judge_scores(detector: KoopmanDetector, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """The threshold in force at every entry, and whether its score is an alarm.
-
-    A threshold that adapts moves from score to score; where there is no score it stays and nothing is flagged.
-    """
-    judge = detector.judge()
-    thresholds, alarms = np.empty(len(scores)), np.zeros(len(scores), dtype=np.bool_)
-    for t, score in enumerate(scores.tolist()):
-        thresholds[t] = judge.value
-        alarms[t] = score == score and judge.judge(score)
-    return thresholds, alarms
 
 
 def find_events(

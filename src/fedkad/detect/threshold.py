@@ -275,3 +275,15 @@ def make_judge(threshold: str | float, scores: Array, *, risk: float, sample_per
     if threshold in ADAPTING:
         return StreamingPot(scores, risk, depth=DRIFT_DEPTH if threshold == "dspot" else 0)
     return FixedThreshold(pot_threshold(scores, risk))
+
+
+def judge_all(judge: Judge, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
+    """The threshold in force at every entry, and whether its score is an alarm.
+
+    A threshold that adapts moves from score to score; where there is no score it stays and nothing is flagged.
+    """
+    thresholds, alarms = np.empty(len(scores)), np.zeros(len(scores), dtype=np.bool_)
+    for t, score in enumerate(scores.tolist()):
+        thresholds[t] = judge.value
+        alarms[t] = score == score and judge.judge(score)
+    return thresholds, alarms
