@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector, federate
 from fedkad.detect.events import Event, Findings, examine, find_events
-from fedkad.detect.threshold import judge_all
 from fedkad.detect.series import Series
+from fedkad.detect.threshold import judge_all
 from fedkad.report.comparison import compare
 from fedkad.report.demonstration import Demonstration, demonstrate, lines
 from fedkad.report.demonstration_page import demonstration_page, devices_to_show
@@ -242,8 +242,23 @@ def test_page_of_a_demonstration_has_every_line_and_needs_nothing_else(shown: De
     assert all(
         source.startswith("data:") or source.startswith("#") for source in re.findall(r'(?:src|href)="([^"]*)', html)
     )
+    warm = sum(record.phase == "warm" for record in shown.federation.history)
+    assert f"{len(shown.federation.history)} rounds ({warm} warm)" in html
+    assert "all devices start at the shared subspace, then each moves towards its own data" in html
     assert html.count("<svg") == 1 + len(devices_to_show(shown))
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_demonstration_leaves_the_participation_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def noting(fleet: Any, **settings: Any) -> Any:
+        given.update(settings)
+        return federate(fleet, **settings)
+
+    monkeypatch.setattr("fedkad.report.demonstration.federate", noting)
+    demonstrate(simulate_fleet(1, train_rows=900, test_rows=500))
+    assert "participation" not in given
 
 
 def test_pictures_are_limited_and_show_every_kind(shown: Demonstration, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def test_reads_holes_and_times_as_pandas_does(tmp_path: Path) -> None:
     same(table.values, oracle)
     same(table.times, pd.to_datetime(oracle.index, utc=True).tz_convert(None).to_numpy("datetime64[ns]"))
     assert table.period == 900.0
+    assert (table.time_column, table.utc) == ("", True)
     assert table.gap_rows == int(frame.isna().any(axis=1).sum())
 
 
@@ -273,6 +274,28 @@ def test_infinite_value(tmp_path: Path, cell: str) -> None:
 
 def test_channel_without_values(tmp_path: Path) -> None:
     refusal(write(tmp_path, "a,b\n1,\n2,NA\n"), "channel 'b'", "every value is missing")
+
+
+def test_a_silent_channel_is_read_where_that_is_allowed(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path, "a,b\n1,\n2,NA\n"), allow_silent=True)
+    assert table.silent == ("b",)
+    assert table.gap_rows == 2
+    with pytest.raises(TableError, match="infinite"):
+        read_table(write(tmp_path, "a,b\n1,\ninf,NA\n"), allow_silent=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "utc"),
+    [
+        ("t,a\n1,2\n3,4\n", "t", False),
+        ("when,a\n2024-01-01T00:00,2\n", "when", False),
+        ("when,a\n2024-01-01T00:00+02:00,2\n", "when", True),
+        ("a\n1\n", None, False),
+    ],
+)
+def test_what_was_taken_as_the_time(tmp_path: Path, text: str, column: str | None, utc: bool) -> None:
+    table = read_table(write(tmp_path, text))
+    assert (table.time_column, table.utc) == (column, utc)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "not gzip"])

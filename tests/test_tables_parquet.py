@@ -50,6 +50,9 @@ def test_reads_what_pandas_reads(tmp_path: Path) -> None:
     assert table.times.dtype == np.dtype("datetime64[ns]")
     np.testing.assert_array_equal(table.times, oracle.index.tz_convert(None).to_numpy("datetime64[ns]"))
     assert table.period == 900.0
+    assert table.utc
+    frame.tz_localize(None).to_parquet(path)
+    assert not read_table(path).utc
 
 
 def test_holes_are_filled_as_in_csv(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
 
 
 def _time(shown: Demonstration, device: str, row: int) -> str:
-    return time_text(shown.fleet.test_times(device)[row : row + 1])[0]
+    return time_text(shown.fleet.test_times(device)[row : row + 1], utc=True)[0]
 
 
 def _fault_document(fault: Fault) -> dict[str, Any]:

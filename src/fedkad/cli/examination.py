@@ -60,7 +60,7 @@ def event_document(entry: Examined, event: Event) -> dict[str, Any]:
         "end_row": end,
         "peak_row": peak,
         **{
-            name: row if times is None else time_text(times[row : row + 1])[0]
+            name: row if times is None else time_text(times[row : row + 1], utc=entry.table.utc)[0]
             for name, row in (("start", start), ("end", end), ("peak", peak))
         },
         "peak_score": event.peak_score,
@@ -83,7 +83,7 @@ def score_columns(examined: Sequence[Examined], *, offline: bool, shares: bool) 
         add("table", [entry.table.name] * len(rows))
         add("row", range(len(rows)))
         if dated:
-            add("time", [None] * len(rows) if times is None else time_text(times))
+            add("time", [None] * len(rows) if times is None else time_text(times, utc=entry.table.utc))
         add("score", found.scores[rows].tolist())
         add("threshold", found.thresholds[rows].tolist())
         add("is_anomaly", found.alarms[rows].tolist())

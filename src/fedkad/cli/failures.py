@@ -12,24 +12,33 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 
 from fedkad import FewRowsWarning
+from fedkad.cli import INTERRUPTED
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def one_sentence(command: Callable[P, T]) -> Callable[P, T]:
-    """Turn what is wrong with data and files into ``error: …`` and exit status 1; a bug keeps its traceback."""
+    """Turn what is wrong with data and files into ``error: …`` and exit status 1; a bug keeps its traceback.
+
+    An interruption from the keyboard is no failure: it is told in a word and has an exit status of its own.
+    """
 
     @wraps(command)
     def told(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             raise  # the reader of the output has left, as `head` does
         except OSError as error:
             sentence = _sentence_of(error)
         except ValueError as error:
             sentence = str(error)
+        except MemoryError:
+            sentence = "There is not enough memory for that; lower window, observables or rank, or pass less data."
         typer.echo(f"error: {' '.join(sentence.split())}", err=True)
         raise typer.Exit(1)
 
@@ -54,6 +63,11 @@ def naming(path: Path) -> Iterator[None]:
 def note(text: str) -> None:
     """One line on stderr about something that is no failure."""
     typer.echo(f"note: {text}", err=True)
+
+
+def warn(text: str) -> None:
+    """One line on stderr about something that makes a result less than it seems."""
+    typer.echo(f"warning: {text}", err=True)
 
 
 def noting_few_rows(path: Path) -> AbstractContextManager[None]:

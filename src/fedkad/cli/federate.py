@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from fedkad.cli.failures import naming, note, silent_few_rows
-from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, with_detector_options
+from fedkad.cli.options import (
+    DetectOnly,
+    MaxFill,
+    TimeColumn,
+    above_zero,
+    complete_period,
+    share,
+    with_detector_options,
+)
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.progress import shown_progress
-from fedkad.cli.recordings import load_fleet, named_series, usual_period
+from fedkad.cli.recordings import load_fleet, named_series, tell_reading, usual_period
+from fedkad.cli.targets import check_folder_target, require_model_or_none
 from fedkad.federation.history import Round
 from fedkad.federation.inprocess import Federation
 from fedkad.federation.inprocess import federate as federate_fleet
-from fedkad.report.wording import significant
+from fedkad.report.wording import counted, significant
 from fedkad.tables import write_table
 
 RECORDED = ("objective", "lagrangian", "consensus_residual", "subspace_change", "refit_perturbation")
 COSTS = ("bytes_up", "bytes_down", "seconds")
 
 MODEL_ENDING = ".safetensors"
+HISTORY = "history.csv"
 
 
 @with_detector_options
@@ -30,14 +40,18 @@ def federate(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, a device.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
     detector: dict[str, Any],
-    rounds: Annotated[int | None, typer.Option(help="Exchanges with the server.", show_default="8")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Exchanges with the server.", show_default="8")] = None,
     participation: Annotated[
-        float | None, typer.Option(help="Share of the fleet that takes part in a round.", show_default="a quarter")
+        float | None,
+        typer.Option(callback=share, help="Share of the fleet that takes part in a round.", show_default="a quarter"),
     ] = None,
-    penalty: Annotated[float, typer.Option(help="Weight of the consensus against the local loss.")] = 1.0,
-    local_steps: Annotated[int, typer.Option(help="Gradient steps of a device in one round.")] = 5,
+    penalty: Annotated[
+        float, typer.Option(callback=above_zero, help="Weight of the consensus against the local loss.")
+    ] = 1.0,
+    local_steps: Annotated[int, typer.Option(min=1, help="Gradient steps of a device in one round.")] = 5,
     step_size: Annotated[
-        float | None, typer.Option(help="Size of a gradient step.", show_default="from the local curvature")
+        float | None,
+        typer.Option(callback=above_zero, help="Size of a gradient step.", show_default="from the local curvature"),
     ] = None,
     start: Annotated[
         Literal["warm", "common", "random"] | None,
@@ -59,8 +73,13 @@ def federate(
     as_json: AsJson = False,
 ) -> None:
     """Train a detector for every device of a folder on a subspace that they find together."""
+    check_folder_target(output, folder)
     fleet = load_fleet(folder, time, max_fill)
-    detector.setdefault("sample_period", usual_period(fleet.values()))
+    _check_participation(participation, len(fleet))
+    _keep_other_files(output, fleet)
+    period = usual_period(fleet.values())
+    complete_period(detector, period)
+    tell_reading(fleet.values(), period)
     with naming(folder), silent_few_rows(), shown_progress() as progress:
         federation = federate_fleet(
             {name: named_series(device) for name, device in fleet.items()},
@@ -86,7 +105,25 @@ def federate(
         print_line()
         rows = [(name, significant(d.threshold_), str(models[name])) for name, d in federation.detectors.items()]
         print_table(("Device", "Threshold", "Model"), rows, numbers=[1])
-        print_line(f"\nRounds are recorded in {output / 'history.csv'}.")
+        print_line(f"\nRounds are recorded in {output / HISTORY}.")
+
+
+def _check_participation(participation: float | None, devices: int) -> None:
+    if participation is not None and participation * devices < 1.0 - 1e-9:
+        raise typer.BadParameter(
+            f"{participation:g} of {counted(devices, 'device')} is less than one device a round; "
+            f"give {1.0 / devices:.2g} or more, or leave it out.",
+            param_hint="'--participation'",
+        )
+
+
+def _keep_other_files(output: Path, names: Iterable[str]) -> None:
+    """Refuse to replace files in the output folder that an earlier run did not write."""
+    for name in names:
+        require_model_or_none(output / f"{name}{MODEL_ENDING}")
+    history = output / HISTORY
+    if history.exists() and not history.read_bytes().startswith(b"round,phase,participants"):
+        raise ValueError(f"{history}: the file exists and is no record of rounds; choose another folder.")
 
 
 def save_models(federation: Federation, folder: Path, *, statistics: bool) -> dict[str, Path]:
@@ -95,7 +132,7 @@ def save_models(federation: Federation, folder: Path, *, statistics: bool) -> di
     models = {name: folder / f"{name}{MODEL_ENDING}" for name in federation.detectors}
     for name, path in models.items():
         federation.detectors[name].save(path, statistics=statistics)
-    write_table(folder / "history.csv", history_columns(federation.history))
+    write_table(folder / HISTORY, history_columns(federation.history))
     stale = sorted(path.name for path in folder.glob(f"*{MODEL_ENDING}") if path not in models.values())
     if stale:
         note(f"{folder}: {', '.join(stale)} of an earlier run is not of this fleet; remove it before detection.")
@@ -160,5 +197,5 @@ def _document(federation: Federation, models: dict[str, Path], output: Path) -> 
         },
         "rounds": [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)],
         "delivery_bytes": federation.delivery_bytes,
-        "history": str(output / "history.csv"),
+        "history": str(output / HISTORY),
     }

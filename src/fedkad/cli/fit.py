@@ -9,10 +9,11 @@ import typer
 
 from fedkad import KoopmanDetector
 from fedkad.cli.failures import naming, noting_few_rows
-from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, with_detector_options
+from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, complete_period, with_detector_options
 from fedkad.cli.output import AsJson, print_facts, print_json
-from fedkad.cli.recordings import load_device, named_series, rows_in, usual_period
-from fedkad.report.wording import significant
+from fedkad.cli.recordings import load_device, named_series, rows_in, tell_reading, usual_period
+from fedkad.cli.targets import check_model_target
+from fedkad.report.wording import counted, significant
 
 
 @with_detector_options
@@ -26,8 +27,11 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a detector to the normal data of one device and write it to a model file."""
+    check_model_target(output, data)
     device = load_device(data, time, max_fill)
-    detector.setdefault("sample_period", usual_period([device]))
+    period = usual_period([device])
+    complete_period(detector, period)
+    tell_reading([device], period)
     with naming(data), noting_few_rows(data):
         fitted = KoopmanDetector(**detector).fit(named_series(device))
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +40,9 @@ def fit(
         "model": str(output),
         "bytes": output.stat().st_size,
         "device": device.name,
+        "tables": len(device.tables),
+        "time": device.tables[0].time_column,
+        "sample_period": detector["sample_period"],
         "rows": rows_in(device),
         "channels": list(device.channels),
         "filled_cells": device.filled,
@@ -49,7 +56,7 @@ def fit(
     print_facts(
         {
             "model": f"{output} ({output.stat().st_size / 1000:.0f} KB)",
-            "data": f"{rows_in(device)} rows of {len(device.channels)} channels",
+            "data": f"{counted(rows_in(device), 'row')} of {counted(len(device.channels), 'channel')}",
             "threshold": significant(fitted.threshold_),
         }
     )

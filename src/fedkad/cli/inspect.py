@@ -18,6 +18,8 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show the parameters, channels, sizes and threshold of a model file."""
+    if model.is_dir():
+        raise ValueError(f"{model}: this is a folder; name one of the model files in it.")
     detector = KoopmanDetector.load(model)
     described = describe(detector, model)
     if as_json:
@@ -46,20 +48,20 @@ def describe(detector: KoopmanDetector, path: Path) -> dict[str, Any]:
         "threshold_set_by": threshold_origin(detector),
         "lifting_digest": detector.lifting_.digest,
         "can_learn": detector.statistics_ is not None,
-        "parameters": detector.get_params(),
+        "parameters": detector.parameters_.get_params(),
     }
 
 
 def threshold_origin(detector: KoopmanDetector) -> str:
     """In words, how the threshold came about."""
-    count, method = len(detector.normal_scores_), detector.threshold
-    if not isinstance(method, str):
+    count, method, risk = len(detector.normal_scores_), detector.parameters_.threshold, detector.parameters_.risk
+    if detector.by_hand_ or not isinstance(method, str):
         return "by hand"
     if detector.few_rows_:
         return f"quantile of {count} cross-fitted scores (few rows)"
     return {
-        "pot": f"tail fitted to {count} held-out scores, risk {detector.risk:g}",
-        "spot": f"tail fitted to {count} held-out scores, risk {detector.risk:g}, adapting to the stream",
-        "dspot": f"tail fitted to {count} held-out scores, risk {detector.risk:g}, following a drift",
-        "quantile": f"quantile of {count} held-out scores, risk {detector.risk:g}",
+        "pot": f"tail fitted to {count} held-out scores, risk {risk:g}",
+        "spot": f"tail fitted to {count} held-out scores, risk {risk:g}, adapting to the stream",
+        "dspot": f"tail fitted to {count} held-out scores, risk {risk:g}, following a drift",
+        "quantile": f"quantile of {count} held-out scores, risk {risk:g}",
     }.get(method, f"tail fitted to {count} held-out scores, false alarms allowed: {method}")

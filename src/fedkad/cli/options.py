@@ -7,6 +7,8 @@ defaults live in `KoopmanDetector`, and a preset of the federation can have its 
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from fedkad import KoopmanDetector
+from fedkad.detect.threshold import METHODS, SECONDS, parse_budget
 
 T = TypeVar("T")
 
@@ -39,11 +42,38 @@ MaxFill = Annotated[
 PANEL = "Detector"
 
 
+BETWEEN = "must lie between 0 and 1, both excluded"
+BOUNDS = {"validation": BETWEEN, "risk": BETWEEN}
+"""What an option must be, where the words of the detector can be made plainer."""
+
+
 def _threshold(text: str) -> str | float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
+        if text not in METHODS and parse_budget(text) is None:
+            raise typer.BadParameter(
+                f"{text} is none of {', '.join(METHODS)}, no number above 0, and no budget such as 1/week "
+                f"(a number per {', '.join(SECONDS)})."
+            ) from None
         return text
+    if not 0.0 < number < math.inf:
+        raise typer.BadParameter(f"{text} must be above 0 and finite.")
+    return number
+
+
+def above_zero(value: float | None) -> float | None:
+    """Callback of an option that takes a finite number above 0."""
+    if value is not None and not 0.0 < value < math.inf:
+        raise typer.BadParameter(f"{value:g} must be above 0 and finite.")
+    return value
+
+
+def share(value: float | None) -> float | None:
+    """Callback of an option that takes a share: above 0, at most 1."""
+    if value is not None and not 0.0 < value <= 1.0:
+        raise typer.BadParameter(f"{value:g} must be above 0 and at most 1.")
+    return value
 
 
 DETECTOR_OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -81,13 +111,39 @@ def with_detector_options(command: Callable[..., T]) -> Callable[..., T]:
     @wraps(command)
     def extended(**given: Any) -> T:
         detector = {name: given.pop(name) for name in DETECTOR_OPTIONS}
-        return command(**given, detector={name: value for name, value in detector.items() if value is not None})
+        used = {name: value for name, value in detector.items() if value is not None}
+        _check_detector_options(used)
+        return command(**given, detector=used)
 
     kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name != "detector"]
     parameters = [*kept, *added]
     vars(extended)["__signature__"] = inspect.Signature(parameters)
     extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return extended
+
+
+def complete_period(detector: dict[str, Any], period: float | None) -> None:
+    """Let the times of the data give the sample period unless an option did; a budget of alarms needs one."""
+    detector.setdefault("sample_period", period)
+    threshold = detector.get("threshold")
+    if detector["sample_period"] is None and isinstance(threshold, str) and parse_budget(threshold) is not None:
+        raise typer.BadParameter(
+            f"--threshold {threshold} needs --sample-period SECONDS, or --time COLUMN where the data has times."
+        )
+
+
+def _check_detector_options(used: dict[str, Any]) -> None:
+    """Refuse values that make no sense, before any work and in the words of the command line."""
+    try:
+        # A budget needs a period, which may come from the data: whether it does is asked later.
+        KoopmanDetector(**{"sample_period": 1.0, **used}).check_parameters()
+    except ValueError as error:
+        found = re.match(r"(\w+)=\S+ (must be .*)", str(error))
+        if found is None or found[1] not in used:
+            raise typer.BadParameter(str(error)) from None
+        name, bounds = found[1], BOUNDS.get(found[1], found[2].rstrip("."))
+        option = f"'--{name.replace('_', '-')}'"
+        raise typer.BadParameter(f"{used[name]} {bounds}.", param_hint=option) from None
 
 
 def _option(name: str) -> inspect.Parameter:

@@ -21,8 +21,6 @@ Outcome = Literal["found", "false alarm", "missed", "quiet"]
 
 DISCLAIMER = "Simulated data, no evidence of detection quality."
 
-PARTICIPATION = 0.25
-
 
 @dataclass(frozen=True, eq=False)
 class Demonstration:
@@ -60,7 +58,6 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
     report = progress or (lambda what, done, of: None)
     federation = federate(
         {device: Series(series, CHANNELS) for device, series in fleet.train.items()},
-        participation=max(PARTICIPATION, 1.0 / len(fleet.train)),
         sample_period=fleet.period,
         seed=seed,
         progress=report,

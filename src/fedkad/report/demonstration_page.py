@@ -10,6 +10,7 @@ from fedkad.report.demonstration import DISCLAIMER, Demonstration, Line, lines
 from fedkad.report.demonstration_table import HEADER, kilobytes_each, line_cells, verdict
 from fedkad.report.page import Fact, Grid, Page, Picture, Row, Section, Tone
 from fedkad.report.pictures import Span, as_svg, convergence_figure, device_figure
+from fedkad.report.wording import counted
 from fedkad.simulate import FAULTS
 
 MOST_DEVICES = 6
@@ -68,7 +69,7 @@ def _facts(shown: Demonstration) -> tuple[Fact, ...]:
         Fact("devices", str(len(shown.comparisons))),
         Fact("faults found", f"{counts.found} of {counts.faults}"),
         Fact("false alarms per device-day", "–" if rate is None else f"{rate:.2f}"),
-        Fact("rounds", f"{len(history)}, {warm} of them warm"),
+        Fact("learnt in", f"{counted(len(history), 'round')} ({warm} warm)"),
         Fact("sent per device", f"{kilobytes_each(shown, 'up')} KB"),
         Fact("received per device", f"{kilobytes_each(shown, 'down')} KB"),
         Fact("learning and detecting", f"{shown.seconds:.1f} s", timing=True),
@@ -91,7 +92,9 @@ def _convergence_section(shown: Demonstration) -> Section:
     caption = (
         "After every round. In a warm round devices that were not asked before send the directions they predict "
         "along; from then on subspaces are averaged. Left: the part of the energy that is not predicted, and the same "
-        "with the terms that hold the devices together. Right: how far the devices' subspaces P lie from the shared Z."
+        "with the terms that hold the devices together. Right: how far the devices' subspaces P lie from the shared Z. "
+        "It rises after the warm rounds, by little: all devices start at the shared subspace, then each moves towards "
+        "its own data, and the duals hold them together."
     )
     picture = Picture(as_svg(convergence_figure(shown.federation.history), "convergence"), caption)
     return Section("How the fleet came to agree", pictures=(picture,))

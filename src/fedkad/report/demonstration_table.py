@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedkad.report.demonstration import Demonstration, Line
-from fedkad.report.wording import moment, significant, top_channels
+from fedkad.report.wording import counted, moment, significant, top_channels
 from fedkad.simulate import Fault
 
-HEADER = ("Device", "Start", "End", "Peak", "Threshold", "Top channels", "Injected fault")
+HEADER = ("Device", "Start (UTC)", "End (UTC)", "Peak", "Threshold", "Top channels", "Injected fault")
 
 
 def fault_text(fault: Fault) -> str:
@@ -43,10 +43,9 @@ def summary(shown: Demonstration) -> str:
     """The counts of a run in one line."""
     counts, history = shown.tally, shown.federation.history
     rate = counts.false_alarms_a_day
-    alarms = "1 false alarm" if counts.false_alarms == 1 else f"{counts.false_alarms} false alarms"
     return (
-        f"{counts.found} of {counts.faults} faults found, {alarms} "
-        f"({'–' if rate is None else f'{rate:.2f}'} per device-day), {len(history)} rounds, "
+        f"{counts.found} of {counted(counts.faults, 'fault')} found, {counted(counts.false_alarms, 'false alarm')} "
+        f"({'–' if rate is None else f'{rate:.2f}'} per device-day), {counted(len(history), 'round')}, "
         f"{kilobytes_each(shown, 'up')} KB sent and {kilobytes_each(shown, 'down')} KB received per device."
     )
 

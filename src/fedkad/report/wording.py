@@ -14,6 +14,15 @@ LEAST_SHARE = 0.05
 """A channel with a smaller share of the score is not worth naming after the first."""
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number and its noun.
+
+    >>> counted(1, "row"), counted(2, "row"), counted(3, "gap in time", "gaps in time")
+    ('1 row', '2 rows', '3 gaps in time')
+    """
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def moment(times: Times | None, row: int) -> str:
     """A row's time where the data has times, without seconds on the full minute, and its number otherwise.
 
@@ -38,4 +47,6 @@ def significant(value: float) -> str:
     >>> significant(8.46684), significant(1234.5), significant(0.00123)
     ('8.47', '1234', '0.00123')
     """
+    if not np.isfinite(value):
+        return str(float(value))
     return np.format_float_positional(float(f"{value:.3g}") if abs(value) < 1000.0 else round(value), trim="-")

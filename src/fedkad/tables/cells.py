@@ -48,6 +48,17 @@ def is_iso_time(cell: str) -> bool:
     return True
 
 
+def names_zone(cell: str) -> bool:
+    """Tell whether a cell is an ISO-8601 time with a zone.
+
+    Examples
+    --------
+    >>> [names_zone(cell) for cell in ("2024-05-01T12:00:00Z", "2024-05-01T12:00+02:00", "2024-05-01T12:00", "7")]
+    [True, True, False, False]
+    """
+    return is_iso_time(cell) and datetime.fromisoformat(cell.strip()).tzinfo is not None
+
+
 def shown(cell: str) -> str:
     """Return a cell as an error quotes it: one line, at most 40 characters.
 

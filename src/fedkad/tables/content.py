@@ -12,12 +12,14 @@ from fedkad.tables.times import Times
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """The channels, values and times of one file as they stand in it."""
+    """The channels, values and times of one file as they stand in it; `utc` where its times name a zone."""
 
     source: Source
     channels: tuple[str, ...]
     values: NDArray[np.float64]
     times: Times | None
+    time_column: str | None = None
+    utc: bool = False
 
 
 def channels_beside(time_at: int | None, names: Sequence[str], source: Source) -> tuple[str, ...]:
@@ -49,8 +51,8 @@ def no_rows(source: Source) -> TableError:
     return source.error("there are no rows below the names of the channels", "add at least one row of values")
 
 
-def checked(content: Content) -> Content:
-    """Return the content unchanged once its values are finite and no channel is missing as a whole."""
+def checked(content: Content, *, allow_silent: bool = False) -> Content:
+    """Return the content unchanged once its values are finite and, unless allowed, no channel is missing as a whole."""
     source, channels, values = content.source, content.channels, content.values
     infinite = np.isinf(values)
     if infinite.any():
@@ -58,7 +60,7 @@ def checked(content: Content) -> Content:
         remedy = "correct it or leave the cell empty where the value is missing"
         raise source.error("the value is infinite", remedy, row=int(row), where=channel_called(channels[at]))
     empty = np.isnan(values).all(axis=0)
-    if empty.any():
+    if empty.any() and not allow_silent:
         where = channel_called(channels[int(np.argmax(empty))])
         raise source.error("every value is missing", "remove the channel from every file", where=where)
     return content

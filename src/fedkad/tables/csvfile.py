@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.cells import is_iso_time, is_missing, is_number, shown
+from fedkad.tables.cells import is_iso_time, is_missing, is_number, names_zone, shown
 from fedkad.tables.content import Content, channels_beside, no_rows
 from fedkad.tables.errors import Source, TableError, channel_called, reason_in
 from fedkad.tables.times import time_column, times_from_text
@@ -42,13 +42,14 @@ def read_csv(path: Path, time: str | None) -> Content:
     names, rows = _names_and_rows(text, delimiter, source)
     time_at = time_column(names, time, rows[0][0], source)
     channels = channels_beside(time_at, names, source)
-    times = None
+    times, time_name, utc = None, None, False
     if time_at is not None:
-        times = times_from_text([row[time_at] for row in rows], names[time_at], source)
+        time_name, utc = names[time_at], names_zone(rows[0][time_at])
+        times = times_from_text([row[time_at] for row in rows], time_name, source)
         rows = [row[:time_at] + row[time_at + 1 :] for row in rows]
     # Python reads 1_000 as a number, so underscores beyond those of the header need a closer look.
     underscores = text.count("_") > sum(name.count("_") for name in names)
-    return Content(source, channels, _numbers(rows, channels, source, underscores), times)
+    return Content(source, channels, _numbers(rows, channels, source, underscores), times, time_name, utc)
 
 
 def _text_in(path: Path) -> str:

@@ -17,7 +17,7 @@ NOTES = frozenset({".txt", ".md", ".json"})
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """One device and its tables, which all have the same channels in the same order.
+    """One device and its tables, which all have the same channels in the same order; `path` is where they lie.
 
     Examples
     --------
@@ -30,6 +30,7 @@ class Device:
     name: str
     channels: tuple[str, ...]
     tables: tuple[Table, ...]
+    path: Path | None = None
 
     @property
     def filled(self) -> int:
@@ -46,12 +47,14 @@ class Device:
         return [table.with_gaps()[0] for table in self.tables]
 
 
-def read_device(path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3) -> Device:
+def read_device(
+    path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
+) -> Device:
     r"""Read one device: a file, or a folder whose files, sorted by name, are separate stretches.
 
     In a folder everything hidden, files whose name begins with README, and ``.txt``, ``.md`` and ``.json``
     files are ignored; any other file that is not a table is an error, so that no data is left out unnoticed.
-    `time` and `max_fill` are those of :func:`read_table`.
+    `time`, `max_fill` and `allow_silent` are those of :func:`read_table`.
 
     Examples
     --------
@@ -65,21 +68,25 @@ def read_device(path: str | os.PathLike[str], *, time: str | None = None, max_fi
     """
     path = Path(path)
     if not os.path.isdir(path):
-        table = read_table(path, time=time, max_fill=max_fill)
-        return Device(table.name, table.channels, (table,))
+        table = read_table(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
+        return Device(table.name, table.channels, (table,), path)
     files = _tables_in(path)
     folders = [file for file in files if os.path.isdir(file)]
     if folders:
         raise Source(folders[0]).error("a device's folder has a folder inside", "move its files one level up")
+    tables = tuple(read_table(file, time=time, max_fill=max_fill, allow_silent=allow_silent) for file in files)
+    _require_alike(files, tables)
     # abspath, because the folder may be given as "." or "..".
-    return _device(os.path.basename(os.path.abspath(path)), files, time, max_fill)
+    return Device(os.path.basename(os.path.abspath(path)), tables[0].channels, tables, path)
 
 
-def read_fleet(folder: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3) -> dict[str, Device]:
+def read_fleet(
+    folder: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
+) -> dict[str, Device]:
     r"""Read a fleet: each table file or subfolder of `folder` is one device, by name and sorted by name.
 
     What a folder may hold is said at :func:`read_device`. All devices must have the same channels in the same
-    order. `time` and `max_fill` are those of :func:`read_table`.
+    order. `time`, `max_fill` and `allow_silent` are those of :func:`read_table`.
 
     Examples
     --------
@@ -97,7 +104,7 @@ def read_fleet(folder: str | os.PathLike[str], *, time: str | None = None, max_f
         raise Source(folder).error(what, "give the folder that holds one table or subfolder for each device")
     found: dict[str, tuple[Path, Device]] = {}
     for path in _tables_in(folder):
-        device = read_device(path, time=time, max_fill=max_fill)
+        device = read_device(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
         if device.name in found:
             what = f"the device {device.name!r} is also in {found[device.name][0]}"
             raise Source(path).error(what, "rename or remove one of them")
@@ -109,12 +116,9 @@ def read_fleet(folder: str | os.PathLike[str], *, time: str | None = None, max_f
     return {name: found[name][1] for name in sorted(found)}
 
 
-def _device(name: str, files: Sequence[Path], time: str | None, max_fill: int) -> Device:
-    tables = tuple(read_table(file, time=time, max_fill=max_fill) for file in files)
-    first = tables[0].channels
+def _require_alike(files: Sequence[Path], tables: Sequence[Table]) -> None:
     for file, table in zip(files[1:], tables[1:], strict=True):
-        _require_same_channels(file, table.channels, first, f"the channels are not those of {files[0]}")
-    return Device(name, first, tables)
+        _require_same_channels(file, table.channels, tables[0].channels, f"the channels are not those of {files[0]}")
 
 
 def _tables_in(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.tables.cells import names_zone
 from fedkad.tables.content import Content, channels_beside, no_rows
 from fedkad.tables.errors import Source, channel_called, reason_in
 from fedkad.tables.times import Times, increasing, time_column, times_from_text
@@ -29,10 +30,13 @@ def read_parquet(path: Path, time: str | None) -> Content:
         raise no_rows(source)
     time_at = _time_column(columns, names, time, source)
     channels = channels_beside(time_at, names, source)
-    times = None if time_at is None else _times(columns.column(time_at), names[time_at], source)
+    times, time_name, utc = None, None, False
+    if time_at is not None:
+        time_name, utc = names[time_at], _is_zoned(columns.column(time_at))
+        times = _times(columns.column(time_at), time_name, source)
     at_channels = (at for at in range(len(names)) if at != time_at)
     values = [_numbers(columns.column(at), names[at], source) for at in at_channels]
-    return Content(source, channels, np.column_stack(values), times)
+    return Content(source, channels, np.column_stack(values), times, time_name, utc)
 
 
 def _columns_in(source: Source) -> Arrow:
@@ -98,6 +102,14 @@ def _is_timestamp(kind: Arrow) -> bool:
     import pyarrow as arrow
 
     return bool(arrow.types.is_timestamp(kind) or arrow.types.is_date(kind))
+
+
+def _is_zoned(column: Arrow) -> bool:
+    import pyarrow as arrow
+
+    if arrow.types.is_timestamp(column.type):
+        return column.type.tz is not None
+    return _is_text(column.type) and names_zone(column[0].as_py() or "")
 
 
 def _is_text(kind: Arrow) -> bool:

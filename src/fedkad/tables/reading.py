@@ -19,7 +19,9 @@ READERS: dict[str, Callable[[Path, str | None], Content]] = {
 }
 
 
-def read_table(path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3) -> Table:
+def read_table(
+    path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
+) -> Table:
     r"""Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file.
 
     Parameters
@@ -32,6 +34,8 @@ def read_table(path: str | os.PathLike[str], *, time: str | None = None, max_fil
         strictly increase.
     max_fill
         The longest hole, in rows, over which a channel's last value is carried; 0 leaves every hole.
+    allow_silent
+        Whether a channel may be missing throughout, as that of a dead sensor is; in training data it may not.
 
     Returns
     -------
@@ -70,9 +74,17 @@ def read_table(path: str | os.PathLike[str], *, time: str | None = None, max_fil
     if ending is None:
         endings = ", ".join(READERS)
         raise Source(path).error("files with this ending are not tables", f"give a file that ends in {endings}")
-    content = checked(READERS[ending](path, time))
+    content = checked(READERS[ending](path, time), allow_silent=allow_silent)
     values, filled = fill_forward(content.values, gap_starts(content.times), max_fill)
-    return Table(path.name[: -len(ending)], content.channels, values, content.times, filled)
+    return Table(
+        path.name[: -len(ending)],
+        content.channels,
+        values,
+        content.times,
+        filled,
+        time_column=content.time_column,
+        utc=content.utc,
+    )
 
 
 def table_ending(path: Path) -> str | None:

@@ -24,6 +24,10 @@ class Table:
         ``datetime64[ns]`` (UTC where the file names a zone), or ``float64`` in the unit of the file, or None.
     filled
         The number of cells that were missing in the file and hold the channel's previous value here.
+    time_column
+        The name of the column that `times` come from, None without times.
+    utc
+        Whether the file names a zone, so that `times` are UTC.
 
     Examples
     --------
@@ -41,6 +45,8 @@ class Table:
     values: NDArray[np.float64]
     times: Times | None = None
     filled: int = 0
+    time_column: str | None = None
+    utc: bool = False
 
     @property
     def period(self) -> float | None:
@@ -54,6 +60,11 @@ class Table:
     def gap_rows(self) -> int:
         """The number of rows with a missing value: each breaks the detector's window."""
         return int(np.isnan(self.values).any(axis=1).sum())
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The channels without any value."""
+        return tuple(name for at, name in enumerate(self.channels) if np.isnan(self.values[:, at]).all())
 
     def with_gaps(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Return the series a detector should see, and for each of its entries the row of the table.

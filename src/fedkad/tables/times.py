@@ -19,6 +19,7 @@ TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "ts", "t"})
 GAP_FACTOR = 1.5
 # The years that fit whole into 64-bit nanoseconds around 1970.
 YEARS = range(1678, 2262)
+EPOCH_2000, EPOCH_2100 = 946_684_800, 4_102_444_800
 
 
 def time_column(names: Sequence[str], time: str | None, first_cell: str, source: Source) -> int | None:
@@ -101,23 +102,46 @@ def period_of(times: Times | None) -> float | None:
     return float(np.median(_steps(times))) / _ticks_per_second(times)
 
 
-def time_text(times: Times) -> list[str]:
+def looks_like_epoch(values: NDArray[np.float64]) -> bool:
+    """Tell whether numbers strictly increase and, by the rule of :func:`period_of`, are times from 2000 to 2100.
+
+    Examples
+    --------
+    >>> looks_like_epoch(np.array([1_700_000_000_000.0, 1_700_000_060_000.0])), looks_like_epoch(np.arange(9.0))
+    (True, False)
+    """
+    if len(values) < 2 or not np.isfinite(values).all() or not (_steps(values) > 0).all():
+        return False
+    seconds = values / _ticks_per_second(values)
+    return bool(seconds[0] >= EPOCH_2000 and seconds[-1] < EPOCH_2100)
+
+
+def time_text(times: Times, *, utc: bool = False) -> list[str]:
     """Return each time as text: ISO-8601 in the coarsest unit that is exact for all, or the plain number.
+
+    Dates and times that are `utc` end in Z.
 
     Examples
     --------
     >>> time_text(np.array(["2024-05-01T12:00:00.500"], dtype="datetime64[ns]"))
     ['2024-05-01T12:00:00.500']
+    >>> time_text(np.array(["2024-05-01T12:00:00"], dtype="datetime64[ns]"), utc=True)
+    ['2024-05-01T12:00:00Z']
     >>> time_text(np.array([1_700_000_000_000.0]))
     ['1700000000000']
     """
     if times.dtype.kind != "M":
         return [np.format_float_positional(time, trim="-") for time in times]
+    zone = "Z" if utc else ""
+    return [f"{time}{zone}" for time in _coarsened(times)]
+
+
+def _coarsened(times: Times) -> Times:
     for unit in ("s", "ms", "us"):
         coarse = times.astype(f"datetime64[{unit}]")
         if ((coarse == times) | np.isnat(times)).all():
-            return list(map(str, coarse))
-    return list(map(str, times))
+            return coarse
+    return times
 
 
 def _numbers(cells: Sequence[str], column: str, source: Source) -> Times:

@@ -42,14 +42,19 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Column]) -> 
     1,0.25,1
     """
     path = Path(path)
-    if path.suffix.lower() != ".csv":
-        raise Source(path).error("tables are written as CSV", "choose a name that ends in .csv")
+    require_csv_name(path)
     cells = _cells_of(columns, Source(path))
     try:
         write_atomically(path, _as_csv(columns, cells).encode())
     except OSError as error:
         what = f"the file cannot be written ({error.strerror or reason_in(error)})"
         raise Source(path).error(what, "check the folder, its permissions and its free space") from error
+
+
+def require_csv_name(path: Path) -> None:
+    """Refuse the name of a file that is not written as CSV; a caller with much to do first may ask early."""
+    if path.suffix.lower() != ".csv":
+        raise Source(path).error("tables are written as CSV", "choose a name that ends in .csv")
 
 
 def _as_csv(names: Mapping[str, Column], cells: Sequence[Sequence[str]]) -> str:

@@ -1,0 +1,407 @@
+"""What the commands say to somebody who has not read the manual: refusals, warnings and notes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedkad import KoopmanDetector
+from fedkad.report.wording import significant
+from tests.test_cli import SMALL, Done, fails
+
+NAMES = ("flow", "heat")
+MINUTES = 60.0
+
+
+def waves(rows: int = 900, seed: int = 0) -> NDArray[np.float64]:
+    noise = np.random.default_rng(seed).normal(size=(rows, 2))
+    return np.sin(np.arange(rows)[:, None] / [[7.0, 11.0]]) + 0.05 * noise
+
+
+def write(
+    path: Path,
+    values: NDArray[np.float64],
+    times: Sequence[object] | None = None,
+    name: str = "time",
+    names: Sequence[str] = NAMES,
+) -> Path:
+    """A CSV file; NaN is an empty cell."""
+    lines = [",".join(names if times is None else (name, *names))]
+    for k, row in enumerate(values.tolist()):
+        cells = ["" if cell != cell else repr(cell) for cell in row]
+        lines.append(",".join(cells if times is None else [str(times[k]), *cells]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def seconds(rows: int, step: float = MINUTES) -> list[float]:
+    return [step * k for k in range(rows)]
+
+
+def moments(rows: int, zone: str) -> list[str]:
+    stamps = np.datetime64("2025-03-01T00:00:00") + np.arange(rows) * np.timedelta64(60, "s")
+    return [f"{stamp}{zone}" for stamp in stamps]
+
+
+def usage(*arguments: object) -> str:
+    """What a command says about wrong usage, without the frame around it."""
+    done = Done(*arguments)
+    assert done.status == 2, done.out + done.err
+    assert done.out == ""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", done.err).split())
+
+
+def lines(text: str, prefix: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(prefix)]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("data") / "train.csv", waves(), seconds(900))
+
+
+@pytest.fixture(scope="module")
+def model(train: Path) -> Path:
+    path = train.parent.parent / "m.safetensors"
+    assert Done("fit", train, "-o", path, *SMALL).status == 0
+    return path
+
+
+# -- outputs --------------------------------------------------------------------------------------------------
+
+
+def test_fit_never_replaces_anything_but_a_model(train: Path, model: Path, tmp_path: Path) -> None:
+    before = train.read_bytes()
+    link = tmp_path / "link"
+    link.symlink_to(train)
+    for output in (train, link):
+        assert "this is the input" in fails("fit", train, "-o", output, *SMALL)
+    assert train.read_bytes() == before
+    notes = tmp_path / "notes"
+    notes.write_text("mine")
+    assert f"{notes}: the file exists and is not a FedKAD model" in fails("fit", train, "-o", notes, *SMALL)
+    assert notes.read_text() == "mine"
+    for name in ("new.csv", "new.csv.gz", "NEW.parquet"):
+        assert name in fails("fit", train, "-o", tmp_path / name, *SMALL)
+    assert "data folder" in fails("fit", train.parent, "-o", train.parent / "m.safetensors", *SMALL)
+    again = tmp_path / "again.safetensors"
+    again.write_bytes(model.read_bytes())
+    assert Done("fit", train, "-o", again, *SMALL).status == 0
+
+
+def test_outputs_are_refused_before_the_work(
+    train: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwanted(*_: object, **__: object) -> None:
+        raise AssertionError("the data was read")
+
+    for where in ("fit.load_device", "federate.load_fleet", "detect.load_device"):
+        monkeypatch.setattr(f"fedkad.cli.{where}", unwanted)
+    file = tmp_path / "file"
+    file.write_text("")
+    assert str(file) in fails("fit", train, "-o", file / "new" / "m", *SMALL)
+    assert str(file) in fails("federate", train.parent, "-o", file / "models", *SMALL)
+    assert str(file) in fails("federate", train.parent, "-o", file, *SMALL)
+    assert str(file) in fails("detect", model, train, "--scores", file / "scores.csv")
+    assert "scores.txt" in fails("detect", model, train, "--scores", tmp_path / "scores.txt")
+
+
+def test_scores_and_models_stay_out_of_the_data(train: Path, model: Path) -> None:
+    before = train.read_bytes()
+    assert "this is the input" in fails("detect", model, train, "--scores", train)
+    assert "data folder" in fails("detect", model, train.parent, "--scores", train.parent / "train.csv")
+    assert train.read_bytes() == before
+    assert "this is the input" in fails("federate", train.parent, "-o", train.parent, *SMALL)
+    assert "data folder" in fails("federate", train.parent, "-o", train.parent / "models", *SMALL)
+
+
+def test_federate_keeps_files_that_it_did_not_write(train: Path, tmp_path: Path) -> None:
+    for name in ("history.csv", "train.safetensors"):
+        output = tmp_path / name
+        output.mkdir()
+        (output / name).write_text("mine")
+        assert str(output / name) in fails("federate", train.parent, "-o", output, *SMALL)
+        assert (output / name).read_text() == "mine"
+
+
+# -- what could be judged -------------------------------------------------------------------------------------
+
+
+def test_data_without_a_full_window_is_a_failure(model: Path, tmp_path: Path) -> None:
+    short = write(tmp_path / "short.csv", waves(10), seconds(10))
+    sentence = fails("detect", model, short)
+    assert f"{short}: no row could be scored: a window needs 11 consecutive complete rows" in sentence
+    assert "the longest run has 10;" in sentence
+    holed = waves(60)
+    holed[8::9, 0] = np.nan
+    sentence = fails("detect", model, write(tmp_path / "holed.csv", holed, seconds(60)), "--max-fill", "0")
+    assert "the longest run has 8 (6 gap rows)" in sentence
+    # One row more is enough.
+    assert Done("detect", model, write(tmp_path / "enough.csv", waves(11), seconds(11))).status == 0
+
+
+def test_few_scores_are_a_warning(model: Path, tmp_path: Path) -> None:
+    values, times = waves(120), np.array(seconds(120))
+    for start in range(15, 120, 15):
+        times[start:] += 600.0
+    data = write(tmp_path / "gapped.csv", values, times.tolist())
+    done = Done("detect", model, data)
+    assert done.status == 0
+    [line] = lines(done.err, "warning: ")
+    assert f"{data}: only 40 of 120 rows could be scored (7 gaps in time)" in line
+    assert lines(Done("detect", model, write(tmp_path / "whole.csv", values, seconds(120))).err, "warning: ") == []
+
+
+def test_another_rate_is_a_warning(model: Path, tmp_path: Path) -> None:
+    done = Done("detect", model, write(tmp_path / "fast.csv", waves(100), seconds(100, 10.0)))
+    [line] = lines(done.err, "warning: ")
+    assert "every 10 s" in line
+    assert "every 60 s" in line
+    for step in (45.0, 80.0):
+        done = Done("detect", model, write(tmp_path / "near.csv", waves(100), seconds(100, step)))
+        assert lines(done.err, "warning: ") == []
+
+
+def test_a_silent_sensor(model: Path, tmp_path: Path) -> None:
+    values = waves(100)
+    values[:, 1] = np.nan
+    data = write(tmp_path / "silent.csv", values, seconds(100))
+    sentence = fails("detect", model, data)
+    assert f"{data}: channel 'heat' has no value in this file: the sensor is silent" in sentence
+    assert "remove the channel" not in sentence
+    assert "remove the channel" in fails("fit", data, "-o", tmp_path / "m", *SMALL)
+
+
+def test_a_fleet_goes_on_without_a_device_that_cannot_be_judged(model: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("good", "silent", "short"):
+        (models / f"{name}.safetensors").write_bytes(model.read_bytes())
+    silent = waves(100)
+    silent[:, 0] = np.nan
+    for name, values in (("good", waves(100)), ("silent", silent), ("short", waves(5))):
+        write(tmp_path / "fleet" / f"{name}.csv", values, seconds(len(values)))
+    scores = tmp_path / "scores.csv"
+    done = Done("detect", models, tmp_path / "fleet", "--json", "--scores", scores)
+    assert done.status == 1
+    document = json.loads(done.out)
+    assert [device["device"] for device in document["devices"]] == ["good"]
+    reasons = {entry["device"]: entry["reason"] for entry in document["skipped"]}
+    assert "channel 'flow' has no value" in reasons["silent"]
+    assert "no row could be scored" in reasons["short"]
+    assert [line.split()[1] for line in lines(done.err, "skipped: ")] == ["short:", "silent:"]
+    assert len(scores.read_text().splitlines()) == 101
+
+
+# -- wrong usage ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--window", "0"], "'--window': 0 must be a whole number above 0"),
+        (["--validation", "2"], "'--validation': 2.0 must lie between 0 and 1, both excluded"),
+        (["--spectral-cap", "0"], "'--spectral-cap': 0.0 must be above 0"),
+        (["--threshold", "inf"], "'--threshold': inf must be above 0 and finite"),
+        (["--threshold", "nan"], "'--threshold': nan must be above 0 and finite"),
+        (["--threshold", "0"], "'--threshold': 0 must be"),
+        (["--threshold=-1"], "'--threshold': -1 must be"),
+        (["--threshold", "1/fortnight"], "minute, hour, day, week, month, year"),
+    ],
+)
+@pytest.mark.parametrize("command", ["fit", "federate"])
+def test_wrong_values_of_detector_options(command: str, arguments: list[str], words: str) -> None:
+    assert words in usage(command, "nowhere", "-o", "m", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rounds", "0"], "--rounds"),
+        (["--local-steps", "0"], "--local-steps"),
+        (["--penalty", "0"], "'--penalty': 0 must be above 0"),
+        (["--penalty", "nan"], "'--penalty': nan must be above 0"),
+        (["--step-size", "inf"], "'--step-size': inf must be above 0"),
+        (["--participation", "0"], "'--participation': 0 must be above 0 and at most 1"),
+        (["--participation", "1.5"], "'--participation': 1.5 must be above 0 and at most 1"),
+    ],
+)
+def test_wrong_values_of_federation_options(arguments: list[str], words: str) -> None:
+    assert words in usage("federate", "nowhere", "-o", "m", *arguments)
+
+
+def test_a_budget_needs_a_rate(tmp_path: Path) -> None:
+    data = write(tmp_path / "untimed.csv", waves())
+    said = usage("fit", data, "-o", tmp_path / "m", "--threshold", "1/week", *SMALL)
+    assert "--threshold 1/week needs --sample-period SECONDS" in said
+    arguments = ["fit", data, "-o", tmp_path / "m", "--threshold", "1/week", "--sample-period", "60", *SMALL]
+    assert Done(*arguments).status == 0
+
+
+def test_numbers_that_are_not_finite_have_words() -> None:
+    assert [significant(value) for value in (np.inf, -np.inf, np.nan)] == ["inf", "-inf", "nan"]
+
+
+def test_swapped_arguments_and_folders(train: Path, model: Path, tmp_path: Path) -> None:
+    assert "MODEL comes first" in fails("detect", train, model)
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "train.safetensors").write_bytes(model.read_bytes())
+    assert "MODEL comes first" in fails("detect", train.parent, models)
+    assert "MODEL comes first" in fails("detect", train.parent, model)
+    assert f"{models}: this is a folder" in fails("inspect", models)
+
+
+# -- what is told ---------------------------------------------------------------------------------------------
+
+
+def test_fit_tells_how_it_read_the_data(train: Path, tmp_path: Path) -> None:
+    output = tmp_path / "m"
+    assert "time: column 'time', every 60 s" in Done("fit", train, "-o", output, *SMALL).err.splitlines()
+    untimed = write(tmp_path / "untimed.csv", waves())
+    assert "time: none; name one with --time" in Done("fit", untimed, "-o", output, *SMALL).err.splitlines()
+    for name in ("a", "b", "c"):
+        write(tmp_path / "stretches" / f"{name}.csv", waves(400), seconds(400))
+    done = Done("fit", tmp_path / "stretches", "-o", output, "--json", *SMALL)
+    assert "3 tables, taken as stretches of one device" in done.err.splitlines()
+    document = json.loads(done.out)
+    assert (document["tables"], document["time"], document["sample_period"]) == (3, "time", 60.0)
+    single = write(tmp_path / "single.csv", waves()[:, :1], names=NAMES[:1])
+    assert "900 rows of 1 channel\n" in Done("fit", single, "-o", output, *SMALL).out
+
+
+def test_federate_tells_how_it_read_the_data(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / "fleet" / "pump-1" / f"{name}.csv", waves(400), seconds(400), "ts")
+    still = waves(800)
+    still[:, 1] = 4.0
+    constant = write(tmp_path / "fleet" / "pump-2.csv", still, seconds(800))
+    done = Done("federate", tmp_path / "fleet", "-o", tmp_path / "m", "--rounds", "2", *SMALL)
+    assert done.status == 0, done.err
+    told = done.err.splitlines()
+    assert "time: column 'time' or 'ts', every 60 s" in told
+    assert "3 tables, taken as stretches of 2 devices" in told
+    assert f"note: {constant}: channel 'heat' never changes; any change of it will count as abnormal." in told
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e3, 1e6, 1e9])
+def test_an_epoch_under_another_name_is_noted(tmp_path: Path, unit: float) -> None:
+    epoch = [unit * (1_700_000_000 + 60 * k) for k in range(900)]
+    data = write(tmp_path / "data.csv", waves(), epoch, "recorded")
+    done = Done("fit", data, "-o", tmp_path / "m", *SMALL)
+    [line] = lines(done.err, "note: ")
+    assert "'recorded'" in line
+    assert "--time recorded" in line
+    done = Done("fit", data, "-o", tmp_path / "m", "--time", "recorded", *SMALL)
+    assert lines(done.err, "note: ") == []
+    assert "time: column 'recorded', every 60 s" in done.err
+
+
+@pytest.mark.parametrize("column", [np.arange(900.0), 1.7e9 - np.arange(900.0), np.full(900, 1.7e9)])
+def test_other_columns_are_no_epoch(tmp_path: Path, column: NDArray[np.float64]) -> None:
+    data = write(tmp_path / "data.csv", waves(), column.tolist(), "counter")
+    assert "--time counter" not in Done("fit", data, "-o", tmp_path / "m", *SMALL).err
+
+
+@pytest.mark.parametrize(
+    ("zone", "header", "first", "mark"),
+    [
+        ("+01:00", "Start (UTC)", "2025-02-28T23:00:00Z", "Z"),
+        ("Z", "Start (UTC)", "2025-03-01T00:00:00Z", "Z"),
+        ("", "Start  ", "2025-03-01T00:00:00", ""),
+    ],
+)
+def test_zoned_times_are_marked(model: Path, tmp_path: Path, zone: str, header: str, first: str, mark: str) -> None:
+    values = waves(200, seed=1)
+    values[100:130] = 5.0
+    data, scores = write(tmp_path / "data.csv", values, moments(200, zone)), tmp_path / "scores.csv"
+    done = Done("detect", model, data, "--scores", scores)
+    assert header in done.out
+    assert scores.read_text().splitlines()[1].split(",")[3] == first
+    [device] = json.loads(Done("detect", model, data, "--json").out)["devices"]
+    assert device["events"]
+    for event in device["events"]:
+        for name in ("start", "end", "peak"):
+            assert re.fullmatch(rf"2025-0\d-\d\dT\d\d:\d\d:00{mark}", event[name])
+
+
+def test_rows_and_mixed_places_say_what_they_are(model: Path, tmp_path: Path) -> None:
+    values = waves(200, seed=1)
+    values[100:130] = 5.0
+    write(tmp_path / "device" / "a.csv", values)
+    assert "Start (row, from 0)" in Done("detect", model, tmp_path / "device" / "a.csv").out
+    write(tmp_path / "device" / "b.csv", values, moments(200, "Z"))
+    out = Done("detect", model, tmp_path / "device").out
+    assert "Start  " in out
+    assert "(row, from 0)" in out
+    assert re.search(r"2025-03-01 0\d:\d\d \(UTC\)", out)
+
+
+def test_one_and_many(model: Path, tmp_path: Path) -> None:
+    for count, words in (
+        (1, "1 missing cell filled with the value before it"),
+        (2, "2 missing cells filled with the values before them"),
+    ):
+        values = waves(100)
+        values[20 : 20 + 10 * count : 10, 0] = np.nan
+        assert words in Done("detect", model, write(tmp_path / "data.csv", values, seconds(100))).err
+    # The window of ten, and one row to be predicted.
+    assert "of which 1 has a score." in Done("detect", model, write(tmp_path / "data.csv", waves(11))).out
+
+
+def test_a_threshold_set_by_hand_is_told(model: Path, tmp_path: Path) -> None:
+    detector = KoopmanDetector.load(model)
+    detector.threshold_ = 4.0
+    detector.save(tmp_path / "m")
+    assert json.loads(Done("inspect", tmp_path / "m", "--json").out)["threshold_set_by"] == "by hand"
+
+
+# -- the process ----------------------------------------------------------------------------------------------
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "fedkad", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("fedkad ")
+
+
+def heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_an_interruption_is_quiet(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedkad", "demo", "--devices", "400", "--out", str(tmp_path / "demo")]
+    # A shell may have told its background jobs, and with them this test, to ignore the signal.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as process:
+        while not (tmp_path / "demo").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
+
+
+def test_a_closed_pipe_is_quiet(train: Path, model: Path) -> None:
+    command = [sys.executable, "-m", "fedkad", "detect", str(model), str(train), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert err == ""
