@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -297,3 +298,21 @@ def test_two_devices_take_turns_unless_asked_for_less_than_one() -> None:
     assert {len(record.participants) for record in federate(pair, **SMALL).history} == {1}
     with pytest.raises(ValueError, match="less than one device"):
         federate(pair, participation=0.25, **SMALL)
+
+
+def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: Path) -> None:
+    federation = federate(make_fleet(4, 290), **SMALL)
+    usual = float(np.median([detector.threshold_ for detector in federation.detectors.values()]))
+    alone = KoopmanDetector(**federation.parameters).prepare(make_fleet(5, 90)["pump-4"])
+    with pytest.warns(FewRowsWarning):
+        alone.adopt(federation.subspace)
+    with pytest.warns(FewRowsWarning):
+        admitted = federation.admit("pump-4", make_fleet(5, 90)["pump-4"])
+    assert admitted.threshold_ == max(alone.threshold_, usual)
+    admitted.save(tmp_path / "model")
+    loaded = KoopmanDetector.load(tmp_path / "model")
+    assert loaded.threshold_ == admitted.threshold_
+    more = make_fleet(5, 900)["pump-4"]
+    assert loaded.learn(more).threshold_ == pytest.approx(admitted.learn(more).threshold_)
+    assert not loaded.few_rows_
+    assert loaded.judge_.value == loaded.make_judge(loaded.normal_scores_, few=False).value  # its own by now

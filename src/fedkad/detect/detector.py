@@ -115,6 +115,7 @@ class KoopmanDetector(Parameters):
     few_rows_: bool
     judge_: Judge
     by_hand_: bool
+    least_threshold_: float
 
     def __init__(
         self,
@@ -197,13 +198,15 @@ class KoopmanDetector(Parameters):
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
 
-    def adopt(self, subspace: Array) -> Self:
+    def adopt(self, subspace: Array, least_threshold: float = 0.0) -> Self:
         """Take over a subspace, e.g. the fleet's: fit the private operator, calibrate, set the threshold.
 
-        A threshold that was set by hand stays.
+        A threshold that was set by hand stays. As long as there are only few rows, the threshold is at least
+        `least_threshold`: calibrated scores are alike on all devices, and a fleet knows better than a hundred samples.
         """
         statistics, held_out = self.kept()
         self._check_subspace(subspace)
+        self.least_threshold_ = least_threshold
         self._take(subspace, statistics, held_out)
         if self.few_rows_:
             rows = int((~np.isnan(held_out.rows).any(axis=1)).sum())
@@ -260,6 +263,8 @@ class KoopmanDetector(Parameters):
             smoothing=parameters.smoothing,
         )
         judge = parameters.make_judge(normal_scores, few=held_out.crossed)
+        if held_out.crossed and isinstance(parameters.threshold, str) and judge.value < self.least_threshold_:
+            judge = FixedThreshold(self.least_threshold_)
         self.statistics_, self.held_out_, self.few_rows_ = statistics, held_out, held_out.crossed
         self.dynamics_, self.scoring_, self.normal_scores_ = dynamics, scoring, normal_scores
         if not getattr(self, "by_hand_", False):

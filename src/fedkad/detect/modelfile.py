@@ -44,6 +44,7 @@ def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bo
         "lifting": detector.lifting_.digest,
         "threshold": detector.threshold_,
         "by_hand": detector.by_hand_,
+        "least_threshold": detector.least_threshold_,
         "few_rows": detector.few_rows_,
     }
     arrays = {
@@ -96,6 +97,7 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
         else CalibratedScoring(detector.dynamics_, arrays["residual.centre"], arrays["residual.spread"])
     )
     detector.few_rows_, detector.normal_scores_ = header["few_rows"], arrays["normal_scores"]
+    detector.least_threshold_ = header["least_threshold"]
     detector.judge_, detector.by_hand_ = FixedThreshold(header["threshold"]), header["by_hand"]
     if not detector.by_hand_ and detector.threshold in ADAPTING:
         detector.judge_ = detector.make_judge(detector.normal_scores_, few=detector.few_rows_)

@@ -55,16 +55,25 @@ class Federation:
         return [record.participants for record in self.history]
 
     def admit(self, name: str, series: Any) -> KoopmanDetector:
-        """A new device: the shared subspace, its own operator and calibration, from as few as 100 samples."""
+        """A new device: the shared subspace, its own operator and calibration, from as few as 100 samples.
+
+        Too few samples for a threshold of its own take at least the median threshold of the fleet.
+        """
         if name in self.detectors:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
         detector = KoopmanDetector(**self.parameters)
         with naming(name):
             known = as_series(series)
             _check_like(next(iter(self.detectors.values())), known)
-            detector.prepare(known, self.scaling).adopt(self.subspace)
+            detector.prepare(known, self.scaling).adopt(self.subspace, self._usual_threshold())
         self.detectors[name] = detector
         return detector
+
+    def _usual_threshold(self) -> float:
+        """The median threshold of the devices that could set one; scores of the paper's kind are not comparable."""
+        own = [detector.threshold_ for detector in self.detectors.values() if not detector.few_rows_]
+        comparable = self.parameters["scoring"] == "calibrated" and bool(own)
+        return float(np.median(own)) if comparable else 0.0
 
 
 def federate(
