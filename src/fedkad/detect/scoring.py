@@ -247,13 +247,17 @@ def score_series(scoring: Scoring, dynamics: Dynamics, scaled: Array, *, shares:
     shape = (len(scaled), dynamics.lifting.channels) if shares else (len(scaled),)
     values, runs = np.full(shape, np.nan), []
     judge = scoring.shares if shares else scoring.score
+    # Windows overlap, which BLAS does not take; copied block by block, into memory that is touched once.
+    memory = np.empty((min(BLOCK, len(scaled)) + dynamics.horizon, dynamics.lifting.state_size))
     for piece in stretches(scaled, shortest=lead + 1):
         run = slice(piece.start + lead, piece.stop)
         windows = dynamics.lifting.windows(scaled[piece])
         out = values[run]
         for start in range(0, len(out), BLOCK):
             stop = min(start + BLOCK, len(out))
-            seen = scoring.see(np.ascontiguousarray(windows[start : stop + dynamics.horizon]))
+            block = memory[: stop - start + dynamics.horizon]
+            block[:] = windows[start : stop + dynamics.horizon]
+            seen = scoring.see(block)
             moments = [tuple(array[h : h + stop - start] for array in seen) for h in range(dynamics.horizon + 1)]
             out[start:stop] = judge(moments[0], moments[1:])
         runs.append(run)
