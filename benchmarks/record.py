@@ -33,8 +33,8 @@ def _git(*arguments: str) -> str:
 
 
 def _is_clean() -> bool:
-    changed = [line[3:] for line in _git("status", "--porcelain").splitlines()]
-    return all(path.startswith("results") for path in changed)
+    changed = [line.split(maxsplit=1)[1] for line in _git("status", "--porcelain").splitlines()]
+    return all(path.startswith("results/") for path in changed)
 
 
 def _processor() -> str:
