@@ -142,6 +142,14 @@ def test_detect_prints_a_table_and_fails_on_request(folder: Path, model: Path) -
     assert (quiet.status == 3) == (json.loads(quiet.out)["events"] > 0)
 
 
+def test_detect_judges_by_a_threshold_of_the_users(folder: Path, model: Path) -> None:
+    data = folder / "test" / "pump-04.csv"
+    assert json.loads(Done("detect", model, data, "--threshold", 1e9, "--json").out)["events"] == 0
+    flagged = json.loads(Done("detect", model, data, "--threshold", 0.5, "--json").out)
+    assert flagged["devices"][0]["events"][0]["threshold"] == 0.5
+    assert Done("detect", model, data, "--threshold", -1).status == 2
+
+
 def test_rows_stand_in_for_times_and_gaps_in_time_count(folder: Path, model: Path, tmp_path: Path) -> None:
     source = folder / "test" / "pump-04.csv"
     untimed = rewrite(source, tmp_path / "untimed.csv", drop_first_column)

@@ -12,7 +12,7 @@ from fedkad import KoopmanDetector
 from fedkad.cli.coverage import check_coverage, check_period, scored_rows
 from fedkad.cli.examination import Examined, event_document, events_in, examine_device, score_columns
 from fedkad.cli.federate import MODEL_ENDING
-from fedkad.cli.options import MaxFill, TimeColumn
+from fedkad.cli.options import MaxFill, TimeColumn, above_zero
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.recordings import load_device, load_fleet
 from fedkad.cli.targets import check_score_target, is_model_file
@@ -42,6 +42,10 @@ def detect(
     fail_on_anomaly: Annotated[
         bool, typer.Option("--fail-on-anomaly", help="Leave with exit status 3 if there is an event.")
     ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(callback=above_zero, help="Judge by this score.", show_default="that of the model"),
+    ] = None,
     time: TimeColumn = None,
     max_fill: MaxFill = 3,
     as_json: AsJson = False,
@@ -54,10 +58,10 @@ def detect(
         check_score_target(scores, model, data)
     skipped: dict[str, str] = {}
     if model.is_dir():
-        examined = _examine_fleet(model, data, time, max_fill, skipped)
+        examined = _examine_fleet(model, data, time, max_fill, threshold, skipped)
     else:
         device = load_device(data, time, max_fill, allow_silent=True)
-        examined = _examine(model, device, data)
+        examined = _examine(model, device, data, threshold)
     if scores is not None and examined:
         scores.parent.mkdir(parents=True, exist_ok=True)
         write_table(scores, score_columns(examined, offline=offline, shares=shares))
@@ -85,9 +89,11 @@ def _holds_models(path: Path) -> bool:
     return is_model_file(path) if path.is_file() else any(path.glob(f"*{MODEL_ENDING}"))
 
 
-def _examine(model: Path, device: Device, path: Path) -> list[Examined]:
+def _examine(model: Path, device: Device, path: Path, threshold: float | None) -> list[Examined]:
     """Judge a device by its model, and say how far the judgement can be relied on."""
     detector = KoopmanDetector.load(model)
+    if threshold is not None:
+        detector.threshold_ = threshold
     examined = examine_device(detector, device, path)
     check_period(detector, device, path)
     check_coverage(detector, device, examined, path)
@@ -95,7 +101,7 @@ def _examine(model: Path, device: Device, path: Path) -> list[Examined]:
 
 
 def _examine_fleet(
-    folder: Path, data: Path, time: str | None, max_fill: int, skipped: dict[str, str]
+    folder: Path, data: Path, time: str | None, max_fill: int, threshold: float | None, skipped: dict[str, str]
 ) -> list[Examined]:
     """Judge the devices that can be judged; `skipped` takes the others with the reason for each."""
     models = {path.name.removesuffix(MODEL_ENDING): path for path in sorted(folder.glob(f"*{MODEL_ENDING}"))}
@@ -108,7 +114,7 @@ def _examine_fleet(
             skipped[name] = f"there is no model {name}{MODEL_ENDING} in {folder}; fit one or leave the device out."
             continue
         try:
-            examined += _examine(models[name], device, device.path or data / name)
+            examined += _examine(models[name], device, device.path or data / name, threshold)
         except ValueError as error:
             skipped[name] = str(error)
     for name in sorted(models.keys() - fleet.keys()):
