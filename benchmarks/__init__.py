@@ -9,6 +9,7 @@ python -m benchmarks.optimisation    the objective after five rounds, against a 
 python -m benchmarks.paper_curves    the paper's convergence curves, against every reading of what it leaves open
 python -m benchmarks.importing       seconds and modules of `import fedkad`
 python -m benchmarks.scores          the constants of the score, on the data they were chosen on
+python -m benchmarks.admission       a new device with few samples: admitted, alone, and with all its data
 
 Each takes seconds to minutes. `python -m benchmarks.record NAME …` keeps what they print under results/.
 """

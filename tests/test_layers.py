@@ -1,0 +1,57 @@
+"""A module imports only from its own layer and from those above it, and heavy libraries only where they belong."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedkad"
+LAYERS = ("koopman", "detect", "federation", "tables", "simulate", "bench", "report", "cli")
+NUMERIC_ONLY = {"koopman": {"numpy"}, "detect": {"numpy", "safetensors", "sklearn"}, "federation": {"numpy"}}
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of the modules that a file imports, those for type checking included."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_imports_point_upwards(layer: str) -> None:
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1])
+    files = list((PACKAGE / layer).rglob("*.py"))
+    assert files
+    for path in files:
+        used = {name.split(".")[1] for name in imported(path) if name.startswith("fedkad.")}
+        assert not (used & set(LAYERS)) - allowed, path
+
+
+@pytest.mark.parametrize("layer", NUMERIC_ONLY)
+def test_the_mathematics_needs_numpy_alone(layer: str) -> None:
+    known = {
+        "scipy",
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "matplotlib",
+        "typer",
+        "rich",
+        "torch",
+        "flwr",
+        "numpy",
+        "safetensors",
+    }
+    for path in (PACKAGE / layer).rglob("*.py"):
+        used = {name.partition(".")[0] for name in imported(path)} & known
+        assert used <= NUMERIC_ONLY[layer], path
+
+
+def test_no_pickle() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert "pickle" not in {name.partition(".")[0] for name in imported(path)}, path
