@@ -312,7 +312,9 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     admitted.save(tmp_path / "model")
     loaded = KoopmanDetector.load(tmp_path / "model")
     assert loaded.threshold_ == admitted.threshold_
-    more = make_fleet(5, 900)["pump-4"]
+    assert admitted.learn(make_fleet(5, 900)["pump-4"]).threshold_ >= usual  # still too little of its own
+    loaded.learn(make_fleet(5, 900)["pump-4"])
+    more = make_fleet(5, 6000)["pump-4"]
     assert loaded.learn(more).threshold_ == pytest.approx(admitted.learn(more).threshold_)
     assert not loaded.few_rows_
     assert loaded.judge_.value == loaded.make_judge(loaded.normal_scores_, few=False).value  # its own by now

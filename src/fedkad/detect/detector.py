@@ -38,6 +38,10 @@ FEWEST_PAIRS = 20
 """Snapshot pairs below which nothing can be learnt."""
 
 
+SETTLED = 1000
+"""Scores of normal data from which on a device needs no advice about its threshold."""
+
+
 class FewRowsWarning(UserWarning):
     """The training data was too short for a held-out part: the threshold is a cross-fitted quantile."""
 
@@ -201,8 +205,8 @@ class KoopmanDetector(Parameters):
     def adopt(self, subspace: Array, least_threshold: float = 0.0) -> Self:
         """Take over a subspace, e.g. the fleet's: fit the private operator, calibrate, set the threshold.
 
-        A threshold that was set by hand stays. As long as there are only few rows, the threshold is at least
-        `least_threshold`: calibrated scores are alike on all devices, and a fleet knows better than a hundred samples.
+        A threshold that was set by hand stays. As long as it rests on fewer than a thousand scores, the threshold is at
+        least `least_threshold`: calibrated scores are alike on all devices, and a fleet has seen more.
         """
         statistics, held_out = self.kept()
         self._check_subspace(subspace)
@@ -263,7 +267,8 @@ class KoopmanDetector(Parameters):
             smoothing=parameters.smoothing,
         )
         judge = parameters.make_judge(normal_scores, few=held_out.crossed)
-        if held_out.crossed and isinstance(parameters.threshold, str) and judge.value < self.least_threshold_:
+        unsettled = len(normal_scores) < SETTLED and isinstance(parameters.threshold, str)
+        if unsettled and judge.value < self.least_threshold_:
             judge = FixedThreshold(self.least_threshold_)
         self.statistics_, self.held_out_, self.few_rows_ = statistics, held_out, held_out.crossed
         self.dynamics_, self.scoring_, self.normal_scores_ = dynamics, scoring, normal_scores

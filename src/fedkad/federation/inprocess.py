@@ -57,7 +57,7 @@ class Federation:
     def admit(self, name: str, series: Any) -> KoopmanDetector:
         """A new device: the shared subspace, its own operator and calibration, from as few as 100 samples.
 
-        Too few samples for a threshold of its own take at least the median threshold of the fleet.
+        Until it has a thousand scores of its own to set it by, its threshold is at least the median of the fleet's.
         """
         if name in self.detectors:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
