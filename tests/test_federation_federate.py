@@ -309,6 +309,8 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     with pytest.warns(FewRowsWarning):
         admitted = federation.admit("pump-4", make_fleet(5, 90)["pump-4"])
     assert admitted.threshold_ == max(alone.threshold_, usual)
+    with pytest.warns(FewRowsWarning):  # advice is not taken from those who were advised
+        assert federation.admit("pump-5", make_fleet(5, 90)["pump-4"]).least_threshold_ == usual
     admitted.save(tmp_path / "model")
     loaded = KoopmanDetector.load(tmp_path / "model")
     assert loaded.threshold_ == admitted.threshold_

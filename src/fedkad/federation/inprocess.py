@@ -70,8 +70,9 @@ class Federation:
         return detector
 
     def _usual_threshold(self) -> float:
-        """The median threshold of the devices that could set one; scores of the paper's kind are not comparable."""
-        own = [detector.threshold_ for detector in self.detectors.values() if not detector.few_rows_]
+        """The median threshold of the devices that set one unadvised; scores of the paper's kind are not comparable."""
+        unadvised = [d for d in self.detectors.values() if not d.few_rows_ and d.least_threshold_ == 0.0]
+        own = [detector.threshold_ for detector in unadvised]
         comparable = self.parameters["scoring"] == "calibrated" and bool(own)
         return float(np.median(own)) if comparable else 0.0
 
