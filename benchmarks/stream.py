@@ -21,7 +21,7 @@ def step_by_step(detector: KoopmanDetector, samples: Array) -> tuple[float, floa
     clock, seconds = time.perf_counter, np.empty((len(samples), 2))
     for k, sample in enumerate(samples):
         began = clock()
-        window.dot(weights)
+        weights.dot(window)
         between = clock()
         stream.update(sample)
         seconds[k] = between - began, clock() - between

@@ -45,19 +45,25 @@ class LiftedProduct:
 
     def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None) -> None:
         self._split = lifting.observables
-        # Both products with a window as one: [W_liftᵀ | M_window].
-        self.weights = np.concatenate([lifting.weights.T, matrix[: lifting.state_size]], axis=1)
-        self._right = np.ascontiguousarray(matrix[lifting.state_size :])
+        # Both products with a window as one: [W_lift; M_windowᵀ], a row an output.
+        self.weights = np.concatenate([lifting.weights, matrix[: lifting.state_size].T])
+        self._right = np.ascontiguousarray(matrix[lifting.state_size :].T)
         self._offset = np.concatenate([lifting.bias, np.zeros(matrix.shape[1]) if offset is None else offset])
 
     def __call__(self, windows: Array) -> tuple[Array, Array]:
         """The product and the observables, of one window or of every row of windows."""
-        products = windows.dot(self.weights)
+        products = _rows_times(self.weights, windows)
         products += self._offset
         observed, result = products[..., : self._split], products[..., self._split :]
         np.tanh(observed, out=observed)
-        result += observed.dot(self._right)
+        result += _rows_times(self._right, observed)
         return result, observed
+
+
+def _rows_times(matrix: Array, vectors: Array) -> Array:
+    """A v of one vector, or of every row of many, for the rows of A side by side in memory."""
+    products: Array = matrix.dot(vectors) if vectors.ndim == 1 else vectors.dot(matrix.T)
+    return products
 
 
 @dataclass(frozen=True)

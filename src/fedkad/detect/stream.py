@@ -91,7 +91,8 @@ class Stream:
     def _start(self) -> None:
         # Every sample is written twice, a ring apart, so that the last W + H samples always lie side by side.
         self._length = self._lifting.window + self._horizon
-        self._ring = np.empty((2, self._length, self._lifting.channels))
+        self._channels, self._size = self._lifting.channels, self._lifting.state_size
+        self._ring = np.empty(2 * self._length * self._channels)
         self._break()
 
     def _break(self) -> None:
@@ -106,8 +107,8 @@ class Stream:
 
     def _window_ending(self, row: int) -> Array:
         """The window whose newest sample stands in that row of the ring, as a view."""
-        stop = (row + 1) * self._lifting.channels
-        return self._ring.reshape(-1)[stop - self._lifting.state_size : stop]
+        stop = (row + 1) * self._channels
+        return self._ring[stop - self._size : stop]
 
     def adopt(self, detector: KoopmanDetector) -> None:
         """Go on with another model, e.g. after a round of the fleet, without losing the window.
@@ -152,7 +153,8 @@ class Stream:
 
     def _push(self, scaled: Array) -> None:
         self._at = self._at + 1 if self._at + 1 < self._length else 0
-        self._ring[:, self._at] = scaled
+        for row in (self._at, self._at + self._length):
+            self._ring[row * self._channels : (row + 1) * self._channels] = scaled
         if self._missing:
             self._missing -= 1
 

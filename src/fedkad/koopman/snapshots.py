@@ -22,7 +22,7 @@ from fedkad.koopman.lifting import Lifting
 
 Array = NDArray[np.float64]
 
-BLOCK = 1024
+BLOCK = 2048
 """Windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists."""
 
 
@@ -240,9 +240,11 @@ def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int) -
 
 
 def _window_sum(x: Array, windows: int, width: int) -> Array:
-    """Σ_j z_j: for every lag a the sum of x[a … a + windows − 1], from running totals."""
-    totals = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, axis=0)])
-    sums: Array = totals[windows : windows + width] - totals[:width]
+    """Σ_j z_j: for every lag a the sum of x[a … a + windows − 1], i.e. of all rows but a first and W − 1 − a last."""
+    none = np.zeros((1, x.shape[1]))
+    first = np.concatenate([none, np.cumsum(x[: width - 1], axis=0)])
+    last = np.concatenate([np.cumsum(x[windows:][::-1], axis=0)[::-1], none])
+    sums: Array = x.sum(axis=0) - first - last
     return sums.ravel()
 
 
