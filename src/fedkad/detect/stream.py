@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "gap"]
 
-_LARGE = CLIP**2
+_LOW, _HIGH, _LARGE = np.array(-CLIP), np.array(CLIP), CLIP**2
 
 
 @dataclass(slots=True)
@@ -131,14 +131,12 @@ class Stream:
         values = check_sample(sample, self._names, named=self._named)
         scaled = values - self._mean
         scaled /= self._scale
-        # As a rule one product tells that every value is a number and within the clip; else look closer.
-        with np.errstate(over="ignore", invalid="ignore"):
-            ordinary = scaled.dot(scaled) < _LARGE
-        if not ordinary:
-            if self._is_gap(values):
-                self._break()
-                return self._reading(np.nan, self._judge.value, False, "gap")
-            np.clip(scaled, -CLIP, CLIP, out=scaled)
+        np.minimum(scaled, _HIGH, out=scaled)
+        np.maximum(scaled, _LOW, out=scaled)
+        # As a rule one product tells that every value is a number and none was clipped; else look closer.
+        if not scaled.dot(scaled) < _LARGE and self._is_gap(values):
+            self._break()
+            return self._reading(np.nan, self._judge.value, False, "gap")
         self._push(scaled)
         if self._missing > self._horizon:
             return self._reading(np.nan, self._judge.value, False, "warming")
