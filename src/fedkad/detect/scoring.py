@@ -131,6 +131,10 @@ class CalibratedScoring:
         return 1.0 / self.spread.ravel()
 
     @cached_property
+    def _share(self) -> float:
+        return 1.0 / self.spread.size
+
+    @cached_property
     def _newest(self) -> slice | list[int]:
         """Where the newest sample stands in a window, once for every step ahead."""
         horizon, channels = self.spread.shape
@@ -152,8 +156,9 @@ class CalibratedScoring:
         """Mean of g(e) over channels and steps: about 1 on normal data."""
         departures = self._departures(earlier, since)
         clipped = clip_departures(departures)
-        total = 2.0 * _inner(clipped, departures) - _inner(clipped, clipped)
-        return total / self.spread.size
+        departures += departures
+        departures -= clipped
+        return _inner(clipped, departures) * self._share
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """g(e_c) / n for every channel c, averaged over the steps of the horizon."""

@@ -144,10 +144,11 @@ class Stream:
         if self._missing:
             return self._reading(np.nan, self._judge.value, False, "warming")
         earlier, *since = self._seen
-        self._raw.append(float(self._scoring.score(earlier, since)))
-        self._judged.append((earlier, since))
-        score, threshold = sum(self._raw) / len(self._raw), self._judge.value
-        return self._reading(score, threshold, self._judge.judge(score), "ok")
+        raw, judged, judge = self._raw, self._judged, self._judge
+        raw.append(float(self._scoring.score(earlier, since)))
+        judged.append((earlier, since))
+        score, threshold = sum(raw) / len(raw), judge.value
+        return Reading(score, threshold, judge.judge(score), "ok", 0, self._scoring, tuple(judged), self._names)
 
     def _push(self, scaled: Array) -> None:
         self._at = self._at + 1 if self._at + 1 < self._length else 0
