@@ -88,7 +88,7 @@ def test_start_has_pytorchs_spread() -> None:
     [(25, "lstm-ae", 58_201), (25, "usad", 485_915), (25, "tranad", 57_273), (25, "deepsvdd", 74_240)],
 )
 def test_sizes_are_the_papers(channels: int, name: str, numbers: int) -> None:
-    assert NETWORKS[name][1](WINDOW, channels).layout.numbers == numbers
+    assert NETWORKS[name].network(WINDOW, channels).layout.numbers == numbers
 
 
 def test_bytes_a_round_are_the_papers() -> None:
@@ -97,7 +97,7 @@ def test_bytes_a_round_are_the_papers() -> None:
 
     def megabytes(name: str, dataset: str) -> float:
         count, channels = clients[dataset]
-        numbers = NETWORKS[name][1](WINDOW, channels).layout.numbers
+        numbers = NETWORKS[name].network(WINDOW, channels).layout.numbers
         return exchanged(numbers, [str(k) for k in range(count)], Envelope()).bytes_a_round / 1e6
 
     assert round(LstmAutoencoder(WINDOW, 25).layout.numbers * 4 / 1024) == 227
@@ -297,6 +297,18 @@ def test_a_seed_trains_alike_alone_and_beside_others(name: str) -> None:
     together = method.fit_seeds(fleet, seeds=[0, 1], scaling="device")[1]
     alone = method.fit(fleet, seed=1)
     np.testing.assert_allclose(together.score("a", fleet["a"]), alone.score("a", fleet["a"]), rtol=1e-3)
+
+
+def test_epochs_are_counted_over_all_rounds_or_anew() -> None:
+    """With one epoch a round k stays 1, and the adversary never enters, if it is counted anew."""
+    learning = {name: (series[:120] + 2.0) / 4.0 for name, series in a_fleet().items()}
+    envelope = Envelope(rounds=2, epochs=1)
+    over_all, anew = (train(Usad(WINDOW, CHANNELS, restarts=r), learning, [0], envelope)[0] for r in (False, True))
+    assert not torch.equal(over_all, anew)
+    once = [
+        train(Usad(WINDOW, CHANNELS, restarts=r), learning, [0], Envelope(rounds=1, epochs=1))[0] for r in (False, True)
+    ]
+    torch.testing.assert_close(*once)
 
 
 def test_a_resting_client_does_not_move() -> None:

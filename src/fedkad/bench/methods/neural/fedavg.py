@@ -83,7 +83,7 @@ def train(
             for name in clients
         ]
         clients = sizes.shape[1]
-        plan = plan_round(chosen, generators, number, envelope.epochs)
+        plan = plan_round(chosen, generators, 0 if network.restarts else number, envelope.epochs)
         spread = {name: value.repeat_interleave(clients, dim=0) for name, value in fixed.items()}
         models = trainer.train(shared.repeat_interleave(clients, dim=0), spread, plan)
         shared = average(models.view(len(seeds), clients, -1), sizes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,11 +23,20 @@ Array = NDArray[np.float64]
 
 SCORED_AT_ONCE = 4096
 
-NETWORKS: dict[str, tuple[str, Callable[[int, int], DeepSvdd | LstmAutoencoder | Usad | TranAd]]] = {
-    "deepsvdd": ("DeepSVDD", DeepSvdd),
-    "lstm-ae": ("LSTM-AE", LstmAutoencoder),
-    "usad": ("USAD", Usad),
-    "tranad": ("TranAD", TranAd),
+
+class Baseline(NamedTuple):
+    """A row of the table: its title, and its network for windows of w samples and n channels."""
+
+    title: str
+    network: Callable[[int, int], DeepSvdd | LstmAutoencoder | Usad | TranAd]
+
+
+NETWORKS: dict[str, Baseline] = {
+    "deepsvdd": Baseline("DeepSVDD", DeepSvdd),
+    "lstm-ae": Baseline("LSTM-AE", LstmAutoencoder),
+    "usad": Baseline("USAD", Usad),
+    "usad-restart": Baseline("USAD, k anew each round", partial(Usad, restarts=True)),
+    "tranad": Baseline("TranAD", TranAd),
 }
 
 
@@ -40,12 +51,12 @@ class NeuralMethod:
     @property
     def title(self) -> str:
         """Names the method in tables."""
-        return NETWORKS[self.name][0]
+        return NETWORKS[self.name].title
 
     @property
     def covers(self) -> Covers:
         """What one of its scores judges."""
-        return NETWORKS[self.name][1](WINDOW, 1).covers
+        return NETWORKS[self.name].network(WINDOW, 1).covers
 
     def fit(self, fleet: Mapping[str, Array], *, seed: int, scaling: Scale = "device") -> FittedNetwork:
         """Train one federation."""
@@ -56,7 +67,7 @@ class NeuralMethod:
     ) -> list[FittedNetwork]:
         """Train a federation for every seed, side by side."""
         channels = next(iter(fleet.values())).shape[1]
-        network = NETWORKS[self.name][1](WINDOW, channels)
+        network = NETWORKS[self.name].network(WINDOW, channels)
         clients = prepare(fleet, scaling, network.units)
         learning = {name: client.learning for name, client in clients.items()}
         models, fixed = train(

@@ -48,6 +48,10 @@ class Network(Protocol):
     def objectives(self) -> tuple[Objective, ...]:
         """What is minimised in every step, in this order."""
 
+    @property
+    def restarts(self) -> bool:
+        """Whether the epochs k are counted anew in every round, instead of over all of them."""
+
     def fixed(self, weights: Weights, windows: Tensor) -> dict[str, Tensor]:
         """What one client contributes to constants `(model, …)` that are averaged over clients and then kept."""
 
@@ -70,6 +74,7 @@ class DeepSvdd:
     units: Units = "z-score"
     covers: Covers = "window"
     decay: float = 1e-6
+    restarts: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -111,6 +116,7 @@ class LstmAutoencoder:
     units: Units = "z-score"
     covers: Covers = "sample"
     decay: float = 0.0
+    restarts: bool = False
     hidden: int = 64
 
     @property
@@ -152,6 +158,8 @@ class Usad:
     With x₁ = D₁(E x), x₂ = D₂(E x), x₃ = D₂(E x₁) and epoch k:
     L₁ = ‖x−x₁‖²/k + (1−1/k)‖x−x₃‖²,  L₂ = ‖x−x₂‖²/k − (1−1/k)‖x−x₃‖²; each optimiser owns the encoder and its decoder.
     The sigmoid of the decoders bounds the adversary, so it stays, and the input is min-max scaled instead.
+    Counted over all rounds, k ends at 150, where next to nothing of L₁ is left but the adversary, which may have won by
+    then; `restarts` counts 1 … 5 in every round.
     """
 
     window: int
@@ -160,6 +168,7 @@ class Usad:
     units: Units = "min-max"
     covers: Covers = "window"
     decay: float = 0.0
+    restarts: bool = False
     code: int = 40
 
     @property
@@ -233,6 +242,7 @@ class TranAd:
     units: Units = "min-max"
     covers: Covers = "sample"
     decay: float = 1e-5
+    restarts: bool = False
     dropout: float = 0.1
 
     @property
