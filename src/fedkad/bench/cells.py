@@ -7,7 +7,7 @@ import json
 import time
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +49,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Training:
-    """What one training was and what it took, apart from its scores."""
+    """What one training was and what it took, apart from its scores.
+
+    `settings` decide what is trained; `facts` are worth knowing afterwards, as how many clients had few rows.
+    """
 
     title: str
     covers: Covers
@@ -57,6 +60,7 @@ class Training:
     seconds: float
     settings: Mapping[str, Any]
     provenance: Mapping[str, str]
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_record(self) -> dict[str, Any]:
         """Plain values for a JSON file."""
@@ -109,15 +113,19 @@ def write_scores(folder: Path, cell: Cell, scores: Mapping[str, Scores], trainin
     write_atomically(path, pack_scores(scores, training))
 
 
-def read_scores(folder: Path, cell: Cell) -> tuple[dict[str, Scores], Training] | None:
-    """The kept scores of a cell; None if there are none, or if the file is damaged and has to be made again."""
+def read_scores(folder: Path, cell: Cell, *, clear: bool = True) -> tuple[dict[str, Scores], Training] | None:
+    """The kept scores of a cell; None if there are none, or if the file is damaged and has to be made again.
+
+    A damaged file is removed, unless `clear` is False because the folder is somebody else's.
+    """
     path = cell.scores_file(folder)
     try:
         return unpack_scores(path.read_bytes())
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile, EOFError):
-        path.unlink(missing_ok=True)
+        if clear:
+            path.unlink(missing_ok=True)
         return None
 
 

@@ -1,28 +1,75 @@
-"""Public datasets in their upstream layouts, one entity a client."""
+"""Loading the public datasets and folders of one's own, each with notes on what it lacks against the paper's table."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from fedkad.bench.cache import read_cached
+from fedkad.bench.dataset import PAPER_TABLE, Dataset, Figures, PartialDatasetWarning
+from fedkad.bench.differences import differences, gap_notes, is_partial, short_label
+from fedkad.bench.entity import Entity
+from fedkad.bench.layouts import (
+    SMD_MACHINES,
+    Layout,
+    MissingPartError,
+    Recording,
+    find_nasa,
+    find_psm,
+    find_smd,
+    find_tables,
+    read_nasa,
+    read_smd,
+)
+from fedkad.bench.partition import partition
+from fedkad.tables.errors import Source
 
-Array = NDArray[np.float64]
+__all__ = [
+    "KNOWN",
+    "PAPER_TABLE",
+    "Choice",
+    "Dataset",
+    "Entity",
+    "Figures",
+    "PartialDatasetWarning",
+    "data_folder",
+    "load",
+    "load_folder",
+    "read_nasa",
+    "read_smd",
+]
+
+Choice = str | int | Callable[[str], bool]
+"""Which entities: a pattern such as ``machine-1-*``, how many from the first on, or a function of the name."""
+
+Entities = tuple[Entity, ...]
+Named = TypeVar("Named", Recording, Entity)
 
 
-class Entity(NamedTuple):
-    """One monitored thing: a training series, a test series and the test labels, `(time, channel)`."""
+class Known(NamedTuple):
+    """A public dataset: where it lies in the data folder, and what is special about it."""
 
-    name: str
-    train: Array
-    test: Array
-    labels: NDArray[np.bool_]
+    folder: str
+    find: Callable[[Path], Layout]
+    noun: str
+    scaling: Literal["device", "global"] = "device"
+    chosen_on: str = ""
+    members: tuple[str, ...] = ()
+    one_stream: bool = False
+
+
+KNOWN = {
+    "SMD": Known("SMD", find_smd, "machines", chosen_on="machine-1-*", members=SMD_MACHINES),
+    "PSM": Known("PSM", find_psm, "clients", scaling="global", one_stream=True),
+    "SMAP": Known("NASA", partial(find_nasa, spacecraft="SMAP"), "channels"),
+    "MSL": Known("NASA", partial(find_nasa, spacecraft="MSL"), "channels"),
+}
 
 
 def data_folder() -> Path | None:
@@ -32,38 +79,136 @@ def data_folder() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def read_smd(folder: Path, only: str = "machine-*") -> Iterator[Entity]:
-    """Machines of the Server Machine Dataset: `train`, `test` and `test_label`, plain or gzipped text."""
-    for path in sorted((folder / "train").glob(f"{only}.txt*")):
-        yield Entity(
-            path.name.partition(".")[0],
-            _read_numbers(path),
-            _read_numbers(folder / "test" / path.name),
-            _read_numbers(folder / "test_label" / path.name)[:, 0] > 0.5,
-        )
+def load(
+    name: str, folder: Path | None = None, *, entities: Choice | None = None, cache: bool = True, seed: int = 0
+) -> Dataset:
+    """Load a public dataset.
 
+    Parameters
+    ----------
+    name
+        ``SMD``, ``PSM``, ``SMAP`` or ``MSL``, in any letter case.
+    folder
+        The folder that holds ``SMD``, ``PSM`` and ``NASA``; by default that of :func:`data_folder`.
+    entities
+        Which entities to load: a pattern such as ``machine-1-*``, how many from the first on, or a function that tells
+        by the name. Only these are read.
+    cache
+        Whether a copy in binary form is used and kept; see :mod:`fedkad.bench.cache`.
+    seed
+        Of the cut of PSM into clients (:mod:`fedkad.bench.partition`); the other datasets come in entities.
 
-def read_nasa(folder: Path, spacecraft: str) -> Iterator[Entity]:
-    """Telemetry channels of one spacecraft, SMAP or MSL, as telemanom lays them out.
-
-    A channel with several label rows is one entity with the union of the segments; segment ends are inclusive.
+    Warns
+    -----
+    PartialDatasetWarning
+        If something of the dataset is missing; the notes say the same.
     """
-    segments: dict[str, list[tuple[int, int]]] = {}
-    with (folder / "labeled_anomalies.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["spacecraft"] == spacecraft:
-                pairs = row["anomaly_sequences"].replace("[", " ").replace("]", " ").replace(",", " ").split()
-                ends = [int(end) for end in pairs]
-                segments.setdefault(row["chan_id"], []).extend(zip(ends[::2], ends[1::2], strict=True))
-    for name in sorted(segments):
-        train, test = (np.load(folder / part / f"{name}.npy").astype(np.float64) for part in ("train", "test"))
-        labels = np.zeros(len(test), dtype=bool)
-        for start, end in segments[name]:
-            labels[start : end + 1] = True
-        yield Entity(name, train, test, labels)
+    name = known_name(name)
+    known, root = KNOWN[name], folder or data_folder()
+    if root is None:
+        raise ValueError(f"{name}: there is no data folder; name it in FEDKAD_DATA.")
+    place = Path(root) / known.folder
+    layout = known.find(place)
+    if not layout.recordings:
+        reason = layout.missing[0].rstrip(".") if layout.missing else f"there is nothing of it in {place}"
+        raise ValueError(f"{name}: {reason}; fetch it with `fedkad datasets get {name} --data {root}`.")
+    found = _read_known(name, layout, place, entities, cache=cache, seed=seed)
+    made = Dataset(
+        name,
+        found,
+        label=name,
+        sample_period=layout.sample_period,
+        scaling=known.scaling,
+        chosen_on=tuple(entity.name for entity in found if fnmatchcase(entity.name, known.chosen_on)),
+        shared_test=known.one_stream,
+    )
+    if entities is not None:
+        return replace(
+            made, label=f"{name} ({len(found)} {known.noun} selected)", notes=(*layout.remarks, *gap_notes(made))
+        )
+    return _compared(made, known, layout)
 
 
-def _read_numbers(path: Path) -> Array:
-    raw = path.read_bytes()
-    text = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    return np.loadtxt(io.BytesIO(text), delimiter=",", ndmin=2)
+def load_folder(folder: Path, *, entities: Choice | None = None, cache: bool = True) -> Dataset:
+    """Load a dataset of one's own: ``train/NAME.csv``, ``test/NAME.csv`` and the labels, CSV or Parquet.
+
+    :func:`fedkad.bench.layouts.find_tables` says what the folder holds. All entities count as untouched. `entities` and
+    `cache` are those of :func:`load`.
+
+    Warns
+    -----
+    PartialDatasetWarning
+        If an entity is left out because one of its parts is missing.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder; give one, or a name: {', '.join(KNOWN)}.")
+    name, layout = folder.resolve().name, find_tables(folder)
+    recordings = _chosen(layout.recordings, entities, name) if layout.recordings else ()
+    found, unlabelled = _read(recordings, name, folder, cache=cache)
+    missing = (*unlabelled, *layout.missing)
+    if not found:
+        reason = (*missing, f"{folder}: there are no tables in train and test.")[0].rstrip(".")
+        raise ValueError(f"{reason}; lay out train/NAME.csv, test/NAME.csv and labels/NAME.csv in {folder}.")
+    if missing:
+        warnings.warn(f"{name}: {' '.join(missing)}", PartialDatasetWarning, stacklevel=2)
+    label = f"{name} ({len(found)} of {len(found) + len(missing)} entities)" if missing else name
+    made = Dataset(name, found, label, layout.sample_period)
+    return replace(made, notes=(*missing, *gap_notes(made)))
+
+
+def known_name(name: str) -> str:
+    """The name of a public dataset in its own letter case; any other is refused."""
+    if name.upper() not in KNOWN:
+        raise ValueError(f"{name}: this is no known dataset; choose one of {', '.join(KNOWN)}.")
+    return name.upper()
+
+
+def _compared(made: Dataset, known: Known, layout: Layout) -> Dataset:
+    """The whole dataset with its notes and label; a partial one warns."""
+    told = differences(made, known.noun, known.members)
+    notes = (*layout.missing, *told, *layout.remarks, *gap_notes(made))
+    labelled = replace(made, label=short_label(made, known.noun), notes=notes)
+    if is_partial(made) or layout.missing:
+        warnings.warn(f"{labelled.label}: {' '.join((*layout.missing, *told))}", PartialDatasetWarning, stacklevel=3)
+    return labelled
+
+
+def _read_known(name: str, layout: Layout, place: Path, entities: Choice | None, *, cache: bool, seed: int) -> Entities:
+    if not KNOWN[name].one_stream:
+        return _read(_chosen(layout.recordings, entities, name), name, place, cache=cache)[0]
+    (stream,), _ = _read(layout.recordings, name, place, cache=cache)
+    return _chosen(partition(stream, seed=seed), entities, name) if len(stream.train) else (stream,)
+
+
+def _read(recordings: Iterable[Recording], dataset: str, folder: Path, *, cache: bool) -> tuple[Entities, list[str]]:
+    """The entities, and a sentence on each that lacks its labels."""
+    found: list[Entity] = []
+    unlabelled = []
+    for recording in recordings:
+        try:
+            entity = read_cached(recording, dataset, folder) if cache else recording.read()
+        except MissingPartError as error:
+            unlabelled.append(str(error))
+            continue
+        if found and entity.test.shape[1] != found[0].test.shape[1]:
+            what = f"there are {entity.test.shape[1]} channels, and {found[0].name} has {found[0].test.shape[1]}"
+            raise Source(recording.files[0]).error(what, "give every entity the same channels")
+        found.append(entity)
+    return tuple(found), unlabelled
+
+
+def _chosen(items: Sequence[Named], entities: Choice | None, dataset: str) -> tuple[Named, ...]:
+    """The recordings or entities that were asked for; to ask for none is refused."""
+    if entities is None:
+        return tuple(items)
+    if isinstance(entities, int):
+        chosen = tuple(items[: max(entities, 0)])
+    elif isinstance(entities, str):
+        chosen = tuple(item for item in items if fnmatchcase(item.name, entities))
+    else:
+        chosen = tuple(item for item in items if entities(item.name))
+    if not chosen:
+        names = ", ".join(item.name for item in items)
+        raise ValueError(f"{dataset}: no entity was chosen; choose among {names}.")
+    return chosen

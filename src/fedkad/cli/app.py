@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from fedkad import __version__
+from fedkad.cli.bench import app as bench
+from fedkad.cli.datasets import app as datasets
 from fedkad.cli.demo import demo
 from fedkad.cli.detect import detect
 from fedkad.cli.failures import one_sentence
@@ -24,6 +26,8 @@ def make_app() -> typer.Typer:
     made.callback()(_about)
     for command in COMMANDS:
         made.command()(one_sentence(command))
+    made.add_typer(datasets, name="datasets")
+    made.add_typer(bench, name="bench")
     return made
 
 

@@ -1,0 +1,177 @@
+"""``fedkad bench`` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedkad.bench.sources import fetch
+from tests.fleetfolder import write_data
+from tests.test_cli import Done, fails
+
+METHODS = "fedkad-untrained,norm,random"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDKAD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        fetch.cache_clear()
+        yield
+        fetch.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def out(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results") / "paper"
+    done = Done(*command(data, folder, "--methods", METHODS, "--seeds", "0,1"))
+    assert done.status == 0, done.err
+    return folder
+
+
+def command(data: Path, out: Path, *more: object) -> list[object]:
+    return ["bench", "run", "paper", "--data", data, "--out", out, "--workers", 0, *more]
+
+
+def test_a_run_prints_the_macro_table_and_goes_on(data: Path, out: Path) -> None:
+    done = Done(*command(data, out, "--methods", METHODS, "--seeds", "0,1"))
+    assert done.status == 0
+    assert "## SMD (3 of 28 machines)" in done.out
+    assert "| Random scores " in done.out
+    assert "0 cells trained, 0 evaluated, 6 kept, 0 reused, 0 failed." in done.out
+    assert "note: left out: PSM: " in done.err
+    assert (out / "tables" / "SMD.md").exists()
+    assert (out / "metrics.csv").exists()
+
+
+def test_json_has_it_all(data: Path, out: Path) -> None:
+    done = Done(*command(data, out, "--methods", METHODS, "--seeds", "0,1", "--datasets", "smd", "--json"))
+    told = json.loads(done.out)
+    assert len(told["kept"]) == 6
+    assert told["failed"] == {}
+    shown = [row for row in told["summaries"] if row["metric"] == "vus_pr" and row["method"] == "random"]
+    assert len(shown) == 6
+    assert all(row["seeds"] == 2 for row in shown)
+
+
+def test_a_quick_run_has_one_seed(data: Path, tmp_path: Path) -> None:
+    done = Done(*command(data, tmp_path, "--methods", "norm,random", "--quick", "--clients", 2, "--datasets", "SMD"))
+    assert done.status == 0, done.err
+    assert "[2/2] SMD/random/0 trained in " in done.err or "[2/2] SMD/norm/0 trained in " in done.err
+    assert "about" in done.err
+    assert "2 cells trained" in done.out
+
+
+def test_a_folder_of_one_s_own(tmp_path: Path) -> None:
+    folder = tmp_path / "boilers"
+    for part, rows in (("train", 300), ("test", 100)):
+        (folder / part).mkdir(parents=True)
+        label = ",label" if part == "test" else ""
+        lines = [f"{k % 7},{(k * k) % 11}{',' + str(int(k > 90)) if label else ''}" for k in range(rows)]
+        (folder / part / "a.csv").write_text("\n".join([f"flow,heat{label}", *lines]) + "\n")
+    out = tmp_path / "out"
+    done = Done(
+        "bench", "run", "paper", "--out", out, "--datasets", folder, "--methods", "norm", "--seeds", 0, "--workers", 0
+    )
+    assert done.status == 0, done.err
+    assert "## boilers" in done.out
+    again = Done("bench", "evaluate", "--out", out, "--datasets", folder, "--workers", 0)
+    assert "0 cells trained, 1 evaluated" in again.out
+
+
+def test_wrong_names_are_told_with_the_right_ones(data: Path, tmp_path: Path) -> None:
+    for more, told in (
+        (("--methods", "fedcad"), "fedcad is no method; choose among fedkad, "),
+        (("--datasets", "SND"), "SND is no dataset; choose among SMD, PSM, SMAP, MSL"),
+        (("--seeds", "0,x"), "must be whole numbers, 0 or above"),
+    ):
+        done = Done(*command(data, tmp_path, *more))
+        assert done.status == 2
+        assert told in " ".join(done.err.replace("│", " ").split())
+
+
+def test_what_cannot_be_done_is_one_sentence(
+    data: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = fails(*command(data, tmp_path / "new", "--datasets", "MSL", "--methods", "norm"))
+    assert "MSL" in told or "labeled_anomalies" in told
+    assert "no such folder to reuse" in fails(*command(data, tmp_path / "new", "--reuse", tmp_path / "nowhere"))
+    assert "lies in the data folder" in fails(*command(data, data / "results"))
+    other = command(data, out, "--methods", METHODS, "--datasets", "SMD", "--clients", 2)
+    assert "choose another --out, or --redo" in fails(*other)
+    assert "no kept scores" in fails("bench", "evaluate", "--out", tmp_path, "--data", data)
+    monkeypatch.setattr("fedkad.bench.methods.registry.find_spec", lambda name: None)
+    assert fails(*command(data, tmp_path / "new")).endswith("pip install 'fedkad[bench]'")
+
+
+def test_evaluation_with_other_choices(data: Path, out: Path, tmp_path: Path) -> None:
+    to = tmp_path / "strict"
+    options = ["--threshold-rule", "maximum", "--strict", "--at-least", "--recall-cap", "reject", "--silent-is-perfect"]
+    done = Done("bench", "evaluate", "--out", out, "--data", data, "--to", to, *options, "--workers", 0, "--json")
+    assert done.status == 0, done.err
+    assert len(json.loads(done.out)["evaluated"]) == 6
+    record = json.loads((to / "cells" / "SMD" / "norm" / "0.json").read_text())
+    assert record["choices"]["tuned_threshold"] == "maximum"
+    assert record["choices"]["share_at_least"] is False
+    assert json.loads((out / "cells" / "SMD" / "norm" / "0.json").read_text())["choices"]["share_at_least"] is True
+    assert Done("bench", "evaluate", "--out", out, "--quantile", 1.5).status == 2
+
+
+def test_a_sweep_names_its_criterion(data: Path) -> None:
+    arguments = ["bench", "sweep", "SMD", "--data", data, "--rank", "2,8", "--observables", "16", "--window", "10"]
+    done = Done(*arguments)
+    assert done.status == 0, done.err
+    assert "without labels: mean over clients of the squared one-step error" in done.out
+    assert "Chosen: --window 10 --rank 8 --observables 16." in done.out
+    told = json.loads(Done(*arguments, "--json").out)
+    assert told["chosen"] == {"window": 10, "rank": 8, "observables": 16}
+    assert len(told["trials"]) == 2
+    assert Done("bench", "sweep", "nowhere").status == 2
+
+
+def test_the_list_names_everything() -> None:
+    done = Done("bench", "list")
+    assert all(word in done.out for word in ("fedkad-paper", "TranAD", "SMAP", "pot_any", "vus_pr"))
+    told = json.loads(Done("bench", "list", "--json").out)
+    assert set(told) == {"methods", "datasets", "protocols", "metrics"}
+
+
+def test_an_interrupted_run_leaves_whole_files_and_goes_on(tmp_path: Path) -> None:
+    data, out = write_data(tmp_path / "data", train_rows=6000), tmp_path / "out"
+    given = command(data, out, "--datasets", "SMD", "--methods", "norm,fedkad-centralised,fedkad-local")
+    arguments = list(map(str, [*given, "--workers", "2"]))
+    running = subprocess.Popen(
+        [sys.executable, "-m", "fedkad", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FEDKAD_CACHE": str(tmp_path / "cache")},
+        start_new_session=True,
+    )
+    assert running.stderr is not None
+    for line in running.stderr:
+        if line.startswith("[1/9]"):
+            break
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does, to all processes
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert not list(out.rglob(".*"))
+    records = list((out / "cells").rglob("*.json"))
+    assert 1 <= len(records) < 9
+    done = Done(*arguments[:-2], "--workers", 0)
+    assert done.status == 0
+    assert f"{len(records)} kept" in done.out
