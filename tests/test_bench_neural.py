@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 
 from fedkad.bench.methods.interface import WINDOW
 from fedkad.bench.methods.neural.fedavg import Envelope, train
-from fedkad.bench.methods.neural.local import BATCH, plan_round
+from fedkad.bench.methods.neural.local import plan_round
 from fedkad.bench.methods.neural.method import NETWORKS, NeuralMethod, exchanged
 from fedkad.bench.methods.neural.networks import DeepSvdd, LstmAutoencoder, TranAd, Usad
+from fedkad.bench.methods.neural.plain import PLAIN, train_epoch
 from fedkad.bench.methods.neural.stacked import Layout, attention, attention_shapes, lstm, lstm_repeating, lstm_shapes
 from fedkad.federation.server import Sampler
 
@@ -109,17 +111,15 @@ def test_bytes_a_round_are_the_papers() -> None:
     assert max(megabytes(name, "MSL") for name in NETWORKS) == pytest.approx(129.2, abs=0.1)
 
 
-class PlainLstmAutoencoder(nn.Module):
-    def __init__(self, weights: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.encoder, self.decoder = copy_lstm(weights, "encoder", 0), copy_lstm(weights, "decoder", 0)
-        self.output = nn.Linear(64, CHANNELS)
-        self.output.load_state_dict({p: weights[f"output.{p}"][0] for p in ("weight", "bias")})
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = self.encoder(x)[0][:, -1:]
-        unfolded: Tensor = self.output(self.decoder(state.expand(-1, x.shape[1], -1))[0])
-        return unfolded
+def copy_into(network: Any, weights: dict[str, Tensor]) -> Any:
+    """Give a plain network the parameters of model 0 of a stacked one; both list them in the same order."""
+    names = [name for name in weights if name != "centre"]
+    parameters = list(network.named_parameters())
+    assert len(parameters) == len(names)
+    with torch.no_grad():
+        for (_, parameter), name in zip(parameters, names, strict=True):
+            parameter.copy_(weights[name][0])
+    return network
 
 
 def plain_fedavg(
@@ -145,69 +145,47 @@ def plain_fedavg(
     return model
 
 
-def test_fedavg_of_the_lstm_autoencoder_is_plain_fedavg() -> None:
-    learning = {name: series[:150] for name, series in a_fleet().items()}
-    network = LstmAutoencoder(WINDOW, CHANNELS)
-    ours, _ = train(network, learning, [0], Envelope(rounds=2, participation=0.5, epochs=2))
-    optimisers: list[tuple[Any, torch.optim.Optimizer]] = []
-
-    def local(model: Any, windows: Tensor, epoch: int) -> None:
-        if not optimisers or optimisers[-1][0] is not model:
-            optimisers.append((model, torch.optim.Adam(model.parameters(), lr=1e-3)))
-        for batch in torch.split(windows, BATCH):
-            optimisers[-1][1].zero_grad()
-            ((model(batch) - batch) ** 2).mean().backward()
-            optimisers[-1][1].step()
-
-    begin = network.layout.unpack(network.layout.draw(0)[None])
-    theirs = plain_fedavg(learning, PlainLstmAutoencoder(begin), 2, local)
-    got = network.layout.unpack(ours)
-    assert float((got["encoder.input"] - begin["encoder.input"]).abs().max()) > 1e-3
-    torch.testing.assert_close(got["encoder.hidden"][0], theirs.encoder.weight_hh_l0, atol=2e-5, rtol=1e-3)
-    torch.testing.assert_close(got["output.weight"][0], theirs.output.weight, atol=2e-5, rtol=1e-3)
+@pytest.mark.parametrize("name", ["deepsvdd", "lstm-ae", "usad", "tranad"])
+def test_scores_and_losses_are_those_of_plain_layers(name: str) -> None:
+    network = NETWORKS[name].network(WINDOW, CHANNELS)
+    if isinstance(network, TranAd):
+        network = replace(network, dropout=0.0)
+    _, weights = stacked(network.layout, seeds=(3,))
+    weights = {key: value + 0.05 * torch.randn_like(value) for key, value in weights.items()}
+    plain = copy_into(PLAIN[name](WINDOW, CHANNELS), weights).eval()
+    windows = torch.rand(1, 5, WINDOW, CHANNELS)
+    weights["centre"] = torch.full((1, 32), 0.1)
+    with torch.no_grad():
+        torch.testing.assert_close(network.scores(weights, windows)[0], plain.scores(windows[0]))
+        for objective, loss in zip(network.objectives, plain.losses(windows[0], 4), strict=True):
+            torch.testing.assert_close(objective.losses(weights, windows, torch.tensor([4.0])).mean(), loss)
 
 
-class PlainUsad(nn.Module):
-    def __init__(self, weights: dict[str, Tensor]) -> None:
-        super().__init__()
-        for part in ("encoder", "first", "second"):
-            layers: list[nn.Module] = []
-            for k in range(3):
-                weight, bias = weights[f"{part}.layer{k}.weight"][0], weights[f"{part}.layer{k}.bias"][0]
-                layer = nn.Linear(weight.shape[1], weight.shape[0])
-                layer.load_state_dict({"weight": weight, "bias": bias})
-                layers += [layer, nn.Sigmoid() if part != "encoder" and k == 2 else nn.ReLU()]
-            setattr(self, part, nn.Sequential(*layers))
-
-
-def test_fedavg_of_usad_is_two_optimisers_in_turn() -> None:
+@pytest.mark.parametrize("name", ["lstm-ae", "usad", "deepsvdd"])
+def test_fedavg_is_plain_fedavg(name: str) -> None:
+    """Side by side is as one after another, with PyTorch's optimisers: also USAD's two in turn."""
     learning = {name: (series[:150] + 2.0) / 4.0 for name, series in a_fleet().items()}
-    network = Usad(WINDOW, CHANNELS)
-    ours, _ = train(network, learning, [0], Envelope(rounds=2, participation=0.5, epochs=2))
+    network = NETWORKS[name].network(WINDOW, CHANNELS)
+    ours, fixed = train(network, learning, [0], Envelope(rounds=2, participation=0.5, epochs=2), decay=network.decay)
+    begin = network.layout.unpack(network.layout.draw(0)[None])
+    plain = copy_into(PLAIN[name](WINDOW, CHANNELS), begin)
+    if name == "deepsvdd":
+        centre = fixed["centre"][0]
+        plain.centre.copy_(torch.where(centre.abs() < 0.1, torch.where(centre >= 0, 0.1, -0.1), centre))
     kept: list[tuple[Any, list[torch.optim.Optimizer]]] = []
 
     def local(model: Any, windows: Tensor, epoch: int) -> None:
         if not kept or kept[-1][0] is not model:
-            parts = [[*model.encoder.parameters(), *own.parameters()] for own in (model.first, model.second)]
-            kept.append((model, [torch.optim.Adam(part, lr=1e-3) for part in parts]))
-        one, two = kept[-1][1]
-        for x in torch.split(windows.flatten(1), BATCH):
-            for optimiser, sign, mine in ((one, 1.0, model.first), (two, -1.0, model.second)):
-                model.zero_grad()
-                again = model.second(model.encoder(model.first(model.encoder(x))))
-                loss = ((x - mine(model.encoder(x))) ** 2).mean() / epoch + sign * (1 - 1 / epoch) * (
-                    (x - again) ** 2
-                ).mean()
-                loss.backward()
-                optimiser.step()
+            kept.append((model, model.optimisers()))
+        train_epoch(model, kept[-1][1], windows, epoch)
 
-    begin = network.layout.unpack(network.layout.draw(0)[None])
-    theirs = plain_fedavg(learning, PlainUsad(begin), 2, local)
+    theirs = plain_fedavg(learning, plain, 2, local)
     got = network.layout.unpack(ours)
-    for part in ("encoder", "first", "second"):
-        torch.testing.assert_close(
-            got[f"{part}.layer1.weight"][0], getattr(theirs, part)[2].weight, atol=5e-5, rtol=1e-3
-        )
+    moved = max(float((got[key] - begin[key]).abs().max()) for key in got)
+    assert moved > 1e-3
+    expected = copy_into(PLAIN[name](WINDOW, CHANNELS), got)
+    for (_, mine), (_, other) in zip(expected.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(mine, other, atol=0.03 * moved, rtol=1e-3)
 
 
 def plain_tranad_answers(weights: dict[str, Tensor], window: Tensor) -> tuple[Tensor, Tensor]:
