@@ -255,7 +255,7 @@ def test_held_out_rows_set_the_threshold_and_nothing_else() -> None:
     assert np.array_equal(one.scaling_.scale, two.scaling_.scale)
     assert one.statistics_ is not None
     assert two.statistics_ is not None
-    for name, value in vars(one.statistics_).items():
+    for name, value in one.statistics_.as_arrays().items():
         assert np.array_equal(value, getattr(two.statistics_, name))
     assert isinstance(one.scoring_, CalibratedScoring)
     assert isinstance(two.scoring_, CalibratedScoring)

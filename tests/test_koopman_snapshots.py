@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from fedkad.koopman import snapshots
 from fedkad.koopman.lifting import Lifting
+from fedkad.koopman.operator import Reduced
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics, collect, stretches
+from fedkad.koopman.subspace import own_subspace, relative_loss
 from tests import naive
 
 Array = NDArray[np.float64]
@@ -65,7 +67,7 @@ def naive_statistics(scaled: Array, lifting: Lifting, horizon: int) -> Statistic
 
 
 def assert_same(found: Statistics, expected: Statistics, tolerance: float = 1e-10) -> None:
-    for name, value in vars(expected).items():
+    for name, value in expected.as_arrays().items():
         got = getattr(found, name)
         assert np.shape(got) == np.shape(value), name
         scale = max(1.0, float(np.max(np.abs(value), initial=0.0)))
@@ -154,3 +156,44 @@ def test_stretches_are_the_runs_of_complete_rows(missing: list[bool], shortest: 
     series = np.array([[np.nan if gap else 1.0, 2.0] for gap in missing]).reshape(-1, 2)
     expected = [slice(run.start, run.stop) for run in naive.runs(series) if len(run) >= shortest]
     assert list(stretches(series, shortest)) == expected
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_channels_that_never_move_cost_nothing_and_change_nothing(horizon: int) -> None:
+    """Statistics with channels at zero are those of the snapshot matrices, and their core is all there is of them."""
+    lifting = Lifting(channels=5, window=4, observables=6, seed=2)
+    x = np.random.default_rng(0).normal(size=(80, 5))
+    x[:, [1, 4]] = 0.0
+    x[40] = np.nan
+    found = collect(x, lifting, horizon)
+    parts = [lifting.transform(x[:40]), lifting.transform(x[41:])]
+    np.testing.assert_allclose(found.xx, sum(p[:-1].T @ p[:-1] for p in parts), atol=1e-10)
+    np.testing.assert_allclose(found.yx, sum(p[1:].T @ p[:-1] for p in parts), atol=1e-10)
+    np.testing.assert_allclose(found.yy, sum((p[1:] ** 2).sum(axis=0) for p in parts), atol=1e-10)
+    np.testing.assert_allclose(found.x_sum, sum(p[:-1].sum(axis=0) for p in parts), atol=1e-10)
+    for h in range(1, horizon + 1):
+        expected = sum(p[h:, lifting.newest].T @ p[:-h] for p in parts)
+        np.testing.assert_allclose(found.ahead[h - 1], expected, atol=1e-10)
+    assert len(found.moving) == 3 * 4 + 6
+    subspace = np.linalg.qr(np.random.default_rng(1).normal(size=(lifting.dimension, 3)))[0]
+    np.testing.assert_allclose(found.gram(subspace), subspace.T @ found.xx @ subspace, atol=1e-9)
+    reduced = Reduced.at(found, subspace)
+    np.testing.assert_allclose(reduced.a, found.xx @ subspace, atol=1e-9)
+    np.testing.assert_allclose(reduced.b, found.yx @ subspace, atol=1e-9)
+    np.testing.assert_allclose(reduced.b_adjoint, found.yx.T @ subspace, atol=1e-9)
+    np.testing.assert_allclose(reduced.cross, subspace.T @ found.yx @ subspace, atol=1e-9)
+
+
+def test_ones_own_subspace_lies_among_what_moves() -> None:
+    lifting = Lifting(channels=6, window=8, observables=10, seed=0)
+    x = np.random.default_rng(0).normal(size=(300, 6)).cumsum(axis=0) / 10.0
+    x[:, 2:5] = 0.0
+    statistics = collect(x, lifting)
+    subspace = own_subspace(statistics, 5)
+    np.testing.assert_allclose(subspace.T @ subspace, np.eye(5), atol=1e-10)
+    still = np.setdiff1d(np.arange(lifting.dimension), statistics.moving)
+    assert not subspace[still].any()
+    assert relative_loss([statistics], subspace) == pytest.approx(
+        relative_loss([statistics.core], subspace[statistics.moving])
+    )
+    assert own_subspace(collect(np.where(np.arange(6) == 0, x, 0.0)[:, :1], Lifting(1, 8, 0, 0)), 8).shape == (8, 8)

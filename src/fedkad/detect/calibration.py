@@ -98,7 +98,7 @@ class ResidualMoments(NamedTuple):
         step ahead, scaled to the fewer pairs h steps ahead.
         """
         newest, subspace = dynamics.lifting.newest, dynamics.subspace
-        gram, state = subspace.T @ (statistics.xx @ subspace), statistics.x_sum @ subspace
+        gram, state = statistics.gram(subspace), statistics.x_sum @ subspace
         count, total, squares = [], [], []
         for h, decoder in enumerate(dynamics.newest_decoders):
             cross = statistics.ahead[h] @ subspace

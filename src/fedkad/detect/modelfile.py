@@ -57,7 +57,7 @@ def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bo
     if isinstance(detector.scoring_, CalibratedScoring):
         arrays |= {"residual.centre": detector.scoring_.centre, "residual.spread": detector.scoring_.spread}
     if statistics and detector.statistics_ is not None and detector.held_out_ is not None:
-        arrays |= {f"statistics.{name}": np.asarray(value) for name, value in vars(detector.statistics_).items()}
+        arrays |= {f"statistics.{name}": value for name, value in detector.statistics_.as_arrays().items()}
         arrays["held_out"] = detector.held_out_.rows
     write_model(path, header, arrays)
 

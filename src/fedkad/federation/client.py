@@ -136,5 +136,5 @@ class Client:
         """η, or one over the curvature: 2 λ_max(XXᵀ) as scaled, plus ρ."""
         if self.consensus.step_size is not None:
             return self.consensus.step_size
-        largest = float(leading_directions(self.statistics.xx, 1).values[0])
+        largest = float(leading_directions(self.statistics.core.xx, 1).values[0])
         return 1.0 / (2.0 * self.scale * largest + self.consensus.penalty)

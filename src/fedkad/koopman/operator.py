@@ -27,16 +27,23 @@ class Reduced(NamedTuple):
 
     @classmethod
     def at(cls, statistics: Statistics, subspace: Array) -> Reduced:
-        """Reduce the statistics to the subspace: three D × D × r products, the whole cost of a local step."""
-        a, b = statistics.xx @ subspace, statistics.yx @ subspace
-        return cls(
-            a=a,
-            b=b,
-            b_adjoint=statistics.yx.T @ subspace,
-            gram=subspace.T @ a,
-            cross=subspace.T @ b,
-            energy=statistics.energy,
-        )
+        """Reduce the statistics to the subspace: three D × D × r products, the whole cost of a local step.
+
+        Only the coordinates that move take part; the others have zeros in A and B.
+        """
+        moving, core = statistics.moving, statistics.core
+        seen = subspace if core is statistics else subspace[moving]
+        a, b = core.xx @ seen, core.yx @ seen
+        gram, cross, b_adjoint = seen.T @ a, seen.T @ b, core.yx.T @ seen
+        if core is not statistics:
+            a, b, b_adjoint = (_among_zeros(part, moving, subspace.shape) for part in (a, b, b_adjoint))
+        return cls(a, b, b_adjoint, gram, cross, statistics.energy)
+
+
+def _among_zeros(rows: Array, places: NDArray[np.intp], shape: tuple[int, ...]) -> Array:
+    whole = np.zeros(shape)
+    whole[places] = rows
+    return whole
 
 
 def fit_operator(reduced: Reduced, ridge: float, *, always: bool = False) -> Array:

@@ -11,8 +11,9 @@ which makes gaps, incremental learning and forgetting one and the same operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -75,15 +76,49 @@ class Statistics:
         """‖Y‖², the energy that a model has to explain."""
         return float(self.yy.sum())
 
+    @cached_property
+    def moving(self) -> NDArray[np.intp]:
+        """The coordinates that were ever other than zero. A channel that is constant in training has none of them."""
+        return np.flatnonzero((np.diagonal(self.xx) != 0.0) | (self.yy != 0.0))
+
+    @property
+    def core(self) -> Statistics:
+        """The statistics of the moving coordinates alone: all others are zero, and nothing needs to multiply them."""
+        return self if len(self.moving) == len(self.yy) else self._narrow
+
+    @cached_property
+    def _narrow(self) -> Statistics:
+        kept = self.moving
+        square = np.ix_(kept, kept)
+        return replace(
+            self,
+            xx=self.xx[square],
+            yx=self.yx[square],
+            yy=self.yy[kept],
+            x_sum=self.x_sum[kept],
+            y_sum=self.y_sum[kept],
+            ahead=self.ahead[:, :, kept],
+        )
+
+    def gram(self, subspace: Array) -> Array:
+        """PᵀXXᵀP."""
+        seen = subspace[self.moving]
+        gram: Array = seen.T @ (self.core.xx @ seen)
+        return gram
+
+    def as_arrays(self) -> dict[str, Array]:
+        """All that is kept, by name."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+
     def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+        return Statistics(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def __sub__(self, other: Statistics) -> Statistics:
-        return Statistics(**{name: value - getattr(other, name) for name, value in vars(self).items()})
+        return Statistics(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
 
     def scaled(self, factor: float) -> Statistics:
         """Statistics in which every pair weighs `factor` as much: forgetting."""
-        return Statistics(**{name: factor * value for name, value in vars(self).items()})
+        return Statistics(**{f.name: factor * getattr(self, f.name) for f in fields(self)})
 
 
 def stretches(series: Array, shortest: int = 1) -> Iterator[slice]:
@@ -109,6 +144,10 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
     >>> bool(np.allclose(collect(x, lifting).yx, states[1:].T @ states[:-1]))
     True
     """
+    kept = np.flatnonzero(np.nan_to_num(scaled).any(axis=0))
+    if 0 < len(kept) < lifting.channels:
+        # Channels that never leave zero, as those that are constant in training, add nothing but zeros.
+        return _widen(collect(scaled[:, kept], NarrowLifting.of(lifting, kept), horizon), lifting, kept)
     pieces = [np.ascontiguousarray(scaled[run]) for run in stretches(scaled, shortest=lifting.window + 1)]
     if not pieces:
         return Statistics.empty(lifting, horizon)
@@ -116,6 +155,46 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
     for piece in pieces[1:]:
         total = total + _collect_stretch(piece, lifting, horizon)
     return total
+
+
+@dataclass(frozen=True)
+class NarrowLifting(Lifting):
+    """A lifting for series of which some channels are zero throughout: the same observables from the others alone."""
+
+    source: Lifting
+    kept: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lifting: Lifting, kept: NDArray[np.intp]) -> NarrowLifting:
+        """The lifting for the channels `kept`."""
+        sizes = (len(kept), lifting.window, lifting.observables, lifting.seed)
+        return cls(*sizes, source=lifting, kept=tuple(kept.tolist()))
+
+    @cached_property
+    def weights(self) -> Array:
+        """The columns of the source's weights that meet the channels kept."""
+        return np.ascontiguousarray(self.source.weights[:, _places(self.source, self.kept)[: self.state_size]])
+
+    @property
+    def bias(self) -> Array:
+        """The source's."""
+        return self.source.bias
+
+
+def _places(lifting: Lifting, kept: Sequence[int] | NDArray[np.intp]) -> NDArray[np.intp]:
+    """Where the channels `kept`, at every lag, and the observables stand in a lifted state."""
+    lags = np.arange(lifting.window)[:, None] * lifting.channels + np.asarray(kept)
+    return np.concatenate([lags.ravel(), np.arange(lifting.state_size, lifting.dimension)])
+
+
+def _widen(narrow: Statistics, lifting: Lifting, kept: NDArray[np.intp]) -> Statistics:
+    """Statistics with the zeros of the other channels put back."""
+    wide, places = Statistics.empty(lifting, len(narrow.ahead)), _places(lifting, kept)
+    square = np.ix_(places, places)
+    wide.xx[square], wide.yx[square] = narrow.xx, narrow.yx
+    wide.yy[places], wide.x_sum[places], wide.y_sum[places] = narrow.yy, narrow.x_sum, narrow.y_sum
+    wide.ahead[np.ix_(np.arange(len(narrow.ahead)), kept, places)] = narrow.ahead
+    return replace(wide, count=narrow.count, ahead_count=narrow.ahead_count)
 
 
 def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:

@@ -143,9 +143,20 @@ class _Curvature:
 
 
 def own_subspace(statistics: Statistics, rank: int) -> Array:
-    """The subspace that one device would choose alone: its leading directions, then a short descent."""
-    start = leading_directions(statistics.xx, rank).vectors
-    return descend([statistics], start, most=OWN_STEPS).subspace
+    """The subspace that one device would choose alone: its leading directions, then a short descent.
+
+    It lies among the coordinates that move, so that is where it is sought, if they are enough for its rank.
+    """
+    core = statistics.core
+    if len(core.yy) < rank:
+        core = statistics
+    start = leading_directions(core.xx, rank).vectors
+    found = descend([core], start, most=OWN_STEPS).subspace
+    if core is statistics:
+        return found
+    subspace = np.zeros((len(statistics.yy), rank))
+    subspace[statistics.moving] = found
+    return subspace
 
 
 def predicted_directions(statistics: Statistics, subspace: Array) -> Directions:
