@@ -1,6 +1,8 @@
 """A module imports only from its own layer and from those above it, and heavy libraries only where they belong."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,17 @@ def test_the_mathematics_needs_numpy_alone(layer: str) -> None:
 def test_no_pickle() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert "pickle" not in {name.partition(".")[0] for name in imported(path)}, path
+
+
+def test_only_the_benchmark_knows_pytorch() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if "torch" in {name.partition(".")[0] for name in imported(path)}:
+            assert path.is_relative_to(PACKAGE / "bench"), path
+
+
+def test_the_command_line_starts_without_heavy_libraries() -> None:
+    """Extras may be missing, and even where they are not, `fedkad --help` must not wait for them."""
+    heavy = ("torch", "scipy", "sklearn", "matplotlib", "pyarrow", "pandas", "aeon")
+    code = f"import sys, fedkad.cli.app; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

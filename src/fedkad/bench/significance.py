@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Array = NDArray[np.float64]
 Verdict = Literal["WIN", "tie", "loss"]
@@ -40,6 +39,13 @@ class SeedComparison:
     reason: str = ""
 
 
+def _stats() -> Any:
+    """The statistics of scipy, which take seconds to load: only when a test is asked for."""
+    from scipy import stats
+
+    return stats
+
+
 def compare_seeds(ours: ArrayLike, theirs: ArrayLike, *, gate: float = GATE) -> SeedComparison:
     """Paired t-test of two methods over the same n seeds: d_z = mean(d) / std(d), t = d_z √n.
 
@@ -65,7 +71,7 @@ def compare_seeds(ours: ArrayLike, theirs: ArrayLike, *, gate: float = GATE) -> 
     if spread <= ROUNDING * float(np.abs([a, b]).max()):
         return SeedComparison(margin, NAN, NAN, verdict, len(a), "the differences of all seeds are equal")
     effect = margin / spread
-    p_value = 2.0 * float(stats.t.sf(abs(effect) * np.sqrt(len(a)), len(a) - 1))
+    p_value = 2.0 * float(_stats().t.sf(abs(effect) * np.sqrt(len(a)), len(a) - 1))
     return SeedComparison(margin, p_value, effect, verdict, len(a))
 
 
@@ -150,7 +156,7 @@ def signed_rank_test(ours: ArrayLike, theirs: ArrayLike) -> SignedRanks:
     differences = differences[differences != 0.0]
     if not len(differences):
         return SignedRanks(NAN, NAN, 0, "no client has a difference")
-    found = stats.wilcoxon(differences)
+    found = _stats().wilcoxon(differences)
     return SignedRanks(float(found.statistic), float(found.pvalue), len(differences))
 
 
@@ -208,7 +214,7 @@ def compare_ranks(
     if len(names) < 2 or not clients:
         reason = "there are fewer than two methods" if len(names) < 2 else "no client has a value of every method"
         return RankComparison(names, (NAN,) * len(names), NAN, NAN, NAN, (), clients, reason)
-    ranks = np.asarray(stats.rankdata(-table if higher_is_better else table, axis=1))
+    ranks = np.asarray(_stats().rankdata(-table if higher_is_better else table, axis=1))
     means = ranks.mean(axis=0)
     order = np.argsort(means, kind="stable")
     methods, sorted_means = tuple(names[j] for j in order), means[order]
@@ -227,7 +233,7 @@ def critical_difference(methods: int, clients: int, alpha: float = 0.05) -> floa
     >>> round(critical_difference(5, 30), 3)  # q = 2.728
     1.114
     """
-    quantile = float(stats.studentized_range.ppf(1.0 - alpha, methods, np.inf)) / np.sqrt(2.0)
+    quantile = float(_stats().studentized_range.ppf(1.0 - alpha, methods, np.inf)) / np.sqrt(2.0)
     return float(quantile * np.sqrt(methods * (methods + 1) / (6.0 * clients)))
 
 
@@ -240,7 +246,7 @@ def _friedman(ranks: Array) -> tuple[float, float]:
         return NAN, NAN
     departures = ranks.mean(axis=0) - (methods + 1) / 2.0
     statistic = 12.0 * clients / (methods * (methods + 1)) * float(departures @ departures) / correction
-    return statistic, float(stats.chi2.sf(statistic, methods - 1))
+    return statistic, float(_stats().chi2.sf(statistic, methods - 1))
 
 
 def _cliques(methods: tuple[str, ...], means: Array, difference: float) -> tuple[tuple[str, ...], ...]:

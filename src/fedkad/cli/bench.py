@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,12 +21,15 @@ from fedkad.bench.results import Results, macro_table, write_tables
 from fedkad.bench.runner import DATASETS, SEEDS, Outcome, Plan, Report, Step, evaluate_again
 from fedkad.bench.runner import run as run_plan
 from fedkad.bench.sources import Facts, fetch, look
+from fedkad.bench.studies import STUDIES, Request
+from fedkad.bench.studies import perform as perform_study
 from fedkad.bench.sweep import CRITERION, Candidate, Sweep, candidates
 from fedkad.bench.sweep import sweep as sweep_fleet
 from fedkad.cli.failures import note, one_sentence, warn
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.progress import shown_progress
 from fedkad.cli.targets import check_folder_target
+from fedkad.report.benchmark import write_report
 from fedkad.report.wording import counted, significant
 
 FAILED = 1
@@ -66,6 +69,17 @@ def _method_names(text: str | None) -> tuple[str, ...] | None:
         if name not in METHODS:
             raise typer.BadParameter(
                 f"{name} is no method; choose among {', '.join(METHODS)}.", param_hint="'--methods'"
+            )
+    return names
+
+
+def _study_names(text: str | None) -> tuple[str, ...]:
+    """Names of studies; all of them unless some are named, none if that is what is named."""
+    names = tuple(STUDIES) if text is None else () if text == "none" else _listed(text) or ()
+    for name in names:
+        if name not in STUDIES:
+            raise typer.BadParameter(
+                f"{name} is no study; choose among {', '.join(STUDIES)}, or none.", param_hint="'--studies'"
             )
     return names
 
@@ -118,9 +132,16 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Take over the cells of another folder of results.")
     ] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Train everything again.")] = False,
+    studies: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Studies beside the table, or none.", show_default="all")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate all methods on all datasets; what DIR holds already is kept, so that a killed run goes on."""
+    """Train and evaluate all methods on all datasets, do the studies, and write the report.
+
+    What DIR holds already is kept, so that a killed run goes on.
+    """
+    asked = _study_names(studies)
     named = _dataset_names(datasets)
     plan = Plan(
         named or DATASETS,
@@ -138,7 +159,25 @@ def run(
         note("a quick run shows that everything works; its numbers say nothing about the methods.")
     with _shown_steps() as report:
         outcome = run_plan(plan, data, out, workers=workers, reuse=reuse, redo=redo, report=report, facts=facts)
+    public = tuple(found.source.dataset for found in facts if found.source.dataset in KNOWN)
+    _do_studies(asked, Request(data, quick, plan.seeds, public), out, redo=redo)
     _finish(out, outcome, as_json)
+
+
+@app.command()
+@one_sentence
+def report(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the results.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a folder of results: one page, its tables and figures, and the data behind them."""
+    if not (out / "cells").is_dir():
+        raise ValueError(f"{out}: there are no cells in it; make some with `fedkad bench run paper --out {out}`.")
+    written = write_report(out)
+    if as_json:
+        print_json({"written": [str(path) for path in written]})
+    else:
+        print_line(f"{out / 'report.html'}, and {len(written) - 1} tables and figures beside it.")
 
 
 @app.command()
@@ -259,6 +298,17 @@ def _check_out(out: Path, data: Path | None) -> None:
     check_folder_target(out, root if root is not None else out / "no data")
 
 
+def _do_studies(names: Sequence[str], request: Request, out: Path, *, redo: bool) -> None:
+    """One study after the other, for some measure time; those without their dataset are left out."""
+    for name in names:
+        study = STUDIES[name]
+        if not request.datasets or (study.datasets and not set(study.datasets) & set(request.datasets)):
+            note(f"left out: the study {name} needs {' or '.join(study.datasets or tuple(KNOWN))}.")
+            continue
+        with shown_progress() as progress:
+            perform_study(study, replace(request, progress=progress), out, redo=redo)
+
+
 def _look(plan: Plan, data: Path | None, *, optional: bool) -> list[Facts]:
     """What there is of the datasets; one that nobody asked for by name may be absent."""
     found, reasons = [], []
@@ -280,8 +330,9 @@ def _look(plan: Plan, data: Path | None, *, optional: bool) -> list[Facts]:
 
 
 def _finish(folder: Path, outcome: Outcome, as_json: bool) -> None:
-    """Tables on disk and on stdout; exit status 1 if a cell failed."""
+    """Tables and the report on disk, the main table on stdout; exit status 1 if a cell failed."""
     results = write_tables(folder)
+    write_report(folder)
     for cell, sentence in outcome.failed.items():
         warn(f"{cell} failed: {sentence}")
     if as_json:
@@ -294,7 +345,7 @@ def _finish(folder: Path, outcome: Outcome, as_json: bool) -> None:
             f"{counted(len(outcome.trained), 'cell')} trained, {len(outcome.evaluated)} evaluated, "
             f"{len(outcome.kept)} kept, {len(outcome.reused)} reused, {len(outcome.failed)} failed."
         )
-        print_line(f"Causal smoothing, shares in percent; more in {folder / 'tables'} and {folder / 'metrics.csv'}.")
+        print_line(f"Causal smoothing, shares in percent; the report is {folder / 'report.html'}.")
     if outcome.failed:
         note(f"tracebacks are in {folder / 'failures'}; the same command tries the failed cells again.")
         raise typer.Exit(FAILED)

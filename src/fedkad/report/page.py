@@ -153,12 +153,7 @@ def _element(name: str, text: str, kind: str = "") -> str:
     return f'<{name} class="{kind}">{escape(text)}</{name}>' if kind else f"<{name}>{escape(text)}</{name}>"
 
 
-STYLE = (
-    f"""
-:root {{ color-scheme: light dark; {as_variables(LIGHT)} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {as_variables(DARK)} }} }}
-"""
-    + """
+RULES = """
 @media print {
   :root { color-scheme: light; }
   main { max-width: none !important; padding: 0 !important; }
@@ -195,4 +190,13 @@ figcaption { color: var(--faint); font-size: .85rem; max-width: 46rem; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .75rem; color: var(--faint);
   font-size: .85rem; }
 """
-)
+
+STYLE = f"""
+:root {{ color-scheme: light dark; {as_variables(LIGHT)} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ {as_variables(DARK)} }} }}
+{RULES}"""
+
+LIGHT_STYLE = f"""
+:root {{ color-scheme: light; {as_variables(LIGHT)} }}
+{RULES}"""
+"""For a page that is on paper in the first place, and whose drawings have colours of their own."""

@@ -167,9 +167,16 @@ def as_svg(figure: Figure, name: str) -> str:
 
     The `name`, unique in its page, keeps the identifiers of several drawings apart.
     """
+    svg = bare_svg(figure, name).replace("'DejaVu Sans'", "inherit")
+    for role, colour in LIGHT.items():
+        svg = svg.replace(colour, f"var(--{role})")
+    return svg
+
+
+def bare_svg(figure: Figure, name: str) -> str:
+    """The figure as SVG with nothing but the drawing: no date, no version, no addresses of vocabularies."""
     with _look({"svg.hashsalt": name}):
         buffer = io.StringIO()
-        # Nothing but the drawing: no date, no version, no addresses of vocabularies.
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].strip()
@@ -179,10 +186,7 @@ def as_svg(figure: Figure, name: str) -> str:
         r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL
     )  # would rule the whole page
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = svg.replace("'DejaVu Sans'", "inherit").replace("\n", " ")
-    for role, colour in LIGHT.items():
-        svg = svg.replace(colour, f"var(--{role})")
-    return svg
+    return svg.replace("\n", " ")
 
 
 def largest_of_columns(values: Array, most: int) -> tuple[Array, int]:
