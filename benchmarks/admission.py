@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score
 
 from benchmarks.measure import heading, require_data
 from fedkad import FewRowsWarning, KoopmanDetector, federate
-from fedkad.bench.datasets import Entity, read_smd
+from fedkad.bench.data.datasets import Entity, read_smd
 
 SAMPLES = (100, 200, 400, 700)
 BEGINS = (5_000, 12_000)

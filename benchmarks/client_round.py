@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.measure import Array, alternate, heading, one_blas_thread, require_data
-from fedkad.bench.datasets import read_smd
+from fedkad.bench.data.datasets import read_smd
 from fedkad.federation.client import Client
 from fedkad.federation.settings import Consensus
 from fedkad.koopman.lifting import Lifting

@@ -11,13 +11,13 @@ import warnings
 import numpy as np
 
 from benchmarks.measure import heading, one_blas_thread, require_data
-from fedkad.bench.datasets import PartialDatasetWarning, load
-from fedkad.bench.heterogeneity import skew_table
+from fedkad.bench.data.datasets import PartialDatasetWarning, load
+from fedkad.bench.data.heterogeneity import skew_table
 
 TIMED = """
 import time, warnings
 from pathlib import Path
-from fedkad.bench.datasets import load
+from fedkad.bench.data.datasets import load
 warnings.simplefilter("ignore")
 began = time.perf_counter()
 dataset = load("SMD", Path({folder!r}), cache={cache})

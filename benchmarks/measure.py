@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.bench.datasets import Entity, data_folder, read_nasa, read_smd
+from fedkad.bench.data.datasets import Entity, data_folder, read_nasa, read_smd
 
 Array = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score
 
 from benchmarks.measure import Array, heading, require_data
 from fedkad import Federation, KoopmanDetector, federate
-from fedkad.bench.datasets import Entity, read_smd
+from fedkad.bench.data.datasets import Entity, read_smd
 from fedkad.detect import calibration, scoring
 from fedkad.simulate import simulate_fleet
 

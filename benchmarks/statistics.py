@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 
 from benchmarks.measure import Array, alternate, heading, one_blas_thread, require_data
-from fedkad.bench.datasets import read_smd
+from fedkad.bench.data.datasets import read_smd
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics, collect

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 
 from fedkad import federate
-from fedkad.bench import cache as caching
-from fedkad.bench.cache import CacheWarning, cache_folder
-from fedkad.bench.dataset import Dataset, PartialDatasetWarning
-from fedkad.bench.datasets import KNOWN, PAPER_TABLE, data_folder, load, load_folder, read_nasa, read_smd
-from fedkad.bench.entity import Entity
-from fedkad.bench.heterogeneity import PAPER_RANGES, client_skews, skew_table
-from fedkad.bench.layouts import SMD_MACHINES
-from fedkad.bench.partition import chunk_lengths, partition
+from fedkad.bench.data import cache as caching
+from fedkad.bench.data.cache import CacheWarning, cache_folder
+from fedkad.bench.data.dataset import Dataset, PartialDatasetWarning
+from fedkad.bench.data.datasets import KNOWN, PAPER_TABLE, data_folder, load, load_folder, read_nasa, read_smd
+from fedkad.bench.data.entity import Entity
+from fedkad.bench.data.heterogeneity import PAPER_RANGES, client_skews, skew_table
+from fedkad.bench.data.layouts import SMD_MACHINES
+from fedkad.bench.data.packing import Series, read_pack, write_pack
+from fedkad.bench.data.partition import chunk_lengths, partition
 
-PARTIAL = "ignore::fedkad.bench.dataset.PartialDatasetWarning"
+PARTIAL = "ignore::fedkad.bench.data.dataset.PartialDatasetWarning"
 FEATURES = ",".join(f"feature_{k}" for k in range(25))
 
 
@@ -529,3 +530,19 @@ def test_the_notes_name_what_is_different_here(real: Path) -> None:
     assert any("without P-2" in note for note in dataset.notes)
     assert load("MSL", real).notes == ("T-10 has no label row and is left out.",)
     assert list(KNOWN) == list(PAPER_TABLE)
+
+
+def test_a_pack_brings_every_bit_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    six_decimals = np.rint(rng.random((300, 4)) * 1e6) / 1e6
+    any_numbers = rng.normal(size=(50, 4))
+    any_numbers[7, 2] = np.nan
+    packed = {"SMD": {"a": Series(six_decimals, any_numbers), "b": Series(any_numbers, -six_decimals)}}
+    write_pack(tmp_path / "data.pack", packed)
+    found = read_pack(tmp_path / "data.pack", "SMD")
+    assert list(found) == ["a", "b"]
+    for name, series in found.items():
+        for part in Series._fields:
+            np.testing.assert_array_equal(getattr(series, part), getattr(packed["SMD"][name], part))
+    with pytest.raises(ValueError, match="there is no MSL in it"):
+        read_pack(tmp_path / "data.pack", "MSL")

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from fedkad.bench.cells import Cell, read_scores
+from fedkad.bench.data.packing import Series, write_pack
+from fedkad.bench.data.sources import fetch, look
 from fedkad.bench.evaluation import METRICS, SMOOTHINGS
 from fedkad.bench.methods.interface import Method
 from fedkad.bench.methods.registry import METHODS, Options
-from fedkad.bench.packing import Series, write_pack
 from fedkad.bench.protocols import Choices
 from fedkad.bench.results import Results, macro_table, read_record, read_results, write_parquet, write_tables
-from fedkad.bench.runner import Outcome, Plan, Step, evaluate_again, run
-from fedkad.bench.sources import fetch, look
-from fedkad.bench.workers import perform
+from fedkad.bench.running.runner import Outcome, Plan, Step, evaluate_again, run
+from fedkad.bench.running.workers import perform
 from tests.fleetfolder import MACHINES, write_data
 
 PLAN = Plan(("SMD",), ("fedkad", "pca", "random"), (0, 1))

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fedkad import KoopmanDetector, federate
-from fedkad.bench.dataset import Dataset
-from fedkad.bench.entity import Entity
+from fedkad.bench.data.dataset import Dataset
+from fedkad.bench.data.entity import Entity
+from fedkad.bench.data.sources import fetch
 from fedkad.bench.evaluation import evaluate_smoothings
 from fedkad.bench.methods.koopman import KoopmanMethod
-from fedkad.bench.sources import fetch
 from fedkad.bench.studies import (
     STUDIES,
     Request,

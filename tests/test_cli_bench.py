@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.bench.sources import fetch
+from fedkad.bench.data.sources import fetch
 from tests.fleetfolder import write_data
 from tests.test_cli import Done, fails
 

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedkad.bench.cells import Cell
-from fedkad.bench.datasets import KNOWN, PAPER_TABLE, data_folder
+from fedkad.bench.data.datasets import KNOWN, PAPER_TABLE, data_folder
+from fedkad.bench.data.sources import Facts, fetch, look
 from fedkad.bench.evaluation import METRICS
 from fedkad.bench.methods.registry import GROUPS, METHODS, Options, require
 from fedkad.bench.protocols import PROTOCOLS, Choices
 from fedkad.bench.results import Results, macro_table, write_tables
-from fedkad.bench.runner import DATASETS, SEEDS, Outcome, Plan, Report, Step, evaluate_again
-from fedkad.bench.runner import run as run_plan
-from fedkad.bench.sources import Facts, fetch, look
+from fedkad.bench.running.runner import DATASETS, SEEDS, Outcome, Plan, Report, Step, evaluate_again
+from fedkad.bench.running.runner import run as run_plan
 from fedkad.bench.studies import STUDIES, Request
 from fedkad.bench.studies import perform as perform_study
 from fedkad.bench.sweep import CRITERION, Candidate, Sweep, candidates

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedkad.bench.cache import CacheWarning
-from fedkad.bench.dataset import Dataset, PartialDatasetWarning
-from fedkad.bench.datasets import KNOWN, PAPER_TABLE, data_folder, known_name, load, load_folder
-from fedkad.bench.entity import Entity
-from fedkad.bench.heterogeneity import ClientSkew, client_skews, skew_table
-from fedkad.bench.upstream import Fetched, get, verify
+from fedkad.bench.data.cache import CacheWarning
+from fedkad.bench.data.dataset import Dataset, PartialDatasetWarning
+from fedkad.bench.data.datasets import KNOWN, PAPER_TABLE, data_folder, known_name, load, load_folder
+from fedkad.bench.data.entity import Entity
+from fedkad.bench.data.heterogeneity import ClientSkew, client_skews, skew_table
+from fedkad.bench.data.upstream import Fetched, get, verify
 from fedkad.cli.failures import one_sentence, warn
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.cli.progress import shown_progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedkad.bench.studies import ablations, coldstart, convergence, efficiency, exchange, heterogeneity_study, ondevice
+from fedkad.bench.studies import ablations, coldstart, convergence, efficiency, exchange, heterogeneity, ondevice
 from fedkad.bench.studies.study import Request, Row, Study, Table, perform, read_study, study_file, write_study
 
 __all__ = ["STUDIES", "Request", "Row", "Study", "Table", "perform", "read_study", "study_file", "write_study"]
@@ -10,7 +10,7 @@ __all__ = ["STUDIES", "Request", "Row", "Study", "Table", "perform", "read_study
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        heterogeneity_study.STUDY,
+        heterogeneity.STUDY,
         exchange.STUDY,
         convergence.STUDY,
         ondevice.STUDY,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.bench.dataset import Dataset
+from fedkad.bench.data.dataset import Dataset
 from fedkad.bench.evaluation import Covers, Smoothing, macro, smoothed
 from fedkad.bench.methods.interface import VALIDATION, WINDOW
 from fedkad.bench.methods.koopman import NUMBER, solve_centrally

@@ -14,13 +14,13 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.bench.dataset import Dataset
-from fedkad.bench.entity import Entity
+from fedkad.bench.data.dataset import Dataset
+from fedkad.bench.data.entity import Entity
+from fedkad.bench.data.sources import spread
 from fedkad.bench.metrics.operation import events_detected
 from fedkad.bench.metrics.ranking import average_precision
 from fedkad.bench.metrics.segments import segments
 from fedkad.bench.metrics.vus import vus_pr
-from fedkad.bench.sources import spread
 from fedkad.bench.studies.study import Request, Row, Study, describe
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.federation.inprocess import Federation, federate

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fedkad.bench.dataset import Dataset
+from fedkad.bench.data.dataset import Dataset
 from fedkad.bench.methods.interface import WINDOW
 from fedkad.bench.methods.koopman import NUMBER
 from fedkad.bench.methods.registry import require

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedkad.bench.workers import perform
+from fedkad.bench.running.workers import perform
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.bench.dataset import Dataset
+from fedkad.bench.data.dataset import Dataset
 from fedkad.bench.methods.interface import WINDOW
 from fedkad.bench.methods.preparation import prepare
 from fedkad.bench.methods.registry import METHODS

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
 
-from fedkad.bench.dataset import Dataset
+from fedkad.bench.data.dataset import Dataset
 from fedkad.bench.methods.koopman import solve_centrally
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.federation.client import Client

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from fedkad.atomicfile import write_atomically
-from fedkad.bench.dataset import Dataset
-from fedkad.bench.entity import Entity
+from fedkad.bench.data.dataset import Dataset
+from fedkad.bench.data.entity import Entity
+from fedkad.bench.data.sources import fetch, look
 from fedkad.bench.provenance import provenance as made_here
-from fedkad.bench.sources import fetch, look
-from fedkad.bench.work import rounded
+from fedkad.bench.running.work import rounded
 
 Value = str | int | float | None
 Row = dict[str, Value]

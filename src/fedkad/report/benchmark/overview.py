@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fedkad.bench.dataset import PAPER_TABLE
+from fedkad.bench.data.dataset import PAPER_TABLE
 from fedkad.bench.results import Record, Results
 from fedkad.report.benchmark.document import Block, Cell, Column, Items, Row, Section, Table, Text, tidy
 from fedkad.report.benchmark.numbers import DASH

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from fedkad.bench.cells import Cell, Training, score_all, timed_seconds, write_scores
+from fedkad.bench.data.packing import read_pack
 from fedkad.bench.methods.neural.fedavg import Envelope
 from fedkad.bench.methods.neural.method import NETWORKS, NeuralMethod
-from fedkad.bench.packing import read_pack
 from fedkad.bench.provenance import describe_machine, provenance
 
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
-from fedkad.bench.entity import Entity
-from fedkad.bench.layouts import Recording
+from fedkad.bench.data.entity import Entity
+from fedkad.bench.data.layouts import Recording
 
 FORMAT = 1
 """Raised whenever reading a source gives other numbers than before."""

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.bench.cells import Cell, Scores, Training, read_scores, score_all, timed_seconds, write_scores
-from fedkad.bench.dataset import Dataset
+from fedkad.bench.data.dataset import Dataset
+from fedkad.bench.data.sources import Source, fetch
 from fedkad.bench.evaluation import evaluate_smoothings
 from fedkad.bench.methods.interface import WINDOW
 from fedkad.bench.methods.registry import METHODS, Options, settings_of
 from fedkad.bench.protocols import DEFAULT_CHOICES, Choices
 from fedkad.bench.results import Record, write_record
-from fedkad.bench.sources import Source, fetch
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedkad.bench.entity import Array, Entity
+from fedkad.bench.data.entity import Array, Entity
 
 
 class Figures(NamedTuple):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkad.bench.dataset import Dataset, PartialDatasetWarning
-from fedkad.bench.datasets import KNOWN, load, load_folder
+from fedkad.bench.data.dataset import Dataset, PartialDatasetWarning
+from fedkad.bench.data.datasets import KNOWN, load, load_folder
 
 
 @dataclass(frozen=True)

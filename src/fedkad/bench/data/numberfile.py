@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkad.bench.entity import Array, Labels
+from fedkad.bench.data.entity import Array, Labels
 from fedkad.tables.cells import is_number, shown
 from fedkad.tables.errors import Source, TableError, reason_in
 

@@ -28,8 +28,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedkad.bench.dataset import Dataset
-from fedkad.bench.entity import Array, Entity, Labels
+from fedkad.bench.data.dataset import Dataset
+from fedkad.bench.data.entity import Array, Entity, Labels
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 
 Kind = Literal["feature", "label", "quantity"]

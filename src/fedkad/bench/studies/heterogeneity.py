@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedkad.bench.dataset import Dataset
-from fedkad.bench.heterogeneity import client_skews, skew_table
+from fedkad.bench.data.dataset import Dataset
+from fedkad.bench.data.heterogeneity import client_skews, skew_table
 from fedkad.bench.studies.study import Request, Row, Study
 
 COLUMNS = {

@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from fedkad.atomicfile import write_atomically
-from fedkad.bench.datasets import KNOWN, known_name
-from fedkad.bench.download import DownloadError, fetch
-from fedkad.bench.layouts import NASA_LABELS, NASA_PARTS, SMD_MACHINES, SMD_PARTS, find_nasa
-from fedkad.bench.numberfile import content_of
+from fedkad.bench.data.datasets import KNOWN, known_name
+from fedkad.bench.data.download import DownloadError, fetch
+from fedkad.bench.data.layouts import NASA_LABELS, NASA_PARTS, SMD_MACHINES, SMD_PARTS, find_nasa
+from fedkad.bench.data.numberfile import content_of
 
 SMD_ADDRESS = "https://raw.githubusercontent.com/NetManAIOps/OmniAnomaly/master/ServerMachineDataset"
 PSM_ADDRESS = "https://raw.githubusercontent.com/eBay/RANSynCoders/main/data"
@@ -65,7 +65,7 @@ def known_files() -> dict[str, tuple[str, int]]:
     >>> len(known_files()), known_files()["test_label/machine-1-1.txt"][1]
     (72, 56958)
     """
-    lines = (files("fedkad.bench") / "smd_files.txt").read_text().splitlines()
+    lines = (files("fedkad.bench.data") / "smd_files.txt").read_text().splitlines()
     rows = (line.split() for line in lines)
     return {path: (digest, int(size)) for digest, size, path in rows}
 
@@ -101,7 +101,7 @@ def get(
     name
         ``SMD``, ``PSM``, ``SMAP`` or ``MSL``.
     root
-        The data folder; inside, the dataset gets the folder that :func:`fedkad.bench.datasets.load` reads.
+        The data folder; inside, the dataset gets the folder that :func:`fedkad.bench.data.datasets.load` reads.
     base
         The address of a mirror that has the files under the names they have upstream.
     progress

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.bench.entity import Array, Entity
+from fedkad.bench.data.entity import Array, Entity
 
 CLIENTS = 24
 LEAST = 1.0 / 6.0

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedkad.bench.entity import Array, Entity, Labels
-from fedkad.bench.numberfile import AGAIN, as_labels, read_numbers
+from fedkad.bench.data.entity import Array, Entity, Labels
+from fedkad.bench.data.numberfile import AGAIN, as_labels, read_numbers
 from fedkad.tables import Table, TableError, read_table
 from fedkad.tables.cells import shown
 from fedkad.tables.errors import Source, reason_in

@@ -18,13 +18,13 @@ from typing import Any, Literal, NamedTuple
 
 from fedkad.atomicfile import write_atomically
 from fedkad.bench.cells import Cell, Scores, Training, cells_of, read_scores
+from fedkad.bench.data.sources import Facts, Source, look
 from fedkad.bench.methods.registry import METHODS, Options, decisive, require
 from fedkad.bench.protocols import DEFAULT_CHOICES, Choices
 from fedkad.bench.provenance import provenance
 from fedkad.bench.results import Record, read_record
-from fedkad.bench.sources import Facts, Source, look
-from fedkad.bench.work import Task, do, expected_settings
-from fedkad.bench.workers import perform
+from fedkad.bench.running.work import Task, do, expected_settings
+from fedkad.bench.running.workers import perform
 
 DATASETS = ("SMD", "PSM", "SMAP", "MSL")
 """Those of the paper."""

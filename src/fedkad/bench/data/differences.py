@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedkad.bench.dataset import PAPER_TABLE, Dataset
-from fedkad.bench.entity import Array
+from fedkad.bench.data.dataset import PAPER_TABLE, Dataset
+from fedkad.bench.data.entity import Array
 
 ROUNDING = 0.005
 """The paper gives percentages to two decimals."""

@@ -1,5 +1,7 @@
 """Datasets in one small file, to carry to a machine that has none: training and test series, no labels.
 
+    python -m fedkad.bench.data.packing SMD SMAP MSL --data DIR --out data.pack
+
 Values with six decimals, as in SMD, are kept as integers. Bytes of equal weight lie together, channel by channel,
 which lzma compresses to about half of gzipped text. Nothing is lost: what would not come back bit for bit is kept as
 it is.
@@ -7,6 +9,7 @@ it is.
 
 from __future__ import annotations
 
+import argparse
 import lzma
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedkad.bench.data.datasets import KNOWN, load
 
 Array = NDArray[np.float64]
 
@@ -77,7 +82,27 @@ def _read_parts(path: Path, dataset: str) -> Iterator[tuple[str, tuple[Array, Ar
     with zipfile.ZipFile(path) as file:
         entities = dict.fromkeys(name.split("/")[1] for name in file.namelist() if name.startswith(f"{dataset}/"))
         if not entities:
-            raise ValueError(f"{path}: there is no {dataset} in it; pack it with `python -m fedkad.bench.packing`.")
+            raise ValueError(
+                f"{path}: there is no {dataset} in it; pack it with `python -m fedkad.bench.data.packing`."
+            )
         for entity in entities:
             train, test = (unpack_series(file.read(f"{dataset}/{entity}/{part}")) for part in Series._fields)
             yield entity, (train, test)
+
+
+def main() -> None:
+    """Pack the datasets named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", nargs="+", choices=list(KNOWN))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    loaded = {name: load(name, given.data) for name in given.datasets}
+    write_pack(
+        given.out,
+        {name: {e.name: Series(e.train, e.test) for e in dataset.entities} for name, dataset in loaded.items()},
+    )
+
+
+if __name__ == "__main__":
+    main()

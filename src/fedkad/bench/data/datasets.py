@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from fedkad.bench.cache import read_cached
-from fedkad.bench.dataset import PAPER_TABLE, Dataset, Figures, PartialDatasetWarning
-from fedkad.bench.differences import differences, gap_notes, is_partial, short_label
-from fedkad.bench.entity import Entity
-from fedkad.bench.layouts import (
+from fedkad.bench.data.cache import read_cached
+from fedkad.bench.data.dataset import PAPER_TABLE, Dataset, Figures, PartialDatasetWarning
+from fedkad.bench.data.differences import differences, gap_notes, is_partial, short_label
+from fedkad.bench.data.entity import Entity
+from fedkad.bench.data.layouts import (
     SMD_MACHINES,
     Layout,
     MissingPartError,
@@ -27,7 +27,7 @@ from fedkad.bench.layouts import (
     read_nasa,
     read_smd,
 )
-from fedkad.bench.partition import partition
+from fedkad.bench.data.partition import partition
 from fedkad.tables.errors import Source
 
 __all__ = [
@@ -75,7 +75,7 @@ KNOWN = {
 def data_folder() -> Path | None:
     """The folder of the datasets: `FEDKAD_DATA`, or `../shared/data` beside the repository; None if absent."""
     named = os.environ.get("FEDKAD_DATA")
-    folder = Path(named) if named else Path(__file__).resolve().parents[4] / "shared" / "data"
+    folder = Path(named) if named else Path(__file__).resolve().parents[5] / "shared" / "data"
     return folder if folder.is_dir() else None
 
 
@@ -94,9 +94,9 @@ def load(
         Which entities to load: a pattern such as ``machine-1-*``, how many from the first on, or a function that tells
         by the name. Only these are read.
     cache
-        Whether a copy in binary form is used and kept; see :mod:`fedkad.bench.cache`.
+        Whether a copy in binary form is used and kept; see :mod:`fedkad.bench.data.cache`.
     seed
-        Of the cut of PSM into clients (:mod:`fedkad.bench.partition`); the other datasets come in entities.
+        Of the cut of PSM into clients (:mod:`fedkad.bench.data.partition`); the other datasets come in entities.
 
     Warns
     -----
@@ -132,8 +132,8 @@ def load(
 def load_folder(folder: Path, *, entities: Choice | None = None, cache: bool = True) -> Dataset:
     """Load a dataset of one's own: ``train/NAME.csv``, ``test/NAME.csv`` and the labels, CSV or Parquet.
 
-    :func:`fedkad.bench.layouts.find_tables` says what the folder holds. All entities count as untouched. `entities` and
-    `cache` are those of :func:`load`.
+    :func:`fedkad.bench.data.layouts.find_tables` says what the folder holds. All entities count as untouched.
+    `entities` and `cache` are those of :func:`load`.
 
     Warns
     -----
