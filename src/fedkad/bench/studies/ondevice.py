@@ -112,7 +112,7 @@ def typical_client(dataset: Dataset) -> Array:
 def measure(task: Task) -> Measured:
     """One task, in a process of its own."""
     confine(LIMIT)
-    if task.method in NETWORKS:
+    if METHODS[task.method].needs == "torch":
         one_torch_thread()
         return _measure_network(task)
     return _measure_koopman(task)
