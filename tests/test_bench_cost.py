@@ -15,7 +15,7 @@ from fedkad.bench.methods.neural.fedavg import Envelope
 from fedkad.bench.methods.neural.local import plan_round
 from fedkad.bench.methods.preparation import prepare
 from fedkad.bench.studies import Request, efficiency, ondevice
-from fedkad.bench.studies.measuring import apart, confine, resident_megabytes
+from fedkad.bench.studies.measuring import apart, confine, peak_megabytes
 from fedkad.federation.server import Sampler
 from tests.fleetfolder import write_data
 
@@ -93,10 +93,17 @@ def test_the_limit_on_memory_holds() -> None:
         apart(take, 2000)
 
 
-def test_memory_is_that_of_this_process() -> None:
-    before = resident_megabytes()
-    kept = np.ones(50 * 2**17)
-    assert 40.0 < resident_megabytes() - before < 80.0
+def peak_after(megabytes: int) -> float:
+    """The peak of a fresh process that takes so much memory for a moment."""
+    np.ones(megabytes * 2**17).sum()
+    return peak_megabytes()
+
+
+def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
+    kept = np.ones(400 * 2**17)  # what this process holds is no matter
+    small, large = apart(peak_after, 10), apart(peak_after, 210)
+    assert small < 250.0
+    assert 150.0 < large - small < 250.0
     assert len(kept)
 
 

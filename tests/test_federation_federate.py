@@ -320,3 +320,11 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     assert loaded.learn(more).threshold_ == pytest.approx(admitted.learn(more).threshold_)
     assert not loaded.few_rows_
     assert loaded.judge_.value == loaded.make_judge(loaded.normal_scores_, few=False).value  # its own by now
+
+
+def test_a_device_that_reads_a_constant_takes_part_without_observables() -> None:
+    t = np.arange(900.0)[:, None]
+    fleet = {"still": np.full((900, 2), 7.0), "pump": np.sin(t / [[7.0, 11.0]]), "fan": np.cos(t / [[5.0, 9.0]])}
+    federation = federate(fleet, rank=4, observables=0, participation=1.0, rounds=3)
+    assert [record.phase for record in federation.history] == ["warm", "admm", "admm"]
+    assert np.isfinite(federation.detectors["still"].decision_function(fleet["still"])[20:]).all()

@@ -1,5 +1,6 @@
 """Sufficient statistics against snapshot matrices that are formed naively."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -159,12 +160,16 @@ def test_stretches_are_the_runs_of_complete_rows(missing: list[bool], shortest: 
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
-def test_channels_that_never_move_cost_nothing_and_change_nothing(horizon: int) -> None:
-    """Statistics with channels at zero are those of the snapshot matrices, and their core is all there is of them."""
+@pytest.mark.parametrize("missing", [slice(None), [1], [0]])
+def test_channels_that_never_move_cost_nothing_and_change_nothing(horizon: int, missing: Any) -> None:
+    """Statistics with channels at zero are those of the snapshot matrices, and their core is all there is of them.
+
+    A gap is a gap, also where it is in a channel that never moves.
+    """
     lifting = Lifting(channels=5, window=4, observables=6, seed=2)
     x = np.random.default_rng(0).normal(size=(80, 5))
     x[:, [1, 4]] = 0.0
-    x[40] = np.nan
+    x[40, missing] = np.nan
     found = collect(x, lifting, horizon)
     parts = [lifting.transform(x[:40]), lifting.transform(x[41:])]
     np.testing.assert_allclose(found.xx, sum(p[:-1].T @ p[:-1] for p in parts), atol=1e-10)
@@ -182,6 +187,9 @@ def test_channels_that_never_move_cost_nothing_and_change_nothing(horizon: int) 
     np.testing.assert_allclose(reduced.b, found.yx @ subspace, atol=1e-9)
     np.testing.assert_allclose(reduced.b_adjoint, found.yx.T @ subspace, atol=1e-9)
     np.testing.assert_allclose(reduced.cross, subspace.T @ found.yx @ subspace, atol=1e-9)
+    cut = replace(found)  # without what `collect` had at hand
+    for name, value in cut.core.as_arrays().items():
+        np.testing.assert_array_equal(getattr(found.core, name), value)
 
 
 def test_ones_own_subspace_lies_among_what_moves() -> None:
@@ -197,3 +205,13 @@ def test_ones_own_subspace_lies_among_what_moves() -> None:
         relative_loss([statistics.core], subspace[statistics.moving])
     )
     assert own_subspace(collect(np.where(np.arange(6) == 0, x, 0.0)[:, :1], Lifting(1, 8, 0, 0)), 8).shape == (8, 8)
+
+
+def test_a_device_that_only_ever_read_zero() -> None:
+    """Without observables nothing moves at all: everything is zero, and nothing breaks."""
+    statistics = collect(np.zeros((60, 2)), Lifting(channels=2, window=4, observables=0, seed=0))
+    assert statistics.core is statistics
+    subspace = own_subspace(statistics, 3)
+    np.testing.assert_allclose(subspace.T @ subspace, np.eye(3), atol=1e-12)
+    assert not statistics.gram(subspace).any()
+    assert not Reduced.at(statistics, subspace).a.any()

@@ -84,7 +84,7 @@ class Statistics:
     @property
     def core(self) -> Statistics:
         """The statistics of the moving coordinates alone: all others are zero, and nothing needs to multiply them."""
-        return self if len(self.moving) == len(self.yy) else self._narrow
+        return self if len(self.moving) in (0, len(self.yy)) else self._narrow
 
     @cached_property
     def _narrow(self) -> Statistics:
@@ -102,8 +102,9 @@ class Statistics:
 
     def gram(self, subspace: Array) -> Array:
         """PᵀXXᵀP."""
-        seen = subspace[self.moving]
-        gram: Array = seen.T @ (self.core.xx @ seen)
+        core = self.core
+        seen = subspace if core is self else subspace[self.moving]
+        gram: Array = seen.T @ (core.xx @ seen)
         return gram
 
     def as_arrays(self) -> dict[str, Array]:
@@ -144,16 +145,21 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
     >>> bool(np.allclose(collect(x, lifting).yx, states[1:].T @ states[:-1]))
     True
     """
+    runs = list(stretches(scaled, shortest=lifting.window + 1))
+    if not runs:
+        return Statistics.empty(lifting, horizon)
     kept = np.flatnonzero(np.nan_to_num(scaled).any(axis=0))
     if 0 < len(kept) < lifting.channels:
         # Channels that never leave zero, as those that are constant in training, add nothing but zeros.
-        return _widen(collect(scaled[:, kept], NarrowLifting.of(lifting, kept), horizon), lifting, kept)
-    pieces = [np.ascontiguousarray(scaled[run]) for run in stretches(scaled, shortest=lifting.window + 1)]
-    if not pieces:
-        return Statistics.empty(lifting, horizon)
-    total = _collect_stretch(pieces[0], lifting, horizon)
-    for piece in pieces[1:]:
-        total = total + _collect_stretch(piece, lifting, horizon)
+        narrow = _collect_runs(scaled[:, kept], runs, NarrowLifting.of(lifting, kept), horizon)
+        return _widen(narrow, lifting, kept)
+    return _collect_runs(scaled, runs, lifting, horizon)
+
+
+def _collect_runs(scaled: Array, runs: Sequence[slice], lifting: Lifting, horizon: int) -> Statistics:
+    total = _collect_stretch(np.ascontiguousarray(scaled[runs[0]]), lifting, horizon)
+    for run in runs[1:]:
+        total = total + _collect_stretch(np.ascontiguousarray(scaled[run]), lifting, horizon)
     return total
 
 
@@ -194,7 +200,10 @@ def _widen(narrow: Statistics, lifting: Lifting, kept: NDArray[np.intp]) -> Stat
     wide.xx[square], wide.yx[square] = narrow.xx, narrow.yx
     wide.yy[places], wide.x_sum[places], wide.y_sum[places] = narrow.yy, narrow.x_sum, narrow.y_sum
     wide.ahead[np.ix_(np.arange(len(narrow.ahead)), kept, places)] = narrow.ahead
-    return replace(wide, count=narrow.count, ahead_count=narrow.ahead_count)
+    wide = replace(wide, count=narrow.count, ahead_count=narrow.ahead_count)
+    if np.array_equal(wide.moving, places):  # then its core is at hand and need not be cut out again
+        vars(wide)["_narrow"] = replace(narrow, ahead=wide.ahead[:, :, places])
+    return wide
 
 
 def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:

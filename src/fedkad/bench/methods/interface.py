@@ -36,12 +36,15 @@ class Cost:
         Exchanges with the server; 0 for methods that do not train together.
     bytes_up, bytes_down : int
         Over the whole training and all clients.
+    bytes_delivered : int
+        To bring the finished model to every client that does not hold it; not counted in the others.
     """
 
     numbers: int = 0
     rounds: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_delivered: int = 0
 
     @property
     def bytes_a_round(self) -> float:
@@ -85,4 +88,8 @@ class Method(Protocol):
         """What one of its scores judges."""
 
     def fit(self, fleet: Mapping[str, Array], *, seed: int, scaling: Scale = "device") -> Fitted:
-        """Train on the training series of all clients. The last `VALIDATION` of each is held out."""
+        """Train on the training series of all clients. The last `VALIDATION` of each is held out.
+
+        Of very short series, with fewer than a hundred scores to hold out, FedKAD holds out nothing and judges rows by
+        models of the others, as it would in use.
+        """

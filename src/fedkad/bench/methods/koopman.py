@@ -145,8 +145,8 @@ def _federated(method: KoopmanMethod, fleet: Fleet, seed: int, scaling: Scale) -
     preset: Literal["paper"] | None = "paper" if method.variant.exchanges == "paper" else None
     federation = federate(fleet, rounds=method.rounds, scaling=scaling, preset=preset, **method.parameters(seed))
     up = sum(record.bytes_up for record in federation.history)
-    down = sum(record.bytes_down for record in federation.history) + federation.delivery_bytes
-    cost = Cost(federation.subspace.size, len(federation.history), up, down)
+    down = sum(record.bytes_down for record in federation.history)
+    cost = Cost(federation.subspace.size, len(federation.history), up, down, federation.delivery_bytes)
     return Trained(federation.detectors, cost, {})
 
 

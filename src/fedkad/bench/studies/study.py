@@ -200,9 +200,10 @@ def perform(
     if redo:
         for old in parts.glob("*.json"):
             old.unlink()
+    made = provenance or made_here()  # before the work: the code may move on meanwhile
     rows = study.run(replace(request, parts=parts))
     about = [f"{dataset.label}: {note}" for dataset in loaded.values() for note in dataset.notes]
-    write_study(out, study, rows, [*study.remarks(rows), *about], provenance or made_here(), settings)
+    write_study(out, study, rows, [*study.remarks(rows), *about], made, settings)
     finished = read_study(path)
     if finished is None:
         raise OSError(f"{path}: the study was written and cannot be read again.")

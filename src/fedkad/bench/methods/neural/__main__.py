@@ -19,6 +19,7 @@ import torch
 
 from fedkad.bench.cells import Cell, Training, score_all, timed_seconds, write_scores
 from fedkad.bench.data.packing import read_pack
+from fedkad.bench.methods.interface import Scale
 from fedkad.bench.methods.neural.fedavg import Envelope
 from fedkad.bench.methods.neural.method import NETWORKS, NeuralMethod
 from fedkad.bench.provenance import describe_machine, provenance
@@ -29,7 +30,8 @@ def train_cells(pack: Path, dataset: str, method: NeuralMethod, seeds: Sequence[
     entities = read_pack(pack, dataset)
     fleet = {name: series.train for name, series in entities.items()}
     began = time.perf_counter()
-    fitted = method.fit_seeds(fleet, seeds=seeds, scaling="device", progress=_Progress(f"{dataset} {method.title}"))
+    scaling: Scale = "global" if dataset == "PSM" else "device"
+    fitted = method.fit_seeds(fleet, seeds=seeds, scaling=scaling, progress=_Progress(f"{dataset} {method.title}"))
     seconds = timed_seconds(began)
     for seed, one in zip(seeds, fitted, strict=True):
         settings = {**asdict(method.envelope), "device": method.device, "seeds_side_by_side": len(seeds)}
