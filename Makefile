@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint wheel clean
+.PHONY: demo test quick lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedkad demo --out demo
 
 test: $(VENV)/.dev lint
 	$(BIN)/pytest
+
+# The benchmark's whole way in a minute, on a few clients of one dataset: shows that all works, not how well.
+quick: $(VENV)/.dev
+	$(BIN)/fedkad bench run paper --quick --datasets MSL --clients 2 --redo --out quick
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -33,4 +37,4 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo quick dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

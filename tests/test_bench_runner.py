@@ -20,7 +20,16 @@ from fedkad.bench.evaluation import METRICS, SMOOTHINGS
 from fedkad.bench.methods.interface import Method
 from fedkad.bench.methods.registry import METHODS, Options
 from fedkad.bench.protocols import Choices
-from fedkad.bench.results import Results, macro_table, read_record, read_results, write_parquet, write_tables
+from fedkad.bench.results import (
+    Results,
+    cost_table,
+    macro_table,
+    read_record,
+    read_results,
+    write_parquet,
+    write_record,
+    write_tables,
+)
 from fedkad.bench.running.runner import Outcome, Plan, Step, evaluate_again, run
 from fedkad.bench.running.workers import perform
 from tests.fleetfolder import MACHINES, write_data
@@ -344,3 +353,27 @@ def test_parquet_holds_the_same(finished: Path, tmp_path: Path) -> None:
     read = pyarrow.read_table(tmp_path / "metrics.parquet").to_pydict()
     assert read["client"] == columns["client"]
     assert read["vus_pr"] == columns["vus_pr"]
+
+
+def test_cells_of_different_parts_are_not_averaged(out: Path) -> None:
+    record = read_results(out).records[CELLS[4]]
+    limited = dataclasses.replace(record.training, settings={**record.training.settings, "train_rows": 2000})
+    for other, told in (
+        ({"test_rows": (500, 500, 400)}, "test series of different lengths"),
+        ({"clients": ("x", "y", "z")}, "3 clients and as many others"),
+        ({"training": limited}, "all training rows of a client and at most 2000"),
+    ):
+        write_record(out, dataclasses.replace(record, **other))
+        with pytest.raises(ValueError, match=f"SMD/fedkad/0 and {CELLS[4]} are of different parts of SMD, {told}; run"):
+            read_results(out)
+
+
+def test_seconds_of_seeds_side_by_side_count_once(finished: Path) -> None:
+    records = []
+    for record in read_results(finished).of("SMD", "pca"):
+        settings = {**record.training.settings, "seeds_side_by_side": 2}
+        training = dataclasses.replace(record.training, seconds=80.0, settings=settings)
+        records.append(dataclasses.replace(record, training=training))
+    table = cost_table(Results(records))
+    assert "|    40.0 |" in table
+    assert "do not compare" in table

@@ -10,9 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedkad.bench.data.dataset import Dataset
+from fedkad.bench.data.entity import Entity
 from fedkad.bench.data.sources import fetch
+from fedkad.bench.studies import Request, Study
 from tests.fleetfolder import write_data
 from tests.test_cli import Done, fails
 
@@ -175,3 +179,93 @@ def test_an_interrupted_run_leaves_whole_files_and_goes_on(tmp_path: Path) -> No
     done = Done(*arguments[:-2], "--workers", 0)
     assert done.status == 0
     assert f"{len(records)} kept" in done.out
+
+
+# -- what goes wrong does not take the rest with it -----------------------------------------------------------
+
+
+def fast(data: Path, out: Path, *more: object) -> list[object]:
+    return command(data, out, "--datasets", "SMD", "--seeds", 0, "--methods", "norm", *more)
+
+
+def test_tables_and_report_are_there_before_the_studies(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = []
+
+    def perform(study: Study, request: Request, out: Path, *, redo: bool) -> None:
+        there.append(((out / "metrics.csv").exists(), (out / "report.html").exists()))
+        if study.name == "heterogeneity":
+            raise RuntimeError("the sea is rough")
+
+    monkeypatch.setattr("fedkad.cli.bench.perform_study", perform)
+    done = Done(*fast(data, tmp_path, "--studies", "heterogeneity,convergence", "--clients", 2))
+    assert there == [(True, True)] * 2
+    assert done.status == 1
+    assert "warning: the study heterogeneity failed: RuntimeError: the sea is rough" in done.err
+    assert "tries the failed studies again" in done.err
+    assert "the sea is rough" in (tmp_path / "failures" / "study-heterogeneity.txt").read_text()
+    assert "1 cell trained" in done.out
+    assert "note: --clients is for the table; studies take their own clients." in done.err
+
+
+def test_a_run_goes_on_without_the_extras(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.cli.bench.find_spec", lambda name: None)
+    done = Done(*fast(data, tmp_path, "--studies", "exchange,efficiency"))
+    assert done.status == 0
+    remedy = "pip install 'fedkad[bench]'"
+    assert f"note: no report will be written, for it needs matplotlib and scipy: {remedy}" in done.err
+    assert f"note: left out: the study exchange needs PyTorch: {remedy}" in done.err
+    assert f"note: left out: the study efficiency needs PyTorch and scikit-learn: {remedy}" in done.err
+    assert "there is no report" in done.out
+    assert (tmp_path / "metrics.csv").exists()
+    assert not (tmp_path / "report.html").exists()
+    assert fails("bench", "report", tmp_path).endswith(f"The report needs matplotlib and scipy: {remedy}")
+
+
+def test_why_all_cells_failed_is_told(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(task: object) -> float:
+        raise ValueError("the sea is rough.")
+
+    monkeypatch.setattr("fedkad.bench.running.runner.do", refuse)
+    done = Done(*fast(data, tmp_path, "--studies", "none"))
+    assert done.status == 1
+    assert "warning: SMD/norm/0 failed: the sea is rough." in done.err
+    assert "error: " not in done.err
+    assert "0 cells trained, 0 evaluated, 0 kept, 0 reused, 1 failed." in done.out
+
+
+def test_other_clients_are_not_added_to_a_folder(data: Path, tmp_path: Path) -> None:
+    assert Done(*fast(data, tmp_path, "--studies", "none", "--quick", "--clients", 2)).status == 0
+    told = fails(*command(data, tmp_path, "--datasets", "SMD", "--methods", "random", "--studies", "none"))
+    assert "SMD/norm/0 is there and SMD/random/0 would be of another part of SMD, 2 clients and 3; choose" in told
+    assert not (tmp_path / "cells" / "SMD" / "random").exists()
+    told = fails(*command(data, tmp_path, "--datasets", "SMD", "--methods", "random", "--clients", 2))
+    assert "at most 2000 training rows of a client and all; choose another --out" in told
+
+
+def test_what_is_wrong_is_told_before_the_work(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "--device cuda: PyTorch can use no graphics" in fails(*fast(data, tmp_path, "--device", "cuda"))
+    nowhere = tmp_path / "nowhere"
+    assert fails(*command(nowhere, tmp_path / "out")).startswith(f"error: {nowhere}: there is no such data folder")
+    own = tmp_path / "boilers"
+    own.mkdir()
+    assert "lies in the data folder" in fails(*command(data, own / "out", "--datasets", own))
+    for option, what in (("--methods", "method"), ("--datasets", "dataset")):
+        done = Done(*command(data, tmp_path / "out", option, ","))
+        assert done.status == 2
+        assert f"',' names no {what}" in " ".join(done.err.replace("│", " ").split())
+
+
+def test_the_remedy_for_missing_data_can_be_typed(tmp_path: Path) -> None:
+    (tmp_path / "NASA").mkdir()
+    told = fails(*command(tmp_path, tmp_path.parent / "never", "--datasets", "MSL", "--methods", "norm"))
+    assert f"`fedkad datasets get MSL --data {tmp_path}`" in told
+    x = np.zeros((0, 2))
+    entity = Entity("PSM", x, np.zeros((3, 2)), np.zeros(3, dtype=bool))
+    with pytest.raises(ValueError, match=f"`fedkad datasets get PSM --data {tmp_path}`"):
+        Dataset("PSM", (entity,), label="PSM", root=tmp_path).training()
+    with pytest.raises(ValueError, match="add rows to the tables in train"):
+        Dataset("pumps", (entity,), label="pumps").training()

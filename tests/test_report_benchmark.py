@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -25,12 +25,15 @@ from fedkad.bench.cells import Cell, Training
 from fedkad.bench.evaluation import METRICS, SMOOTHINGS
 from fedkad.bench.methods.interface import Cost
 from fedkad.bench.protocols import Choices
-from fedkad.bench.results import Record, read_results, write_record
+from fedkad.bench.results import Record, Results, read_results, write_record
 from fedkad.bench.studies import STUDIES, write_study
 from fedkad.report.benchmark import paper_figures as paper
 from fedkad.report.benchmark import write_report
+from fedkad.report.benchmark.document import Table, Text
 from fedkad.report.benchmark.drawing import FILLS, GROUP_COLOURS, style_of
 from fedkad.report.benchmark.efficiency import claim_sentences
+from fedkad.report.benchmark.operation import SHOWN, operation
+from fedkad.report.benchmark.overview import overview
 from fedkad.report.benchmark.trust import standing
 from fedkad.report.palette import LIGHT
 
@@ -609,3 +612,46 @@ def test_a_study_of_another_shape_is_told_and_not_shown(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"numbers"', '"figures"'))
     write_report(tmp_path)
     assert "exchange.json has no column" in (tmp_path / "report.html").read_text()
+
+
+# -- how cells were trained -----------------------------------------------------------------------------------
+
+
+def trained(method: str, seed: int, **settings: Any) -> Record:
+    whole = record("MSL", method, seed)
+    return replace(whole, training=replace(whole.training, settings={**whole.training.settings, **settings}))
+
+
+def first_paragraphs(*records: Record) -> list[str]:
+    return [block.text for block in overview(Results(records)).blocks if isinstance(block, Text)]
+
+
+def test_a_quick_run_says_so_first() -> None:
+    full = trained("lstm-ae", 0, rounds=30, epochs=5)
+    assert not any("A quick run" in text for text in first_paragraphs(full, trained("fedkad", 0, rounds=8)))
+    short: tuple[dict[str, int], ...] = ({"rounds": 1}, {"epochs": 1}, {"train_rows": 2000})
+    for settings in short:
+        told = first_paragraphs(trained("lstm-ae", 1, **settings), full)[0]
+        assert told.startswith("A quick run: 1 of its 2 cells")
+        assert told.endswith("its numbers say nothing about the methods.")
+
+
+def test_fedprox_is_told_with_its_cells() -> None:
+    told = first_paragraphs(trained("lstm-ae", 0, proximal=0.01), trained("lstm-ae", 1, proximal=0.0))
+    assert "Trained with FedProx (μ = 0.01) instead of FedAvg: MSL, seed 0: all methods." in told
+
+
+def test_seconds_of_seeds_side_by_side_are_shared() -> None:
+    records = [trained("lstm-ae", seed, seeds_side_by_side=2) for seed in SEEDS]
+    [table] = [b for b in overview(Results(records)).blocks if isinstance(b, Table) and b.name == "1-origin-gpu"]
+    assert table.data["seconds"] == [0.75, 0.75]
+    assert table.rows[0].cells[1].text == "2"  # 1.5, rounded
+    assert "do not compare" in table.caption
+
+
+def test_no_delay_is_best_and_its_clients_are_counted() -> None:
+    [table] = [block for block in operation(Results([record("MSL", "fedkad", 0)])).blocks if isinstance(block, Table)]
+    at = list(SHOWN).index("delay_samples")
+    [row] = [row for row in table.rows if row.cells]
+    assert [cell.best for cell in row.cells] == [k != at for k in range(len(SHOWN))]
+    assert [cell.small for cell in row.cells] == ["2 clients" if k == at else "" for k in range(len(SHOWN))]

@@ -39,6 +39,41 @@ PER_CLIENT = ("clients", "untouched", "anomalies", "test_rows")
 HEADLINE = ("vus_pr", "auc_roc", "pa1_f1", "pa1_random_f1", "pot_any_f1", "pot_any_random_f1", "pot_point_f1")
 """Metrics of the macro table: what to trust first, and the adjusted scores only beside those of random alarms."""
 
+SECONDS = (
+    "Seconds are wall-clock, and of seeds trained side by side each has its share; on processors other cells ran "
+    "beside, so that they do not compare: the study of efficiency measures what does."
+)
+"""What a reader must know about the seconds of records."""
+
+
+# -- what of a dataset ----------------------------------------------------------------------------------------
+
+
+class Extent(NamedTuple):
+    """What of a dataset a cell is about: test rows by client, and the limit on training rows, None for all."""
+
+    test_rows: Mapping[str, int]
+    train_rows: int | None = None
+
+    def difference(self, other: Extent) -> str:
+        """How another extent departs from this one, in words; empty if it does not.
+
+        >>> Extent({"a": 5, "b": 5}).difference(Extent({"a": 5}))
+        '2 clients and 1'
+        """
+        ours, theirs = len(self.test_rows), len(other.test_rows)
+        if self.test_rows.keys() != other.test_rows.keys():
+            return f"{ours} clients and {theirs}" if ours != theirs else f"{ours} clients and as many others"
+        if self.test_rows != other.test_rows:
+            return "test series of different lengths"
+        if self.train_rows != other.train_rows:
+            return f"{_limit(self.train_rows)} training rows of a client and {_limit(other.train_rows)}"
+        return ""
+
+
+def _limit(rows: int | None) -> str:
+    return "all" if rows is None else f"at most {rows}"
+
 
 # -- the record of a cell -------------------------------------------------------------------------------------
 
@@ -76,6 +111,17 @@ class Record:
         """Whether the metrics are those of today, computed with these choices."""
         complete = all(set(self.metrics.get(smoothing, ())) == set(METRICS) for smoothing in SMOOTHINGS)
         return complete and self.choices == asdict(choices)
+
+    @property
+    def seconds(self) -> float:
+        """What the training took; where seeds were trained side by side, its share of what they took together."""
+        return self.training.seconds / int(self.training.settings.get("seeds_side_by_side", 1))
+
+    @property
+    def extent(self) -> Extent:
+        """What of its dataset it was trained and tested on."""
+        tested = dict(zip(self.clients, self.test_rows, strict=True))
+        return Extent(tested, self.training.settings.get("train_rows"))
 
     def values(self, metric: str, smoothing: str = "causal", clients: Clients = "all") -> Array:
         """A metric of every client, or of every untouched one."""
@@ -274,9 +320,33 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """All records of a folder; damaged ones are passed over, for they are made again by the next run."""
+    """All records of a folder; damaged ones are passed over, for they are made again by the next run.
+
+    Cells of one dataset that are not about the same clients and rows are refused: no table may average them.
+    """
+    results = Results(read_records(folder))
+    require_alike(results.records.values(), folder)
+    return results
+
+
+def require_alike(records: Iterable[Record], folder: Path) -> None:
+    """Refuse records of one dataset that are of different clients or rows."""
+    first: dict[str, Record] = {}
+    for record in records:
+        dataset = record.cell.dataset
+        known = first.setdefault(dataset, record)
+        other = known.extent.difference(record.extent)
+        if other:
+            raise ValueError(
+                f"{folder}: {known.cell} and {record.cell} are of different parts of {dataset}, {other}; "
+                "run one of them into another --out, or again with --redo."
+            )
+
+
+def read_records(folder: Path) -> Iterator[Record]:
+    """The records of a folder that can be read, whether or not they go together."""
     found = (read_record(path) for path in sorted((folder / "cells").glob("*/*/*.json")))
-    return Results(record for record in found if record is not None)
+    return (record for record in found if record is not None)
 
 
 def _key(cell: Cell) -> tuple[str, str, int]:
@@ -384,14 +454,14 @@ def cost_table(results: Results) -> str:
             records = results.of(dataset, method)
             if records:
                 cost = records[0].training.cost
-                seconds = float(np.mean([record.training.seconds for record in records]))
+                seconds = float(np.mean([record.seconds for record in records]))
                 total = (cost.bytes_up + cost.bytes_down) / 1e6
                 each = f"{cost.bytes_a_round / 1e6:.2f}" if cost.rounds else "–"
                 where = records[0].training.provenance.get("machine", "")
                 named = f"{dataset} {results.titles[method]}"
                 rows.append((named, str(cost.numbers), str(cost.rounds), each, f"{total:.2f}", f"{seconds:.1f}", where))
     header = ("Training", "Numbers a message", "Rounds", "MB a round", "MB in all", "Seconds", "On")
-    return markdown(header, rows)
+    return f"{markdown(header, rows)}\n{SECONDS}\n"
 
 
 def _shown(metric: str, found: Summary | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,10 +18,10 @@ from fedkad.bench.cells import Cell
 from fedkad.bench.data.datasets import KNOWN, PAPER_TABLE, data_folder
 from fedkad.bench.data.sources import Facts, fetch, look
 from fedkad.bench.evaluation import METRICS
-from fedkad.bench.methods.registry import GROUPS, METHODS, Options, require
+from fedkad.bench.methods.registry import GROUPS, METHODS, MissingExtraError, Options, require
 from fedkad.bench.protocols import PROTOCOLS, Choices
 from fedkad.bench.results import Results, macro_table, write_tables
-from fedkad.bench.running.runner import DATASETS, SEEDS, Outcome, Plan, Report, Step, evaluate_again
+from fedkad.bench.running.runner import DATASETS, SEEDS, Outcome, Plan, Report, Step, evaluate_again, keep_traceback
 from fedkad.bench.running.runner import run as run_plan
 from fedkad.bench.studies import STUDIES, Request
 from fedkad.bench.studies import perform as perform_study
@@ -33,6 +35,11 @@ from fedkad.report.benchmark import write_report
 from fedkad.report.wording import counted, significant
 
 FAILED = 1
+
+REPORT_NEEDS = ("matplotlib", "scipy")
+STUDY_NEEDS = {"exchange": ("torch",), "ondevice": ("torch",), "efficiency": ("torch", "sklearn")}
+LIBRARIES = {"torch": "PyTorch", "sklearn": "scikit-learn"}
+EXTRA = "pip install 'fedkad[bench]'"
 
 app = typer.Typer(no_args_is_help=True, help="Run the benchmark, or evaluate again what it left.")
 
@@ -55,6 +62,10 @@ def _numbers(text: str, least: int, option: str) -> tuple[int, ...]:
 def _dataset_names(text: str | None) -> tuple[str, ...] | None:
     """Public names in their letter case, or folders that are there."""
     names = _listed(text)
+    if names == ():
+        raise typer.BadParameter(
+            f"{text!r} names no dataset; choose among {', '.join(KNOWN)}, or name a folder.", param_hint="'--datasets'"
+        )
     for name in names or ():
         if name.upper() not in KNOWN and not Path(name).is_dir():
             raise typer.BadParameter(
@@ -65,6 +76,10 @@ def _dataset_names(text: str | None) -> tuple[str, ...] | None:
 
 def _method_names(text: str | None) -> tuple[str, ...] | None:
     names = _listed(text)
+    if names == ():
+        raise typer.BadParameter(
+            f"{text!r} names no method; choose among {', '.join(METHODS)}.", param_hint="'--methods'"
+        )
     for name in names or ():
         if name not in METHODS:
             raise typer.BadParameter(
@@ -153,15 +168,22 @@ def run(
     if reuse is not None and not reuse.is_dir():
         raise ValueError(f"{reuse}: there is no such folder to reuse results of.")
     require(plan.methods)
-    _check_out(out, data)
+    _check_device(device)
+    _check_data(data)
+    _check_out(out, data, named)
     facts = _look(plan, data, optional=named is None)
     if quick:
         note("a quick run shows that everything works; its numbers say nothing about the methods.")
+    if clients is not None and asked:
+        note("--clients is for the table; studies take their own clients.")
+    _note_no_report()
     with _shown_steps() as report:
         outcome = run_plan(plan, data, out, workers=workers, reuse=reuse, redo=redo, report=report, facts=facts)
+    _tell_failures(outcome)
+    _write(out)  # before the studies, which take long and may fail
     public = tuple(found.source.dataset for found in facts if found.source.dataset in KNOWN)
-    _do_studies(asked, Request(data, quick, plan.seeds, public), out, redo=redo)
-    _finish(out, outcome, as_json)
+    failed = _do_studies(asked, Request(data, quick, plan.seeds, public), out, redo=redo)
+    _finish(out, outcome, as_json, failed)
 
 
 @app.command()
@@ -173,6 +195,9 @@ def report(
     """Write the report of a folder of results: one page, its tables and figures, and the data behind them."""
     if not (out / "cells").is_dir():
         raise ValueError(f"{out}: there are no cells in it; make some with `fedkad bench run paper --out {out}`.")
+    lacking = _lacking(REPORT_NEEDS)
+    if lacking:
+        raise ValueError(f"The report needs {lacking}: {EXTRA}")
     written = write_report(out)
     if as_json:
         print_json({"written": [str(path) for path in written]})
@@ -228,12 +253,15 @@ def evaluate(
     def only(cell: Cell) -> bool:
         return (chosen is None or cell.dataset in chosen) and (wanted is None or cell.method in wanted)
 
+    _check_data(data)
     if to is not None:
-        _check_out(to, data)
+        _check_out(to, data, named)
+    _note_no_report()
     with _shown_steps() as report:
         outcome = evaluate_again(
             out, data, choices=choices, only=only, folders=folders, to=to, workers=workers, report=report
         )
+    _tell_failures(outcome)
     _finish(to or out, outcome, as_json)
 
 
@@ -259,6 +287,7 @@ def sweep(
     tried = candidates(
         _numbers(window, 1, "--window"), _numbers(rank, 1, "--rank"), _numbers(observables, 0, "--observables")
     )
+    _check_data(data)
     facts = look(dataset, data, clients=clients)
     loaded = fetch(facts.source)
     with shown_progress() as progress:
@@ -293,20 +322,79 @@ def list_all(as_json: AsJson = False) -> None:
 # -- parts of commands ----------------------------------------------------------------------------------------
 
 
-def _check_out(out: Path, data: Path | None) -> None:
+def _check_data(data: Path | None) -> None:
+    if data is not None and not data.is_dir():
+        raise ValueError(
+            f"{data}: there is no such data folder; name another with --data, or fetch a dataset into it with "
+            f"`fedkad datasets get SMD --data {data}`."
+        )
+
+
+def _check_out(out: Path, data: Path | None, named: tuple[str, ...] | None) -> None:
+    """Refuse results in the data folder, and in a dataset of one's own."""
     root = data or data_folder()
     check_folder_target(out, root if root is not None else out / "no data")
+    for name in named or ():
+        if name not in KNOWN:
+            check_folder_target(out, Path(name))
 
 
-def _do_studies(names: Sequence[str], request: Request, out: Path, *, redo: bool) -> None:
-    """One study after the other, for some measure time; those without their dataset are left out."""
+def _check_device(device: str) -> None:
+    """Refuse a graphics processor that PyTorch cannot use."""
+    if device != "cuda":
+        return
+    if find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            return
+    raise ValueError("--device cuda: PyTorch can use no graphics processor here; leave the option out.")
+
+
+def _lacking(modules: Iterable[str]) -> str:
+    """Which of these libraries are not installed, in words; empty if all are."""
+    return " and ".join(LIBRARIES.get(name, name) for name in modules if find_spec(name) is None)
+
+
+def _note_no_report() -> None:
+    lacking = _lacking(REPORT_NEEDS)
+    if lacking:
+        note(f"no report will be written, for it needs {lacking}: {EXTRA}")
+
+
+def _do_studies(names: Sequence[str], request: Request, out: Path, *, redo: bool) -> dict[str, str]:
+    """One study after the other, for some measure time; what failed, with a sentence for each.
+
+    Those without their dataset or library are left out.
+    """
+    failed = {}
     for name in names:
-        study = STUDIES[name]
-        if not request.datasets or (study.datasets and not set(study.datasets) & set(request.datasets)):
-            note(f"left out: the study {name} needs {' or '.join(study.datasets or tuple(KNOWN))}.")
+        wanting = _wanting(name, request)
+        if wanting:
+            note(f"left out: the study {name} needs {wanting}")
             continue
-        with shown_progress() as progress:
-            perform_study(study, replace(request, progress=progress), out, redo=redo)
+        try:
+            with shown_progress() as progress:
+                perform_study(STUDIES[name], replace(request, progress=progress), out, redo=redo)
+        except (MissingExtraError, ModuleNotFoundError) as error:
+            note(f"left out: the study {name}: {error}")
+        except Exception as error:
+            known = isinstance(error, ValueError | OSError)
+            failed[name] = " ".join(str(error).split()) if known else f"{type(error).__name__}: {error}"
+            keep_traceback(out, f"study-{name}", traceback.format_exc())
+            warn(f"the study {name} failed: {failed[name]}")
+        else:
+            keep_traceback(out, f"study-{name}", None)
+    return failed
+
+
+def _wanting(name: str, request: Request) -> str:
+    """What a study needs and has not, in words; empty if it can be done."""
+    datasets = STUDIES[name].datasets
+    if not request.datasets or (datasets and not set(datasets) & set(request.datasets)):
+        return f"{' or '.join(datasets or tuple(KNOWN))}."
+    lacking = _lacking(STUDY_NEEDS.get(name, ()))
+    return f"{lacking}: {EXTRA}" if lacking else ""
 
 
 def _look(plan: Plan, data: Path | None, *, optional: bool) -> list[Facts]:
@@ -329,14 +417,26 @@ def _look(plan: Plan, data: Path | None, *, optional: bool) -> list[Facts]:
     return found
 
 
-def _finish(folder: Path, outcome: Outcome, as_json: bool) -> None:
-    """Tables and the report on disk, the main table on stdout; exit status 1 if a cell failed."""
-    results = write_tables(folder)
-    write_report(folder)
+def _tell_failures(outcome: Outcome) -> None:
     for cell, sentence in outcome.failed.items():
         warn(f"{cell} failed: {sentence}")
+
+
+def _write(folder: Path) -> tuple[Results, bool]:
+    """Tables, and the report where there is something to report and what it needs; whether there was."""
+    results = write_tables(folder)
+    reported = bool(results.records) and not _lacking(REPORT_NEEDS)
+    if reported:
+        write_report(folder)
+    return results, reported
+
+
+def _finish(folder: Path, outcome: Outcome, as_json: bool, studies: Mapping[str, str] | None = None) -> None:
+    """Tables and the report on disk, the main table on stdout; exit status 1 if a cell or a study failed."""
+    results, reported = _write(folder)
+    studies = studies or {}
     if as_json:
-        print_json(_document(folder, outcome, results))
+        print_json({**_document(folder, outcome, results), "studies_failed": dict(studies)})
     else:
         for dataset in results.datasets:
             print_line(f"## {results.labels[dataset]}\n")
@@ -345,9 +445,11 @@ def _finish(folder: Path, outcome: Outcome, as_json: bool) -> None:
             f"{counted(len(outcome.trained), 'cell')} trained, {len(outcome.evaluated)} evaluated, "
             f"{len(outcome.kept)} kept, {len(outcome.reused)} reused, {len(outcome.failed)} failed."
         )
-        print_line(f"Causal smoothing, shares in percent; the report is {folder / 'report.html'}.")
-    if outcome.failed:
-        note(f"tracebacks are in {folder / 'failures'}; the same command tries the failed cells again.")
+        where = f"; the report is {folder / 'report.html'}." if reported else "; there is no report."
+        print_line(f"Causal smoothing, shares in percent{where}")
+    if outcome.failed or studies:
+        what = "cells" if not studies else "cells and studies" if outcome.failed else "studies"
+        note(f"tracebacks are in {folder / 'failures'}; the same command tries the failed {what} again.")
         raise typer.Exit(FAILED)
 
 

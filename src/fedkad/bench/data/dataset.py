@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -54,6 +55,8 @@ class Dataset:
         The names of the entities that defaults were chosen on; numbers on these are optimistic.
     shared_test
         Whether all entities are scored on one and the same test series, as on PSM.
+    root
+        The data folder of a public dataset, where it was read from one.
 
     Examples
     --------
@@ -74,6 +77,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     chosen_on: tuple[str, ...] = ()
     shared_test: bool = False
+    root: Path | None = None
 
     @property
     def untouched(self) -> tuple[str, ...]:
@@ -109,5 +113,8 @@ class Dataset:
     def training(self) -> dict[str, Array]:
         """The training series by entity, as `federate` takes them; refused where there are none."""
         if not self.trainable:
-            raise ValueError(f"{self.label}: there are no training rows; fetch them with `fedkad datasets get`.")
+            where = "" if self.root is None else f" --data {self.root}"
+            fetched = f"fetch them with `fedkad datasets get {self.name}{where}`"
+            remedy = fetched if self.name in PAPER_TABLE else "add rows to the tables in train"
+            raise ValueError(f"{self.label}: there are no training rows; {remedy}.")
         return {entity.name: entity.train for entity in self.entities}

@@ -107,6 +107,11 @@ def load(
     known, root = KNOWN[name], folder or data_folder()
     if root is None:
         raise ValueError(f"{name}: there is no data folder; name it in FEDKAD_DATA.")
+    if not Path(root).is_dir():
+        raise ValueError(
+            f"{name}: there is no data folder {root}; name another, or fetch with "
+            f"`fedkad datasets get {name} --data {root}`."
+        )
     place = Path(root) / known.folder
     layout = known.find(place)
     if not layout.recordings:
@@ -121,6 +126,7 @@ def load(
         scaling=known.scaling,
         chosen_on=tuple(entity.name for entity in found if fnmatchcase(entity.name, known.chosen_on)),
         shared_test=known.one_stream,
+        root=Path(root),
     )
     if entities is not None:
         return replace(

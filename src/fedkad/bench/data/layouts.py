@@ -109,7 +109,7 @@ def find_nasa(folder: Path, spacecraft: str) -> Layout:
     inclusive. A channel without a label row, as T-10 is, is left out.
     """
     labels = folder / NASA_LABELS
-    every = _segments_in(labels)
+    every = _segments_in(labels, spacecraft)
     segments = every.get(spacecraft, {})
     found = {part: {path.stem: path for path in (folder / part).glob("*.npy")} for part in NASA_PARTS}
     wanted = {part: {name: path for name, path in found[part].items() if name in segments} for part in NASA_PARTS}
@@ -139,11 +139,12 @@ def read_nasa(folder: Path, spacecraft: str) -> Iterator[Entity]:
     return (recording.read() for recording in find_nasa(folder, spacecraft).recordings)
 
 
-def _segments_in(path: Path) -> dict[str, Segments]:
+def _segments_in(path: Path, spacecraft: str) -> dict[str, Segments]:
     """The labelled segments by spacecraft and channel."""
     found: dict[str, Segments] = {}
     if not path.is_file():
-        raise Source(path).error("there is no such file", "fetch it with `fedkad datasets get`")
+        remedy = f"fetch it with `fedkad datasets get {spacecraft} --data {path.parent.parent}`"
+        raise Source(path).error("there is no such file", remedy)
     source = Source(path, lambda row: f"line {row + 2}")
     with path.open(newline="", errors="replace") as file:
         try:

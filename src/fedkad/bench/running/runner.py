@@ -22,7 +22,7 @@ from fedkad.bench.data.sources import Facts, Source, look
 from fedkad.bench.methods.registry import METHODS, Options, decisive, require
 from fedkad.bench.protocols import DEFAULT_CHOICES, Choices
 from fedkad.bench.provenance import provenance
-from fedkad.bench.results import Record, read_record
+from fedkad.bench.results import Extent, Record, read_record, read_records, require_alike
 from fedkad.bench.running.work import Task, do, expected_settings
 from fedkad.bench.running.workers import perform
 
@@ -142,6 +142,7 @@ def run(
     if len(by_name) < len(looked):
         raise ValueError("two of the datasets have the same name; rename one of the folders.")
     cells = cells_of(by_name, plan.methods, plan.seeds)
+    _require_alike(cells, by_name, out)
     states, reused = _states(plan, cells, by_name, out, reuse, redo=redo)
     made = provenance(command_line())
 
@@ -229,6 +230,26 @@ class _Expected(NamedTuple):
 def _expected(plan: Plan, facts: Facts, method: str) -> _Expected:
     settings = expected_settings(facts.source.dataset, method, plan.options, facts.source.train_rows)
     return _Expected(decisive(settings), dict(zip(facts.source.names, facts.test_rows, strict=True)))
+
+
+def _require_alike(cells: Sequence[Cell], facts: Mapping[str, Facts], out: Path) -> None:
+    """Refuse to add cells to others of the same dataset that are of other clients or rows."""
+    planned = {cell.dataset: cell for cell in reversed(cells)}
+    own = set(cells)  # checked when their state is asked for, or made again
+    others = [record for record in read_records(out) if record.cell not in own]
+    require_alike(others, out)
+    for record in others:
+        kept = record.cell
+        other = record.extent.difference(_extent(facts[kept.dataset])) if kept.dataset in facts else ""
+        if other:
+            raise ValueError(
+                f"{out}: {kept} is there and {planned[kept.dataset]} would be of another part of {kept.dataset}, "
+                f"{other}; choose another --out, or make all of {kept.dataset} again with --redo."
+            )
+
+
+def _extent(facts: Facts) -> Extent:
+    return Extent(dict(zip(facts.source.names, facts.test_rows, strict=True)), facts.source.train_rows)
 
 
 def _state(cell: Cell, out: Path, wanted: _Expected, choices: Choices) -> State:
@@ -326,7 +347,7 @@ def _perform(
             left = (time.perf_counter() - began) * (total - behind) / behind
             how: How = "failed" if failure is not None else "trained" if task.train else "evaluated"
             sentence = failure.sentence if failure is not None else ""
-            _keep_traceback(out, task.cell, None if failure is None else failure.details)
+            keep_traceback(out, task.cell, None if failure is None else failure.details)
             steps.append(Step(task.cell, how, len(steps) + 1, len(tasks), result or 0.0, left, sentence))
             if report is not None:
                 report(steps[-1])
@@ -337,9 +358,9 @@ def _processes(workers: int | None, tasks: int) -> int:
     return min(os.cpu_count() or 1 if workers is None else workers, tasks)
 
 
-def _keep_traceback(out: Path, cell: Cell, details: str | None) -> None:
-    """Keep why a cell failed, or forget why it failed before."""
-    path = out / "failures" / f"{str(cell).replace('/', '-')}.txt"
+def keep_traceback(out: Path, what: object, details: str | None) -> None:
+    """Keep why a cell or a study failed, or forget why it failed before."""
+    path = out / "failures" / f"{str(what).replace('/', '-')}.txt"
     if details is None:
         path.unlink(missing_ok=True)
     else:

@@ -1,7 +1,8 @@
 """What a process of the benchmark does: train a cell and keep its scores, then evaluate the scores and keep a record.
 
-The two halves share nothing but the file of scores. Training sees the training series, scoring the test series, and
-labels are read only in the second half: nothing that is learnt, scored or set as a threshold can depend on them.
+The two halves share nothing but the file of scores. Training sees the training series, scoring the test series. Labels
+lie in memory beside the series, and no line of the first half passes them on: neither what is learnt nor a score can
+depend on them, and in the second half no threshold does. Tests permute the labels and find the same scores.
 """
 
 from __future__ import annotations

@@ -8,22 +8,60 @@ from dataclasses import asdict
 from typing import Any
 
 from fedkad.bench.data.dataset import PAPER_TABLE
-from fedkad.bench.results import Record, Results
+from fedkad.bench.results import SECONDS, Record, Results
 from fedkad.report.benchmark.document import Block, Cell, Column, Items, Row, Section, Table, Text, tidy
 from fedkad.report.benchmark.numbers import DASH
-from fedkad.report.benchmark.selection import clients_of, most_seeds
+from fedkad.report.benchmark.selection import clients_of, is_neural, most_seeds
 from fedkad.report.wording import counted
 
 HEADING = "What was run"
 
+FULL_ROUNDS, FULL_EPOCHS = 30, 5
+"""What the paper trains networks with."""
+
 
 def overview(results: Results, notes: tuple[str, ...] = ()) -> Section:
     """Datasets with what is noted about them, origin and choices."""
-    blocks: list[Block] = [Text(_sentence(results)), _datasets(results), *([Items(notes)] if notes else [])]
-    blocks += _gaps(results)
+    blocks: list[Block] = [*_quick(results), Text(_sentence(results)), *_proximal(results)]
+    blocks += [_datasets(results), *([Items(notes)] if notes else []), *_gaps(results)]
     blocks += [Text("Where the cells come from", heading=True), *_origin(results)]
     blocks += [Text("What the paper leaves open, as it was chosen", heading=True), *_choices(results)]
     return Section(HEADING, tuple(blocks))
+
+
+def _quick(results: Results) -> list[Block]:
+    """What a reader must know first, where training was cut short."""
+    short = [record for record in results.records.values() if _is_quick(record)]
+    if not short:
+        return []
+    part = "all of its" if len(short) == len(results.records) else f"{len(short)} of its {len(results.records)}"
+    return [
+        Text(
+            f"A quick run: {part} cells were trained on the first rows alone, or for fewer rounds or other epochs than "
+            "the paper's, to show that everything works; its numbers say nothing about the methods."
+        )
+    ]
+
+
+def _is_quick(record: Record) -> bool:
+    settings = record.training.settings
+    if settings.get("train_rows") is not None:
+        return True
+    few = settings.get("rounds", FULL_ROUNDS) < FULL_ROUNDS or settings.get("epochs", FULL_EPOCHS) != FULL_EPOCHS
+    return is_neural(record.cell.method) and few
+
+
+def _proximal(results: Results) -> list[Block]:
+    """Which networks were trained with FedProx."""
+    by: dict[float, list[Record]] = {}
+    for record in results.records.values():
+        weight = record.training.settings.get("proximal", 0.0)
+        if is_neural(record.cell.method) and weight > 0.0:
+            by.setdefault(weight, []).append(record)
+    return [
+        Text(f"Trained with FedProx (μ = {weight:g}) instead of FedAvg: {_listed(results, own)}.")
+        for weight, own in sorted(by.items())
+    ]
 
 
 def _sentence(results: Results) -> str:
@@ -144,7 +182,7 @@ def _origin_table(results: Results, records: list[Record], name: str, caption: s
         by.setdefault((made.get("machine", ""), made.get("commit", ""), made.get("date", "")), []).append(record)
     rows, data = [], []
     for (machine, commit, date), own in by.items():
-        seconds = math.fsum(record.training.seconds for record in own)
+        seconds = math.fsum(record.seconds for record in own)
         commands = merged(record.training.provenance.get("command", "") for record in own)
         cells = (_listed(results, own), f"{seconds:,.0f}", f"{commit}, {date}", machine, "; ".join(commands))
         rows.append(Row(f"{len(own)}", tuple(map(Cell, cells))))
@@ -157,15 +195,15 @@ def _origin_table(results: Results, records: list[Record], name: str, caption: s
         Column("Commands", wide=True),
     )
     told = (
-        f"{caption}; seconds are those of all trainings of a row together. Braces stand for several commands; the CSV "
-        "file has one row for each cell."
+        f"{caption}; seconds are those of all trainings of a row together. {SECONDS} Braces stand for several "
+        "commands; the CSV file has one row for each cell."
     )
     return Table(name, told, "Cells", columns, tuple(rows), tidy(data))
 
 
 def _origin_row(record: Record) -> dict[str, Any]:
     made = {part: record.training.provenance.get(part, "") for part in ("machine", "commit", "date", "command")}
-    return {**asdict(record.cell), "label": record.label, "seconds": record.training.seconds, **made}
+    return {**asdict(record.cell), "label": record.label, "seconds": record.seconds, **made}
 
 
 def merged(commands: Iterable[str]) -> list[str]:

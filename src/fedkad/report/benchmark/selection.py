@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedkad.bench.evaluation import METRICS
 from fedkad.bench.methods.registry import GROUPS, METHODS
-from fedkad.bench.results import Clients, Results
+from fedkad.bench.results import Clients, Results, Summary
 from fedkad.report.benchmark.document import Cell, Row
 from fedkad.report.benchmark.numbers import digits_of, factor, missing, plain, summed_up
+from fedkad.report.wording import counted
 
 OURS = "fedkad"
 PAPERS = "fedkad-paper"
@@ -96,18 +97,27 @@ def most_seeds(results: Results, dataset: str) -> int:
     return max(len(results.of(dataset, method)) for method in results.methods)
 
 
-def method_rows(results: Results, dataset: str, columns: list[Bound]) -> tuple[Row, ...]:
-    """A row for every method with a record, below the headings of the groups; the best of each column is marked."""
+def method_rows(results: Results, dataset: str, columns: list[Bound], unlike: Collection[str] = ()) -> tuple[Row, ...]:
+    """A row for every method with a record, below the headings of the groups; the best of each column is marked.
+
+    Metrics that are `unlike`, being over other clients for every method, have the number of clients instead of a mark.
+    """
     methods = [method for method in results.methods if results.of(dataset, method)]
     seeds = most_seeds(results, dataset)
     rows: dict[str, list[Cell]] = {method: [] for method in methods}
     for column in columns:
         found = {method: results.summary(dataset, method, *column) for method in methods}
         means = {method: summary.mean for method, summary in found.items() if summary is not None}
-        leading = best_of(means, column.metric)
+        apart = column.metric in unlike
+        leading = set() if apart else best_of(means, column.metric)
         for method in methods:
-            rows[method].append(Cell(summed_up(column.metric, found[method], seeds), method in leading))
+            small = _clients_counted(found[method]) if apart else ""
+            rows[method].append(Cell(summed_up(column.metric, found[method], seeds), method in leading, small))
     return tuple(grouped((method, Row(results.titles[method], tuple(cells))) for method, cells in rows.items()))
+
+
+def _clients_counted(found: Summary | None) -> str:
+    return "" if found is None or missing(found.mean) else counted(found.clients - found.omitted, "client")
 
 
 def grouped(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
