@@ -140,7 +140,7 @@ def test_vus_is_that_of_aeon_on_long_series(seed: int, decimals: int) -> None:
 
 
 def test_labels_everywhere_are_all_found() -> None:
-    assert vus_pr(np.ones(50, dtype=bool), np.arange(50.0)) == pytest.approx(1.0)
+    assert vus_pr(np.ones(50, dtype=bool), np.arange(50, dtype=np.float64)) == pytest.approx(1.0)
 
 
 def test_equal_scores_have_no_volume() -> None:
@@ -365,7 +365,7 @@ def test_measures_are_shares_and_silence_scores_nothing(pair: tuple[Flags, Flags
 
 
 def test_without_anomalies_nothing_is_defined() -> None:
-    quiet, scores = np.zeros(5, dtype=bool), np.arange(5.0)
+    quiet, scores = np.zeros(5, dtype=bool), np.arange(5, dtype=np.float64)
     for metric in (roc_auc, average_precision, vus_pr):
         assert math.isnan(metric(quiet, scores))
     assert math.isnan(roc_auc(~quiet, scores))

@@ -117,7 +117,7 @@ def _first(case: Case, at: int) -> Statistics:
 
 def test_pairs_never_bridge_a_gap() -> None:
     lifting = Lifting(1, 3, 2, seed=0)
-    x = np.arange(12.0)[:, None]
+    x = np.arange(12, dtype=np.float64)[:, None]
     x[5] = np.nan
     found = collect(x, lifting, horizon=2)
     assert found.count == (5 - 3) + (6 - 3)

@@ -47,7 +47,7 @@ def gram_with(values: Array, seed: int = 0) -> Array:
 @pytest.mark.parametrize(("size", "rank"), [(6, 2), (10, 10), (36, 3), (90, 4), (160, 24), (200, 1)])
 @pytest.mark.parametrize("decay", [0.5, 0.9, 0.97])
 def test_leading_directions_are_the_leading_eigenvectors(size: int, rank: int, decay: float) -> None:
-    gram = gram_with(decay ** np.arange(float(size)))
+    gram = gram_with(decay ** np.arange(size, dtype=np.float64))
     values, vectors = np.linalg.eigh(gram)
     found = leading_directions(gram, rank, tolerance=1e-13, most=2000)
     assert found.vectors.shape == (size, rank)
@@ -61,7 +61,7 @@ def test_leading_directions_are_the_leading_eigenvectors(size: int, rank: int, d
 
 @pytest.mark.parametrize("size", [100, 200])
 def test_default_tolerance_captures_nearly_all_of_the_energy(size: int) -> None:
-    gram = gram_with(1.0 / np.arange(1.0, size + 1.0) ** 2)
+    gram = gram_with(1.0 / np.arange(1, size + 1, dtype=np.float64) ** 2)
     found = leading_directions(gram, 8)
     best = np.linalg.eigvalsh(gram)[::-1][:8].sum()
     captured = np.trace(found.vectors.T @ gram @ found.vectors)
@@ -71,7 +71,7 @@ def test_default_tolerance_captures_nearly_all_of_the_energy(size: int) -> None:
 
 @pytest.mark.parametrize(("most", "tolerance"), [(1, 0.0), (3, 0.0), (60, 1e-9)])
 def test_leading_directions_are_orthonormal_even_when_the_iteration_runs_out(most: int, tolerance: float) -> None:
-    gram = gram_with(1.0 - 0.1 * np.arange(200.0) / 200.0)  # hardly any gap in the spectrum
+    gram = gram_with(1.0 - 0.1 * np.arange(200, dtype=np.float64) / 200.0)  # hardly any gap in the spectrum
     found = leading_directions(gram, 4, most=most, tolerance=tolerance)
     np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-10)
     np.testing.assert_allclose(found.vectors.T @ gram @ found.vectors, np.diag(found.values), atol=1e-10)

@@ -19,7 +19,7 @@ NO_GAPS = np.empty(0, dtype=np.intp)
 def table_at(times: Times | None, channels: int = 2) -> Table:
     rows = 5 if times is None else len(times)
     names = tuple(f"c{i}" for i in range(channels))
-    return Table("pump-1", names, np.arange(float(rows * channels)).reshape(rows, channels), times)
+    return Table("pump-1", names, np.arange(rows * channels, dtype=np.float64).reshape(rows, channels), times)
 
 
 def naive_fill(values: list[list[float]], gaps: set[int], max_fill: int) -> list[list[float]]:

@@ -98,8 +98,9 @@ def _paired(ours: ArrayLike, theirs: ArrayLike) -> tuple[Array, Array]:
 def _differences(ours: ArrayLike, theirs: ArrayLike) -> Array:
     """Differences of the clients that have a value of both."""
     a, b = _paired(ours, theirs)
-    differences = a - b
-    return differences[~np.isnan(differences)]
+    differences: Array = a - b
+    kept: Array = differences[~np.isnan(differences)]
+    return kept
 
 
 @dataclass(frozen=True)

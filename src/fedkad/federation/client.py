@@ -61,7 +61,8 @@ class Client:
         U Uᵀ of the message U is the covariance of the device's own predictions over ‖Y‖²; the server adds these up.
         """
         directions = predicted_directions(self.statistics, own_subspace(self.statistics, self.consensus.rank))
-        return directions.vectors * np.sqrt(directions.values)
+        message: Array = directions.vectors * np.sqrt(directions.values)
+        return message
 
     def begin(self, shared: Array) -> LocalState:
         """The state before the first round: Λ = 0, and P the orthonormal factor of Z or (random start) one's own."""

@@ -349,4 +349,5 @@ def _down_the_diagonal(first_row: Array, x: Array, pairs: int, width: int) -> Ar
         entering = np.outer(x[pairs + a - 1], x[pairs + a - 1 : pairs + width])
         blocks[a, :, a * n :] = blocks[a - 1, :, (a - 1) * n : width * n] - leaving + entering
     upper = np.triu(blocks.reshape((width + 1) * n, -1))
-    return upper + np.triu(upper, 1).T
+    whole: Array = upper + np.triu(upper, 1).T
+    return whole

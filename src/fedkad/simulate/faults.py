@@ -130,7 +130,7 @@ def decouple(
 
 def _unlikeness(donors: FloatArray, truth: FloatArray) -> FloatArray:
     """Score each candidate stretch for :func:`decouple`; lower is better."""
-    sigma = max(float(truth.std()), np.finfo(np.float64).tiny)
+    sigma = max(float(truth.std()), float(np.finfo(np.float64).tiny))
     means, spreads = donors.mean(axis=1), donors.std(axis=1)
     covariance = ((donors - means[:, None]) * (truth - truth.mean())).mean(axis=1)
     correlation = covariance / (sigma * np.maximum(spreads, 1e-9 * sigma))

@@ -341,7 +341,8 @@ def vibration(pump: Pump, speed: FloatArray, flow: FloatArray) -> FloatArray:
     amplification = square / np.sqrt((1.0 - square) * (1.0 - square) + damped * damped)
     unbalance = pump.unbalance * speed * amplification
     turbulence = pump.turbulence * speed * (speed + np.abs(flow - speed))
-    return np.sqrt(0.25 * 0.25 + unbalance * unbalance + turbulence * turbulence)
+    felt: FloatArray = np.sqrt(0.25 * 0.25 + unbalance * unbalance + turbulence * turbulence)
+    return felt
 
 
 def read_sensors(state: FloatArray, period: float, generator: np.random.Generator) -> FloatArray:

@@ -113,7 +113,8 @@ class FittedClassical:
         """Scores of the held-out rows; those before are context."""
         prepared = self.clients[client]
         scores = self.scorers[client](prepared.held_out)[prepared.context :]
-        return scores[~np.isnan(scores)]
+        known: Array = scores[~np.isnan(scores)]
+        return known
 
     def score(self, client: str, series: Array) -> Array:
         """Scores of a series."""

@@ -100,7 +100,8 @@ class FittedNetwork:
     def validation(self, client: str) -> Array:
         """Scores of the held-out rows."""
         scores = self._score(self.clients[client].held_out)
-        return scores[~np.isnan(scores)]
+        known: Array = scores[~np.isnan(scores)]
+        return known
 
     def score(self, client: str, series: Array) -> Array:
         """Scores of a series."""
