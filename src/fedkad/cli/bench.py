@@ -18,7 +18,7 @@ from fedkad.bench.cells import Cell
 from fedkad.bench.data.datasets import KNOWN, PAPER_TABLE, data_folder
 from fedkad.bench.data.sources import Facts, fetch, look
 from fedkad.bench.evaluation import METRICS
-from fedkad.bench.methods.registry import GROUPS, METHODS, MissingExtraError, Options, require
+from fedkad.bench.methods.registry import GROUPS, METHODS, MissingExtraError, Options, check_device, require
 from fedkad.bench.protocols import PROTOCOLS, Choices
 from fedkad.bench.results import Results, macro_table, write_tables
 from fedkad.bench.running.runner import DATASETS, SEEDS, Outcome, Plan, Report, Step, evaluate_again, keep_traceback
@@ -37,7 +37,6 @@ from fedkad.report.wording import counted, significant
 FAILED = 1
 
 REPORT_NEEDS = ("matplotlib", "scipy")
-STUDY_NEEDS = {"exchange": ("torch",), "ondevice": ("torch",), "efficiency": ("torch", "sklearn")}
 LIBRARIES = {"torch": "PyTorch", "sklearn": "scikit-learn"}
 EXTRA = "pip install 'fedkad[bench]'"
 
@@ -168,7 +167,7 @@ def run(
     if reuse is not None and not reuse.is_dir():
         raise ValueError(f"{reuse}: there is no such folder to reuse results of.")
     require(plan.methods)
-    _check_device(device)
+    check_device(device)
     _check_data(data)
     _check_out(out, data, named)
     facts = _look(plan, data, optional=named is None)
@@ -339,18 +338,6 @@ def _check_out(out: Path, data: Path | None, named: tuple[str, ...] | None) -> N
             check_folder_target(out, Path(name))
 
 
-def _check_device(device: str) -> None:
-    """Refuse a graphics processor that PyTorch cannot use."""
-    if device != "cuda":
-        return
-    if find_spec("torch") is not None:
-        import torch
-
-        if torch.cuda.is_available():
-            return
-    raise ValueError("--device cuda: PyTorch can use no graphics processor here; leave the option out.")
-
-
 def _lacking(modules: Iterable[str]) -> str:
     """Which of these libraries are not installed, in words; empty if all are."""
     return " and ".join(LIBRARIES.get(name, name) for name in modules if find_spec(name) is None)
@@ -393,7 +380,7 @@ def _wanting(name: str, request: Request) -> str:
     datasets = STUDIES[name].datasets
     if not request.datasets or (datasets and not set(datasets) & set(request.datasets)):
         return f"{' or '.join(datasets or tuple(KNOWN))}."
-    lacking = _lacking(STUDY_NEEDS.get(name, ()))
+    lacking = _lacking(STUDIES[name].needs)
     return f"{lacking}: {EXTRA}" if lacking else ""
 
 

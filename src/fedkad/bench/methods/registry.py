@@ -165,6 +165,18 @@ def require(names: Iterable[str]) -> None:
         )
 
 
+def check_device(device: str) -> None:
+    """Refuse a graphics processor that PyTorch cannot use."""
+    if device != "cuda":
+        return
+    if find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            return
+    raise ValueError("--device cuda: PyTorch can use no graphics processor here; leave the option out.")
+
+
 def settings_of(method: Method) -> dict[str, Any]:
     """All that decides a training besides data and seed, as plain values for a record.
 

@@ -225,4 +225,4 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-STUDY = Study("efficiency", "Efficiency on one core", COLUMNS, run, remarks)
+STUDY = Study("efficiency", "Efficiency on one core", COLUMNS, run, remarks, needs=("torch", "sklearn"))

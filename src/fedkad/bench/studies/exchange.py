@@ -187,4 +187,11 @@ def _number(row: Row, column: str) -> float:
     return float(value)
 
 
-STUDY = Study("exchange", "Bytes exchanged until the subspace is near the centralised optimum", COLUMNS, run, remarks)
+STUDY = Study(
+    "exchange",
+    "Bytes exchanged until the subspace is near the centralised optimum",
+    COLUMNS,
+    run,
+    remarks,
+    needs=("torch",),
+)

@@ -212,4 +212,4 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-STUDY = Study("ondevice", "On the device", COLUMNS, run, remarks, datasets=("SMAP",))
+STUDY = Study("ondevice", "On the device", COLUMNS, run, remarks, datasets=("SMAP",), needs=("torch",))

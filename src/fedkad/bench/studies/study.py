@@ -108,6 +108,8 @@ class Study:
         What a reader must know beside the rows; some of it follows from them.
     datasets
         The datasets that it is about; None for any.
+    needs
+        Libraries beyond the bottom ones, by the names they are imported by.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Study:
     run: Callable[[Request], list[Row]]
     remarks: Callable[[Sequence[Row]], Sequence[str]] = lambda rows: ()
     datasets: tuple[str, ...] | None = None
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
