@@ -13,7 +13,8 @@ test: $(VENV)/.dev lint
 
 # The benchmark's whole way in a minute, on a few clients of one dataset: shows that all works, not how well.
 quick: $(VENV)/.dev
-	$(BIN)/fedkad bench run paper --quick --datasets MSL --clients 2 --redo --out quick
+	$(BIN)/fedkad bench run paper --quick --datasets MSL --clients 2 --redo --out quick \
+	  --studies heterogeneity,exchange,coldstart,ablations
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
