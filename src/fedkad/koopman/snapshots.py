@@ -90,14 +90,15 @@ class Statistics:
     def _narrow(self) -> Statistics:
         kept = self.moving
         square = np.ix_(kept, kept)
-        return replace(
-            self,
+        return Statistics(
             xx=self.xx[square],
             yx=self.yx[square],
             yy=self.yy[kept],
             x_sum=self.x_sum[kept],
             y_sum=self.y_sum[kept],
             ahead=self.ahead[:, :, kept],
+            count=self.count,
+            ahead_count=self.ahead_count,
         )
 
     def gram(self, subspace: Array) -> Array:
@@ -193,16 +194,39 @@ def _places(lifting: Lifting, kept: Sequence[int] | NDArray[np.intp]) -> NDArray
     return np.concatenate([lags.ravel(), np.arange(lifting.state_size, lifting.dimension)])
 
 
+class WideStatistics(Statistics):
+    """Statistics in which most coordinates are zero: only those that move are held until somebody asks for all.
+
+    On a device with many channels of which few ever move, filling the zeros in costs more than all else.
+    """
+
+    @cached_property
+    def xx(self) -> Array:
+        """XXᵀ, zeros included."""
+        return self._among_zeros(self._narrow.xx)
+
+    @cached_property
+    def yx(self) -> Array:
+        """YXᵀ, zeros included."""
+        return self._among_zeros(self._narrow.yx)
+
+    def _among_zeros(self, core: Array) -> Array:
+        whole = np.zeros((len(self.yy), len(self.yy)))
+        whole[np.ix_(self.moving, self.moving)] = core
+        return whole
+
+
 def _widen(narrow: Statistics, lifting: Lifting, kept: NDArray[np.intp]) -> Statistics:
     """Statistics with the zeros of the other channels put back."""
-    wide, places = Statistics.empty(lifting, len(narrow.ahead)), _places(lifting, kept)
-    square = np.ix_(places, places)
-    wide.xx[square], wide.yx[square] = narrow.xx, narrow.yx
-    wide.yy[places], wide.x_sum[places], wide.y_sum[places] = narrow.yy, narrow.x_sum, narrow.y_sum
-    wide.ahead[np.ix_(np.arange(len(narrow.ahead)), kept, places)] = narrow.ahead
-    wide = replace(wide, count=narrow.count, ahead_count=narrow.ahead_count)
-    if np.array_equal(wide.moving, places):  # then its core is at hand and need not be cut out again
-        vars(wide)["_narrow"] = replace(narrow, ahead=wide.ahead[:, :, places])
+    places = _places(lifting, kept)
+    vectors = {name: np.zeros(lifting.dimension) for name in ("yy", "x_sum", "y_sum")}
+    for name, whole in vectors.items():
+        whole[places] = getattr(narrow, name)
+    ahead = np.zeros((len(narrow.ahead), lifting.channels, lifting.dimension))
+    ahead[np.ix_(np.arange(len(narrow.ahead)), kept, places)] = narrow.ahead
+    wide = object.__new__(WideStatistics)  # without its two matrices, which are made when they are asked for
+    held = {"moving": places, "_narrow": replace(narrow, ahead=ahead[:, :, places])}
+    vars(wide).update(vectors, ahead=ahead, count=narrow.count, ahead_count=narrow.ahead_count, **held)
     return wide
 
 
