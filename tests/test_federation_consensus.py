@@ -281,8 +281,12 @@ def test_the_server_takes_the_leading_directions_of_all_warm_messages() -> None:
         shared = server.close_round()
         exact = np.linalg.eigh(total)[1][:, ::-1][:, :RANK]
         np.testing.assert_allclose(shared @ shared.T, exact @ exact.T, atol=1e-6)
-    assert server.begin_round(["a"]) is False  # somebody is asked again: the ADMM begins
-    assert server.begin_round(["e"]) is False  # and stays
+    assert server.begin_round(["a"]) is False  # somebody is asked again
+    assert server.begin_round(["e"]) is True  # but did not answer: nothing has happened
+    assert server.begin_round(["a"]) is False
+    server.receive("a", messages["a"])
+    server.close_round()
+    assert server.begin_round(["e"]) is False  # the ADMM has begun, and stays
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -238,7 +238,7 @@ def test_a_mixed_fleet_says_which_devices_have_few_rows() -> None:
         ({"start": "cold"}, "start='cold'.*'warm'"),
         ({"sampling": "all"}, "sampling='all'.*'cover'"),
         ({"scaling": "none"}, "scaling='none'.*'global'"),
-        ({"encoding": "int8"}, "encoding='int8'.*'float32'"),
+        ({"encoding": "int4"}, "encoding='int4'.*'float32'"),
         ({"preset": "nature"}, "preset='nature'.*'paper'"),
         ({"schedule": [["pump-0"], ["pump-77"]]}, "Round 1.*'pump-77'"),
         ({"schedule": [[]]}, "Round 0.*nobody"),

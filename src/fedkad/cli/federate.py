@@ -64,7 +64,7 @@ def federate(
         Literal["device", "global"], typer.Option(help="z-scores of each device alone, or of the whole fleet.")
     ] = "device",
     encoding: Annotated[
-        Literal["float64", "float32", "float16"], typer.Option(help="Numbers on the wire.")
+        Literal["float64", "float32", "float16", "int8"], typer.Option(help="Numbers on the wire.")
     ] = "float32",
     preset: Annotated[Literal["paper"] | None, typer.Option(help="Settings that go together.")] = None,
     time: TimeColumn = None,

@@ -127,25 +127,30 @@ def _check_shapes(path: Path, detector: KoopmanDetector, lifting: Lifting, array
             raise ModelFileError(f"{path}: {name} has shape {arrays[name].shape} instead of {shape}; fit it again.")
 
 
-def write_model(path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write header and arrays so that the file is either the old one or the whole new one, never a part."""
+def write_model(
+    path: str | Path, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], kind: str = FORMAT
+) -> None:
+    """Write header and arrays so that the file is either the old one or the whole new one, never a part.
+
+    Other durable state than models is kept in the same way, under another `kind`.
+    """
     contiguous = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
     text = json.dumps(header, sort_keys=True, default=lambda number: number.item())
-    described = {"format": FORMAT, "version": VERSION, "header": text, "digest": _digest(text, contiguous)}
+    described = {"format": kind, "version": VERSION, "header": text, "digest": _digest(text, contiguous)}
     # One entry, because safetensors writes several in any order, and the same model should be the same file.
     metadata = {"fedkad": json.dumps(described, sort_keys=True)}
     write_atomically(Path(path), save(contiguous, metadata=metadata))
 
 
-def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays of a model file, checked against its digest."""
+def read_model(path: str | Path, kind: str = FORMAT) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a file that `write_model` wrote, checked against its digest."""
     path = Path(path)
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file; write one with `fedkad fit` or `detector.save`.")
     try:
         with safe_open(path, framework="numpy") as file:
             described = json.loads((file.metadata() or {}).get("fedkad", "{}"))
-            _check_format(path, described)
+            _check_format(path, described, kind)
             arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
         header: dict[str, Any] = json.loads(described["header"])
     except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -155,9 +160,10 @@ def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]
     return header, arrays
 
 
-def _check_format(path: Path, described: Mapping[str, Any]) -> None:
-    if described.get("format") != FORMAT:
-        raise ModelFileError(f"{path}: not a FedKAD model; write one with `fedkad fit` or `detector.save`.")
+def _check_format(path: Path, described: Mapping[str, Any], kind: str) -> None:
+    if described.get("format") != kind:
+        remedy = "write one with `fedkad fit` or `detector.save`" if kind == FORMAT else "remove it"
+        raise ModelFileError(f"{path}: not a {kind.replace('fedkad-', 'FedKAD ')}; {remedy}.")
     if described.get("version") != VERSION:
         raise ModelFileError(
             f"{path}: written in format version {described.get('version')}, and this is version {VERSION}; "

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.federation.settings import Consensus
+from fedkad.federation import wire
+from fedkad.federation.settings import Consensus, Encoding
 from fedkad.koopman.operator import Reduced, fit_operator, loss, loss_gradient, relative_ridge
 from fedkad.koopman.snapshots import Statistics
 from fedkad.koopman.stiefel import (
@@ -25,11 +26,15 @@ Array = NDArray[np.float64]
 
 
 class LocalState(NamedTuple):
-    """A client's side of the consensus: its subspace P_i, its dual Λ_i, and the operator Q̂_i it last used."""
+    """A client's side of the consensus: its subspace P_i, its dual Λ_i, and the operator Q̂_i it last used.
+
+    `unsent` is what the rounding to 8 bits left out of the last reply; the next one makes up for it.
+    """
 
     subspace: Array
     dual: Array
     operator: Array
+    unsent: Array | float = 0.0
 
 
 class Move(NamedTuple):
@@ -80,22 +85,36 @@ class Client:
 
         The augmented loss is f(P, Q̂) + ρ/2 ‖P − Z + Λ/ρ‖², its gradient ∇f + Λ + ρ (P − Z).
         """
-        point, dual, _ = self.begin(shared)
+        point, dual, _, unsent = self.begin(shared)
         rho = self.consensus.penalty
         operator = self._fit_operator(self.reduced_at(point))
         for _ in range(self.consensus.local_steps):
             gradient = self.scale * loss_gradient(point, self.reduced_at(point), operator)
             gradient += dual + rho * (point - shared)
             point = self._step(point, gradient)
-        self.pending = LocalState(point, dual, operator)
+        self.pending = LocalState(point, dual, operator, unsent)
         return point + dual / rho
+
+    def send(self, reply: Array, shared: Array, encoding: Encoding) -> bytes:
+        """The reply of a local round as bytes; in 8 bits with error feedback.
+
+        What is encoded is m = reply − Z + e, and what the server does not get of it becomes e ← m − decode(encode(m)).
+        """
+        message = reply - wire.reference(shared, encoding)
+        if encoding != "int8" or self.pending is None:
+            return wire.encode(message, encoding)
+        message = message + self.pending.unsent
+        payload = wire.encode(message, encoding)
+        left = message - wire.decode(payload, (reply.shape[0], reply.shape[1]), encoding)
+        self.pending = self.pending._replace(unsent=left)
+        return payload
 
     def commit(self, shared: Array) -> Move:
         """Update the dual with the consensus of the round taken part in: Λ ← Λ + ρ (P − Z)."""
         if self.pending is None or self.state is None:
             raise RuntimeError(f"Client {self.name} has no reply to commit; it did not take part in a round.")
-        before, (subspace, dual, operator) = self.state, self.pending
-        self.state = LocalState(subspace, dual + self.consensus.penalty * (subspace - shared), operator)
+        before, (subspace, dual, operator, unsent) = self.state, self.pending
+        self.state = LocalState(subspace, dual + self.consensus.penalty * (subspace - shared), operator, unsent)
         self.pending = None
         perturbation = self.objective(subspace, operator) - self.objective(subspace, before.operator)
         return Move(self.name, float(np.linalg.norm(subspace - before.subspace)), perturbation)

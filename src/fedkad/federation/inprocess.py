@@ -115,8 +115,8 @@ def federate(
         Participants of every round, to replay a recorded run; overrides rounds, participation and sampling.
     scaling : {"device", "global"}
         z-scores of each device alone, or one scaling for the fleet from the merged moments of all.
-    encoding : {"float32", "float16", "float64"}
-        Numbers on the wire.
+    encoding : {"float32", "float16", "int8", "float64"}
+        Numbers on the wire; "int8" sends differences in 8 bits with error feedback, and Z in float16.
     preset : {"paper"}
         The paper's method and settings; what is given besides still counts.
     seed : int
@@ -191,12 +191,18 @@ class Exchange:
         before, names = self.server.shared, tuple(participants)
         taking_part = [self.clients[name] for name in names]
         if self.server.begin_round(names):
-            moves, down = [], 0
-            up = self._collect({client.name: client.warm_message() for client in taking_part})
+            moves, down, nothing = [], 0, np.zeros_like(before)
+            up = self._collect(
+                {client.name: client.send(client.warm_message(), nothing, self.encoding) for client in taking_part},
+                nothing,
+            )
             self._holders.clear()
         else:
             shared, down = self._send(names)
-            up = self._collect({client.name: client.local_round(shared) for client in taking_part})
+            up = self._collect(
+                {client.name: client.send(client.local_round(shared), shared, self.encoding) for client in taking_part},
+                shared,
+            )
             self._holders.clear()
             shared, again = self._send(names)
             moves, down = [client.commit(shared) for client in taking_part], down + again
@@ -225,20 +231,24 @@ class Exchange:
 
     def _send(self, names: Sequence[str]) -> tuple[Array, int]:
         """Z as it arrives, rounded by the encoding, and the bytes to those of `names` who do not hold it yet."""
-        payload = wire.encode(self.server.shared, self.encoding)
+        payload = wire.encode(self.server.shared, encoding := wire.downward(self.encoding))
         missing = set(names) - self._holders
         self._holders |= missing
-        return wire.decode(payload, self.server.shared.shape, self.encoding), len(payload) * len(missing)
+        return wire.decode(payload, self._shape, encoding), len(payload) * len(missing)
 
-    def _collect(self, replies: Mapping[str, Array]) -> int:
+    def _collect(self, payloads: Mapping[str, bytes], shared: Array) -> int:
         """Hand the replies to the server as they arrive, and close its round; the bytes that went up."""
-        size = 0
-        for name, reply in replies.items():
-            payload = wire.encode(reply, self.encoding)
-            self.server.receive(name, wire.decode(payload, reply.shape, self.encoding))
-            size += len(payload)
+        for name, payload in payloads.items():
+            self.server.receive(
+                name, wire.decode(payload, self._shape, self.encoding) + wire.reference(shared, self.encoding)
+            )
         self.server.close_round()
-        return size
+        return sum(map(len, payloads.values()))
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        rows, columns = self.server.shared.shape
+        return rows, columns
 
 
 def _prepare(

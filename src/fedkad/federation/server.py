@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.federation import robust, sketch
 from fedkad.federation.settings import Consensus, Sampling
 from fedkad.koopman.stiefel import random_point
 from fedkad.koopman.subspace import leading_directions
@@ -21,44 +23,90 @@ class Server:
     With a warm start, rounds are warm as long as they ask only clients that were not heard before: the replies are
     weighted directions, and Z the leading directions of all of them. The first round that asks somebody again
     begins the ADMM, and from then on Z is the mean of P + Λ/ρ over the participants of a round.
+
+    With `median` it is the geometric median of the replies instead, which a minority of poisoned ones cannot drag
+    away; that needs every reply of a round at once, and every warm one.
+
+    A round that nobody answered leaves everything as it was.
     """
 
-    def __init__(self, dimension: int, consensus: Consensus) -> None:
-        self.consensus = consensus
+    def __init__(self, dimension: int, consensus: Consensus, *, median: bool = False) -> None:
+        self.consensus, self.median = consensus, median
         self.shared = random_point(dimension, consensus.rank, np.random.default_rng(consensus.seed))
         self.heard: set[str] = set()
         self.warm = consensus.start == "warm"
-        self._weighted = np.zeros((dimension, dimension)) if self.warm else None
-        self._open()
+        self._warm_sum: Array | None = None  # of U Uᵀ, or of its sketch
+        self._warm_replies: list[Array] = []
+        self.begin_round(())
 
-    def _open(self) -> None:
-        self._sum = np.zeros_like(self.shared)
-        self._replies = 0
-
-    def begin_round(self, participants: Sequence[str]) -> bool:
+    def begin_round(self, participants: Iterable[str]) -> bool:
         """Open a round with these participants; True when it is a warm one."""
-        self.warm = self.warm and self.heard.isdisjoint(participants)
-        if not self.warm:
-            self._weighted = None
-        self._open()
-        return self.warm
+        self._round_is_warm = self.warm and self.heard.isdisjoint(participants)
+        self._sum: Array | None = None
+        self._replies: list[Array] = []
+        self._names: list[str] = []
+        return self._round_is_warm
 
     def receive(self, name: str, reply: Array) -> None:
         """Add a reply to the round."""
-        if self._weighted is not None:
-            self._weighted += reply @ reply.T
+        self._names.append(name)
+        if self.median:
+            self._replies.append(reply)
         else:
-            self._sum += reply
-        self._replies += 1
-        self.heard.add(name)
+            self._add(reply @ reply.T if self._round_is_warm else reply)
+
+    def receive_sum(self, names: Collection[str], total: Array) -> None:
+        """Add the sum of several replies: of P + Λ/ρ or, in a warm round, of the sketches of U Uᵀ."""
+        self._names.extend(names)
+        self._add(total)
+
+    def _add(self, term: Array) -> None:
+        self._sum = term if self._sum is None else self._sum + term
 
     def close_round(self) -> Array:
         """The new consensus Z."""
-        if self._weighted is not None:
-            self.shared = leading_directions(self._weighted, self.consensus.rank, tolerance=1e-9).vectors
-        elif self._replies:
-            self.shared = self._sum / self._replies
+        if not self._names:
+            return self.shared
+        self.heard.update(self._names)
+        if self._round_is_warm:
+            self.shared = self._leading()
+        else:
+            self.warm, self._warm_sum, self._warm_replies = False, None, []
+            self.shared = robust.combine_replies(self._replies) if self.median else self._mean()
         return self.shared
+
+    def _mean(self) -> Array:
+        assert self._sum is not None
+        mean: Array = self._sum / len(self._names)
+        return mean
+
+    def _leading(self) -> Array:
+        rank = self.consensus.rank
+        if self.median:
+            self._warm_replies += self._replies
+            return leading_directions(robust.combine_directions(self._warm_replies), rank, tolerance=1e-9).vectors
+        assert self._sum is not None
+        self._warm_sum = self._sum if self._warm_sum is None else self._warm_sum + self._sum
+        size = len(self._warm_sum)
+        if self._warm_sum.shape == (size, size):
+            return leading_directions(self._warm_sum, rank, tolerance=1e-9).vectors
+        return sketch.leading_from_sketch(self._warm_sum, sketch.probe_matrix(size, rank, self.consensus.seed), rank)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """All that must outlive the process between two rounds: facts, and matrices by name."""
+        arrays = {"shared": self.shared}
+        if self._warm_sum is not None:
+            arrays["warm_sum"] = self._warm_sum
+        arrays |= {f"warm_reply.{k}": reply for k, reply in enumerate(self._warm_replies)}
+        return {"heard": sorted(self.heard), "warm": self.warm}, arrays
+
+    def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Go on from what `state` gave."""
+        self.heard, self.warm, self.shared = set(facts["heard"]), facts["warm"], arrays["shared"]
+        self._warm_sum = arrays.get("warm_sum")
+        count = sum(name.startswith("warm_reply.") for name in arrays)
+        self._warm_replies = [arrays[f"warm_reply.{k}"] for k in range(count)]
+        self.begin_round(())
 
 
 class Sampler:
@@ -67,18 +115,47 @@ class Sampler:
     >>> sampler = Sampler(["a", "b", "c", "d", "e"], 0.4, "cover", seed=0)
     >>> sorted(sampler.next() + sampler.next() + sampler.next())  # a pass over the fleet ends with a smaller round
     ['a', 'b', 'c', 'd', 'e']
+
+    Over a network only those `among` the ones that are there can be asked. Who is away keeps its turn, and who joins
+    late gets one in the pass that is under way.
+
+    >>> sampler = Sampler(["a", "b"], 1.0, "cover", seed=0)
+    >>> sampler.next(among=["a"]), sampler.next(among=["a", "b", "c"]) in (["b", "c"], ["c", "b"])
+    (['a'], True)
     """
 
     def __init__(self, names: Sequence[str], participation: float, sampling: Sampling, seed: int) -> None:
         self.names = list(names)
-        self.size = math.ceil(participation * len(self.names) - 1e-9)
-        self.sampling = sampling
+        self.participation, self.sampling = participation, sampling
         self._generator = np.random.default_rng([seed, 1])
         self._waiting: list[str] = []
 
-    def next(self) -> list[str]:
-        """The participants of the next round."""
-        if self.sampling == "uniform" or not self._waiting:
-            self._waiting = [self.names[k] for k in self._generator.permutation(len(self.names))]
-        chosen, self._waiting = self._waiting[: self.size], self._waiting[self.size :]
+    def next(self, among: Collection[str] | None = None, of: int | None = None, least: int = 1) -> list[str]:
+        """The participants of the next round: a share `of` so many devices, by default of those there."""
+        there = set(self.names if among is None else among)
+        self._take_in(there)
+        if self.sampling == "uniform" or there.isdisjoint(self._waiting):
+            self._waiting = self._shuffled(self.names)
+        size = max(math.ceil(self.participation * (of or len(there)) - 1e-9), least)
+        chosen = [name for name in self._waiting if name in there][:size]
+        asked = set(chosen)
+        self._waiting = [name for name in self._waiting if name not in asked]
         return chosen
+
+    def _take_in(self, there: Collection[str]) -> None:
+        joined = sorted(set(there).difference(self.names))
+        if joined:
+            self.names += joined
+            self._waiting += self._shuffled(joined)
+
+    def _shuffled(self, names: Sequence[str]) -> list[str]:
+        return [names[k] for k in self._generator.permutation(len(names))]
+
+    def state(self) -> dict[str, Any]:
+        """All that must outlive the process."""
+        return {"names": self.names, "waiting": self._waiting, "generator": self._generator.bit_generator.state}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.names, self._waiting = list(facts["names"]), list(facts["waiting"])
+        self._generator.bit_generator.state = facts["generator"]

@@ -8,12 +8,12 @@ from typing import Literal
 Loss = Literal["energy", "entry", "pair", "sum"]
 Start = Literal["warm", "common", "random"]
 Sampling = Literal["cover", "uniform"]
-Encoding = Literal["float64", "float32", "float16"]
+Encoding = Literal["float64", "float32", "float16", "int8"]
 
 LOSSES: tuple[Loss, ...] = ("energy", "entry", "pair", "sum")
 STARTS: tuple[Start, ...] = ("warm", "common", "random")
 SAMPLINGS: tuple[Sampling, ...] = ("cover", "uniform")
-ENCODINGS: tuple[Encoding, ...] = ("float64", "float32", "float16")
+ENCODINGS: tuple[Encoding, ...] = ("float64", "float32", "float16", "int8")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,390 @@
+"""A training carried by hand: whatever is lost, repeated or killed, the result is that of some legal schedule."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedkad import KoopmanDetector, federate
+from fedkad.federation import wire
+from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.participant import Participant
+from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, Terms, refusal
+from fedkad.federation.settings import Consensus, Encoding
+from fedkad.federation.training import Plan, Training
+from fedkad.koopman.lifting import Lifting
+
+Array = NDArray[np.float64]
+
+MODEL: dict[str, Any] = {"window": 4, "rank": 3, "observables": 6, "horizon": 1, "seed": 0}
+NAMES = ("a", "b", "c", "d")
+LIFTING = Lifting(2, MODEL["window"], MODEL["observables"], MODEL["seed"])
+
+
+def series(name: str) -> Array:
+    k = NAMES.index(name) if name in NAMES else 9
+    t = np.arange(900.0)[:, None]
+    noisy: Array = np.sin(t / np.array([[5.0 + k, 11.0]])) + 0.1 * np.random.default_rng(k).normal(size=(900, 2))
+    return noisy
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A fitted detector of each device, as its data or its agent gives it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    for name in (*NAMES, "late"):
+        KoopmanDetector(**MODEL).fit(series(name)).save(folder / name)
+    return {name: folder / name for name in (*NAMES, "late")}
+
+
+def make_terms(run: str = "run-1", encoding: Encoding = "float32", **changes: Any) -> Terms:
+    consensus = Consensus(rank=MODEL["rank"], seed=MODEL["seed"], **changes.pop("consensus", {}))
+    terms = Terms.of(run, LIFTING, ("0", "1"), horizon=1, encoding=encoding, consensus=consensus)
+    return replace(terms, **changes)
+
+
+class Fleet:
+    """Devices over folders, and a server that can be killed: everything but the network."""
+
+    def __init__(self, folder: Path, prepared: dict[str, Path], terms: Terms, plan: Plan) -> None:
+        self.folder, self.prepared, self.terms, self.plan = folder, prepared, terms, plan
+        self.training = Training(folder / "server", terms, plan)
+
+    def device(self, name: str) -> Participant:
+        """A new process of a device: it knows nothing but its folder."""
+        state = DeviceState(self.folder / name)
+        return Participant(name, state, lambda terms: KoopmanDetector.load(self.prepared[name]))
+
+    def ask(self, name: str, request: Request) -> dict[str, Any]:
+        """Request and answer as they would travel."""
+        request = Request.read(request.header())
+        return self.device(name).answer(request).header(request)
+
+    def kill_server(self) -> None:
+        self.training = Training(self.folder / "server", self.terms, self.plan)
+        self.training.restore()
+
+    def round(self, names: list[str]) -> bool:
+        for name, request in self.training.open(names).items():
+            self.training.take(name, self.ask(name, request))
+        return self.training.close()
+
+    def delivered(self, name: str) -> KoopmanDetector:
+        for device, request in self.training.deliveries([name]).items():
+            assert self.training.confirm(device, self.ask(device, request))
+        return KoopmanDetector.load(self.folder / name / "model.safetensors")
+
+    def replayed(self) -> Array:
+        fleet = {name: series(name) for name in (*NAMES, "late")}
+        encoding = self.terms.encoding
+        return federate(fleet, schedule=self.training.schedule, encoding=encoding, **MODEL).subspace
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, prepared: dict[str, Path]) -> Fleet:
+    return Fleet(tmp_path, prepared, make_terms(), Plan(rounds=6, participation=0.5))
+
+
+@pytest.mark.parametrize("encoding", ["float64", "float32", "float16", "int8"])
+def test_rounds_by_message_are_those_in_process(tmp_path: Path, prepared: dict[str, Path], encoding: Encoding) -> None:
+    fleet = Fleet(tmp_path, prepared, make_terms(encoding=encoding), Plan(rounds=7, participation=0.5))
+    while not fleet.training.finished:
+        assert fleet.round(fleet.training.choose(NAMES))
+    found = fleet.delivered("a")
+    assert [record.phase for record in fleet.training.records] == ["warm"] * 2 + ["admm"] * 5
+    np.testing.assert_allclose(found.subspace_, fleet.replayed(), atol=1e-12)
+    reference = federate({n: series(n) for n in NAMES}, schedule=fleet.training.schedule, encoding=encoding, **MODEL)
+    assert found.threshold_ == pytest.approx(reference.detectors["a"].threshold_, rel=1e-9)
+    assert sum(r.bytes_up for r in fleet.training.records) == sum(r.bytes_up for r in reference.history)
+
+
+FAULTS = ("none", "request lost", "killed before saving", "reply lost", "late", "server killed", "asked twice")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), encoding=st.sampled_from(["float32", "int8"]))
+def test_whatever_is_lost_the_result_is_of_a_legal_schedule(
+    tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, Path], data: st.DataObject, encoding: Encoding
+) -> None:
+    plan = Plan(rounds=6, participation=0.5)
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"), prepared, make_terms(encoding=encoding), plan)
+    late: list[tuple[str, dict[str, Any]]] = []
+    attempt = 0
+    while not fleet.training.finished:
+        attempt += 1
+        there = [*NAMES, "late"] if attempt > 3 else list(NAMES)
+        requests = fleet.training.open(fleet.training.choose(there))
+        for name, header in late:
+            assert not fleet.training.take(name, header)
+        late.clear()
+        for name, request in requests.items():
+            fault = data.draw(st.sampled_from(FAULTS)) if attempt < 12 else "none"
+            if fault == "server killed":
+                fleet.ask(name, request)
+                fleet.kill_server()
+                break
+            late += suffer(fleet, name, request, fault)
+        else:
+            fleet.training.close()
+    np.testing.assert_allclose(fleet.delivered("b").subspace_, fleet.replayed(), atol=1e-10)
+
+
+def suffer(fleet: Fleet, name: str, request: Request, fault: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """One question with one fault; a late answer is given back."""
+    if fault == "request lost":
+        return
+    if fault == "killed before saving":
+        kept = fleet.folder / name / "consensus.safetensors"
+        before = kept.read_bytes() if kept.exists() else None
+        fleet.ask(name, request)
+        kept.unlink(missing_ok=True)
+        if before is not None:
+            kept.write_bytes(before)
+        return
+    answer = fleet.ask(name, request)
+    if fault == "asked twice":
+        again = fleet.ask(name, request)
+        assert again["payload"] == answer["payload"]
+    if fault == "late":
+        yield name, answer
+    elif fault != "reply lost":
+        assert fleet.training.take(name, answer)
+
+
+def test_a_killed_server_goes_on_where_the_last_round_was_closed(fleet: Fleet) -> None:
+    for _ in range(3):
+        fleet.round(fleet.training.choose(NAMES))
+    asked = fleet.training.open(fleet.training.choose(NAMES))
+    name = next(iter(asked))
+    assert fleet.training.take(name, fleet.ask(name, asked[name]))
+    before = fleet.training.schedule
+    fleet.kill_server()
+    assert fleet.training.schedule == before
+    assert fleet.training.round == 3
+    while not fleet.training.finished:
+        fleet.round(fleet.training.choose(NAMES))
+    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+
+
+def test_a_reply_that_was_not_accepted_leaves_the_dual_as_it_was(fleet: Fleet) -> None:
+    for _ in range(2):
+        fleet.round(fleet.training.choose(NAMES))
+    fleet.round(["a", "b"])
+    kept = fleet.folder / "a" / "consensus.safetensors"
+    lost = fleet.training.open(["a", "b"])
+    fleet.ask("a", lost["a"])  # the answer never arrives
+    fleet.training.take("b", fleet.ask("b", lost["b"]))
+    fleet.training.close()
+    assert fleet.training.ledger.accepted == {"a": 2, "b": 3}
+    after = kept.read_bytes()
+    fleet.training.take("a", fleet.ask("a", fleet.training.open(["a"])["a"]))
+    fleet.training.close()
+    assert kept.read_bytes() != after
+    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+
+
+def honest(fleet: Fleet) -> tuple[Request, dict[str, Any]]:
+    for _ in range(2):
+        fleet.round(fleet.training.choose(NAMES))
+    request = fleet.training.open(["a", "b"])["a"]
+    return request, fleet.ask("a", request)
+
+
+def encoded(matrix: Array) -> bytes:
+    return wire.encode(matrix, "float32")
+
+
+SHAPE = (LIFTING.dimension, MODEL["rank"])
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "not a number": ({"payload": encoded(np.full(SHAPE, np.nan))}, "not finite"),
+    "infinite": ({"payload": encoded(np.full(SHAPE, np.inf))}, "not finite"),
+    "huge": ({"payload": encoded(np.full(SHAPE, 1e3))}, "norm"),
+    "too short": ({"payload": encoded(np.zeros((3, 3)))}, "36 bytes are no matrix of 14 x 3"),
+    "empty": ({"payload": b""}, "0 bytes"),
+    "text": ({"payload": "text"}, "payload = 'text' must be of type bytes"),
+    "other rank": ({"rank": 4}, "rank of the reply is 4 and that of the request 3"),
+    "other dimension": ({"dimension": 15}, "lifted dimension of the reply is 15"),
+    "old round": ({"round": 1}, "round of the reply is 1 and that of the request 2"),
+    "old training": ({"run": "run-0"}, "training of the reply is run-0 and that of the request run-1"),
+    "other lifting": ({"lifting": "ff"}, "digest of the lifting"),
+    "other seed": ({"seed": 4}, "seed of the lifting"),
+    "other encoding": ({"encoding": "float16"}, "encoding of the reply is float16"),
+    "other name": ({"device": "b"}, "name of the reply is b and that of the request a"),
+    "no ticket": ({"ticket": ""}, "ticket"),
+    "other protocol": ({"protocol": 2, "version": "9.9"}, "protocol 2 .fedkad 9.9. and this side speaks protocol 1"),
+    "diagnostic of words": ({"diagnostics.seconds": "ten"}, "diagnostics.seconds = 'ten'"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_no_honest_device_sends_is_refused_and_counted(fleet: Fleet, what: str) -> None:
+    changes, words = BAD[what]
+    _, answer = honest(fleet)
+    assert not fleet.training.take("a", {**answer, **changes})
+    told = fleet.training.ledger.refused[-1]
+    assert (told["device"], told["round"]) == ("a", 2)
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(told["reason"])
+    assert fleet.training.ledger.refusals == 1
+
+
+def test_a_refused_answer_is_never_in_the_mean(fleet: Fleet) -> None:
+    _, answer = honest(fleet)
+    fleet.training.take("a", {**answer, "payload": encoded(np.full(SHAPE, np.nan))})
+    assert not fleet.training.take("c", answer)  # nobody asked c
+    request = fleet.training._open["b"]
+    fleet.training.take("b", fleet.ask("b", request))
+    assert fleet.training.is_over()  # nobody is awaited
+    fleet.training.close()
+    assert fleet.training.schedule[-1] == ("b",)
+    np.testing.assert_allclose(fleet.delivered("b").subspace_, fleet.replayed(), atol=1e-12)
+
+
+@pytest.mark.parametrize("missing", ["ticket", "payload", "device", "lifting", "round"])
+def test_a_message_without_a_part_is_refused(fleet: Fleet, missing: str) -> None:
+    _, answer = honest(fleet)
+    del answer[missing]
+    assert not fleet.training.take("a", answer)
+    assert missing in fleet.training.ledger.refused[-1]["reason"]
+
+
+def test_the_device_refuses_what_is_not_meant_for_it(fleet: Fleet) -> None:
+    request, _ = honest(fleet)
+    header = request.header()
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"protocol": 7}, "protocol 7 .* and this side speaks protocol 1"),
+        ({"lifting": "00"}, "digest of the lifting of the server is 00 and that of this device"),
+        ({"seed": 1}, "digest of the lifting"),
+        ({"dimension": 99}, "lifted dimension of the server is 99 and that of this device 14"),
+        ({"encoding": "float8"}, "encoding = 'float8' is none of"),
+        ({"consensus.penalty": 2.0}, "settings of the consensus of the server"),
+        ({"shared": b"123"}, "3 bytes are no matrix"),
+        ({"window": "4"}, "window = '4' must be of type int"),
+    ]
+    for changes, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            fleet.device("a").answer(Request.read({**header, **changes}))
+
+
+def test_an_old_request_is_refused(fleet: Fleet) -> None:
+    fleet.round(["a", "b"])
+    fleet.round(["c", "d"])
+    old = fleet.training.open(["a"])["a"]
+    fleet.training.take("a", fleet.ask("a", old))
+    fleet.training.close()
+    fleet.round(["a"])
+    with pytest.raises(ProtocolError, match="asks for round 2, and device 'a' has committed round 2"):
+        fleet.ask("a", old)
+
+
+def test_a_device_without_its_folder_waits_for_the_next_training(fleet: Fleet) -> None:
+    fleet.round(list(NAMES))
+    fleet.round(["a"])
+    (fleet.folder / "a" / "consensus.safetensors").unlink()
+    with pytest.raises(ProtocolError, match="does not know of it"):
+        fleet.ask("a", fleet.training.open(["a"])["a"])
+    other = Training(fleet.folder / "again", replace(fleet.terms, run="run-2"), fleet.plan)
+    assert not other.restore()
+    assert other.take("a", fleet.ask("a", other.open(["a"])["a"]))
+
+
+def test_a_damaged_state_is_set_aside(fleet: Fleet) -> None:
+    fleet.round(list(NAMES))
+    kept = fleet.folder / "a" / "consensus.safetensors"
+    fleet.training.open(["a"])
+    kept.write_bytes(b"damaged")
+    assert fleet.round(["a"])
+    assert (fleet.folder / "a" / "consensus.damaged").read_bytes() == b"damaged"
+
+
+def test_only_what_the_page_names_leaves_a_device(fleet: Fleet) -> None:
+    _, answer = honest(fleet)
+    identity = {"protocol", "version", "run", "seed", "lifting", "dimension", "encoding", "rank"}
+    own = {"kind", "round", "ticket", "device", "payload"}
+    assert set(answer) == identity | own | {f"diagnostics.{n}" for n in ("seconds", "objective", "change")}
+
+
+def test_with_noise_no_diagnostic_leaves_but_the_seconds(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    fleet = Fleet(tmp_path, prepared, make_terms(noise=0.1), Plan(rounds=3, participation=1.0))
+    for _ in range(3):
+        asked = fleet.training.open(NAMES)
+        for name, request in asked.items():
+            answer = fleet.ask(name, request)
+            assert [key for key in answer if key.startswith("diagnostics")] == ["diagnostics.seconds"]
+            assert fleet.training.take(name, answer)
+        fleet.training.close()
+    request = fleet.training.deliveries(NAMES)["a"]
+    assert "diagnostics.threshold" not in fleet.ask("a", request)
+
+
+def test_nobody_is_asked_twice_before_everybody_was(fleet: Fleet) -> None:
+    asked = [fleet.training.choose(NAMES) for _ in range(2)]
+    assert sorted(chain.from_iterable(asked)) == list(NAMES)
+
+
+def test_who_never_answers_does_not_hold_up_the_fleet(fleet: Fleet) -> None:
+    while not fleet.training.finished:
+        asked = fleet.training.open(fleet.training.choose(NAMES))
+        for name, request in asked.items():
+            fleet.training.take(name, refusal("no data") if name == "d" else fleet.ask(name, request))
+        fleet.training.close()
+    assert all("d" not in names for names in fleet.training.schedule)
+    assert {record.phase for record in fleet.training.records} == {"warm", "admm"}
+    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+
+
+def test_a_round_is_over_at_its_quorum_or_its_deadline(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    fleet = Fleet(tmp_path, prepared, make_terms(), Plan(quorum=0.5, deadline=1000.0))
+    asked = fleet.training.open(NAMES)
+    for name in ("a", "b"):
+        assert not fleet.training.is_over()
+        fleet.training.take(name, fleet.ask(name, asked[name]))
+    assert fleet.training.is_over()
+    hasty = Fleet(tmp_path / "hasty", prepared, make_terms(), Plan(deadline=0.0))
+    hasty.training.open(NAMES)
+    assert hasty.training.is_over()
+    assert not hasty.training.close()
+    assert hasty.training.round == 0
+
+
+def test_the_status_is_json_for_people_and_programs(fleet: Fleet) -> None:
+    while not fleet.training.finished:
+        fleet.round(fleet.training.choose(NAMES))
+    status = json.loads((fleet.folder / "server" / "status.json").read_text())
+    assert status["state"] == "delivering"
+    assert status["round"] == status["rounds"] == 6
+    fleet.delivered("a")
+    fleet.training.finish()
+    status = json.loads((fleet.folder / "server" / "status.json").read_text())
+    assert status["state"] == "done"
+    assert status["delivered"] == ["a"]
+    assert [tuple(names) for names in status["participants"]] == fleet.training.schedule
+
+
+def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet) -> None:
+    while not fleet.training.finished:
+        fleet.round(fleet.training.choose(NAMES))
+    for name in NAMES:
+        fleet.delivered(name)
+    known = fleet.training.ledger.thresholds
+    request = fleet.training.deliveries(["late"])["late"]
+    expected = float(np.median(list(known.values()))) if known else 0.0
+    assert request.least_threshold == expected
+
+
+def test_protocol_headers_survive_the_way(fleet: Fleet) -> None:
+    request, answer = honest(fleet)
+    assert Request.read(request.header()) == request
+    reply = Reply.read(answer, request, "a")
+    assert reply.header(request) == answer
+    assert answer["protocol"] == PROTOCOL
+    assert math.isfinite(reply.diagnostics["seconds"])
