@@ -57,20 +57,20 @@ def test_sketches_add_up() -> None:
 
 @given(st.integers(0, 1000), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_no_entry_of_a_sketch_is_larger_than_one(seed: int, rank: int) -> None:
+def test_no_entry_of_a_sketch_is_larger_than_said(seed: int, rank: int) -> None:
     generator = np.random.default_rng(seed)
     message = generator.standard_normal((40, rank)) ** 5  # uneven, so that some come near the bound
     Omega = sketching.probe_matrix(40, 2, seed)
-    assert np.abs(sketch(message / np.linalg.norm(message), Omega)).max() <= 1.0
+    largest = (np.linalg.norm(Omega, axis=0) + np.abs(Omega)).max() / 2.0
+    assert np.abs(sketch(message / np.linalg.norm(message), Omega)).max() <= largest * (1.0 + 1e-12)
 
 
 def test_the_probe_matrix_is_reproducible_and_normal() -> None:
     Omega = sketching.probe_matrix(500, 24, seed=7)
     assert Omega.shape == (500, 72)
     np.testing.assert_array_equal(Omega, sketching.probe_matrix(500, 24, seed=7))
-    assert np.abs(Omega - sketching.probe_matrix(500, 24, seed=8)).max() > 0.03
-    assert np.std(Omega) == pytest.approx(1.0 / (np.sqrt(500) + np.sqrt(72)), rel=0.03)
-    assert np.linalg.norm(Omega, 2) == pytest.approx(1.0, abs=0.05)
+    assert np.abs(Omega - sketching.probe_matrix(500, 24, seed=8)).max() > 0.1
+    assert np.std(Omega) == pytest.approx(1.0 / np.sqrt(72), rel=0.03)
     assert sketching.probe_matrix(10, 6, seed=0).shape == (10, 10)
 
 
@@ -107,12 +107,12 @@ def summed(messages: list[Array], Omega: Array, bits: int | None) -> Array:
     """The sum of all sketches, each rounded to so many bits over the range it can have."""
     sent = [sketch(message, Omega) for message in messages]
     if bits is not None:
-        step = 2.0 / 2**bits
+        step = 8.0 / 2**bits
         sent = [step * np.rint(entries / step) for entries in sent]
     return np.asarray(sum(sent))
 
 
-@pytest.mark.parametrize("bits", [None, 24, 16])
+@pytest.mark.parametrize("bits", [None, 21])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_fleet_loses_little_by_it(clients: list[Client], bits: int | None, seed: int) -> None:
     """The loss at the sketched start, entries quantised or not, against that at the exact one."""
@@ -122,7 +122,7 @@ def test_a_fleet_loses_little_by_it(clients: list[Client], bits: int | None, see
     reference = relative_loss(devices, leading_directions(total, 12, tolerance=1e-9).vectors)
     Omega = sketching.probe_matrix(len(total), 12, seed)
     found = leading_from_sketch(summed(messages, Omega, bits), Omega, 12)
-    assert relative_loss(devices, found) / reference < (1.04 if bits == 16 else 1.02)
+    assert relative_loss(devices, found) / reference < 1.02
 
 
 @pytest.mark.parametrize("bits", [24, 16])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedkad"
-LAYERS = ("koopman", "detect", "federation", "tables", "simulate", "bench", "report", "cli")
+LAYERS = ("koopman", "detect", "federation", "tables", "simulate", "fleet", "bench", "report", "cli")
 NUMERIC_ONLY = {"koopman": {"numpy"}, "detect": {"numpy", "safetensors", "sklearn"}, "federation": {"numpy"}}
 
 
@@ -65,9 +65,15 @@ def test_only_the_benchmark_knows_pytorch() -> None:
             assert path.is_relative_to(PACKAGE / "bench"), path
 
 
+def test_only_the_fleet_knows_flower() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if {"flwr", "cryptography", "Crypto"} & {name.partition(".")[0] for name in imported(path)}:
+            assert path.is_relative_to(PACKAGE / "fleet"), path
+
+
 def test_the_command_line_starts_without_heavy_libraries() -> None:
     """Extras may be missing, and even where they are not, `fedkad --help` must not wait for them."""
-    heavy = ("torch", "scipy", "sklearn", "matplotlib", "pyarrow", "pandas", "aeon")
+    heavy = ("torch", "scipy", "sklearn", "matplotlib", "pyarrow", "pandas", "aeon", "flwr", "cryptography")
     code = f"import sys, fedkad.cli.app; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -9,15 +9,18 @@ import typer
 
 from fedkad import __version__
 from fedkad.cli.bench import app as bench
+from fedkad.cli.client import client
 from fedkad.cli.datasets import app as datasets
 from fedkad.cli.demo import demo
 from fedkad.cli.detect import detect
 from fedkad.cli.failures import one_sentence
 from fedkad.cli.federate import federate
 from fedkad.cli.fit import fit
+from fedkad.cli.fleet import app as fleet
 from fedkad.cli.inspect import inspect
+from fedkad.cli.server import server
 
-COMMANDS: tuple[Callable[..., Any], ...] = (demo, fit, federate, detect, inspect)
+COMMANDS: tuple[Callable[..., Any], ...] = (demo, fit, federate, detect, inspect, server, client)
 
 
 def make_app() -> typer.Typer:
@@ -26,6 +29,7 @@ def make_app() -> typer.Typer:
     made.callback()(_about)
     for command in COMMANDS:
         made.command()(one_sentence(command))
+    made.add_typer(fleet, name="fleet")
     made.add_typer(datasets, name="datasets")
     made.add_typer(bench, name="bench")
     return made

@@ -76,7 +76,7 @@ class Participant:
         """The message as it leaves: with noise, if the fleet asks for it, and encoded."""
         terms = request.terms
         if terms.noise > 0.0:
-            message = reference + released(message - reference, terms, terms.noise)
+            message = reference + released(message - reference, request, terms.noise)
         return client.send(message, reference, terms.encoding)
 
     def _take_over(self, request: Request) -> Reply:
@@ -154,9 +154,13 @@ class Participant:
         return wire.decode(payload, terms.shape, wire.downward(terms.encoding))
 
 
-def released(message: Array, terms: Terms, noise: float) -> Array:
-    """A message clipped to the norm that the fleet agreed on, with Gaussian noise of so many times that norm."""
-    return privacy.add_noise(privacy.clip(message, terms.clip), noise * terms.clip, np.random.default_rng())
+def released(message: Array, request: Request, noise: float) -> Array:
+    """A message clipped to a known norm, with Gaussian noise of so many times that norm.
+
+    A warm message is never longer than 1, whatever the data; for the replies the fleet agrees on a bound.
+    """
+    bound = 1.0 if request.kind == "warm" else request.terms.clip
+    return privacy.add_noise(privacy.clip(message, bound), noise * bound, np.random.default_rng())
 
 
 def check_lifting(terms: Terms) -> None:

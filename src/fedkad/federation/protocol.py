@@ -51,7 +51,7 @@ class Terms:
         Of the numbers on the wire.
     consensus : Consensus
     noise, clip : float
-        Noise multiplier and clipping bound of differential privacy; no noise with 0.
+        Noise multiplier of differential privacy, none with 0; and the bound to which P + Λ/ρ − Z is clipped then.
     secure : bool
         Whether replies go up masked, so that the server learns only their sum.
     """
@@ -67,7 +67,7 @@ class Terms:
     encoding: Encoding
     consensus: Consensus
     noise: float = 0.0
-    clip: float = 1.0
+    clip: float = 0.1
     secure: bool = False
 
     @classmethod

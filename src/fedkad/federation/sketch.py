@@ -27,10 +27,11 @@ STREAM = 2
 
 
 def probe_matrix(dimension: int, rank: int, seed: int) -> Array:
-    """Ω of shape (D, min(3 r, D)), normal, the same to the bit on every side that has the seed.
+    """Ω of shape (D, k), k = min(3 r, D), normal, the same to the bit on every side that has the seed.
 
-    Entries have the deviation 1/(√D + √k), k columns, so that ‖Ω‖ is near 1 and seldom above: then no entry of a
-    sketch is larger than 1 where ‖U‖ ≤ 1, which is the range that a quantised sum needs.
+    Entries have the deviation 1/√k, so that ‖Ωᵀv‖ is near 1 for a unit vector v that was not chosen after Ω, and a
+    sketch about as long as U Uᵀ. Its entries are at most (‖ω_j‖ + |Ω_ij|)/2, near √(D/k)/2, where ‖U‖ ≤ 1: the range
+    that a quantised sum needs.
 
     >>> probe_matrix(100, 24, seed=0).shape
     (100, 72)
@@ -39,7 +40,7 @@ def probe_matrix(dimension: int, rank: int, seed: int) -> Array:
         raise ValueError(f"rank={rank} must be at least 1 and at most the dimension, {dimension}.")
     width = min(rank + OVERSAMPLING * rank, dimension)
     drawn = normal_deviates(np.random.PCG64([seed, STREAM]), dimension * width).reshape(dimension, width)
-    scaled: Array = drawn / (np.sqrt(dimension) + np.sqrt(width))
+    scaled: Array = drawn / np.sqrt(width)
     return scaled
 
 

@@ -104,6 +104,7 @@ class Training:
         self.folder, self.terms, self.plan = folder, terms, plan
         self.server = Server(terms.dimension, terms.consensus, median=plan.median)
         self.sampler = Sampler([], plan.participation, plan.sampling, terms.consensus.seed)
+        self.shared = self.server.shared  # Z as the devices of the open round hold it
         self.records: list[Record] = []
         self.ledger = Ledger()
         self.done = False
@@ -148,6 +149,7 @@ class Training:
         """Begin a round: the request for each device."""
         self.phase = "warm" if self.server.begin_round(names) else "admm"
         self._sent, self._opened = 0, time.monotonic()
+        self.shared = wire.decode(self._encoded(), self.terms.shape, wire.downward(self.terms.encoding))
         return self.ask({name: self._request(name, self.phase) for name in names})
 
     def ask(self, requests: dict[str, Request]) -> dict[str, Request]:
@@ -207,6 +209,16 @@ class Training:
         sizes = {name: {**reply.diagnostics, "bytes": float(len(reply.payload))} for name, reply in replies.items()}
         self._replies = {name: Reply(name, b"", told) for name, told in sizes.items()}
 
+    def void(self, reason: str) -> None:
+        """Give the open round up: what was answered in it counts for nothing."""
+        self._refuse("", reason, reason)
+        self._begin({})
+
+    @property
+    def replies(self) -> dict[str, Reply]:
+        """The answers taken so far to what was asked last."""
+        return dict(self._replies)
+
     def _read(self, name: str, answer: Header | str) -> Reply:
         """The reply in an answer; what stands in its place, from the network, is a reason why there is none."""
         if isinstance(answer, str):
@@ -219,8 +231,7 @@ class Training:
         terms = self.terms
         matrix = wire.decode(reply.payload, terms.shape, terms.encoding)
         if request.kind == "admm":
-            shared = wire.decode(request.shared, terms.shape, wire.downward(terms.encoding))
-            matrix = matrix + wire.reference(shared, terms.encoding)
+            matrix = matrix + wire.reference(self.shared, terms.encoding)
         check_matrix(matrix, request.kind, terms)
         return matrix
 
@@ -243,6 +254,7 @@ class Training:
         """End the round; False if nobody answered, and then nothing has happened."""
         if not self._replies:
             self._begin({})
+            self._write_status()
             return False
         before = self.server.shared
         shared = self.server.close_round()
@@ -335,6 +347,9 @@ class Training:
         }
         made = {f"made.{k}": np.frombuffer(payload, dtype=np.uint8) for k, payload in self._made.items()}
         write_model(self.folder / CHECKPOINT, header, {**arrays, **made}, KIND)
+        self._write_status()
+
+    def _write_status(self) -> None:
         write_atomically(self.folder / STATUS, json.dumps(self.status(), indent=1).encode())
 
     def restore(self) -> bool:
@@ -367,8 +382,9 @@ class Training:
             "subspace_change": [record.subspace_change for record in self.records],
             "bytes_up": sum(record.bytes_up for record in self.records),
             "bytes_down": sum(record.bytes_down for record in self.records),
-            "seconds": [record.seconds for record in self.records],
-            "computing": [record.computing for record in self.records],
+            "seconds": sum(record.seconds for record in self.records),
+            "round_seconds": [record.seconds for record in self.records],
+            "round_computing": [record.computing for record in self.records],
             "refusals": self.ledger.refusals,
             "refused": self.ledger.refused,
             "delivered": self.ledger.delivered,

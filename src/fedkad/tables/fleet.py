@@ -116,6 +116,15 @@ def read_fleet(
     return {name: found[name][1] for name in sorted(found)}
 
 
+def device_paths(folder: Path) -> dict[str, Path]:
+    """Where the data of each device of a fleet's folder lies, by name and sorted by name; nothing is read."""
+    paths = {}
+    for path in _tables_in(folder):
+        ending = "" if os.path.isdir(path) else table_ending(path) or ""
+        paths[path.name[: len(path.name) - len(ending)]] = path
+    return dict(sorted(paths.items()))
+
+
 def _require_alike(files: Sequence[Path], tables: Sequence[Table]) -> None:
     for file, table in zip(files[1:], tables[1:], strict=True):
         _require_same_channels(file, table.channels, tables[0].channels, f"the channels are not those of {files[0]}")

@@ -82,7 +82,7 @@ class NeuralMethod:
 
 def exchanged(numbers: int, names: Sequence[str], envelope: Envelope) -> Cost:
     """The model down and up for every participant of every round, 4 bytes a number; in the end down to all."""
-    clients = Sampler(names, envelope.participation, "uniform", 0).size
+    clients = len(Sampler(names, envelope.participation, "uniform", 0).next())
     one_way = 4 * numbers * clients * envelope.rounds
     return Cost(numbers, envelope.rounds, one_way, one_way, 4 * numbers * len(names))
 

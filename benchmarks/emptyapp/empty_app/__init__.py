@@ -1,0 +1,1 @@
+"""Rounds in which nothing is computed."""

@@ -1,0 +1,373 @@
+"""``fedkad fleet``: what an operator does to a fleet, from its making to the state it is in."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from fedkad import KoopmanDetector
+from fedkad.cli.failures import note, one_sentence
+from fedkad.cli.options import above_zero, share
+from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
+from fedkad.fleet import extra, locks, registry, trainings
+from fedkad.fleet.registry import Registry
+from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, seconds
+from fedkad.report.wording import counted
+from fedkad.tables import read_table
+
+if TYPE_CHECKING:
+    from fedkad.fleet.control import Node
+
+NEVER, UNKNOWN = "never seen", "-"
+DEFAULT = FleetSettings()
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the server.")]
+DeviceName = Annotated[str, typer.Argument(metavar="DEVICE", help="The name of the device.")]
+PublicKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        help="The public part of an ECDSA P-384 key that stays on the device.",
+        show_default="make a key",
+    ),
+]
+Port = typer.Option(min=1, max=65535)
+
+app = typer.Typer(no_args_is_help=True, help="Run a fleet over a network: make it, add devices, see how it is.")
+
+
+def _period(text: str) -> str:
+    try:
+        seconds(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text} must be a number above 0 with s, m, h or d, such as 24h.") from None
+    return text
+
+
+@app.command()
+@one_sentence
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make for the server.")],
+    address: Annotated[
+        str, typer.Option(metavar="HOST", help="The name or IP address by which devices reach the server.")
+    ],
+    port: Annotated[int, Port] = DEFAULT.place.port,
+    control_port: Annotated[int, Port] = DEFAULT.place.control_port,
+    like: Annotated[
+        Path | None, typer.Option(metavar="TABLE", help="A table whose channels are those of every device.")
+    ] = None,
+    channels: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="The channels of every device, in this order.")
+    ] = None,
+    window: Annotated[int, typer.Option(min=1, help="Samples in a window.")] = DEFAULT.model.window,
+    rank: Annotated[int, typer.Option(min=1, help="Directions of the subspace.")] = DEFAULT.model.rank,
+    observables: Annotated[
+        int, typer.Option(min=0, help="Number of random tanh observables.")
+    ] = DEFAULT.model.observables,
+    horizon: Annotated[int, typer.Option(min=1, help="Steps predicted ahead.")] = DEFAULT.model.horizon,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = DEFAULT.model.seed,
+    rounds: Annotated[int, typer.Option(min=1, help="Exchanges of a training.")] = DEFAULT.training.rounds,
+    participation: Annotated[
+        float, typer.Option(callback=share, help="Share of the fleet that takes part in a round.")
+    ] = DEFAULT.training.participation,
+    encoding: Annotated[
+        Literal["float64", "float32", "float16", "int8"], typer.Option(help="Numbers on the wire.")
+    ] = "float32",
+    quorum: Annotated[
+        float, typer.Option(callback=share, help="Share of those asked whose replies close a round at once.")
+    ] = DEFAULT.training.quorum,
+    deadline: Annotated[
+        float, typer.Option(callback=above_zero, help="Seconds after which a round closes.")
+    ] = DEFAULT.training.deadline,
+    every: Annotated[
+        str,
+        typer.Option(
+            callback=_period, metavar="PERIOD", help="Train so often: 30m, 24h, 7d.", show_default="on demand"
+        ),
+    ] = "",
+    robust: Annotated[
+        bool, typer.Option("--robust", help="Take the geometric median of the replies instead of their mean.")
+    ] = False,
+    secure_aggregation: Annotated[
+        bool, typer.Option("--secure-aggregation", help="Mask replies, so that the server learns only their sum.")
+    ] = False,
+    noise: Annotated[
+        float, typer.Option(min=0.0, help="Noise on every reply, in units of its bound: differential privacy.")
+    ] = DEFAULT.privacy.noise,
+    clip: Annotated[
+        float, typer.Option(callback=above_zero, help="Bound of a reply, where there is noise.")
+    ] = DEFAULT.privacy.clip,
+    as_json: AsJson = False,
+) -> None:
+    """Make the folder of a server: settings, an authority of its own, a certificate, and no device yet."""
+    extra.require()
+    from fedkad.fleet.enrolment import make_fleet
+
+    model = Model(_channels(like, channels), window, rank, observables, horizon, seed)
+    _check_model(model)
+    training = replace(
+        DEFAULT.training,
+        rounds=rounds,
+        participation=participation,
+        encoding=encoding,
+        quorum=quorum,
+        deadline=deadline,
+        every=every,
+        robust=robust,
+    )
+    if port == control_port:
+        raise typer.BadParameter("the same as --port; choose another.", param_hint="'--control-port'")
+    if robust and secure_aggregation:
+        raise typer.BadParameter(
+            "a median needs every reply, and the server is to see only their sum; choose one.",
+            param_hint="'--robust' / '--secure-aggregation'",
+        )
+    privacy = Privacy(secure_aggregation, noise, clip)
+    made = make_fleet(folder, FleetSettings(Place(address, port, control_port), model, training, privacy))
+    if as_json:
+        print_json({"folder": str(made.root), "server": made.settings.place.reached_at, "channels": model.channels})
+        return
+    print_line(f"A fleet of devices with {counted(len(model.channels), 'channel')} is ready in {folder}.")
+    print_line(f"  add a device    fedkad fleet add {_quoted(folder)} DEVICE")
+    print_line(f"  run the server  fedkad server {_quoted(folder)}")
+    print_line(f"Devices must reach {made.settings.place.reached_at}. The folder holds private keys: keep it so.")
+
+
+@app.command()
+@one_sentence
+def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_json: AsJson = False) -> None:
+    """Let a new device take part, and make the folder that is to be copied to it."""
+    extra.require()
+    from fedkad.fleet.enrolment import add_device
+
+    place = add_device(ServerFolder.existing(folder), device, public_key)
+    _tell_copying(f"{device} may take part.", place, device, public_key, as_json)
+
+
+@app.command()
+@one_sentence
+def renew(
+    folder: Folder,
+    device: Annotated[
+        str | None, typer.Argument(metavar="[DEVICE]", help="The device.", show_default="the server")
+    ] = None,
+    public_key: PublicKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a device a new key, also after it was revoked; or the server a new certificate."""
+    extra.require()
+    from fedkad.fleet.enrolment import renew_device, renew_server
+
+    server = ServerFolder.existing(folder)
+    if device is not None:
+        place = renew_device(server, device, public_key)
+        _tell_copying(f"{device} has a new key; the old one is refused.", place, device, public_key, as_json)
+        return
+    if public_key is not None:
+        raise typer.BadParameter("this is for a device; name one.", param_hint="'--public-key'")
+    renew_server(server)
+    restart = f"fedkad server {_quoted(folder)}"
+    if as_json:
+        print_json({"server": server.settings.place.reached_at, "run": restart})
+    else:
+        print_line("The server has a new certificate. Devices need nothing.")
+        print_line(f"  stop the server and start it again  {restart}")
+
+
+@app.command()
+@one_sentence
+def revoke(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None:
+    """Let a device take part no more."""
+    extra.require()
+    from fedkad.fleet.enrolment import revoke_device
+
+    server = ServerFolder.existing(folder)
+    revoke_device(server, device)
+    running = locks.is_held(server.lock)
+    if as_json:
+        print_json({"device": device, "refused": "now" if running else "from the next start of the server"})
+    else:
+        when = "within seconds" if running else "from the next start of the server"
+        print_line(f"{device} is revoked; it is refused {when}.")
+
+
+@app.command("list")
+@one_sentence
+def list_devices(folder: Folder, as_json: AsJson = False) -> None:
+    """List the devices that were added."""
+    devices = registry.read(ServerFolder.existing(folder).registry)
+    if as_json:
+        print_json([{"device": d.name, "added": d.added, "revoked": d.revoked} for d in devices.values()])
+    elif devices:
+        print_table(("Device", "Added", "Revoked"), [(d.name, d.added, d.revoked or UNKNOWN) for d in devices.values()])
+    else:
+        print_line(f"There is no device yet; add one with fedkad fleet add {_quoted(folder)} DEVICE.")
+
+
+@app.command()
+@one_sentence
+def status(folder: Folder, as_json: AsJson = False) -> None:
+    """Show whether the server runs, which devices are there, and how the last training went."""
+    extra.require()
+    server = ServerFolder.existing(folder)
+    devices = registry.read(server.registry)
+    running = locks.is_held(server.lock)
+    nodes = _nodes(server) if running else None
+    document = {
+        "server": {
+            "running": running,
+            "answering": nodes is not None,
+            "address": server.settings.place.reached_at,
+        },
+        "devices": _states(devices, nodes),
+        "training": trainings.read_status(server.training),
+        "wanted": trainings.is_wanted(server.training),
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print_status(document, folder)
+
+
+@app.command()
+@one_sentence
+def train(folder: Folder, as_json: AsJson = False) -> None:
+    """Ask the running server for a training."""
+    server = ServerFolder.existing(folder)
+    if not locks.is_held(server.lock):
+        raise ValueError(f"{folder}: no server runs here; start it with fedkad server {_quoted(folder)}.")
+    known = trainings.is_wanted(server.training)
+    trainings.ask(server.training)
+    if as_json:
+        print_json({"wanted": True, "already": known})
+        return
+    begins = "A training is wanted or under way already." if known else "The server begins a training."
+    print_line(f"{begins} Follow it with fedkad fleet status {_quoted(folder)}.")
+
+
+def _channels(like: Path | None, channels: str | None) -> tuple[str, ...]:
+    if (like is None) == (channels is None):
+        raise typer.BadParameter("give either --like TABLE or --channels A,B,C.", param_hint="'--like' / '--channels'")
+    if like is not None:
+        return read_table(like, allow_silent=True).channels
+    names = tuple(name.strip() for name in (channels or "").split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise typer.BadParameter("a name is empty or there twice.", param_hint="'--channels'")
+    return names
+
+
+def _check_model(model: Model) -> None:
+    """Refuse what no device could train, before anything is made."""
+    KoopmanDetector(
+        window=model.window,
+        rank=model.rank,
+        observables=model.observables,
+        horizon=model.horizon,
+        seed=model.seed,
+    ).check_parameters()
+    dimension = len(model.channels) * model.window + model.observables
+    if model.rank > dimension:
+        raise typer.BadParameter(f"{model.rank} is above the lifted dimension {dimension}.", param_hint="'--rank'")
+
+
+def _tell_copying(what: str, place: Path, device: str, public_key: Path | None, as_json: bool) -> None:
+    """Say exactly what is to be copied where, and what is to be run there."""
+    copy = f"scp -r {_quoted(place)} USER@{device}:{device}"
+    run = f"fedkad client {device} --data TABLE.csv"
+    if as_json:
+        print_json({"device": device, "folder": str(place), "copy": copy, "run": run, "key_made": public_key is None})
+        return
+    print_line(what)
+    print_line(f"  copy the folder     {copy}")
+    if public_key is not None:
+        print_line(f"  on the device       put the private key of {public_key} there as {device}/device.key")
+    print_line("  on the device       pip install 'fedkad[fleet]'")
+    print_line(f"  on the device       {run}")
+    if public_key is None:
+        print_line(f"Then remove {_quoted(place)} here: its device.key is all that anybody needs to pass for {device}.")
+
+
+def _nodes(server: ServerFolder) -> list[Node] | None:
+    """What Flower knows of the devices, None where it does not answer."""
+    from fedkad.fleet.control import Control, ControlError
+
+    try:
+        with Control(server.settings.place.control_port, server.ca_certificate) as control:
+            return control.nodes()
+    except ControlError as error:
+        note(f"the server runs, but Flower does not answer ({error}); see {server.logs}.")
+        return None
+
+
+def _states(devices: Registry, nodes: Sequence[Node] | None) -> list[dict[str, Any]]:
+    known = {node.public_key: node for node in nodes or ()}
+    found = []
+    for device in devices.values():
+        node = known.get(device.public_key)
+        entry: dict[str, Any] = {"device": device.name, "state": None, "since": None}
+        if device.revoked:
+            entry |= {"state": "revoked", "since": device.revoked}
+        elif nodes is not None:
+            entry |= {"state": node.state if node else NEVER, "since": node.since if node else None}
+        found.append(entry)
+    return found
+
+
+def _print_status(document: Mapping[str, Any], folder: Path) -> None:
+    server = document["server"]
+    stopped = f"does not run; start it with fedkad server {_quoted(folder)}"
+    print_facts({"server": f"runs, at {server['address']}" if server["running"] else stopped})
+    rows = [(d["device"], d["state"] or "unknown", _moment(d["since"])) for d in document["devices"]]
+    if rows:
+        print_line()
+        print_table(("Device", "State", "Since"), rows)
+    print_line()
+    if document["wanted"]:
+        print_line("A training is wanted or under way.")
+    if document["training"] is None:
+        print_line("There was no training yet.")
+        return
+    print_facts(_training_facts(document["training"]))
+    refused = [(str(e.get("device")), str(e.get("round")), str(e.get("reason"))) for e in _list(document, "refused")]
+    if refused:
+        print_line()
+        print_table(("Refused", "Round", "Reason"), refused, numbers=[1])
+
+
+def _training_facts(training: Mapping[str, Any]) -> dict[str, str]:
+    """The last training in words; what the app has not said is left out."""
+    facts = {"training": str(training.get("state", "unknown"))}
+    if "round" in training:
+        facts["round"] = f"{training['round']} of {training.get('rounds', '?')}"
+    if training.get("participants"):
+        latest = training["participants"][-1]
+        facts["participants"] = f"{len(latest)} in the last round: {', '.join(map(str, latest))}"
+    if "bytes_up" in training:
+        facts["traffic"] = (
+            f"{training['bytes_up'] / 1000:.1f} KB up, {training.get('bytes_down', 0) / 1000:.1f} KB down"
+        )
+    if "seconds" in training:
+        facts["time"] = f"{training['seconds']:.1f} s"
+    if "delivered" in training:
+        facts["delivered to"] = ", ".join(map(str, training["delivered"])) or "nobody"
+    return facts
+
+
+def _list(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    return [entry for entry in document["training"].get(key, ()) if isinstance(entry, dict)]
+
+
+def _moment(text: str | None) -> str:
+    """A time stamp without the fraction of a second."""
+    return UNKNOWN if text is None else f"{text[:10]} {text[11:19]}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,1 @@
+"""The two ends of a fleet as Flower looks for them; all of their code is in the package `fedkad`."""

@@ -1,0 +1,5 @@
+"""The device's end."""
+
+from fedkad.fleet.clientapp import app
+
+__all__ = ["app"]

@@ -1,0 +1,5 @@
+"""The server's end."""
+
+from fedkad.fleet.serverapp import app
+
+__all__ = ["app"]

@@ -1,0 +1,45 @@
+"""The device's side as a Flower app: a message in, the participant's answer out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.protocol import Request, refusal
+from fedkad.fleet.carrier import RECORD
+from fedkad.fleet.devicedata import DeviceData, read_settings
+from fedkad.fleet.secure import SecureParticipant
+from fedkad.tables.fleet import device_paths
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Answer a request; what is wrong with it goes back as a sentence."""
+    try:
+        request = Request.read(dict(message.content[RECORD]))
+        header = participant(context).answer(request).header(request)
+    except (ValueError, OSError) as error:
+        header = refusal(str(error))
+    return Message(RecordDict({RECORD: ConfigRecord(header)}), reply_to=message)
+
+
+def participant(context: Context) -> SecureParticipant:
+    """The participant that a node is: named in its own configuration or, in a simulation, by its number."""
+    node = context.node_config
+    if "partition-id" in node:
+        paths = device_paths(Path(str(context.run_config["data"])))
+        device, data = list(paths.items())[int(node["partition-id"])]
+        folder = Path(str(context.run_config["folder"])) / "simulated" / device
+        return _participant(device, folder, data)
+    data_path = str(node.get("data", ""))
+    return _participant(str(node["device"]), Path(str(node["folder"])), Path(data_path) if data_path else None)
+
+
+def _participant(device: str, folder: Path, data: Path | None) -> SecureParticipant:
+    state = DeviceState(folder)
+    return SecureParticipant(device, state, DeviceData(device, state, data, read_settings(folder)).detector)

@@ -1,0 +1,226 @@
+"""The running device: one Flower process that stays connected to the server, and a clear word when it cannot."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from fedkad.fleet import flower
+from fedkad.fleet.certificates import KeyFileError, public_part
+from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
+from fedkad.fleet.locks import holding
+from fedkad.fleet.processes import Backoff, Child, Log, Say, until_stopped
+from fedkad.fleet.settings import FleetFileError
+
+TICK = 0.5
+REACH_PATIENCE = 10.0
+STILL_COUNTED = 75.0
+"""Seconds for which Flower counts a device that vanished as connected, and refuses to connect it again."""
+
+SOON = 5.0
+"""Seconds between two tries while a server forgets the last connection."""
+
+SETTLE = 15.0
+"""Seconds for the news of a delivery to reach the server, at most, before a client that waited for it leaves."""
+
+CONNECTED, RECEIVING, SENT = "SuperNode ID:", "Receiving:", "Sent successfully"
+BAD_KEY, NOT_ACTIVATED = "Exit Code: 302", "[code: 2004]"
+
+
+class Outcome(Enum):
+    """Why a client left."""
+
+    STOPPED = "stopped"
+    DELIVERED = "delivered"
+    IDLE = "idle"
+
+
+def connect(folder: DeviceFolder, data: str, say: Say, *, once: bool, idle: float | None) -> Outcome:
+    """Take part until SIGINT or SIGTERM; with `once` until a delivery, with `idle` until nothing came for so long."""
+    refusal = f"{folder.root}: a client runs in this folder already; stop it first."
+    with holding(folder.lock, refusal), until_stopped():
+        check_key(folder)
+        return _Client(folder, data, say).run(once=once, idle=idle)
+    return Outcome.STOPPED
+
+
+def check_key(folder: DeviceFolder) -> None:
+    """Refuse a key that Flower could not use."""
+    try:
+        public_part(folder.key.read_bytes())
+    except KeyFileError as error:
+        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
+
+
+def reach(server: str, ca_certificate: Path, patience: float = REACH_PATIENCE) -> str | None:
+    """Why a server cannot be spoken to, in one sentence; None if it can.
+
+    Asked before Flower is started, which would try for ever and say nothing.
+    """
+    host, _, port = server.rpartition(":")
+    host = host.strip("[]")
+    try:
+        trust = ssl.create_default_context(cafile=str(ca_certificate))
+    except ssl.SSLError:
+        return f"{ca_certificate}: this is no certificate; {REMEDY}."
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=patience) as plain,
+            trust.wrap_socket(plain, server_hostname=host),
+        ):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return (
+            f"The certificate of {server} does not pass with {ca_certificate} ({error.verify_message}); check the "
+            "clock of this device, and copy ca.crt from the server anew."
+        )
+    except (OSError, ValueError) as error:
+        return f"The server {server} cannot be reached ({error}); check the network and `server` in device.toml."
+
+
+def reason(folder: DeviceFolder, status: int, said: str, *, still_counted: bool) -> tuple[str, float | None]:
+    """Why the Flower process of a device ended, in one sentence, and the wait for it; None for one that grows.
+
+    Flower sends itself SIGINT, and so ends with 0, when the server does not accept its signature.
+    """
+    name = folder.device
+    if status == 0 and CONNECTED in said:
+        return f"The server accepts {name} no longer: it was revoked, or has a new key; ask its operator.", None
+    if status == 0:
+        return f"The server does not accept the signature of {name}; check the clock of this device.", None
+    if BAD_KEY in said:
+        return f"{folder.key}: Flower cannot read this key; {REMEDY}.", None
+    if NOT_ACTIVATED in said and still_counted:
+        return f"The server still counts the last connection of {name}; trying until it has forgotten it.", SOON
+    if NOT_ACTIVATED in said:
+        return (
+            f"The server does not know the key of {name}: it was not added there, or revoked, or another client uses "
+            "it; ask its operator.",
+            None,
+        )
+    return f"The connection of {name} ended with status {status}; see {folder.log}.", None
+
+
+class _Client:
+    """The loop of `connect` and what it must remember."""
+
+    def __init__(self, folder: DeviceFolder, data: str, say: Say) -> None:
+        self.folder, self.data, self.say = folder, data, say
+        self.log, self.wait = Log(folder.log), Backoff()
+        self.child: Child | None = None
+        self.connected = False
+        self.last_said = ""
+        self.delivery = Delivery(folder.model)
+        self.came = time.monotonic()
+        self.heard = 0
+
+    def run(self, *, once: bool, idle: float | None) -> Outcome:
+        try:
+            while True:
+                self._tend()
+                if once and self.delivery.is_settled(self._owes_reply):
+                    return Outcome.DELIVERED
+                if idle is not None and time.monotonic() - self.came > idle:
+                    return Outcome.IDLE
+                time.sleep(TICK)
+        finally:
+            self._end()
+
+    def _tend(self) -> None:
+        self.log.bound()
+        if self.child is None:
+            if self.wait.over:
+                self._start()
+            return
+        status = self.child.status
+        if status is not None:
+            self._ended(status)
+        else:
+            self._listen()
+
+    def _start(self) -> None:
+        trouble = reach(self.folder.server, self.folder.ca_certificate)
+        if trouble:
+            self._tell(trouble)
+            self.wait.lengthen()
+            return
+        command, environment = flower.supernode(self.folder, self.data), flower.environment(self.folder.flower)
+        self.child, self.connected, self.heard = Child("supernode", command, self.log, environment), False, 0
+
+    def _listen(self) -> None:
+        """Notice that the connection stands, and that a message came."""
+        said = self._said()
+        if not self.connected and CONNECTED in said:
+            self.connected = True
+            self.wait.clear()
+            self._tell(f"{self.folder.device}: connected to {self.folder.server}")
+        if self.connected:
+            self._mark.touch()
+        if (heard := said.count(RECEIVING)) != self.heard:
+            self.came, self.heard = time.monotonic(), heard
+
+    def _ended(self, status: int) -> None:
+        sentence, delay = reason(self.folder, status, self._said(), still_counted=self._still_counted())
+        if status == 0:
+            self._mark.unlink(missing_ok=True)
+        self._tell(sentence)
+        if delay is None:
+            self.wait.lengthen()
+        else:
+            self.wait.pause(delay)
+        self.child = None
+
+    def _end(self) -> None:
+        """Leave in peace: a Flower process that is asked to end tells the server that the device is gone."""
+        if self.child is not None:
+            self.child.end()
+
+    def _owes_reply(self) -> bool:
+        said = self._said()
+        return said.count(RECEIVING) > said.count(SENT)
+
+    def _said(self) -> str:
+        return self.child.said if self.child is not None else ""
+
+    def _tell(self, sentence: str) -> None:
+        """Say something once, however often it is so."""
+        if sentence != self.last_said:
+            self.say(sentence)
+        self.last_said = sentence
+
+    @property
+    def _mark(self) -> Path:
+        """A file as old as the last moment of a connection, unless it was the server that ended it."""
+        return self.folder.flower / "connected"
+
+    def _still_counted(self) -> bool:
+        return self._mark.exists() and time.time() - self._mark.stat().st_mtime < STILL_COUNTED
+
+
+class Delivery:
+    """Notices that a model file was renewed, and that the server has been told."""
+
+    def __init__(self, model: Path) -> None:
+        self.model = model
+        self.before = self._identity()
+        self.seen: float | None = None
+
+    def is_settled(self, owes_reply: Callable[[], bool]) -> bool:
+        """Tell whether a new model is there and no reply about it is due, or had the time to be sent."""
+        if self.seen is None:
+            if self._identity() == self.before:
+                return False
+            self.seen = time.monotonic()
+        return not owes_reply() or time.monotonic() - self.seen > SETTLE
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.model)
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns

@@ -1,0 +1,119 @@
+"""Where a device's statistics come from: its own table, or what its agent has gathered. Neither leaves it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.modelfile import ModelFileError
+from fedkad.detect.series import Series
+from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.protocol import ProtocolError, Terms, compare
+from fedkad.tables import Device, read_device
+
+SHARED = ("window", "rank", "observables", "horizon", "seed")
+"""Parameters of the detector that the fleet decides on."""
+
+
+class DeviceData:
+    """The data of one device.
+
+    Parameters
+    ----------
+    device : str
+    state : DeviceState
+    path : Path, optional
+        A table, or a folder of tables that are separate stretches; without it, the statistics in the model in use.
+    settings : mapping
+        `device.toml`: `[detector]` has the device's own parameters, `[reading]` the `time` column and `max_fill`.
+    """
+
+    def __init__(self, device: str, state: DeviceState, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self.device, self.state, self.path = device, state, path
+        self.own: dict[str, Any] = dict(settings.get("detector", {}))
+        self.reading: dict[str, Any] = dict(settings.get("reading", {}))
+
+    def detector(self, terms: Terms) -> KoopmanDetector:
+        """The detector with the statistics of this device, as a training with these terms needs it."""
+        if self.path is None:
+            return self._gathered(terms)
+        parameters = {**self._shared(terms), **self._checked_own()}
+        prepared = self.state.prepared(self._fingerprint(parameters))
+        try:
+            return KoopmanDetector.load(prepared)
+        except ModelFileError:  # not there yet, or damaged: the table is still there
+            return self._prepare(parameters, terms, prepared)
+
+    def _prepare(self, parameters: dict[str, Any], terms: Terms, prepared: Path) -> KoopmanDetector:
+        assert self.path is not None
+        device = read_device(self.path, **self.reading)
+        if terms.channels != device.channels:
+            compare("channels", device.channels, terms.channels, f"device {self.device!r} ({self.path})", "the server")
+        parameters.setdefault("sample_period", _period(device))
+        series = [Series(values, device.channels) for values in device.series()]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewRowsWarning)
+            detector = KoopmanDetector(**parameters).fit(series)
+        detector.save(prepared)
+        return detector
+
+    def _gathered(self, terms: Terms) -> KoopmanDetector:
+        if self.state.version() is None:
+            raise ProtocolError(
+                f"Device {self.device!r} has neither a table (data in device.toml, or --data) nor a model of its agent "
+                f"in {self.state.path}; give it one of them."
+            )
+        detector = KoopmanDetector.load(self.state.model)
+        us = f"device {self.device!r} ({self.state.model})"
+        compare("channels", detector.channel_names_, terms.channels, us, "the server")
+        for name, theirs in self._shared(terms).items():
+            compare(name, getattr(detector.parameters_, name), theirs, us, "the server")
+        detector.kept()
+        return detector
+
+    @staticmethod
+    def _shared(terms: Terms) -> dict[str, Any]:
+        return {name: terms.consensus.rank if name == "rank" else getattr(terms, name) for name in SHARED}
+
+    def _checked_own(self) -> dict[str, Any]:
+        known = KoopmanDetector().get_params()
+        for name in self.own:
+            if name in SHARED or name not in known:
+                allowed = ", ".join(sorted(set(known).difference(SHARED)))
+                raise ProtocolError(
+                    f"device.toml of device {self.device!r}: [detector] cannot set {name!r}; it may set {allowed}."
+                )
+        return self.own
+
+    def _fingerprint(self, parameters: Mapping[str, Any]) -> str:
+        """Changes with the files of the data and with what is made of them."""
+        assert self.path is not None
+        files = sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
+        seen = [(str(file), os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
+        text = json.dumps([seen, dict(parameters), self.reading], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """`device.toml` of a device's folder; nothing where there is none."""
+    path = folder / "device.toml"
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"{path}: {error}; correct it.") from None
+
+
+def _period(device: Device) -> float | None:
+    known = [table.period for table in device.tables if table.period is not None]
+    return float(np.median(known)) if known else None

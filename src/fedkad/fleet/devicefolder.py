@@ -1,0 +1,96 @@
+"""The folder of one device: made on the server, copied to the device, and its state there."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkad import __version__
+from fedkad.fleet.private import write_private
+from fedkad.fleet.settings import FleetFileError, toml_text
+
+FILE = "device.toml"
+REMEDY = "copy the folder that `fedkad fleet add` made on the server"
+
+
+@dataclass(frozen=True)
+class DeviceFolder:
+    """A device as its folder describes it; `root` is absolute, since other processes are told it."""
+
+    root: Path
+    device: str
+    server: str
+    data: str = ""
+
+    @property
+    def key(self) -> Path:
+        """The private key that the server knows the device by."""
+        return self.root / "device.key"
+
+    @property
+    def ca_certificate(self) -> Path:
+        """What the certificate of the server is checked against."""
+        return self.root / "ca.crt"
+
+    @property
+    def model(self) -> Path:
+        """The detector that a delivery renews."""
+        return self.root / "model.safetensors"
+
+    @property
+    def flower(self) -> Path:
+        """Flower's own home on the device."""
+        return self.root / "flower"
+
+    @property
+    def log(self) -> Path:
+        """What the process that talks to the server says."""
+        return self.root / "logs" / "supernode.log"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a client runs."""
+        return self.root / "client.lock"
+
+    def data_file(self, given: Path | None) -> str:
+        """The absolute path of the device's data: from the command line, or else from `device.toml`; empty without."""
+        if given is None and not self.data:
+            return ""
+        path = (given if given is not None else self.root / self.data).expanduser().resolve()
+        if not path.exists():
+            where = "--data" if given is not None else f"data in {self.root / FILE}"
+            raise FleetFileError(f"{path}: there is no such file; correct {where}.")
+        return str(path)
+
+
+def write(folder: Path, device: str, server: str, ca_certificate: bytes, key: bytes | None) -> None:
+    """Make the folder of a device; without a key where the device keeps its own."""
+    fields = {"device": device, "server": server, "data": "", "made_by": f"fedkad {__version__}"}
+    comments = {"data": "  # the table of this device, relative to this folder or absolute; or use --data"}
+    lines = [f"{name} = {toml_text(value)}{comments.get(name, '')}" for name, value in fields.items()]
+    write_private(folder / FILE, ("\n".join(lines) + "\n").encode())
+    write_private(folder / "ca.crt", ca_certificate)
+    if key is None:
+        (folder / "device.key").unlink(missing_ok=True)
+    else:
+        write_private(folder / "device.key", key)
+
+
+def load(folder: Path) -> DeviceFolder:
+    """Read the folder of a device; raises `FleetFileError` where something is missing or wrong."""
+    path = folder / FILE
+    try:
+        document = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise FleetFileError(f"{path}: there is no such file; {REMEDY}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FleetFileError(f"{path}: {error}; correct it.") from None
+    for name in ("device", "server", "data"):
+        if not isinstance(document.get(name, "" if name == "data" else None), str):
+            raise FleetFileError(f"{path}: {name} is missing or no text; {REMEDY}.")
+    found = DeviceFolder(folder.resolve(), document["device"], document["server"], document.get("data", ""))
+    for needed in (found.key, found.ca_certificate):
+        if not needed.is_file():
+            raise FleetFileError(f"{needed}: there is no such file; {REMEDY}.")
+    return found

@@ -1,0 +1,201 @@
+"""`fleet.toml`: what an operator decides about a fleet, read and written in one place."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedkad.atomicfile import write_atomically
+from fedkad.federation.settings import ENCODINGS, STARTS
+
+FILE = "fleet.toml"
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class FleetFileError(ValueError):
+    """A file of the fleet that cannot be used; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where devices reach the server, and where it is reached on its own machine."""
+
+    address: str = "localhost"
+    port: int = 8443
+    control_port: int = 8000
+
+    @property
+    def reached_at(self) -> str:
+        """Where devices reach the server, as they must write it.
+
+        >>> Place("fleet.example").reached_at, Place("fd00::1").reached_at
+        ('fleet.example:8443', '[fd00::1]:8443')
+        """
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What every device must have in common: the channels, and the parameters of the lifting and the subspace."""
+
+    channels: tuple[str, ...] = ()
+    window: int = 20
+    rank: int = 24
+    observables: int = 128
+    horizon: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a training goes: its rounds, who is asked, when a round closes, and what travels."""
+
+    rounds: int = 8
+    participation: float = 0.25
+    penalty: float = 1.0
+    local_steps: int = 5
+    start: str = "warm"
+    encoding: str = "float32"
+    quorum: float = 1.0
+    deadline: float = 120.0
+    robust: bool = False
+    every: str = ""
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What is done beyond keeping samples at home."""
+
+    secure_aggregation: bool = False
+    noise: float = 0.0
+    clip: float = 0.1
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """All of `fleet.toml`."""
+
+    place: Place = field(default_factory=Place)
+    model: Model = field(default_factory=Model)
+    training: Training = field(default_factory=Training)
+    privacy: Privacy = field(default_factory=Privacy)
+
+
+SECTIONS: dict[str, type[Any]] = {"place": Place, "model": Model, "training": Training, "privacy": Privacy}
+
+
+def load(folder: Path) -> FleetSettings:
+    """Read the settings of a server's folder."""
+    path = folder / FILE
+    try:
+        document = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise FleetFileError(f"{path}: there is no such file; make the folder with `fedkad fleet init`.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FleetFileError(f"{path}: {error}; correct it.") from None
+    unknown = sorted(set(document) - set(SECTIONS))
+    if unknown:
+        raise FleetFileError(f"{path}: there is no section [{unknown[0]}]; the sections are {', '.join(SECTIONS)}.")
+    found = FleetSettings(**{name: _section(path, name, document.get(name, {})) for name in SECTIONS})
+    try:
+        check(found)
+    except ValueError as error:
+        raise FleetFileError(f"{path}: {error}.") from None
+    return found
+
+
+def check(settings: FleetSettings) -> None:
+    """Refuse values that make no sense, each by name and alone, and those that exclude each other."""
+    for name, allowed in CHOICES.items():
+        value = getattr(settings.training, name)
+        if value not in allowed:
+            raise ValueError(f"{name} = {value!r} in [training] must be one of {', '.join(allowed)}")
+    for section, names in ABOVE_ZERO.items():
+        for name in names:
+            value = getattr(getattr(settings, section), name)
+            if not 0.0 < value < math.inf:
+                raise ValueError(f"{name} = {value!r} in [{section}] must be above 0 and finite")
+    for name in ("participation", "quorum"):
+        value = getattr(settings.training, name)
+        if value > 1.0:
+            raise ValueError(f"{name} = {value!r} in [training] must be a share, at most 1")
+    if not 0.0 <= settings.privacy.noise < math.inf:
+        raise ValueError(f"noise = {settings.privacy.noise!r} in [privacy] must be 0 or above, and finite")
+    if settings.training.robust and settings.privacy.secure_aggregation:
+        raise ValueError(
+            "robust in [training] and secure_aggregation in [privacy] exclude each other: a median needs every reply, "
+            "and the server is to see only their sum; choose one"
+        )
+    seconds(settings.training.every)
+
+
+CHOICES: dict[str, tuple[str, ...]] = {"start": STARTS, "encoding": ENCODINGS}
+ABOVE_ZERO = {
+    "model": ("window", "rank", "horizon"),
+    "training": ("rounds", "participation", "penalty", "local_steps", "quorum", "deadline"),
+    "privacy": ("clip",),
+}
+
+
+def save(folder: Path, settings: FleetSettings) -> None:
+    """Write the settings."""
+    lines: list[str] = []
+    for name, section in asdict(settings).items():
+        lines += [f"[{name}]", *(f"{key} = {toml_text(value)}" for key, value in section.items()), ""]
+    write_atomically(folder / FILE, "\n".join(lines).encode())
+
+
+def _section(path: Path, name: str, given: dict[str, Any]) -> Any:
+    kind = SECTIONS[name]
+    defaults = kind()
+    known = {entry.name for entry in fields(kind)}
+    for key, value in given.items():
+        if key not in known:
+            raise FleetFileError(f"{path}: [{name}] has no {key!r}; it knows {', '.join(sorted(known))}.")
+        expected = getattr(defaults, key)
+        if isinstance(expected, tuple):
+            fine = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        elif isinstance(expected, bool) or not isinstance(expected, float):
+            fine = type(value) is type(expected)
+        else:
+            fine = type(value) in (int, float)
+        if not fine:
+            raise FleetFileError(f"{path}: {key} = {value!r} in [{name}] must be like {toml_text(expected)}.")
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+
+
+def toml_text(value: Any) -> str:
+    r"""A value as TOML writes it.
+
+    >>> print(toml_text('a "b"'), toml_text(True), toml_text(("x", "y")), toml_text(0.5))
+    "a \"b\"" true ["x", "y"] 0.5
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON allows a bare DEL, TOML does not
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(toml_text(entry) for entry in value) + "]"
+    return repr(value)
+
+
+def seconds(text: str) -> float | None:
+    """The length of a period such as 30m or 24h; None for the empty one, which never comes.
+
+    >>> seconds("90s"), seconds("1.5h"), seconds("")
+    (90.0, 5400.0, None)
+    """
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None or float(found[1]) == 0.0:
+        raise ValueError(
+            f"every = {text!r} in [training] must be a number above 0 with s, m, h or d, such as 24h, or empty"
+        )
+    return float(found[1]) * UNITS[found[2]]

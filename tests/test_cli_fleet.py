@@ -1,0 +1,328 @@
+"""``fedkad fleet``, ``server`` and ``client`` as a person runs them, as far as no process must be started."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkad.fleet import extra, locks, registry, settings
+from tests.test_cli import Done, fails
+
+pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
+
+from fedkad.fleet import certificates, connection, devicefolder
+from fedkad.fleet.devicefolder import DeviceFolder
+
+CHANNELS = ("--channels", "flow,heat")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    folder = tmp_path / "my fleet"
+    done = Done("fleet", "init", folder, "--address", "fleet.example", *CHANNELS)
+    assert done.status == 0, done.err
+    return folder
+
+
+def document(*arguments: object) -> Any:
+    done = Done(*arguments, "--json")
+    assert done.status == 0, done.err
+    return json.loads(done.out)
+
+
+def wrong(*arguments: object) -> str:
+    """What is said about wrong usage, without the frame around it."""
+    done = Done(*arguments)
+    assert done.status == 2, done.out + done.err
+    return " ".join(done.err.replace("│", " ").split())
+
+
+# -- init -------------------------------------------------------------------------------------------------------
+
+
+def test_a_fleet_is_made_private_and_whole(fleet: Path) -> None:
+    modes = {path.relative_to(fleet).as_posix(): path.stat().st_mode & 0o777 for path in fleet.rglob("*")}
+    assert fleet.stat().st_mode & 0o777 == 0o700
+    assert {name for name in modes if modes[name] not in (0o600, 0o700)} == set()
+    assert modes["ca/ca.key"] == modes["server/server.key"] == modes["flower/superexec.secret"] == 0o600
+    needed = {"fleet.toml", "ca/ca.crt", "server/server.crt", "devices.json", "flower/config.toml", "nginx.conf"}
+    assert needed <= set(modes)
+    names = certificates.names_of((fleet / "server" / "server.crt").read_bytes())
+    assert names == ["fleet.example", "localhost", "127.0.0.1", "::1"]
+
+
+def test_options_reach_the_settings(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"port": 20443, "control_port": 20800, "window": 10, "rank": 6, "observables": 16}
+    chosen |= {"horizon": 2, "seed": 3, "rounds": 5, "participation": 0.5, "encoding": "float16", "quorum": 0.75}
+    chosen |= {"deadline": 60.0, "every": "24h"}
+    options = [text for name, value in chosen.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    made = document("fleet", "init", tmp_path / "f", "--address", "10.0.0.1", *CHANNELS, *options)
+    assert made["server"] == "10.0.0.1:20443"
+    found = settings.load(tmp_path / "f")
+    assert found.model.channels == ("flow", "heat")
+    written = {**vars(found.place), **vars(found.model), **vars(found.training)}
+    assert {name: written[name] for name in chosen} == chosen
+
+
+def test_channels_come_from_a_table(tmp_path: Path) -> None:
+    (tmp_path / "pump.csv").write_text("time,flow,heat\n0,1,2\n1,2,3\n2,3,4\n")
+    made = document("fleet", "init", tmp_path / "f", "--address", "localhost", "--like", tmp_path / "pump.csv")
+    assert made["channels"] == ["flow", "heat"]
+
+
+def test_an_existing_folder_is_never_touched(fleet: Path, tmp_path: Path) -> None:
+    before = (fleet / "ca" / "ca.key").read_bytes()
+    assert "not an empty folder" in fails("fleet", "init", fleet, "--address", "localhost", *CHANNELS)
+    assert (fleet / "ca" / "ca.key").read_bytes() == before
+    file = tmp_path / "file"
+    file.touch()
+    assert "not an empty folder" in fails("fleet", "init", file, "--address", "localhost", *CHANNELS)
+
+
+@pytest.mark.parametrize("address", ["https://x", "x:8443", "a b", "", "-x", "[::1]", "x..y"])
+def test_an_address_is_a_host_alone(tmp_path: Path, address: str) -> None:
+    assert "no name of a host" in fails("fleet", "init", tmp_path / "f", "--address", address, *CHANNELS)
+    assert not (tmp_path / "f").exists()
+
+
+def test_wrong_usage_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    folder, base = tmp_path / "f", ("fleet", "init", tmp_path / "f", "--address", "localhost")
+    assert "either --like" in wrong(*base)
+    assert "either --like" in wrong(*base, *CHANNELS, "--like", "x.csv")
+    assert "there twice" in wrong(*base, "--channels", "a,a")
+    assert "is empty" in wrong(*base, "--channels", "a,,b")
+    assert "24h" in wrong(*base, *CHANNELS, "--every", "often")
+    assert "lifted dimension" in wrong(*base, *CHANNELS, "--rank", "1000")
+    assert "the same as --port" in wrong(*base, *CHANNELS, "--port", "9000", "--control-port", "9000")
+    assert not folder.exists()
+
+
+# -- devices ----------------------------------------------------------------------------------------------------
+
+
+def test_adding_a_device_says_what_to_copy_and_run(fleet: Path) -> None:
+    done = Done("fleet", "add", fleet, "pump-1")
+    assert done.status == 0, done.err
+    place = fleet / "devices" / "pump-1"
+    assert f"scp -r '{place}' USER@pump-1:pump-1" in done.out
+    assert "fedkad client pump-1 --data" in done.out
+    found = devicefolder.load(place)
+    assert (found.device, found.server) == ("pump-1", "fleet.example:8443")
+    public = certificates.public_part(found.key.read_bytes()).decode()
+    assert registry.read(fleet / "devices.json")["pump-1"].public_key == public
+    assert found.ca_certificate.read_bytes() == (fleet / "ca" / "ca.crt").read_bytes()
+
+
+def test_a_key_can_stay_on_its_device(fleet: Path, tmp_path: Path) -> None:
+    made = certificates.make_device_key()
+    (tmp_path / "device.pub").write_bytes(made.public)
+    done = Done("fleet", "add", fleet, "pump-1", "--public-key", tmp_path / "device.pub")
+    assert "as pump-1/device.key" in done.out
+    assert not (fleet / "devices" / "pump-1" / "device.key").exists()
+    assert registry.read(fleet / "devices.json")["pump-1"].public_key == made.public.decode()
+    (tmp_path / "device.pub").write_text("junk")
+    sentence = fails("fleet", "add", fleet, "pump-2", "--public-key", tmp_path / "device.pub")
+    assert "device.pub: the file is not a public key" in sentence
+    assert "ssh-keygen" in sentence
+    assert "No such file" in fails("fleet", "add", fleet, "pump-2", "--public-key", tmp_path / "none.pub")
+
+
+def test_names_are_checked_and_stay_taken(fleet: Path) -> None:
+    document("fleet", "add", fleet, "pump-1")
+    assert "registered already" in fails("fleet", "add", fleet, "pump-1")
+    assert "cannot be the name" in fails("fleet", "add", fleet, "../x")
+    assert document("fleet", "revoke", fleet, "pump-1")["refused"] == "from the next start of the server"
+    assert not (fleet / "devices" / "pump-1").exists()
+    assert "fedkad fleet renew" in fails("fleet", "add", fleet, "pump-1")
+    assert "no device pump-9" in fails("fleet", "revoke", fleet, "pump-9")
+
+
+def test_a_new_key_replaces_the_old_one(fleet: Path) -> None:
+    document("fleet", "add", fleet, "pump-1")
+    before = registry.read(fleet / "devices.json")["pump-1"]
+    document("fleet", "revoke", fleet, "pump-1")
+    assert "scp -r" in document("fleet", "renew", fleet, "pump-1")["copy"]
+    after = registry.read(fleet / "devices.json")["pump-1"]
+    assert after.public_key != before.public_key
+    assert after.revoked is None
+
+
+def test_a_new_server_certificate_has_the_same_authority(fleet: Path) -> None:
+    before = (fleet / "server" / "server.crt").read_bytes(), (fleet / "ca" / "ca.crt").read_bytes()
+    done = Done("fleet", "renew", fleet)
+    assert "start it again" in done.out
+    after = (fleet / "server" / "server.crt").read_bytes(), (fleet / "ca" / "ca.crt").read_bytes()
+    assert (after[0] != before[0], after[1] == before[1]) == (True, True)
+    assert "name one" in wrong("fleet", "renew", fleet, "--public-key", "x")
+
+
+def test_devices_are_listed(fleet: Path) -> None:
+    assert "no device yet" in Done("fleet", "list", fleet).out
+    document("fleet", "add", fleet, "pump-1")
+    document("fleet", "add", fleet, "pump-2")
+    document("fleet", "revoke", fleet, "pump-2")
+    listed = document("fleet", "list", fleet)
+    assert [(entry["device"], entry["revoked"] is None) for entry in listed] == [("pump-1", True), ("pump-2", False)]
+    assert "pump-2" in Done("fleet", "list", fleet).out
+
+
+@pytest.mark.parametrize("command", ["add", "revoke", "list", "status", "train", "renew"])
+def test_a_folder_that_is_no_fleet_is_named(tmp_path: Path, command: str) -> None:
+    device = ["x"] if command in ("add", "revoke") else []
+    sentence = fails("fleet", command, tmp_path, *device)
+    assert "fleet.toml: there is no such file; make the folder with `fedkad fleet init`." in sentence
+
+
+# -- status and training without a server -----------------------------------------------------------------------
+
+
+def test_a_server_that_does_not_run_is_told(fleet: Path) -> None:
+    document("fleet", "add", fleet, "pump-1")
+    found = document("fleet", "status", fleet)
+    assert found["server"] == {"running": False, "answering": False, "address": "fleet.example:8443"}
+    assert found["devices"] == [{"device": "pump-1", "state": None, "since": None}]
+    assert found["training"] is None
+    assert "start it with fedkad server" in Done("fleet", "status", fleet).out
+    assert "no server runs here" in fails("fleet", "train", fleet)
+
+
+def test_the_last_training_is_told(fleet: Path) -> None:
+    told = {
+        "run": "r",
+        "state": "running",
+        "round": 2,
+        "rounds": 8,
+        "participants": [["a"], ["a", "b"]],
+        "refused": [{"device": "c", "round": 1, "reason": "other channels"}],
+        "bytes_up": 12_345,
+        "bytes_down": 500,
+        "seconds": 7.25,
+        "delivered": [],
+    }
+    (fleet / "training" / "status.json").write_text(json.dumps(told))
+    assert document("fleet", "status", fleet)["training"] == told
+    out = Done("fleet", "status", fleet).out
+    for expected in ("2 of 8", "2 in the last round: a, b", "12.3 KB up, 0.5 KB down", "other channels", "nobody"):
+        assert expected in out
+    (fleet / "training" / "status.json").write_text('{"state": "done"}')
+    assert "done" in Done("fleet", "status", fleet).out
+
+
+def test_a_training_is_a_wish_that_a_running_server_finds(fleet: Path) -> None:
+    with locks.holding(fleet / "server.lock", ""):
+        assert document("fleet", "train", fleet) == {"wanted": True, "already": False}
+        assert (fleet / "training" / "wanted").exists()
+        assert "already" in Done("fleet", "train", fleet).out
+
+
+# -- server and client, refused ---------------------------------------------------------------------------------
+
+
+def test_one_server_and_one_client_a_folder(fleet: Path) -> None:
+    pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
+    document("fleet", "add", fleet, "pump-1")
+    device = fleet / "devices" / "pump-1"
+    with locks.holding(fleet / "server.lock", ""), locks.holding(device / "client.lock", ""):
+        assert "a server runs in this folder already" in fails("server", fleet)
+        assert "a client runs in this folder already" in fails("client", device)
+
+
+def test_a_server_needs_nginx(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
+    monkeypatch.setattr("fedkad.fleet.proxy.shutil.which", lambda name, path: None if name == "nginx" else name)
+    for name in ("PATH", "FLWR_HOME", "NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "/nowhere")  # put back what the server sets
+    assert "needs nginx" in fails("server", fleet)
+
+
+def test_a_port_in_use_is_told(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
+    for name in ("PATH", "FLWR_HOME", "NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        text = (fleet / "fleet.toml").read_text().replace("control_port = 8000", f"control_port = {port}")
+        (fleet / "fleet.toml").write_text(text)
+        sentence = fails("server", fleet)
+    assert f"cannot listen on port {port}" in sentence or "port 8443" in sentence
+
+
+def test_a_client_says_what_its_folder_lacks(fleet: Path, tmp_path: Path) -> None:
+    document("fleet", "add", fleet, "pump-1")
+    device = fleet / "devices" / "pump-1"
+    assert "device.toml: there is no such file" in fails("client", tmp_path)
+    assert "correct --data" in fails("client", device, "--data", tmp_path / "none.csv")
+    (device / "device.key").write_text("junk")
+    assert "device.key: the file is not a private key" in fails("client", device)
+    (device / "device.key").unlink()
+    assert "device.key: there is no such file" in fails("client", device)
+
+
+def test_a_client_that_hears_nothing_leaves_with_a_sentence(fleet: Path) -> None:
+    document("fleet", "add", fleet, "pump-1")
+    device = fleet / "devices" / "pump-1"
+    toml = (device / "device.toml").read_text().replace("fleet.example:8443", "127.0.0.1:9")
+    (device / "device.toml").write_text(toml)
+    done = Done("client", device, "--idle", "0.01")
+    assert done.status == 1
+    assert "127.0.0.1:9 cannot be reached" in done.err
+    assert "Nothing came from 127.0.0.1:9 for 0.01 minutes" in done.err.splitlines()[-1]
+
+
+REFUSED = "Exit Code: 305\n[code: 2004] Failed to activate SuperNode."
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "still_counted", "sentence"),
+    [
+        (0, "SuperNode ID: 5", False, "accepts pump no longer"),
+        (0, "", False, "check the clock"),
+        (1, "Exit Code: 302", False, "cannot read this key"),
+        (1, REFUSED, True, "still counts the last connection"),
+        (1, REFUSED, False, "does not know the key"),
+        (-9, "SuperNode ID: 5", True, "ended with status -9"),
+    ],
+)
+def test_the_end_of_a_connection_is_explained(status: int, said: str, still_counted: bool, sentence: str) -> None:
+    folder = DeviceFolder(Path("/x"), "pump", "localhost:1")
+    assert sentence in connection.reason(folder, status, said, still_counted=still_counted)[0]
+
+
+def test_a_delivery_is_settled_when_the_server_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "model.safetensors"
+    model.touch()
+    delivery = connection.Delivery(model)
+    assert not delivery.is_settled(lambda: False)
+    (tmp_path / "new").touch()
+    (tmp_path / "new").replace(model)
+    assert not delivery.is_settled(lambda: True)
+    assert delivery.is_settled(lambda: False)
+    monkeypatch.setattr(connection, "SETTLE", 0.0)
+    assert delivery.is_settled(lambda: True)
+
+
+# -- the extra --------------------------------------------------------------------------------------------------
+
+
+def test_without_the_extra_the_remedy_is_told(tmp_path: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    remedy = "install it with pip install 'fedkad[fleet]'."
+    assert remedy in fails("fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS)
+    assert remedy in fails("fleet", "add", fleet, "x")
+    assert remedy in fails("fleet", "status", fleet)
+    assert remedy in fails("server", fleet)
+    assert remedy in fails("client", fleet)
+    assert not (tmp_path / "f").exists()
+
+
+def test_the_command_line_starts_without_flower() -> None:
+    code = "import sys, fedkad.cli.app; print([name for name in ('flwr', 'cryptography') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,290 @@
+"""A server and its devices as real processes, on this machine: the story of one fleet, in the order it happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flowerapp import write_app
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),
+    pytest.mark.skipif(shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None, reason="no nginx"),
+]
+
+PATIENCE = 60.0
+FEDKAD = (sys.executable, "-m", "fedkad")
+
+
+class Story:
+    """A fleet in a folder with a name that needs quoting, and the processes that were started for it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.server, self.port = root, root / "the fleet's", free_port()
+        self.app = write_app(root / "app")
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def fleet(self, command: str, *arguments: object) -> Any:
+        """The result of ``fedkad fleet``."""
+        words = [*FEDKAD, "fleet", command, str(self.server), *map(str, arguments), "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def start(self, name: str, *words: object) -> None:
+        with (self.root / f"{name}.err").open("ab") as file:
+            self.processes[name] = subprocess.Popen([*FEDKAD, *map(str, words)], stderr=file, stdout=file)
+
+    def join(self, device: str, *options: object) -> None:
+        """Add a device, copy its folder to where it lives, and start it."""
+        self.fleet("add", device)
+        shutil.copytree(self.server / "devices" / device, self.home(device))
+        self.start(device, "client", self.home(device), *options)
+
+    def home(self, device: str) -> Path:
+        return self.root / f'home of "{device}"'
+
+    def said(self, name: str) -> str:
+        return (self.root / f"{name}.err").read_text()
+
+    def states(self) -> dict[str, str]:
+        return {entry["device"]: entry["state"] for entry in self.fleet("status")["devices"]}
+
+    def training(self) -> dict[str, Any]:
+        path = self.server / "training" / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def answer(self, path: str, method: str, headers: dict[str, str] | None = None) -> int:
+        """The status of a request from outside."""
+        trust = ssl.create_default_context(cafile=str(self.server / "ca" / "ca.crt"))
+        given = {"content-type": "application/protobuf", **(headers or {})}
+        request = urllib.request.Request(f"https://localhost:{self.port}{path}", b"", given, method=method)
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+        try:
+            with opener.open(request, timeout=10) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    def running(self) -> dict[int, str]:
+        """All processes that have to do with this fleet."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(self.root) in words:
+                found[int(entry.parent.name)] = words
+        return found
+
+    def process(self, program: str) -> int:
+        return next(number for number, words in self.running().items() if program in words.split(" --")[0])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    told = Story(tmp_path_factory.mktemp("fleet"))
+    ports = ("--port", told.port, "--control-port", free_port())
+    told.fleet("init", "--address", "localhost", *ports, "--channels", "a,b", "--rank", 2)
+    told.start("server", "server", told.server, "--app", told.app)
+    until(lambda: "proxy: started" in told.said("server"))
+    yield told
+    for process in told.processes.values():
+        process.kill()
+        process.wait()
+    until(lambda: not told.running())
+
+
+def test_devices_come_online(story: Story) -> None:
+    story.join("pump-1")
+    story.join("pump-2")
+    until(lambda: all("connected" in story.said(name) for name in ("pump-1", "pump-2")))
+    assert story.states() == {"pump-1": "online", "pump-2": "online"}
+    assert story.fleet("status")["server"] == {
+        "running": True,
+        "answering": True,
+        "address": f"localhost:{story.port}",
+    }
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/list-nodes",
+        "/v1/control/start-run",
+        "/v1/runtime/acquire-task",
+        "/v1/fleet/../control/list-nodes",
+        "/v1/fleet/%2e%2e/control/list-nodes",
+        "/v1/fleet/..%2fcontrol/list-nodes",
+        "/docs",
+        "/",
+    ],
+)
+def test_nothing_but_the_devices_part_is_reached_from_outside(story: Story, path: str, method: str) -> None:
+    assert story.answer(path, method) == 403
+
+
+@pytest.mark.parametrize("path", ["activate-node", "register-node", "pull-messages", "send-node-heartbeat"])
+def test_nobody_takes_part_without_a_key(story: Story, path: str) -> None:
+    assert story.answer(f"/v1/fleet/{path}", "POST") == 401
+
+
+def test_a_key_that_nobody_registered_cannot_register_itself(story: Story) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = public_key_to_bytes(key.public_key())
+    authority = (story.server / "ca" / "ca.crt").read_bytes()
+    signing = [NodeAuthHttpInterceptor(key, key.public_key())]
+    with (
+        FleetHttpClient.from_server_address(f"localhost:{story.port}", False, authority, signing) as client,
+        pytest.raises(Exception, match="412"),
+    ):
+        client.RegisterNode(RegisterNodeFleetRequest(public_key=public))
+
+
+def test_a_training_on_demand_reaches_all(story: Story) -> None:
+    assert story.fleet("train") == {"wanted": True, "already": False}
+    until(lambda: "is done" in story.said("server"))
+    found = story.fleet("status")
+    assert (found["training"]["state"], found["wanted"]) == ("done", False)
+    assert found["training"]["delivered"] == ["pump-1", "pump-2"]
+    assert "asked 2" in (story.server / "logs" / "app.log").read_text()
+
+
+def test_a_latecomer_is_delivered_to_and_may_leave_then(story: Story) -> None:
+    story.join("pump-3", "--once")
+    until(lambda: story.processes["pump-3"].poll() is not None)
+    assert story.processes["pump-3"].returncode == 0, story.said("pump-3")
+    assert "a new model was delivered" in story.said("pump-3")
+    assert story.home("pump-3").joinpath("model.safetensors").exists()
+    until(lambda: "deliver: run" in story.said("server") and "ended" in story.said("server"))
+    assert "pump-3" in story.training()["delivered"]
+    assert story.states()["pump-3"] == "offline"
+
+
+def test_a_revoked_device_is_refused(story: Story) -> None:
+    story.fleet("revoke", "pump-2")
+    until(lambda: "accepts pump-2 no longer" in story.said("pump-2"))
+    until(lambda: "does not know the key of pump-2" in story.said("pump-2"))
+    assert story.states()["pump-2"] == "revoked"
+
+
+def test_a_server_process_that_is_killed_comes_back(story: Story) -> None:
+    before = story.process("flower-superlink")
+    os.kill(before, signal.SIGKILL)
+    until(lambda: "superlink: ended with status -9" in story.said("server"))
+    until(lambda: story.said("server").count("superlink: started") == 2)
+    time.sleep(2.0)
+    until(lambda: story.fleet("status")["server"]["answering"])
+    assert story.process("flower-superlink") != before
+    assert story.states()["pump-1"] == "online"
+
+
+def test_nothing_is_left_behind(story: Story) -> None:
+    for name in ("pump-1", "pump-2", "server"):
+        story.processes[name].send_signal(signal.SIGTERM)
+    for name in ("pump-1", "pump-2", "server"):
+        assert story.processes[name].wait(20) == 0, story.said(name)
+    until(lambda: not story.running(), patience=2.0)
+    assert "stopped" in story.said("server")
+
+
+# -- what the server does with Flower, without Flower ------------------------------------------------------------
+
+
+class Book:
+    """A control interface that is a list; it takes no key twice, as Flower does."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+        self.used: set[str] = set()
+
+    def nodes(self) -> list[Any]:
+        from fedkad.fleet.control import Node
+
+        return [Node(k, name, key, "online", None) for k, (key, name) in enumerate(self.known.items())]
+
+    def register(self, name: str, public_key: str) -> None:
+        from fedkad.fleet.control import RefusedError
+
+        if public_key in self.used:
+            raise RefusedError(409, "in use")
+        self.known[public_key] = name
+        self.used.add(public_key)
+
+    def unregister(self, node: Any) -> None:
+        del self.known[node.public_key]
+
+    def stop_all(self) -> None:
+        pass
+
+
+def test_flower_knows_just_the_devices_that_may_take_part(tmp_path: Path) -> None:
+    from fedkad.fleet import registry, settings
+    from fedkad.fleet.operation import Office
+    from fedkad.fleet.serverfolder import ServerFolder
+
+    settings.save(tmp_path, settings.FleetSettings())
+    said: list[str] = []
+    book: Any = Book()
+    office = Office(ServerFolder(tmp_path), book, tmp_path, said.append)
+    assert not office.attend()
+    registry.write(tmp_path / "devices.json", {})
+    with registry.changing(tmp_path / "devices.json") as devices:
+        registry.add(devices, "a", "key a")
+        registry.add(devices, "b", "key b")
+    assert office.attend()
+    assert book.known == {"key a": "a", "key b": "b"}
+    with registry.changing(tmp_path / "devices.json") as devices:
+        registry.revoke(devices, "a")
+        registry.renew(devices, "b", "new key b")
+    assert office.attend()
+    assert book.known == {"new key b": "b"}
+    with registry.changing(tmp_path / "devices.json") as devices:
+        registry.renew(devices, "b", "key b")  # a key of the past
+        registry.add(devices, "c", "key c")
+    assert office.attend()
+    assert office.attend()
+    assert book.known == {"key c": "c"}
+    assert sum("b: Flower refuses its key" in line for line in said) == 1
+    (tmp_path / "devices.json").write_text("{")
+    assert not office.attend()
+    assert "restore it from a backup" in said[-1]

@@ -1,0 +1,231 @@
+"""`devices.json`, `fleet.toml` and `device.toml`: what is written is read back, and what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkad.fleet import devicefolder, flower, locks, registry, settings
+from fedkad.fleet.devicefolder import DeviceFolder
+from fedkad.fleet.registry import DeviceError, Registry
+from fedkad.fleet.settings import FleetFileError, FleetSettings, Model, Place, Privacy, Training
+
+ODD = ("plain", "with space", "it's", 'a "quoted" one', "both ' and \"", "back\\slash", "ünïcode", "equals=x", "$HOME")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    registry.write(tmp_path / "devices.json", {})
+    return tmp_path / "devices.json"
+
+
+def enter(path: Path, *names: str) -> None:
+    with registry.changing(path) as devices:
+        for name in names:
+            registry.add(devices, name, f"key of {name}")
+
+
+def test_devices_are_read_back_in_their_order(path: Path) -> None:
+    enter(path, "pump-2", "pump-1", "x.y_z")
+    assert list(registry.read(path)) == ["pump-2", "pump-1", "x.y_z"]
+    assert registry.read(path)["pump-1"].public_key == "key of pump-1"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", ".", "..", ".hidden", "-rf", "a/b", "ä", "a\n", "x" * 65, "a;b"])
+def test_odd_names_are_refused(path: Path, name: str) -> None:
+    with pytest.raises(DeviceError, match="cannot be the name"):
+        enter(path, name)
+    assert registry.read(path) == {}
+
+
+def test_a_name_is_taken_for_good(path: Path) -> None:
+    enter(path, "pump")
+    with pytest.raises(DeviceError, match="registered already"):
+        enter(path, "pump")
+    with registry.changing(path) as devices:
+        registry.revoke(devices, "pump")
+    with pytest.raises(DeviceError, match="fleet renew"):
+        enter(path, "pump")
+    assert registry.active(registry.read(path)) == {}
+
+
+def test_a_renewed_device_takes_part_again_with_its_new_key(path: Path) -> None:
+    enter(path, "pump")
+    added = registry.read(path)["pump"].added
+    with registry.changing(path) as devices:
+        registry.revoke(devices, "pump")
+        registry.renew(devices, "pump", "another")
+    device = registry.active(registry.read(path))["pump"]
+    assert (device.public_key, device.added, device.revoked) == ("another", added, None)
+
+
+def test_devices_that_are_not_there_cannot_go(path: Path) -> None:
+    with pytest.raises(DeviceError, match="no device x"), registry.changing(path) as devices:
+        registry.revoke(devices, "x")
+    with pytest.raises(DeviceError, match="no device x"), registry.changing(path) as devices:
+        registry.renew(devices, "x", "key")
+    enter(path, "x")
+    with registry.changing(path) as devices:
+        registry.revoke(devices, "x")
+    with pytest.raises(DeviceError, match="already"), registry.changing(path) as devices:
+        registry.revoke(devices, "x")
+
+
+def test_two_devices_never_share_a_key(path: Path) -> None:
+    with registry.changing(path) as devices:
+        registry.add(devices, "one", "key")
+    with pytest.raises(DeviceError, match="that of one"), registry.changing(path) as devices:
+        registry.add(devices, "two", "key")
+    with pytest.raises(DeviceError, match="its own"), registry.changing(path) as devices:
+        registry.renew(devices, "one", "key")
+
+
+def test_nothing_is_written_when_something_went_wrong(path: Path) -> None:
+    enter(path, "one")
+
+    def fail(devices: Registry) -> None:
+        registry.revoke(devices, "one")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), registry.changing(path) as devices:
+        fail(devices)
+    assert registry.read(path)["one"].revoked is None
+
+
+def test_many_can_add_devices_at_once(path: Path) -> None:
+    threads = [threading.Thread(target=enter, args=(path, f"pump-{k}")) for k in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(registry.read(path)) == 12
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"devices": [{"name": "x"}]}', '{"devices": [1]}'])
+def test_a_broken_list_is_named(path: Path, content: str) -> None:
+    path.write_text(content)
+    with pytest.raises(FleetFileError, match=r"devices\.json: this is no list of devices"):
+        registry.read(path)
+
+
+def test_a_lock_is_held_by_one_and_lost_with_its_holder(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    assert not locks.is_held(lock)
+    with locks.holding(lock, "taken"):
+        assert locks.is_held(lock)
+        with pytest.raises(locks.HeldError, match="taken"), locks.holding(lock, "taken"):
+            pass
+    assert not locks.is_held(lock)
+
+
+# -- settings ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channel", ODD)
+def test_settings_are_read_back(tmp_path: Path, channel: str) -> None:
+    chosen = FleetSettings(Place("fd00::1", 20001, 20002), Model((channel, "b")), Training(every="24h", robust=True))
+    settings.save(tmp_path, chosen)
+    assert settings.load(tmp_path) == chosen
+
+
+def test_a_period_that_makes_no_sense_is_named(tmp_path: Path) -> None:
+    settings.save(tmp_path, replace(FleetSettings(), training=Training(every="often")))
+    with pytest.raises(FleetFileError, match=r"fleet\.toml: every = 'often' in .training. must be"):
+        settings.load(tmp_path)
+    for text in ("0h", "-1h", "5", "h", "1 h", "5w"):
+        with pytest.raises(ValueError, match="must be"):
+            settings.seconds(text)
+
+
+# -- the folder of a device -------------------------------------------------------------------------------------
+
+
+def test_a_device_folder_is_read_back_and_private(tmp_path: Path) -> None:
+    place = tmp_path / "devices" / "pump"
+    devicefolder.write(place, "pump", "fleet.example:8443", b"certificate", b"key")
+    found = devicefolder.load(place)
+    assert (found.device, found.server, found.data) == ("pump", "fleet.example:8443", "")
+    assert found.key.read_bytes() == b"key"
+    assert {file.name: file.stat().st_mode & 0o777 for file in place.iterdir()} == {
+        "device.key": 0o600,
+        "device.toml": 0o600,
+        "ca.crt": 0o600,
+    }
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_missing_in_a_device_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FleetFileError, match=r"device\.toml: there is no such file; copy the folder"):
+        devicefolder.load(tmp_path)
+    devicefolder.write(tmp_path, "pump", "localhost:1", b"certificate", None)
+    with pytest.raises(FleetFileError, match=r"device\.key: there is no such file"):
+        devicefolder.load(tmp_path)
+    (tmp_path / "device.toml").write_text('device = "pump"\nserver = 1\n')
+    with pytest.raises(FleetFileError, match="server is missing or no text"):
+        devicefolder.load(tmp_path)
+    (tmp_path / "device.toml").write_text("device = ")
+    with pytest.raises(FleetFileError, match=r"device\.toml: .*correct it"):
+        devicefolder.load(tmp_path)
+
+
+def test_data_is_found_beside_the_device_or_where_the_command_says(tmp_path: Path) -> None:
+    folder = DeviceFolder(tmp_path, "pump", "localhost:1", "table.csv")
+    with pytest.raises(FleetFileError, match="correct data in"):
+        folder.data_file(None)
+    (tmp_path / "table.csv").touch()
+    assert folder.data_file(None) == str(tmp_path / "table.csv")
+    with pytest.raises(FleetFileError, match="correct --data"):
+        folder.data_file(tmp_path / "other.csv")
+    assert replace(folder, data="").data_file(None) == ""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_app_is_told_any_path_as_it_is(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
+    from flwr.common.config import parse_config_args
+
+    root = tmp_path / name
+    command = flower.supernode(DeviceFolder(root, "pump", "localhost:1"), str(root / "it's data.csv"))
+    told = parse_config_args([command[command.index("--node-config") + 1]])
+    assert told == {"folder": str(root), "device": "pump", "data": str(root / "it's data.csv")}
+    assert "--insecure" not in command
+
+
+def test_a_registry_is_plain_json(path: Path) -> None:
+    enter(path, "pump")
+    assert set(json.loads(path.read_text())["devices"][0]) == {"name", "public_key", "added", "revoked"}
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "words"),
+    [
+        ("training", {"encoding": "float8"}, r"encoding = 'float8' in \[training\] must be one of float64, float32"),
+        ("training", {"start": "cold"}, r"start = 'cold' in \[training\] must be one of warm, common, random"),
+        ("training", {"rounds": 0}, r"rounds = 0 in \[training\] must be above 0"),
+        ("training", {"participation": 1.5}, r"participation = 1.5 in \[training\] must be a share, at most 1"),
+        ("training", {"quorum": -0.1}, r"quorum = -0.1 in \[training\] must be above 0"),
+        ("model", {"rank": 0}, r"rank = 0 in \[model\] must be above 0"),
+        ("privacy", {"noise": -1.0}, r"noise = -1.0 in \[privacy\] must be 0 or above"),
+        ("privacy", {"clip": 0.0}, r"clip = 0.0 in \[privacy\] must be above 0"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_named(
+    tmp_path: Path, section: str, changes: dict[str, Any], words: str
+) -> None:
+    known = FleetSettings()
+    settings.save(tmp_path, replace(known, **{section: replace(getattr(known, section), **changes)}))
+    with pytest.raises(FleetFileError, match=rf"fleet\.toml: {words}"):
+        settings.load(tmp_path)
+
+
+def test_a_median_and_secure_aggregation_exclude_each_other(tmp_path: Path) -> None:
+    both = FleetSettings(training=Training(robust=True), privacy=Privacy(secure_aggregation=True))
+    settings.save(tmp_path, both)
+    with pytest.raises(FleetFileError, match="exclude each other"):
+        settings.load(tmp_path)
