@@ -10,6 +10,12 @@ python -m benchmarks.paper_curves    the paper's convergence curves, against eve
 python -m benchmarks.importing       seconds and modules of `import fedkad`
 python -m benchmarks.scores          the constants of the score, on the data they were chosen on
 python -m benchmarks.admission       a new device with few samples: admitted, alone, and with all its data
+python -m benchmarks.encodings       bytes against the objective, for every encoding
+python -m benchmarks.scale           the server's seconds and memory with 100, 1,000 and 10,000 clients
+python -m benchmarks.robust          what the geometric median costs and saves under attack
+python -m benchmarks.privacy         what masks and noise cost
+python -m benchmarks.fleet           eight processes over TLS, two kills, a latecomer, against one process
+python -m benchmarks.overhead        a round over Flower, against an empty Flower app
 
 Each takes seconds to minutes. `python -m benchmarks.record NAME …` keeps what they print under results/.
 """

@@ -1,0 +1,130 @@
+"""The commands of docs/fleet.md, run in their order on three machines, which are three folders here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.loopback import ENVIRONMENT, Loopback, free_ports, wait
+from fedkad import KoopmanDetector
+from fedkad.tables import write_table
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),
+    pytest.mark.skipif(shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None, reason="no nginx"),
+]
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleet.md"
+DEVICES = ("pump-1", "pump-2")
+
+
+def blocks() -> list[tuple[str, bool, list[str]]]:
+    """Machine, whether it goes on in the background, and the commands of every block."""
+    found = re.findall(r"^```sh (\S+)( background)?\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [(machine, bool(background), text.strip().splitlines()) for machine, background, text in found]
+
+
+class Machines(Loopback):
+    """Three folders, each of them what a user of that machine has before him."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.running = root, {}
+        self.server_folder = root / "server" / "fleet"
+        self.ports = free_ports(2)
+        for k, name in enumerate(DEVICES):
+            (root / name).mkdir()
+            t = np.arange(1500.0)
+            columns = {
+                f"c{c}": np.sin(t / (5 + c + k)) + 0.1 * np.random.default_rng(k).normal(size=1500) for c in range(3)
+            }
+            write_table(root / name / f"{name}.csv", columns)
+        (root / "server").mkdir()
+        shutil.copy(root / "pump-1" / "pump-1.csv", root / "server")
+        self._bin = root / "bin"
+        self._bin.mkdir()
+        self._script("scp", f'#!/bin/sh\ncp -r "$2" "{root}/$(echo "$3" | cut -d: -f1)/$(echo "$3" | cut -d: -f2)"\n')
+        self._script("fedkad", f'#!/bin/sh\nexec "{sys.executable}" -m fedkad "$@"\n')
+
+    def _script(self, name: str, text: str) -> None:
+        (self._bin / name).write_text(text)
+        (self._bin / name).chmod(0o755)
+
+    def words(self, command: str) -> str:
+        """A command of the page with the addresses of this machine."""
+        if command.startswith("fedkad fleet init"):
+            port, control = self.ports
+            command = f"{command} --port {port} --control-port {control}"
+        return command.replace("fleet.example", "127.0.0.1")
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **ENVIRONMENT, "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(self, machine: str, command: str) -> str:
+        done = subprocess.run(
+            self.words(command),
+            shell=True,
+            cwd=self.root / machine,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def background(self, machine: str, command: str) -> None:
+        with (self.root / f"{machine}.log").open("wb") as log:
+            self.running[machine] = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {self.words(command)}"],
+                cwd=self.root / machine,
+                env=self.environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    with Machines(tmp_path) as made:
+        yield made
+
+
+def test_the_page_takes_two_machines_from_nothing_to_a_trained_fleet(machines: Machines) -> None:
+    printed: dict[str, str] = {}
+    for machine, background, commands in blocks():
+        for command in commands if machine != "install" else ():
+            if command.startswith("fedkad fleet status"):
+                machines.wait_online(*DEVICES)
+            if background:
+                machines.background(machine, command)
+            else:
+                printed[command] = machines.run(machine, command)
+            if command.startswith("fedkad fleet train"):
+                machines.wait_done()
+                wait(lambda: len(machines.status()["delivered"]) == len(DEVICES), 120, "both delivered")
+    assert printed["fedkad fleet status fleet"].count("online") == 2
+    assert "revoked" in printed["fedkad fleet revoke fleet pump-2"]
+    models = [KoopmanDetector.load(machines.root / name / name / "model.safetensors") for name in DEVICES]
+    np.testing.assert_array_equal(models[0].subspace_, models[1].subspace_)
+    assert not (machines.server_folder / "devices" / "pump-1").exists()
+    left = json.loads(machines.run("server", "fedkad fleet list fleet --json"))
+    assert [device["device"] for device in left] == list(DEVICES)
+
+
+def test_the_page_names_every_way_to_look_after_a_fleet() -> None:
+    """A command that the page does not run is one that nobody finds."""
+    used = {
+        command.split()[2] for _, _, commands in blocks() for command in commands if command.startswith("fedkad fleet")
+    }
+    assert used == {"init", "add", "status", "train", "list", "revoke", "renew"}
