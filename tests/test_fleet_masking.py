@@ -160,9 +160,9 @@ def test_the_largest_sum_that_fits_does_not_wrap() -> None:
 
 
 def test_numbers_of_devices_may_be_as_long_as_flowers() -> None:
-    plain = {2**64 - 1: np.ones((1, 1)), 5: np.ones((1, 1)), 2**63 + 1: -np.ones((1, 1))}
-    play = Play(context(3), plain).advertise().share().mask(without=[5])
-    np.testing.assert_allclose(play.server.unmask(play.reveal()), [[0.0]], atol=1e-12)
+    plain = {2**64 - 1: np.ones((1, 1)), 5: np.ones((1, 1)), 2**63 + 1: -np.ones((1, 1)), 2**62: np.ones((1, 1))}
+    play = Play(context(4), plain).advertise().share().mask(without=[5])
+    np.testing.assert_allclose(play.server.unmask(play.reveal()), [[1.0]], atol=1e-12)
 
 
 @given(
@@ -470,7 +470,7 @@ def test_a_context_is_checked(changes: dict[str, float], words: str) -> None:
 
 
 def test_the_default_threshold() -> None:
-    assert [default_threshold(n) for n in range(3, 10)] == [2, 3, 4, 4, 5, 6, 6]
+    assert [default_threshold(n) for n in range(3, 10)] == [3, 3, 4, 4, 5, 6, 6]
     assert all(2 * default_threshold(n) > n for n in range(3, 200))
     with pytest.raises(MaskingError, match="2 devices are too few"):
         default_threshold(2)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ class SecureFleet(Fleet):
     """A fleet whose devices mask; `lost` names (device, kind) whose answers never arrive."""
 
     lost: Collection[tuple[str, str]] = ()
+    lies: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {}
 
     def device(self, name: str) -> SecureParticipant:
         state = DeviceState(self.folder / name)
@@ -39,12 +40,16 @@ class SecureFleet(Fleet):
         return self.training.close()
 
     def exchange(self, requests: dict[str, Request]) -> dict[str, Reply]:
+        replies = {}
         for name, request in self.training.ask(requests).items():
-            if (name, request.kind) not in self.lost:
-                answer = self.ask(name, request)
-                self.seen.append(answer)
-                self.training.hear(name, answer)
-        return self.training.replies
+            if (name, request.kind) in self.lost:
+                continue
+            answer = {**self.ask(name, request), **self.lies.get((name, request.kind), {})}
+            self.seen.append(answer)
+            reply = self.training.hear(name, answer)
+            if reply is not None:
+                replies[name] = reply
+        return replies
 
 
 def make_fleet(folder: Path, prepared: dict[str, Path], start: str = "common", **changes: Any) -> SecureFleet:
@@ -74,6 +79,40 @@ def test_where_nothing_is_masked_the_device_is_as_any_other(tmp_path: Path, prep
     request = replace(fleet.training.open(list(NAMES))["a"], terms=replace(fleet.terms, secure=False))
     masked, plain = SecureFleet.device(fleet, "a"), Fleet.device(fleet, "a")
     assert masked.answer(request).payload == plain.answer(request).payload
+
+
+LIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("b", "advertise"): {"masking.sharing_key": b"short"},
+    ("b", "share"): {"masking.boxes": 7},
+    ("b", "admm"): {"payload": b"short"},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_device_that_makes_no_sense_is_refused_by_name_and_the_others_go_on(
+    tmp_path: Path, prepared: dict[str, Path], lie: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = make_fleet(tmp_path, prepared)
+    monkeypatch.setattr(SecureFleet, "lies", {lie: LIES[lie]})
+    assert fleet.round(list(NAMES))
+    assert fleet.training.schedule == [("a", "c", "d")]
+    assert [refused["device"] for refused in fleet.training.ledger.refused] == ["b"]
+
+
+def test_a_sum_of_two_is_never_opened(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    fleet = make_fleet(tmp_path, prepared)
+    fleet.lost = [("b", "admm")]
+    assert not fleet.round(["a", "b", "c"])
+    assert fleet.round(["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize("noise", [1.0, 21.0])
+def test_no_noise_is_cut_off_by_the_range_of_the_sum(tmp_path: Path, prepared: dict[str, Path], noise: float) -> None:
+    """Noise that was cut would be less than was promised."""
+    fleet = make_fleet(tmp_path, prepared, start="warm", noise=noise)
+    while not fleet.training.finished:
+        assert fleet.round(list(NAMES))
+    assert fleet.training.ledger.refusals == 0
 
 
 @pytest.mark.parametrize("kind", ["advertise", "share", "admm", "reveal"])

@@ -3,7 +3,10 @@
     model.safetensors      the detector in use, with its statistics: the agent's, and what a training renews
     data-….safetensors     a detector prepared from a data file, where training reads one
     consensus.safetensors  P, Λ, Q̂, and what is pending, of the training under way
-    .lock                  held by whoever reads one of these files to write it anew
+    delivered.json         the training whose result was put in use last
+    releases.json          how often something with noise has left the device
+    model.lock             held by whoever reads the model to write it anew
+    round.lock             held while a request is answered
 
 Every file is written whole or not at all. Readers need no lock: they see the old file or the new one.
 """
@@ -11,12 +14,19 @@ Every file is written whole or not at all. Readers need no lock: they see the ol
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.modelfile import ModelFileError
+
+
+class ReleaseError(ValueError):
+    """A device has said as much with noise as it may."""
 
 
 class DeviceState:
@@ -27,16 +37,27 @@ class DeviceState:
         self.path.mkdir(parents=True, exist_ok=True)
         self.model = self.path / "model.safetensors"
         self.consensus = self.path / "consensus.safetensors"
+        self._remove_parts()
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder: what is read inside is still true when it is written."""
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    def locked(self, what: str = "model") -> Iterator[None]:
+        """Hold the model, or the round: what is read inside is still true when it is written."""
+        handle = os.open(self.path / f"{what}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)  # which lets go of the lock, as the end of the process does
+
+    def count_release(self, most: int | None) -> None:
+        """Count, before it leaves, what leaves the device with noise; refuse it beyond the `most` that were allowed."""
+        path = self.path / "releases.json"
+        count = json.loads(path.read_text())["releases"] if path.exists() else 0
+        if most is not None and count >= most:
+            raise ReleaseError(
+                f"The device has said something with noise {count} times, all that most_releases in device.toml allows."
+            )
+        write_atomically(path, json.dumps({"releases": count + 1}).encode())
 
     def version(self) -> tuple[int, int] | None:
         """What changes when the model does: a running agent reloads it then, and keeps its window."""
@@ -54,6 +75,20 @@ class DeviceState:
                 other.unlink(missing_ok=True)
         return path
 
-    def renew(self, detector: KoopmanDetector) -> None:
-        """Put a detector in use; the caller holds the lock."""
+    def deliver(self, detector: KoopmanDetector, run: str) -> None:
+        """Put the result of a training in use; the caller holds the model. A threshold set by hand stays."""
+        if self.model.exists():
+            with suppress(ModelFileError):  # a damaged one has nothing to keep
+                used = KoopmanDetector.load(self.model)
+                if used.by_hand_:
+                    detector.threshold_ = used.threshold_
         detector.save(self.model)
+        write_atomically(self.path / "delivered.json", json.dumps({"run": run}).encode())
+
+    def _remove_parts(self) -> None:
+        """Remove what writers that were killed have left."""
+        for part in self.path.glob(".*.part"):
+            with suppress(OSError, ValueError, IndexError):
+                writer = int(part.name.split(".")[-2].split("-")[0])
+                if not Path(f"/proc/{writer}").exists():
+                    part.unlink()

@@ -39,16 +39,31 @@ class Participant:
     state : DeviceState
     source : callable
         Gives, for the terms of a training, the detector that holds the device's statistics.
+    most_releases : int, optional
+        How often something with noise may leave the device at all.
     """
 
-    def __init__(self, device: str, state: DeviceState, source: Callable[[Terms], KoopmanDetector]) -> None:
-        self.device, self.kept, self._source = device, state, source
+    def __init__(
+        self,
+        device: str,
+        state: DeviceState,
+        source: Callable[[Terms], KoopmanDetector],
+        most_releases: int | None = None,
+    ) -> None:
+        self.device, self.kept, self._source, self._most_releases = device, state, source, most_releases
 
     def answer(self, request: Request) -> Reply:
-        """Do what the server asks; a `ProtocolError` or `ValueError` says why that cannot be."""
+        """Do what the server asks; a `ProtocolError` says why that cannot be, any other `ValueError` is the device's.
+
+        One request at a time: a late one may still be under way in another process when the next one comes.
+        """
         if request.kind == "hello":
             return Reply(self.device)
         check_lifting(request.terms)
+        with self.kept.locked("round"):
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Reply:
         if request.kind == "deliver":
             return self._take_over(request)
         began = time.perf_counter()
@@ -76,7 +91,7 @@ class Participant:
         """The message as it leaves: with noise, if the fleet asks for it, and encoded."""
         terms = request.terms
         if terms.noise > 0.0:
-            message = reference + released(message - reference, request, terms.noise)
+            message = reference + self._released(message - reference, request, terms.noise)
         return client.send(message, reference, terms.encoding)
 
     def _take_over(self, request: Request) -> Reply:
@@ -88,12 +103,22 @@ class Participant:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FewRowsWarning)
                 detector.adopt(subspace, request.least_threshold)
-            self.kept.renew(detector)
-            self.kept.consensus.unlink(missing_ok=True)
+            self.kept.deliver(detector, request.terms.run)
+        if self._read_state(request.terms)[0]:
+            self.kept.consensus.unlink()
         seconds = time.perf_counter() - began
-        unadvised = not detector.few_rows_ and detector.least_threshold_ == 0.0 and detector.scoring == "calibrated"
-        told = {"threshold": detector.threshold_} if unadvised and not request.terms.private else {}
+        told = {} if request.terms.private else self._told_threshold(detector)
         return Reply(self.device, diagnostics={"seconds": seconds, **told})
+
+    @staticmethod
+    def _told_threshold(detector: KoopmanDetector) -> dict[str, float]:
+        """The threshold, if it may advise others: found by the device itself, on scores that are alike on all."""
+        advised = detector.few_rows_ or detector.least_threshold_ > 0.0 or detector.by_hand_
+        return {} if advised or detector.scoring != "calibrated" else {"threshold": detector.threshold_}
+
+    def _released(self, message: Array, request: Request, noise: float) -> Array:
+        self.kept.count_release(self._most_releases)
+        return released(message, request, noise)
 
     # -- durable state ------------------------------------------------------------------------------------------
 
@@ -102,15 +127,15 @@ class Participant:
         client = Client(self.device, self._source(request.terms).kept()[0], request.terms.consensus)
         header, arrays = self._read_state(request.terms)
         committed, pending = header.get("committed", -1), header.get("pending", -1)
-        if request.round <= committed:
+        if request.round < pending or request.round <= committed or request.accepted < committed:
             raise ProtocolError(
-                f"The server asks for round {request.round}, and device {self.device!r} has committed round "
-                f"{committed} of this training."
+                f"The server asks for round {request.round}, having accepted round {request.accepted}, and device "
+                f"{self.device!r} has computed round {pending} and committed round {committed} of this training."
             )
         if header and max(committed, request.accepted) >= 0:  # else it has not begun: its first reply did not count
             client.state = _state(arrays, "state")
         if request.accepted > committed:
-            if pending != request.accepted:
+            if (pending, header.get("ticket")) != (request.accepted, request.accepted_ticket):
                 raise ProtocolError(
                     f"The server accepted round {request.accepted} of device {self.device!r}, whose folder does not "
                     "know of it; it was replaced or damaged, and the device takes part again in the next training."
@@ -139,7 +164,12 @@ class Participant:
     def _save(self, client: Client, request: Request, committed: int) -> None:
         assert client.state is not None
         assert client.pending is not None
-        header = {"terms": request.terms.header(), "committed": committed, "pending": request.round}
+        header = {
+            "terms": request.terms.header(),
+            "committed": committed,
+            "pending": request.round,
+            "ticket": request.ticket,
+        }
         arrays = {**_arrays(client.state, "state"), **_arrays(client.pending, "pending")}
         write_model(self.kept.consensus, header, arrays, STATE)
 

@@ -10,6 +10,7 @@ and the next request says which of its rounds was accepted, with the consensus m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -54,6 +55,8 @@ class Terms:
         Noise multiplier of differential privacy, none with 0; and the bound to which P + Λ/ρ − Z is clipped then.
     secure : bool
         Whether replies go up masked, so that the server learns only their sum.
+    robust : bool
+        Whether the server takes their geometric median instead of the mean.
     """
 
     run: str
@@ -69,6 +72,7 @@ class Terms:
     noise: float = 0.0
     clip: float = 0.1
     secure: bool = False
+    robust: bool = False
 
     @classmethod
     def of(cls, run: str, lifting: Lifting, channels: tuple[str, ...], **rest: Any) -> Terms:
@@ -139,6 +143,7 @@ OWN: dict[str, type | tuple[str, ...]] = {
     "noise": float,
     "clip": float,
     "secure": bool,
+    "robust": bool,
 }
 CONSENSUS: dict[str, type | tuple[str, ...]] = {
     "rank": int,
@@ -192,6 +197,7 @@ NAMES = {
     "noise": "noise",
     "clip": "clipping bound",
     "secure": "secure aggregation",
+    "robust": "robust aggregation",
 }
 IDENTITY = ("run", "seed", "lifting", "dimension", "encoding")
 """Terms that a reply repeats, with the rank: enough to know that its numbers are meant for this sum."""
@@ -231,6 +237,8 @@ class Request:
         The consensus Z, encoded; empty in a warm round.
     accepted : int
         The last round of this device that the server accepted, −1 for none.
+    accepted_ticket : str
+        The ticket of the request that was answered then.
     accepted_shared : bytes
         The consensus made of that round; empty where it is `shared` itself.
     least_threshold : float
@@ -245,6 +253,7 @@ class Request:
     ticket: str
     shared: bytes = b""
     accepted: int = -1
+    accepted_ticket: str = ""
     accepted_shared: bytes = b""
     least_threshold: float = 0.0
     masking: Mapping[str, Any] = field(default_factory=dict)
@@ -271,6 +280,7 @@ REQUEST: dict[str, Any] = {
     "ticket": str,
     "shared": bytes,
     "accepted": int,
+    "accepted_ticket": str,
     "accepted_shared": bytes,
     "least_threshold": float,
 }
@@ -311,7 +321,7 @@ class Reply:
         """The reply in a header, checked to be of that device and to answer that request."""
         check_protocol(header)
         if "refusal" in header:
-            raise ProtocolError(f"it refused: {header['refusal']}")
+            raise ProtocolError(f"It refused: {header['refusal']}")
         terms = request.terms
         expected = {
             **{name: (NAMES[name], getattr(terms, name)) for name in IDENTITY},
@@ -328,6 +338,8 @@ class Reply:
             payload = entry_value(header, "payload", bytes)
             found = [name for name in DIAGNOSTICS if f"diagnostics.{name}" in header]
             diagnostics = {name: entry_value(header, f"diagnostics.{name}", float) for name in found}
+            if not all(map(math.isfinite, diagnostics.values())):
+                raise ProtocolError("The reply has diagnostics that are not finite numbers.")
         except KeyError as error:
             raise ProtocolError(f"The reply has no {error}.") from None
         return cls(device, payload, diagnostics, unprefixed("masking", header))

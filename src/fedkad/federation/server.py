@@ -131,16 +131,27 @@ class Sampler:
         self._waiting: list[str] = []
 
     def next(self, among: Collection[str] | None = None, of: int | None = None, least: int = 1) -> list[str]:
-        """The participants of the next round: a share `of` so many devices, by default of those there."""
+        """The participants of the next round: a share `of` so many devices, by default of those there.
+
+        At least `least` of them: where a pass ends with fewer, the next one begins in the same round.
+        """
         there = set(self.names if among is None else among)
         self._take_in(there)
         if self.sampling == "uniform" or there.isdisjoint(self._waiting):
             self._waiting = self._shuffled(self.names)
         size = max(math.ceil(self.participation * (of or len(there)) - 1e-9), least)
-        chosen = [name for name in self._waiting if name in there][:size]
-        asked = set(chosen)
-        self._waiting = [name for name in self._waiting if name not in asked]
+        chosen = self._called(there, size)
+        if len(chosen) < least:
+            self._waiting = self._shuffled(self.names)
+            chosen += self._called(there.difference(chosen), least - len(chosen))
         return chosen
+
+    def _called(self, there: Collection[str], size: int) -> list[str]:
+        """The first who wait and are there; they wait no longer."""
+        called = [name for name in self._waiting if name in there][:size]
+        gone = set(called)
+        self._waiting = [name for name in self._waiting if name not in gone]
+        return called
 
     def _take_in(self, there: Collection[str]) -> None:
         joined = sorted(set(there).difference(self.names))

@@ -1,35 +1,41 @@
 """A training as the server sees it, whatever carries its messages: whom to ask, what to accept, when a round is over.
 
 The engine that owns the network does three things in a loop: it asks `choose` whom to ask, sends each of them its
-`request`, and hands every answer to `take`. `close` ends the round. Between two rounds all of a training is in one
-file, so that a killed server goes on from the last closed round. What was accepted in an open round is forgotten with
-it: no device has been told, and each drops what it holds as pending.
+request, and hands every answer to `take`. `close` ends the round. Between two rounds all of a training is in one file,
+so that a killed server goes on from the last closed round. What was accepted in an open round is forgotten with it: no
+device has been told, and each drops what it holds as pending.
+
+    training.safetensors   the training under way
+    result.safetensors     the last one that was finished, for devices that come later
+    status.json            what people and programs want to know of the last one
+    result.json            the run that was finished last, and who holds its result
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
-from fedkad.detect.modelfile import read_model, write_model
+from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import wire
-from fedkad.federation.protocol import Header, Kind, ProtocolError, Reply, Request, Terms, check_terms
+from fedkad.federation.ledger import Ledger, Record
+from fedkad.federation.protocol import Header, Kind, ProtocolError, Reply, Request, Terms
 from fedkad.federation.server import Sampler, Server
 from fedkad.federation.settings import Sampling
 
 Array = NDArray[np.float64]
-CHECKPOINT = "training.safetensors"
-STATUS = "status.json"
+UNDER_WAY, RESULT = "training.safetensors", "result.safetensors"
 KIND = "fedkad-training"
 
 WARM_NORM = 1.0 + 1e-2
@@ -38,8 +44,8 @@ WARM_NORM = 1.0 + 1e-2
 ADMM_NORM = 10.0
 """A reply P + Λ/ρ may be so many times as long as an orthonormal P, whose norm is √r."""
 
-SHOWN = 200
-"""Refusals that the status shows; all are counted."""
+NOISE_NORM = 1.5
+"""Gaussian noise of deviation σ in D × r numbers may be so many times as long as σ √(D r), which it hardly exceeds."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +63,8 @@ class Plan:
     deadline : float
         Seconds after which a round is closed with what has come.
     sampling : {"cover", "uniform"}
-    median : bool
-        Geometric median in place of the mean.
     least : int
-        Devices that a round asks at least: a sum of two, or a median of two, is worth nothing.
+        Devices that a round asks, and accepts, at least: of two, a sum or a median is worth nothing.
     """
 
     rounds: int = 8
@@ -68,33 +72,14 @@ class Plan:
     quorum: float = 1.0
     deadline: float = 120.0
     sampling: Sampling = "cover"
-    median: bool = False
     least: int = 1
 
 
-@dataclass
-class Record:
-    """What a closed round was."""
+class Taken(NamedTuple):
+    """What is kept of an answer until its round is closed."""
 
-    phase: Literal["warm", "admm"]
-    participants: list[str]
-    objective: float
-    subspace_change: float
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    computing: float  # the longest computation among the participants
-
-
-@dataclass
-class Ledger:
-    """What the server remembers of the devices; small, and the only thing that grows with their number."""
-
-    accepted: dict[str, int] = field(default_factory=dict)
-    thresholds: dict[str, float] = field(default_factory=dict)
-    delivered: list[str] = field(default_factory=list)
-    refused: list[dict[str, Any]] = field(default_factory=list)
-    refusals: int = 0
+    size: int
+    diagnostics: Mapping[str, float]
 
 
 class Training:
@@ -102,20 +87,17 @@ class Training:
 
     def __init__(self, folder: Path, terms: Terms, plan: Plan) -> None:
         self.folder, self.terms, self.plan = folder, terms, plan
-        self.server = Server(terms.dimension, terms.consensus, median=plan.median)
+        self.server = Server(terms.dimension, terms.consensus, median=terms.robust)
         self.sampler = Sampler([], plan.participation, plan.sampling, terms.consensus.seed)
         self.shared = self.server.shared  # Z as the devices of the open round hold it
+        self.phase: Literal["warm", "admm"] = "warm"
         self.records: list[Record] = []
         self.ledger = Ledger()
         self.done = False
         self._tried: set[str] = set()
         self._made: dict[int, bytes] = {}  # Z by the round that it was made of, as it goes down
-        self._open: dict[str, Request] = {}
-        self._replies: dict[str, Reply] = {}
-        self._failed: set[str] = set()
-        self._began = self._opened = time.monotonic()
-        self._sent = 0
-        self.phase: Literal["warm", "admm"] = "warm"
+        self._opened, self._sent = time.monotonic(), 0
+        self._await({}, 1.0)
         folder.mkdir(parents=True, exist_ok=True)
 
     # -- rounds -------------------------------------------------------------------------------------------------
@@ -130,37 +112,47 @@ class Training:
         """Whether all rounds are closed."""
         return self.round >= self.plan.rounds
 
+    @property
+    def schedule(self) -> list[tuple[str, ...]]:
+        """The participants of every closed round, to replay in process."""
+        return [tuple(record.participants) for record in self.records]
+
     def choose(self, there: Collection[str]) -> list[str]:
-        """Whom to ask, of those who are there.
+        """Whom to ask, of those who are there; nobody while they are too few.
 
         As long as the start is warm, a round asks only devices that were not heard and not asked before or, once there
         are none, only devices that were heard: whoever of them answers, the kind of the round is the same, and a
         device that never answers does not hold up the others.
         """
-        if not self.server.warm:
-            return self.sampler.next(there, least=self.plan.least)
-        fresh = [name for name in there if name not in self.server.heard and name not in self._tried]
-        heard = [name for name in there if name in self.server.heard]
-        chosen = self.sampler.next(fresh or heard or there, of=len(there), least=self.plan.least)
-        self._tried.update(chosen)
+        usable = [name for name in there if not self.ledger.is_out(name)]
+        groups = [usable]
+        if self.server.warm:
+            fresh = [name for name in usable if name not in self.server.heard and name not in self._tried]
+            groups = [fresh, [name for name in usable if name in self.server.heard], usable]
+        group = next((group for group in groups if len(group) >= self.plan.least), None)
+        if group is None:
+            return []
+        chosen = self.sampler.next(group, of=len(usable), least=self.plan.least)
+        self._tried.update(chosen if self.server.warm else ())
         return chosen
 
     def open(self, names: Sequence[str]) -> dict[str, Request]:
         """Begin a round: the request for each device."""
         self.phase = "warm" if self.server.begin_round(names) else "admm"
-        self._sent, self._opened = 0, time.monotonic()
+        self._opened, self._sent = time.monotonic(), 0
         self.shared = wire.decode(self._encoded(), self.terms.shape, wire.downward(self.terms.encoding))
-        return self.ask({name: self._request(name, self.phase) for name in names})
+        return self.ask({name: self._request(name, self.phase) for name in names}, self.plan.quorum)
 
-    def ask(self, requests: dict[str, Request]) -> dict[str, Request]:
+    def ask(self, requests: dict[str, Request], quorum: float = 1.0) -> dict[str, Request]:
         """Await the answers to these requests, and to no others, from now on."""
         self._sent += sum(len(request.shared) + len(request.accepted_shared) for request in requests.values())
-        self._begin(requests)
+        self._await(requests, quorum)
         return requests
 
-    def _begin(self, requests: dict[str, Request]) -> None:
-        self._open, self._began = requests, time.monotonic()
-        self._replies, self._failed = {}, set()
+    def _await(self, requests: dict[str, Request], quorum: float) -> None:
+        self._open, self._quorum, self._began = requests, quorum, time.monotonic()
+        self._taken: dict[str, Taken] = {}
+        self._failed: set[str] = set()
 
     def _request(self, name: str, kind: Kind) -> Request:
         ticket = secrets.token_hex(16)
@@ -175,6 +167,7 @@ class Training:
             ticket,
             shared=self._encoded(),
             accepted=accepted,
+            accepted_ticket=self.ledger.tickets.get(name, ""),
             accepted_shared=b"" if same else self._made[accepted],
         )
 
@@ -183,101 +176,111 @@ class Training:
         return self._made.get(self.round - 1) or wire.encode(self.server.shared, wire.downward(self.terms.encoding))
 
     def take(self, name: str, answer: Header | str) -> bool:
-        """One answer: accepted into the round, or refused and counted. A late one is refused too."""
+        """One answer: accepted into the round, or refused and counted."""
+        reply = self.hear(name, answer)
+        if reply is None:
+            return False
         try:
-            reply = self._read(name, answer)
-            matrix = self._matrix(reply, self._open[name])
+            matrix = self._matrix(reply)
         except ValueError as error:
-            self._refuse(name, answer, str(error))
+            self.refuse(name, str(error))
             return False
         self.server.receive(name, matrix)
-        self._replies[name] = Reply(name, b"", {**reply.diagnostics, "bytes": float(len(reply.payload))})
         return True
 
     def hear(self, name: str, answer: Header | str) -> Reply | None:
-        """One answer of a step in which nothing is added up yet, checked and counted like any other."""
-        try:
-            self._replies[name] = reply = self._read(name, answer)
-        except ValueError as error:
-            self._refuse(name, answer, str(error))
+        """One answer, checked to be what was asked for; of its numbers nothing is added up yet.
+
+        What stands in the place of a header, from the network, is the reason why none will come.
+        """
+        if isinstance(answer, str):
+            self.refuse(name, answer, strike=False)
             return None
+        if name not in self._open or name in self._taken:
+            self.refuse_late(name)
+            return None
+        try:
+            reply = Reply.read(answer, self._open[name], name)
+        except ValueError as error:
+            self.refuse(name, str(error))
+            return None
+        self._taken[name] = Taken(len(reply.payload), reply.diagnostics)
         return reply
 
-    def take_sum(self, replies: Mapping[str, Reply], total: Array) -> None:
-        """The sum of what these devices said, of which nobody knows the terms."""
-        self.server.receive_sum(list(replies), total)
-        sizes = {name: {**reply.diagnostics, "bytes": float(len(reply.payload))} for name, reply in replies.items()}
-        self._replies = {name: Reply(name, b"", told) for name, told in sizes.items()}
+    def take_sum(self, names: Collection[str], total: Array) -> None:
+        """The sum of what these devices said in a step before, of which nobody knows the terms."""
+        self.server.receive_sum(names, total)
+        self._taken = {name: self._summed[name] for name in names}
+
+    def keep_for_sum(self) -> None:
+        """Remember what is known of the answers so far: the sum that they are part of comes in a later step."""
+        self._summed = dict(self._taken)
 
     def void(self, reason: str) -> None:
         """Give the open round up: what was answered in it counts for nothing."""
-        self._refuse("", reason, reason)
-        self._begin({})
+        self.ledger.refuse("", self.round, reason, strike=False)
+        self._await({}, 1.0)
 
-    @property
-    def replies(self) -> dict[str, Reply]:
-        """The answers taken so far to what was asked last."""
-        return dict(self._replies)
-
-    def _read(self, name: str, answer: Header | str) -> Reply:
-        """The reply in an answer; what stands in its place, from the network, is a reason why there is none."""
-        if isinstance(answer, str):
-            raise ProtocolError(answer)
-        if name not in self._open or name in self._replies:
-            raise ProtocolError(f"It is too late: no answer of it is awaited in round {self.round}.")
-        return Reply.read(answer, self._open[name], name)
-
-    def _matrix(self, reply: Reply, request: Request) -> Array:
+    def _matrix(self, reply: Reply) -> Array:
         terms = self.terms
         matrix = wire.decode(reply.payload, terms.shape, terms.encoding)
-        if request.kind == "admm":
+        if self.phase == "admm":
             matrix = matrix + wire.reference(self.shared, terms.encoding)
-        check_matrix(matrix, request.kind, terms)
+        check_matrix(matrix, self.phase, terms)
         return matrix
 
-    def _refuse(self, name: str, answer: Header | str, reason: str) -> None:
-        """Count an answer that is not taken, with its reason; a late one leaves the question of today open."""
-        if isinstance(answer, str) or answer.get("round") == self.round or "refusal" in answer:
-            self._failed.add(name)
-        self.ledger.refusals += 1
-        self.ledger.refused.append({"device": name, "round": self.round, "reason": reason})
-        del self.ledger.refused[:-SHOWN]
+    def refuse(self, name: str, reason: str, *, strike: bool = True) -> None:
+        """Do not take an answer to what was asked last, and await none any more."""
+        self._taken.pop(name, None)
+        self._failed.add(name)
+        self.ledger.refuse(name, self.round, reason, strike=strike)
+
+    def refuse_late(self, name: str) -> None:
+        """Count an answer to what is no longer asked; what is asked now stays open."""
+        self.ledger.refuse(name, self.round, "The answer came too late; its round was closed.", strike=False)
+
+    @property
+    def heard(self) -> list[str]:
+        """Whose answers to what was asked last were taken."""
+        return list(self._taken)
 
     def is_over(self) -> bool:
-        """Whether the open round has all its answers, its quorum, or no time left."""
-        asked, answered = len(self._open), len(self._replies)
-        enough = answered >= math.ceil(self.plan.quorum * asked - 1e-9)
-        outstanding = set(self._open).difference(self._replies, self._failed)
+        """Whether what was asked last has all its answers, its quorum, or no time left."""
+        enough = len(self._taken) >= math.ceil(self._quorum * len(self._open) - 1e-9)
+        outstanding = set(self._open).difference(self._taken, self._failed)
         return enough or not outstanding or time.monotonic() - self._began >= self.plan.deadline
 
     def close(self) -> bool:
-        """End the round; False if nobody answered, and then nothing has happened."""
-        if not self._replies:
-            self._begin({})
+        """End the round; False if too few answered, and then nothing has happened."""
+        if len(self._taken) < max(self.plan.least, 1):
+            self._await({}, 1.0)
             self._write_status()
             return False
-        before = self.server.shared
-        shared = self.server.close_round()
-        replies = self._replies
-        for name in replies if self.phase == "admm" else ():
+        before, shared = self.server.shared, self.server.close_round()
+        for name in self._taken if self.phase == "admm" else ():
             self.ledger.accepted[name] = self.round
-        objectives = [reply.diagnostics["objective"] for reply in replies.values() if "objective" in reply.diagnostics]
-        record = Record(
+            self.ledger.tickets[name] = self._open[name].ticket
+        self._made[self.round] = wire.encode(shared, wire.downward(self.terms.encoding))
+        self.records.append(self._record(float(np.linalg.norm(shared - before))))
+        self._await({}, 1.0)
+        self._forget_unneeded()
+        self._save(UNDER_WAY)
+        self._write_status()
+        return True
+
+    def _record(self, change: float) -> Record:
+        told = [taken.diagnostics for taken in self._taken.values()]
+        objectives = [diagnostics["objective"] for diagnostics in told if "objective" in diagnostics]
+        return Record(
             phase=self.phase,
-            participants=list(replies),
+            participants=list(self._taken),
             objective=float(np.mean(objectives)) if objectives else math.nan,
-            subspace_change=float(np.linalg.norm(shared - before)),
-            bytes_up=int(sum(reply.diagnostics["bytes"] for reply in replies.values())),
+            subspace_change=change,
+            bytes_up=sum(taken.size for taken in self._taken.values()),
             bytes_down=self._sent,
             seconds=time.monotonic() - self._opened,
-            computing=max(reply.diagnostics.get("seconds", 0.0) for reply in replies.values()),
+            computing=max(diagnostics.get("seconds", 0.0) for diagnostics in told),
         )
-        self._made[self.round] = wire.encode(shared, wire.downward(self.terms.encoding))
-        self.records.append(record)
-        self._begin({})
-        self._forget_unneeded()
-        self.save()
-        return True
 
     def _forget_unneeded(self) -> None:
         """Keep Z only of rounds that some device still has to commit, and the newest."""
@@ -288,9 +291,8 @@ class Training:
 
     def deliveries(self, names: Collection[str]) -> dict[str, Request]:
         """What gives the final subspace to those who do not hold it yet."""
-        shared, usual = self._encoded(), self._usual_threshold()
-        missing = [name for name in names if name not in self.ledger.delivered]
-        self._begin(
+        shared, usual, holders = self._encoded(), self._usual_threshold(), set(self.ledger.delivered)
+        return self.ask(
             {
                 name: Request(
                     self.terms,
@@ -300,41 +302,39 @@ class Training:
                     shared=shared,
                     least_threshold=usual,
                 )
-                for name in missing
+                for name in names
+                if name not in holders
             }
         )
-        return self._open
-
-    def finish(self) -> None:
-        """Say that the training is over; who was not there for the delivery gets it later."""
-        self.done = True
-        self._begin({})
-        self.save()
 
     def confirm(self, name: str, answer: Header | str) -> bool:
         """A device says that it holds the final subspace."""
         reply = self.hear(name, answer)
         if reply is None:
             return False
-        self.ledger.delivered = sorted({*self.ledger.delivered, name})
-        threshold = reply.diagnostics.get("threshold", math.nan)
-        if math.isfinite(threshold):
-            self.ledger.thresholds[name] = threshold
+        self.ledger.delivered.append(name)
+        if "threshold" in reply.diagnostics:
+            self.ledger.thresholds[name] = reply.diagnostics["threshold"]
         return True
 
     def _usual_threshold(self) -> float:
         known = list(self.ledger.thresholds.values())
         return float(np.median(known)) if known else 0.0
 
-    @property
-    def schedule(self) -> list[tuple[str, ...]]:
-        """The participants of every closed round, to replay in process."""
-        return [tuple(record.participants) for record in self.records]
+    def finish(self) -> None:
+        """Say that the training is over; who was not there for the delivery gets it later."""
+        self.done = True
+        self._await({}, 1.0)
+        self._save(RESULT)
+        held = {"run": self.terms.run, "delivered": self.ledger.delivered}
+        write_atomically(self.folder / "result.json", json.dumps(held).encode())
+        self._write_status()
+        if (under_way := stored_terms(self.folder, UNDER_WAY)) is not None and under_way.run == self.terms.run:
+            (self.folder / UNDER_WAY).unlink()
 
     # -- the folder ---------------------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """All of the training between two rounds, and its status for people."""
+    def _save(self, file: str) -> None:
         facts, arrays = self.server.state()
         header = {
             "terms": self.terms.header(),
@@ -346,28 +346,19 @@ class Training:
             "made": sorted(self._made),
         }
         made = {f"made.{k}": np.frombuffer(payload, dtype=np.uint8) for k, payload in self._made.items()}
-        write_model(self.folder / CHECKPOINT, header, {**arrays, **made}, KIND)
-        self._write_status()
+        write_model(self.folder / file, header, {**arrays, **made}, KIND)
 
-    def _write_status(self) -> None:
-        write_atomically(self.folder / STATUS, json.dumps(self.status(), indent=1).encode())
-
-    def restore(self) -> bool:
-        """Go on from the folder; False if it holds no training, or one of another run."""
-        path = self.folder / CHECKPOINT
-        if not path.exists():
-            return False
-        header, arrays = read_model(path, KIND)
-        terms = Terms.read(header["terms"])
-        if terms.run != self.terms.run:
-            return False
-        check_terms(self.terms, terms, "fleet.toml", "the training under way")
+    def restore(self, file: str = UNDER_WAY) -> None:
+        """Go on from what a file holds, which must be of these terms."""
+        header, arrays = read_model(self.folder / file, KIND)
         made = {k: arrays.pop(f"made.{k}").tobytes() for k in header["made"]}
         self.server.restore(header["server"], arrays)
         self.sampler.restore(header["sampler"])
         self.records = [Record(**record) for record in header["records"]]
         self.ledger, self.done, self._made = Ledger(**header["ledger"]), header["done"], made
-        return True
+
+    def _write_status(self) -> None:
+        write_atomically(self.folder / "status.json", json.dumps(self.status(), indent=1).encode())
 
     def status(self) -> dict[str, Any]:
         """The training in a few words, for people and programs."""
@@ -378,7 +369,7 @@ class Training:
             "rounds": self.plan.rounds,
             "phases": [record.phase for record in self.records],
             "participants": [record.participants for record in self.records],
-            "objective": [finite(record.objective) for record in self.records],
+            "objective": [None if math.isnan(record.objective) else record.objective for record in self.records],
             "subspace_change": [record.subspace_change for record in self.records],
             "bytes_up": sum(record.bytes_up for record in self.records),
             "bytes_down": sum(record.bytes_down for record in self.records),
@@ -387,31 +378,30 @@ class Training:
             "round_computing": [record.computing for record in self.records],
             "refusals": self.ledger.refusals,
             "refused": self.ledger.refused,
-            "delivered": self.ledger.delivered,
+            "delivered": sorted(self.ledger.delivered),
         }
 
 
-def check_matrix(matrix: Array, kind: Kind, terms: Terms) -> None:
-    """Refuse a reply that no honest device can have sent; noise has no bound, and then only numbers are asked for."""
+def check_matrix(matrix: Array, phase: str, terms: Terms) -> None:
+    """Refuse a reply that no honest device can have sent."""
     if not np.isfinite(matrix).all():
-        raise ProtocolError("it holds values that are not finite numbers")
+        raise ProtocolError("It holds values that are not finite numbers.")
+    bound = WARM_NORM if phase == "warm" else ADMM_NORM * math.sqrt(terms.consensus.rank)
     if terms.noise > 0.0:
-        return
-    bound = WARM_NORM if kind == "warm" else ADMM_NORM * math.sqrt(terms.consensus.rank)
+        longest = 1.0 if phase == "warm" else terms.clip
+        bound += longest * (1.0 + NOISE_NORM * terms.noise * math.sqrt(matrix.size))
     norm = float(np.linalg.norm(matrix))
     if norm > bound:
-        raise ProtocolError(f"its norm is {norm:.3g}, and that of no honest reply exceeds {bound:.3g}")
+        raise ProtocolError(f"Its norm is {norm:.3g}, and that of no honest reply exceeds {bound:.3g}.")
 
 
-def finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None
-
-
-def latest_terms(folder: Path) -> tuple[Terms | None, bool]:
-    """The terms of the training that a server's folder holds, if any, and whether it is done."""
-    path = folder / CHECKPOINT
+def stored_terms(folder: Path, file: str) -> Terms | None:
+    """The terms of the training that a file holds; one that cannot be read any more is set aside."""
+    path = folder / file
     if not path.exists():
-        return None, False
-    header, _ = read_model(path, KIND)
-    return Terms.read(header["terms"]), bool(header["done"])
+        return None
+    try:
+        return Terms.read(read_model(path, KIND)[0]["terms"])
+    except (ModelFileError, ProtocolError):
+        os.replace(path, path.with_suffix(".unreadable"))
+        return None

@@ -76,16 +76,19 @@ class Carrier:
             self._current.update(sent)
             self._asked.update(zip(sent, names, strict=True))
 
-    def answers(self) -> Iterator[tuple[str, Header | str]]:
-        """What has come since the last look: headers, or in their place why none can come."""
+    def answers(self) -> Iterator[tuple[str, Header | str | None]]:
+        """What has come since the last look: headers, or in their place why none can come; None for one too late."""
         for message in (m for ids in batched(list(self._asked)) for m in self._grid.pull_messages(ids)):
             asked = message.metadata.reply_to_message_id
             name = self._asked.pop(asked, None)
             if name is None:
                 continue
-            if message.has_content():
+            if asked not in self._current:
+                if message.has_content():  # that an old question will not be answered is no news
+                    yield name, None
+            elif message.has_content():
                 yield name, dict(message.content[RECORD]) if RECORD in message.content else {}
-            elif asked in self._current:  # that an old question will not be answered is no news
+            else:
                 yield name, str(message.error.reason)
 
     def _message(self, node: int, request: Request, seconds: float) -> Message:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from logging import ERROR
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common import log
 
 from fedkad.federation.devicestate import DeviceState
-from fedkad.federation.protocol import Request, refusal
+from fedkad.federation.protocol import ProtocolError, Request, refusal
 from fedkad.fleet.carrier import RECORD
-from fedkad.fleet.devicedata import DeviceData, read_settings
+from fedkad.fleet.devicedata import DeviceData, most_releases, read_settings
 from fedkad.fleet.secure import SecureParticipant
 from fedkad.tables.fleet import device_paths
 
@@ -19,12 +21,19 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Answer a request; what is wrong with it goes back as a sentence."""
+    """Answer a request, or say why not.
+
+    Only what is wrong with the request goes back in words. An error in reading the device's own data may quote it, and
+    stays in the device's log.
+    """
     try:
         request = Request.read(dict(message.content[RECORD]))
         header = participant(context).answer(request).header(request)
-    except (ValueError, OSError) as error:
+    except ProtocolError as error:
         header = refusal(str(error))
+    except Exception as error:
+        log(ERROR, "%s: %s", type(error).__name__, error)
+        header = refusal("The device cannot answer; the reason is in its log.")
     return Message(RecordDict({RECORD: ConfigRecord(header)}), reply_to=message)
 
 
@@ -41,5 +50,5 @@ def participant(context: Context) -> SecureParticipant:
 
 
 def _participant(device: str, folder: Path, data: Path | None) -> SecureParticipant:
-    state = DeviceState(folder)
-    return SecureParticipant(device, state, DeviceData(device, state, data, read_settings(folder)).detector)
+    state, known = DeviceState(folder), read_settings(folder)
+    return SecureParticipant(device, state, DeviceData(device, state, data, known).detector, most_releases(known))

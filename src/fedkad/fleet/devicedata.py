@@ -20,6 +20,7 @@ from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms, compare
 from fedkad.tables import Device, read_device
 
+READING = ("time", "max_fill")
 SHARED = ("window", "rank", "observables", "horizon", "seed")
 """Parameters of the detector that the fleet decides on."""
 
@@ -39,8 +40,11 @@ class DeviceData:
 
     def __init__(self, device: str, state: DeviceState, path: Path | None, settings: Mapping[str, Any]) -> None:
         self.device, self.state, self.path = device, state, path
-        self.own: dict[str, Any] = dict(settings.get("detector", {}))
-        self.reading: dict[str, Any] = dict(settings.get("reading", {}))
+        self.own = _table(settings, "detector")
+        self.reading = _table(settings, "reading")
+        for name in self.reading:
+            if name not in READING:
+                raise ProtocolError(f"device.toml: [reading] cannot set {name!r}; it may set {' and '.join(READING)}.")
 
     def detector(self, terms: Terms) -> KoopmanDetector:
         """The detector with the statistics of this device, as a training with these terms needs it."""
@@ -57,7 +61,7 @@ class DeviceData:
         assert self.path is not None
         device = read_device(self.path, **self.reading)
         if terms.channels != device.channels:
-            compare("channels", device.channels, terms.channels, f"device {self.device!r} ({self.path})", "the server")
+            compare("channels", device.channels, terms.channels, f"device {self.device!r}", "the server")
         parameters.setdefault("sample_period", _period(device))
         series = [Series(values, device.channels) for values in device.series()]
         with warnings.catch_warnings():
@@ -69,11 +73,11 @@ class DeviceData:
     def _gathered(self, terms: Terms) -> KoopmanDetector:
         if self.state.version() is None:
             raise ProtocolError(
-                f"Device {self.device!r} has neither a table (data in device.toml, or --data) nor a model of its agent "
-                f"in {self.state.path}; give it one of them."
+                f"Device {self.device!r} has neither a table (data in device.toml or --data) nor a model of its agent: "
+                "give it one of them."
             )
         detector = KoopmanDetector.load(self.state.model)
-        us = f"device {self.device!r} ({self.state.model})"
+        us = f"device {self.device!r}"
         compare("channels", detector.channel_names_, terms.channels, us, "the server")
         for name, theirs in self._shared(terms).items():
             compare(name, getattr(detector.parameters_, name), theirs, us, "the server")
@@ -112,6 +116,21 @@ def read_settings(folder: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ProtocolError(f"{path}: {error}; correct it.") from None
+
+
+def most_releases(settings: Mapping[str, Any]) -> int | None:
+    """How often the device may say something with noise, by `[privacy]` of its `device.toml`; None for ever."""
+    most = _table(settings, "privacy").get("most_releases")
+    if most is not None and type(most) is not int:
+        raise ProtocolError(f"device.toml: most_releases = {most!r} in [privacy] must be a whole number.")
+    return most
+
+
+def _table(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = settings.get(name, {})
+    if not isinstance(found, dict):
+        raise ProtocolError(f"device.toml: {name} = {found!r} must be a section, [{name}].")
+    return found
 
 
 def _period(device: Device) -> float | None:

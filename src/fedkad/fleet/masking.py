@@ -149,12 +149,14 @@ def check_range(n: int, levels: int) -> None:
 def default_threshold(n: int) -> int:
     """Two thirds of n devices, rounded up: how many must stay to the end, and how many could open a matrix.
 
+    Never fewer than three: of a sum of two, each knows the other's part.
+
     >>> [default_threshold(n) for n in (3, 4, 8, 100)]
-    [2, 3, 6, 67]
+    [3, 3, 6, 67]
     """
     if n < FEWEST:
         raise MaskingError(f"{n} devices are too few to hide one among them; ask at least {FEWEST}.")
-    return -(-2 * n // 3)
+    return max(-(-2 * n // 3), FEWEST)
 
 
 @dataclass(frozen=True)

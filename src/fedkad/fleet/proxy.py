@@ -38,7 +38,10 @@ http {{
         ssl_certificate server/server.crt;
         ssl_certificate_key server/server.key;
         ssl_protocols TLSv1.2 TLSv1.3;
+        location = /v1/fleet {{ return 403; }}
         location /v1/fleet/ {{
+            # A location is matched after dots and escapes are resolved, but what is passed on is as it came.
+            if ($request_uri !~ "^/v1/fleet/[a-z-]+$") {{ return 403; }}
             proxy_pass https://superlink;
             proxy_http_version 1.1;
             proxy_set_header Connection "";

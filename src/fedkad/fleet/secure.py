@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.atomicfile import write_atomically
 from fedkad.federation import sketch
 from fedkad.federation.client import Client
-from fedkad.federation.participant import Participant, check_lifting, released
+from fedkad.federation.participant import Participant
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request, Terms
 from fedkad.federation.training import Training
 from fedkad.fleet.masking import (
+    MODULUS,
     Context,
     DeviceSecrets,
     MaskedSum,
@@ -30,37 +31,33 @@ from fedkad.fleet.masking import (
     reveal,
     share,
 )
+from fedkad.fleet.private import write_private
 
 Array = NDArray[np.float64]
 Answers = dict[str, Reply]
 Ask = Callable[[dict[str, Request]], Answers]
 
-FEWEST = 3
-"""Devices in a round: with two, each would know the other's reply from the sum."""
-
-BOUND = 4.0
-"""Largest entry of what is summed: differences P + Λ/ρ − Z, or sketches of weighted directions."""
+BOUND, DEVIATIONS, LEVELS, KEY = 4.0, 7.0, 2**20, 32
+"""Largest entry of what is summed, differences P + Λ/ρ − Z or sketches of weighted directions, without noise; how many
+deviations of noise find room besides; steps of the grid, as long as the sum of all devices has room; bytes of a key."""
 
 
 class SecureParticipant(Participant):
-    """A device whose replies leave it masked."""
+    """A device whose replies leave it masked, where the fleet asks for it."""
 
-    def answer(self, request: Request) -> Reply:
+    def _answer(self, request: Request) -> Reply:
         """Take the step that the server asks for."""
-        if not request.terms.secure or request.kind in ("hello", "deliver"):
-            return super().answer(request)
-        check_lifting(request.terms)
         if request.kind == "advertise":
-            number = int(request.masking["device"])
-            message, secrets = advertise(Context.from_message(request.masking), number)
+            message, secrets = advertise(Context.from_message(request.masking), int(request.masking["device"]))
         elif request.kind == "share":
-            secrets = self._secrets(request)
-            message = share(secrets, request.masking)
+            message = share(secrets := self._secrets(request), request.masking)
         elif request.kind == "reveal":
-            secrets = self._secrets(request)
-            message = reveal(secrets, request.masking)
+            message = reveal(secrets := self._secrets(request), request.masking)
         else:
-            return super().answer(request)
+            reply = super()._answer(request)
+            if request.kind == "deliver":
+                self._secrets_file.unlink(missing_ok=True)
+            return reply
         self._keep(secrets)
         return Reply(self.device, masking=message)
 
@@ -74,16 +71,24 @@ class SecureParticipant(Participant):
         if request.kind == "warm":
             summed = sketch.sketch(message, probe(terms))
         if terms.noise > 0.0:
-            summed = released(summed, request, terms.noise / math.sqrt(secrets.context.threshold))
+            summed = self._released(summed, request, terms.noise / math.sqrt(secrets.context.threshold))
         masked = mask(secrets, request.masking, summed)
+        if masked.clipped:
+            raise ProtocolError(
+                f"{masked.clipped} numbers of the reply of device {self.device!r} are beyond the range of the sum, "
+                f"{secrets.context.bound:g}, and cutting them would change it."
+            )
         self._keep(secrets)
         return masked.integers.astype("<u4").tobytes()
 
+    @property
+    def _secrets_file(self) -> Path:
+        return self.kept.path / "masking.json"
+
     def _secrets(self, request: Request) -> DeviceSecrets:
-        path = self.kept.path / "masking.json"
-        if not path.exists():
+        if not self._secrets_file.exists():
             raise ProtocolError(f"Device {self.device!r} has no keys for round {request.round}; begin it anew.")
-        secrets = DeviceSecrets.from_bytes(path.read_bytes())
+        secrets = DeviceSecrets.from_bytes(self._secrets_file.read_bytes())
         if (secrets.context.run, secrets.context.round) != (request.terms.run, request.round):
             raise ProtocolError(
                 f"Device {self.device!r} has keys for round {secrets.context.round} of training "
@@ -93,8 +98,7 @@ class SecureParticipant(Participant):
 
     def _keep(self, secrets: DeviceSecrets) -> None:
         """Before the answer leaves, so that no step is ever taken twice."""
-        write_atomically(self.kept.path / "masking.json", secrets.to_bytes())
-        (self.kept.path / "masking.json").chmod(0o600)
+        write_private(self._secrets_file, secrets.to_bytes())
 
 
 def probe(terms: Terms) -> Array:
@@ -102,11 +106,19 @@ def probe(terms: Terms) -> Array:
     return sketch.probe_matrix(*terms.shape, terms.consensus.seed)
 
 
+def context_of(training: Training, devices: int) -> Context:
+    """What the devices of a round agree on: the range of the sum leaves room for the noise, too."""
+    terms, threshold = training.terms, default_threshold(devices)
+    longest = 1.0 if training.phase == "warm" else terms.clip
+    bound = BOUND + DEVIATIONS * terms.noise * longest / math.sqrt(threshold)
+    return Context(terms.run, training.round, threshold, bound, min(LEVELS, (MODULUS - 1) // (2 * devices)))
+
+
 def gather(training: Training, requests: Mapping[str, Request], ask: Ask) -> None:
     """The server's side of a round that is open: all four exchanges, and the sum handed to the training.
 
     `ask` sends requests and brings the replies that came in time. Too few of them at any step end the round, and what
-    the devices did in it counts for nothing.
+    the devices did in it counts for nothing. Who sends what makes no sense in a step is refused and left out.
     """
     try:
         survivors, total = _masked_sum(training, requests, ask)
@@ -118,25 +130,25 @@ def gather(training: Training, requests: Mapping[str, Request], ask: Ask) -> Non
     training.take_sum(survivors, total)
 
 
-def _masked_sum(training: Training, requests: Mapping[str, Request], ask: Ask) -> tuple[Answers, Array]:
+def _masked_sum(training: Training, requests: Mapping[str, Request], ask: Ask) -> tuple[list[str], Array]:
     numbers = {name: number for number, name in enumerate(sorted(requests), start=1)}
     names = {number: name for name, number in numbers.items()}
 
     def step(kind: Kind, said: Mapping[int, Mapping[str, object]]) -> dict[int, Reply]:
         asked = {names[n]: _in_step(requests[names[n]], kind, message) for n, message in said.items()}
-        return {numbers[name]: reply for name, reply in ask(asked).items()}
+        return {numbers[name]: reply for name, reply in ask(asked).items() if _is_sound(reply, kind, training)}
 
-    run, threshold = training.terms.run, default_threshold(len(numbers))
-    total = MaskedSum(context := Context(run, training.round, threshold, BOUND))
+    total = MaskedSum(context := context_of(training, len(numbers)))
     keys = step("advertise", {n: {**context.message(), "device": n} for n in names})
     roster = total.roster({n: reply.masking for n, reply in keys.items()})
     shares = step("share", dict.fromkeys(keys, roster))
     boxes = total.forward({n: reply.masking for n, reply in shares.items()})
-    masked = {n: reply for n, reply in step(training.phase, boxes).items() if _is_whole(reply, training)}
+    masked = step(training.phase, boxes)
+    training.keep_for_sum()
     verdict = total.settle({n: _integers(reply, training) for n, reply in masked.items()})
     revealed = step("reveal", dict.fromkeys(masked, verdict))
     summed = total.unmask({n: reply.masking for n, reply in revealed.items()})
-    return {names[n]: masked[n] for n in total.survivors}, summed
+    return [names[n] for n in total.survivors], summed
 
 
 def _in_step(request: Request, kind: Kind, masking: Mapping[str, object]) -> Request:
@@ -146,12 +158,25 @@ def _in_step(request: Request, kind: Kind, masking: Mapping[str, object]) -> Req
     return replace(request, kind=kind, masking=masking, shared=b"", accepted_shared=b"")
 
 
+def _is_sound(reply: Reply, kind: Kind, training: Training) -> bool:
+    """Whether a device said what its step asks for; if not, it is refused by name, and the others go on."""
+    said = reply.masking
+    sound = {
+        "advertise": all(_is_bytes(said.get(name), KEY) for name in ("sharing_key", "mask_key")),
+        "share": all(isinstance(said.get(name), list) for name in ("devices", "boxes")) and "commitment" in said,
+        "reveal": all(isinstance(said.get(name), list) for name in ("seed_shares", "key_shares")),
+    }.get(kind, len(reply.payload) == 4 * math.prod(_shape(training)))
+    if not sound:
+        training.refuse(reply.device, f"What it sent in the step {kind!r} of secure aggregation makes no sense.")
+    return sound
+
+
+def _is_bytes(value: object, size: int) -> bool:
+    return isinstance(value, bytes) and len(value) == size
+
+
 def _shape(training: Training) -> tuple[int, ...]:
     return training.terms.shape if training.phase == "admm" else probe(training.terms).shape
-
-
-def _is_whole(reply: Reply, training: Training) -> bool:
-    return len(reply.payload) == 4 * math.prod(_shape(training))
 
 
 def _integers(reply: Reply, training: Training) -> NDArray[np.uint32]:

@@ -16,9 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedkad.federation.protocol import Header, Reply, Request, Terms
 from fedkad.federation.settings import Consensus, Encoding, Start
-from fedkad.federation.training import Plan, Training, latest_terms
-from fedkad.fleet import secure, settings
+from fedkad.federation.training import RESULT, UNDER_WAY, Plan, Training, stored_terms
+from fedkad.fleet import locks, secure, settings
 from fedkad.fleet.carrier import Carrier
+from fedkad.fleet.masking import FEWEST
 from fedkad.fleet.settings import FleetSettings
 from fedkad.koopman.lifting import Lifting
 
@@ -35,25 +36,40 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Do the job that the run was started for: a training with its delivery, or a delivery alone."""
     folder, job = Path(str(context.run_config["folder"])), str(context.run_config["job"])
-    training = resume(folder, settings.load(folder), new=job == "train")
-    carrier = Carrier(grid, folder, training.terms)
-    while not training.finished:
-        exchange(training, carrier)
-    deliver(training, carrier)
-
-
-def resume(folder: Path, known: FleetSettings, *, new: bool) -> Training:
-    """The training under way, else a new one, or the last one where only its delivery is asked for."""
     place = folder / "training"
-    latest, done = latest_terms(place)
-    if latest is not None and not (done and new):
-        if terms(latest.run, known) == latest:
-            training = Training(place, latest, plan(known))
-            training.restore()
-            log(INFO, "Training %s goes on after round %d.", latest.run, training.round)
-            return training
-        log(WARNING, "fleet.toml has changed since training %s began; another one begins.", latest.run)
+    with locks.holding(place / "app.lock", f"{place}: another run works on this training; wait for its end."):
+        known = settings.load(folder)
+        training = resume(place, known) if job == "train" else finished(place, known)
+        if training is None:
+            log(WARNING, "There is no result to deliver.")
+            return
+        carrier = Carrier(grid, folder, training.terms)
+        while not training.finished and not training.done:
+            exchange(training, carrier)
+        deliver(training, carrier)
+
+
+def resume(place: Path, known: FleetSettings) -> Training:
+    """The training under way, or a new one if there is none or the operator has decided on another kind."""
+    under_way = stored_terms(place, UNDER_WAY)
+    if under_way is not None and terms(under_way.run, known) == under_way:
+        training = Training(place, under_way, plan(known))
+        training.restore()
+        log(INFO, "Training %s goes on after round %d.", under_way.run, training.round)
+        return training
+    if under_way is not None:
+        log(WARNING, "fleet.toml has changed since training %s began; another one begins.", under_way.run)
     return Training(place, terms(new_run(), known), plan(known))
+
+
+def finished(place: Path, known: FleetSettings) -> Training | None:
+    """The last training that was finished, whatever fleet.toml says by now."""
+    result = stored_terms(place, RESULT)
+    if result is None:
+        return None
+    training = Training(place, result, plan(known))
+    training.restore(RESULT)
+    return training
 
 
 def new_run() -> str:
@@ -82,14 +98,15 @@ def terms(run: str, known: FleetSettings) -> Terms:
         noise=privacy.noise,
         clip=privacy.clip,
         secure=privacy.secure_aggregation,
+        robust=training.robust,
     )
 
 
 def plan(known: FleetSettings) -> Plan:
     """How this fleet trains."""
     asked = known.training
-    least = secure.FEWEST if known.privacy.secure_aggregation or asked.robust else 1
-    return Plan(asked.rounds, asked.participation, asked.quorum, asked.deadline, median=asked.robust, least=least)
+    least = FEWEST if known.privacy.secure_aggregation or asked.robust else 1
+    return Plan(asked.rounds, asked.participation, asked.quorum, asked.deadline, least=least)
 
 
 def exchange(training: Training, carrier: Carrier) -> None:
@@ -104,10 +121,10 @@ def exchange(training: Training, carrier: Carrier) -> None:
 
 
 def run_round(training: Training, carrier: Carrier, names: list[str]) -> bool:
-    """Ask these devices, and take what they answer until the round is over; False if nobody did."""
+    """Ask these devices, and take what they answer until the round is over; False if too few did."""
     requests = training.open(names)
     if training.terms.secure:
-        secure.gather(training, requests, lambda asked: ask(training, carrier, training.ask(asked), training.hear))
+        secure.gather(training, requests, lambda asked: hear(training, carrier, asked))
     else:
         ask(training, carrier, requests, training.take)
     if not training.close():
@@ -120,15 +137,30 @@ def run_round(training: Training, carrier: Carrier, names: list[str]) -> bool:
 
 def ask(
     training: Training, carrier: Carrier, requests: Mapping[str, Request], take: Callable[[str, Header | str], object]
-) -> dict[str, Reply]:
+) -> None:
     """Send requests and take the answers as they come, until all are there or the time is up."""
     carrier.send(requests, training.plan.deadline)
     while not training.is_over():
         time.sleep(POLL)
         for name, answer in carrier.answers():
-            if not take(name, answer):
+            if answer is None:
+                training.refuse_late(name)
+            elif not take(name, answer):
                 log(WARNING, "%s: %s", name, training.ledger.refused[-1]["reason"])
-    return training.replies
+
+
+def hear(training: Training, carrier: Carrier, requests: dict[str, Request]) -> dict[str, Reply]:
+    """The replies to one step of secure aggregation."""
+    replies: dict[str, Reply] = {}
+
+    def keep(name: str, answer: Header | str) -> bool:
+        reply = training.hear(name, answer)
+        if reply is not None:
+            replies[name] = reply
+        return reply is not None
+
+    ask(training, carrier, training.ask(requests), keep)
+    return replies
 
 
 def deliver(training: Training, carrier: Carrier) -> None:
