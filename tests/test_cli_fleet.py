@@ -148,10 +148,35 @@ def test_a_new_key_replaces_the_old_one(fleet: Path) -> None:
     document("fleet", "add", fleet, "pump-1")
     before = registry.read(fleet / "devices.json")["pump-1"]
     document("fleet", "revoke", fleet, "pump-1")
-    assert "scp -r" in document("fleet", "renew", fleet, "pump-1")["copy"]
+    told = document("fleet", "renew", fleet, "pump-1")
+    key = fleet / "devices" / "pump-1" / "device.key"
+    assert (told["key"], told["key_made"]) == (str(key), True)
+    assert told["copy"] == f"scp '{key}' USER@pump-1:pump-1/device.key"
     after = registry.read(fleet / "devices.json")["pump-1"]
     assert after.public_key != before.public_key
+    assert after.public_key == certificates.public_part(key.read_bytes()).decode()
     assert after.revoked is None
+    assert {path.name for path in key.parent.iterdir()} == {"device.key", "ca.crt"}
+
+
+def test_a_renewed_key_is_copied_alone_into_the_folder_that_the_device_has(fleet: Path, tmp_path: Path) -> None:
+    document("fleet", "add", fleet, "pump-1")
+    place = fleet / "devices" / "pump-1"
+    (place / "device.toml").write_text(mine := 'device = "pump-1"\nserver = "x:1"\ndata = "mine.csv"\n')
+    out = Done("fleet", "renew", fleet, "pump-1").out
+    assert f"scp '{place / 'device.key'}' USER@pump-1:pump-1/device.key" in out
+    assert "scp -r" not in out
+    assert "fedkad client pump-1 --data" in out
+    assert f"remove '{place / 'device.key'}' here" in out
+    assert (place / "device.toml").read_text() == mine
+    (tmp_path / "device.pub").write_bytes(certificates.make_device_key().public)
+    kept = ("fleet", "renew", fleet, "pump-1", "--public-key", tmp_path / "device.pub")
+    out = Done(*kept).out
+    assert "as pump-1/device.key" in out
+    assert "scp" not in out
+    (tmp_path / "device.pub").write_bytes(certificates.make_device_key().public)
+    told = document(*kept)
+    assert (told["key"], told["copy"], told["key_made"]) == (None, None, False)
 
 
 def test_a_new_server_certificate_has_the_same_authority(fleet: Path) -> None:
@@ -219,7 +244,11 @@ def test_a_training_is_a_wish_that_a_running_server_finds(fleet: Path) -> None:
     with locks.holding(fleet / "server.lock", ""):
         assert document("fleet", "train", fleet) == {"wanted": True, "already": False}
         assert (fleet / "training" / "wanted").exists()
-        assert "already" in Done("fleet", "train", fleet).out
+        assert "already, and no other follows it" in Done("fleet", "train", fleet).out
+        assert document("fleet", "train", fleet) == {"wanted": True, "already": True}
+        (fleet / "training" / "status.json").write_text('{"run": "r", "state": "done"}')
+        assert document("fleet", "status", fleet)["wanted"] is False
+        assert "The server begins a training." in Done("fleet", "train", fleet).out
 
 
 # -- server and client, refused ---------------------------------------------------------------------------------
@@ -288,6 +317,7 @@ REFUSED = "Exit Code: 305\n[code: 2004] Failed to activate SuperNode."
         (1, REFUSED, True, "still counts the last connection"),
         (1, REFUSED, False, "does not know the key"),
         (-9, "SuperNode ID: 5", True, "ended with status -9"),
+        (70, "SuperNode ID: 5", True, "of pump to localhost:1 was lost; connecting again"),
     ],
 )
 def test_the_end_of_a_connection_is_explained(status: int, said: str, still_counted: bool, sentence: str) -> None:
@@ -296,12 +326,14 @@ def test_the_end_of_a_connection_is_explained(status: int, said: str, still_coun
 
 
 def test_a_delivery_is_settled_when_the_server_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tmp_path / "model.safetensors"
-    model.touch()
-    delivery = connection.Delivery(model)
+    delivered = DeviceFolder(tmp_path, "pump", "localhost:1").delivered
+    assert delivered == tmp_path / "delivered.json"
+    delivered.touch()
+    delivery = connection.Delivery(delivered)
+    (tmp_path / "model.safetensors").touch()  # an agent renews its own
     assert not delivery.is_settled(lambda: False)
     (tmp_path / "new").touch()
-    (tmp_path / "new").replace(model)
+    (tmp_path / "new").replace(delivered)
     assert not delivery.is_settled(lambda: True)
     assert delivery.is_settled(lambda: False)
     monkeypatch.setattr(connection, "SETTLE", 0.0)

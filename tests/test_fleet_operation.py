@@ -10,10 +10,12 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,13 +32,42 @@ pytestmark = [
 PATIENCE = 60.0
 FEDKAD = (sys.executable, "-m", "fedkad")
 
+FINISH = """
+
+def finish(training, context, status):
+    kept = training / "result.json"
+    is_new = context.run_config["job"] == "train"
+    run = str(context.run_id) if is_new else json.loads(kept.read_text())["run"]
+    kept.write_text(json.dumps({"run": run, "delivered": status["delivered"]}))
+    write(training, {**status, "run": run})
+"""
+DELIVERED = """
+    (folder / "delivered.part").write_text("{}")
+    os.replace(folder / "delivered.part", folder / "delivered.json")
+"""
+
+
+def write_delivering_app(folder: Path) -> Path:
+    """The small app, which also says what FedKAD's own does: which run is done, who holds it, and that it came."""
+    package = write_app(folder) / "tinyapp"
+    replace(package / "server.py", 'write(training, {"state": "done"', 'finish(training, context, {"state": "done"')
+    replace(package / "server.py", "\n\n\n@app.main()", f"{FINISH}\n\n@app.main()")
+    replace(package / "client.py", 'folder / "model.safetensors")\n', f'folder / "model.safetensors"){DELIVERED}')
+    return folder
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1, old
+    path.write_text(text.replace(old, new))
+
 
 class Story:
     """A fleet in a folder with a name that needs quoting, and the processes that were started for it."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.server, self.port = root, root / "the fleet's", free_port()
-        self.app = write_app(root / "app")
+        self.app = write_delivering_app(root / "app")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def fleet(self, command: str, *arguments: object) -> Any:
@@ -98,6 +129,42 @@ class Story:
 
     def process(self, program: str) -> int:
         return next(number for number, words in self.running().items() if program in words.split(" --")[0])
+
+
+class Tunnel:
+    """A way to a port that can be cut: then it takes connections, and closes them before the handshake is over."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.is_cut, self.refused = port, False, 0
+        self.open: list[socket.socket] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            near = self.listener.accept()[0]
+            if self.is_cut:
+                near.recv(65536)  # all of it, for with some left this would be a reset
+                near.close()
+                self.refused += 1
+                continue
+            far = socket.create_connection(("127.0.0.1", self.port))
+            self.open += [near, far]
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self.carry, args=(source, target), daemon=True).start()
+
+    def carry(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self.open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def free_port() -> int:
@@ -200,6 +267,24 @@ def test_a_latecomer_is_delivered_to_and_may_leave_then(story: Story) -> None:
     assert story.states()["pump-3"] == "offline"
 
 
+def test_a_device_whose_connection_is_cut_notices_and_tries_again(story: Story) -> None:
+    tunnel = Tunnel(story.port)
+    story.fleet("add", "pump-4")
+    shutil.copytree(story.server / "devices" / "pump-4", story.home("pump-4"))
+    replace(story.home("pump-4") / "device.toml", f"localhost:{story.port}", tunnel.address)
+    story.start("pump-4", "client", story.home("pump-4"))
+    until(lambda: "pump-4" in story.training().get("delivered", ()))
+    tunnel.cut()
+    until(lambda: f"The connection of pump-4 to {tunnel.address} was lost" in story.said("pump-4"))
+    before = tunnel.refused
+    until(lambda: tunnel.refused > before + 1)
+    assert f"The server {tunnel.address} cannot be reached" in story.said("pump-4")
+    tunnel.is_cut = False
+    until(lambda: story.said("pump-4").count("connected to") == 2 or "still counts" in story.said("pump-4"))
+    story.processes["pump-4"].send_signal(signal.SIGTERM)
+    assert story.processes["pump-4"].wait(20) == 0
+
+
 def test_a_revoked_device_is_refused(story: Story) -> None:
     story.fleet("revoke", "pump-2")
     until(lambda: "accepts pump-2 no longer" in story.said("pump-2"))
@@ -262,7 +347,7 @@ def test_flower_knows_just_the_devices_that_may_take_part(tmp_path: Path) -> Non
     from fedkad.fleet.operation import Office
     from fedkad.fleet.serverfolder import ServerFolder
 
-    settings.save(tmp_path, settings.FleetSettings())
+    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
     said: list[str] = []
     book: Any = Book()
     office = Office(ServerFolder(tmp_path), book, tmp_path, said.append)
@@ -288,3 +373,48 @@ def test_flower_knows_just_the_devices_that_may_take_part(tmp_path: Path) -> Non
     (tmp_path / "devices.json").write_text("{")
     assert not office.attend()
     assert "restore it from a backup" in said[-1]
+
+
+def test_a_full_disk_does_not_end_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedkad.fleet import registry, settings, trainings
+    from fedkad.fleet.operation import Office
+    from fedkad.fleet.serverfolder import ServerFolder
+
+    def no_room(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    registry.write(tmp_path / "devices.json", {})
+    with registry.changing(tmp_path / "devices.json") as devices:
+        registry.add(devices, "a", "key a")
+    said: list[str] = []
+    book: Any = Book()
+    book.submit, book.has_ended, book.log = lambda app, config: 1, lambda run: True, lambda run: "words"
+    office = Office(ServerFolder(tmp_path), book, tmp_path, said.append)
+    assert office.attend()
+    trainings.ask(tmp_path / "training")
+    assert office.attend()
+    assert "train: run 1 started" in said
+    (tmp_path / "training" / "status.json").write_text('{"run": "r", "state": "done"}')
+    with monkeypatch.context() as full:
+        full.setattr(trainings, "write_private", no_room)
+        assert not office.attend()
+        assert not office.attend()
+    assert sum("No space left on device" in line for line in said) == 1
+    assert office.attend()
+    assert not (tmp_path / "training" / "wanted").exists()
+    assert (tmp_path / "logs" / "app.log").read_text() == "words"
+
+
+def test_what_a_run_said_is_not_worth_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedkad.fleet import settings
+    from fedkad.fleet.operation import Office
+    from fedkad.fleet.serverfolder import ServerFolder
+
+    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    (tmp_path / "logs").write_text("no folder")
+    said: list[str] = []
+    book: Any = Book()
+    book.has_ended, book.log = lambda run: True, lambda run: "words"
+    assert Office(ServerFolder(tmp_path), book, tmp_path, said.append).has_ended(3)
+    assert "app.log: what run 3 said cannot be kept" in said[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.fleet.processes import Backoff, Child, Kept, Log, kept_running, until_stopped
+from fedkad.fleet.processes import Backoff, Child, Kept, Log, Tally, kept_running, until_stopped
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(60)"
 WITH_OFFSPRING = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.exit(3)"
@@ -129,3 +129,93 @@ def test_a_log_stays_short_while_it_is_written(tmp_path: Path) -> None:
     assert (log.size, log.since(0), log.since(150)) == (3, "new", "new")
     assert (tmp_path / "x.log.1").stat().st_size == 150
     assert (tmp_path / "x.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_is_cut_even_where_it_cannot_be_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", no_room)
+    log = Log(tmp_path / "x.log", largest=100)
+    log.append("x" * 150)
+    log.bound()
+    assert log.size == 0
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    kept = Kept("nobody", [str(tmp_path / "none")], Log(tmp_path / "log"), os.environ, said.append)
+    kept.tend()
+    assert kept.child is None
+    assert "nobody: cannot be started ([Errno 2]" in said[0]
+    assert said[0].endswith("tried again in 1 s")
+
+
+def test_words_are_counted_once_wherever_they_are_cut(tmp_path: Path) -> None:
+    log = Log(tmp_path / "x.log")
+    log.append("Sent before")
+    tally = Tally(log, log.size, ("Sent", "Receiving:"))
+    for character in "Receiving: Sent Receiving: Sen":
+        log.append(character)
+        tally.listen()
+    tally.listen()
+    assert tally.counts == {"Sent": 1, "Receiving:": 2}
+    os.truncate(log.path, 0)
+    log.append("t Sent")
+    tally.listen()
+    assert tally.counts == {"Sent": 2, "Receiving:": 2}
+    assert tally.heard == {"Sent", "Receiving:"}
+
+
+def test_what_was_heard_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, sizes = Log(tmp_path / "x.log"), []
+    read = log.read
+
+    def counted(start: int) -> bytes:
+        found = read(start)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(log, "read", counted)
+    log.append("x" * 1000)
+    tally = Tally(log, 0, ("word",))
+    for _ in range(3):
+        tally.listen()
+    assert sizes == [1000, 0, 0]
+
+
+LEFT_ALONE = """
+import os, sys, threading, types
+class Refusal(Exception):
+    response = types.SimpleNamespace(status_code=401)
+def refused():
+    raise Refusal
+def flower_supernode():
+    threading.Thread(target=threading.Event().wait).start()
+    {ending}
+cli = types.ModuleType("flwr.supernode.cli")
+cli.flower_supernode = flower_supernode
+sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
+from fedkad.fleet import supernode
+supernode.main()
+"""
+"""Flower as it leaves its process: a thread that never ends, and a main function that does."""
+
+DEAD_THREAD = "threading.Thread(target=lambda: 1 / 0).start(); threading.Event().wait()"
+
+
+@pytest.mark.parametrize("ending", ["return", "raise RuntimeError('what happened')", DEAD_THREAD])
+def test_a_supernode_ends_with_its_connection(ending: str) -> None:
+    from fedkad.fleet.supernode import LOST
+
+    done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=20)
+    assert done.returncode == LOST == 70
+    assert ("Error" in done.stderr) == (ending != "return")
+
+
+def test_a_refused_signature_is_left_to_flower() -> None:
+    """It ends the process itself, with another status, and its heartbeat dies on the way."""
+    ending = "beat = threading.Thread(target=refused); beat.start(); beat.join(); os._exit(5)"
+    done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=20)
+    assert done.returncode == 5, done.stderr
+    assert "Refusal" in done.stderr

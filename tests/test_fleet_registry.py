@@ -135,7 +135,7 @@ def test_settings_are_read_back(tmp_path: Path, channel: str) -> None:
 
 
 def test_a_period_that_makes_no_sense_is_named(tmp_path: Path) -> None:
-    settings.save(tmp_path, replace(FleetSettings(), training=Training(every="often")))
+    settings.save(tmp_path, FleetSettings(model=Model(("a",)), training=Training(every="often")))
     with pytest.raises(FleetFileError, match=r"fleet\.toml: every = 'often' in .training. must be"):
         settings.load(tmp_path)
     for text in ("0h", "-1h", "5", "h", "1 h", "5w"):
@@ -213,19 +213,50 @@ def test_a_registry_is_plain_json(path: Path) -> None:
         ("model", {"rank": 0}, r"rank = 0 in \[model\] must be above 0"),
         ("privacy", {"noise": -1.0}, r"noise = -1.0 in \[privacy\] must be 0 or above"),
         ("privacy", {"clip": 0.0}, r"clip = 0.0 in \[privacy\] must be above 0"),
+        ("place", {"port": 99999}, r"port = 99999 in \[place\] must be a port, 1 to 65535"),
+        ("place", {"control_port": 0}, r"control_port = 0 in \[place\] must be a port, 1 to 65535"),
+        ("place", {"control_port": 8443}, r"control_port = 8443 in \[place\] must be another than port"),
+        ("model", {"observables": -1}, r"observables = -1 in \[model\] must be 0 or above"),
+        ("model", {"seed": -1}, r"seed = -1 in \[model\] must be 0 or above"),
+        ("model", {"rank": 169}, r"rank = 169 in \[model\] must be at most the lifted dimension 168"),
+        ("model", {"channels": ()}, r"channels = \[\] in \[model\] must be the names of all channels"),
+        ("model", {"channels": ("a", "a")}, r"channels = \['a', 'a'\] in \[model\] must be .* none there twice"),
+        ("model", {"channels": ("a", "")}, r"channels = \['a', ''\] in \[model\] must be .* none empty"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(
     tmp_path: Path, section: str, changes: dict[str, Any], words: str
 ) -> None:
-    known = FleetSettings()
+    known = FleetSettings(model=Model(("a", "b")))
     settings.save(tmp_path, replace(known, **{section: replace(getattr(known, section), **changes)}))
     with pytest.raises(FleetFileError, match=rf"fleet\.toml: {words}"):
         settings.load(tmp_path)
 
 
 def test_a_median_and_secure_aggregation_exclude_each_other(tmp_path: Path) -> None:
-    both = FleetSettings(training=Training(robust=True), privacy=Privacy(secure_aggregation=True))
+    both = FleetSettings(model=Model(("a",)), training=Training(robust=True), privacy=Privacy(secure_aggregation=True))
     settings.save(tmp_path, both)
     with pytest.raises(FleetFileError, match="exclude each other"):
         settings.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["model = 3", 'place = "here"', "training = [1]"])
+def test_a_section_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "fleet.toml").write_text(f"{text}\n")
+    name = text.split()[0]
+    with pytest.raises(FleetFileError, match=rf"fleet\.toml: {name} = .* must be a section; write \[{name}\]"):
+        settings.load(tmp_path)
+
+
+def test_the_largest_rank_and_the_highest_port_are_fine() -> None:
+    settings.check(FleetSettings(Place(port=65535, control_port=1), Model(("a", "b"), rank=168)))
+
+
+def test_a_new_key_leaves_the_rest_of_a_folder_alone(tmp_path: Path) -> None:
+    devicefolder.write(tmp_path, "pump", "localhost:1", b"certificate", b"key")
+    (tmp_path / "device.toml").write_text('device = "pump"\nserver = "localhost:2"\ndata = "mine.csv"\n')
+    devicefolder.write_key(tmp_path, b"certificate", b"new key")
+    found = devicefolder.load(tmp_path)
+    assert (found.server, found.data, found.key.read_bytes()) == ("localhost:2", "mine.csv", b"new key")
+    devicefolder.write_key(tmp_path, b"certificate", None)
+    assert not found.key.exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +33,34 @@ class Flower:
 
 
 class World:
-    """A training folder, a clock and what was said."""
+    """A training folder, a clock, which may be set, a timer, and what was said."""
 
     def __init__(self, folder: Path, *, every: float | None = None) -> None:
-        self.folder, self.flower, self.now = folder, Flower(), 1000.0
+        self.folder, self.flower, self.now, self.shift = folder, Flower(), 1000.0, 0.0
         self.said: list[str] = []
-        self.trainings = Trainings(folder, self.flower, self.said.append, every=every, clock=lambda: self.now)
+        self.trainings = Trainings(
+            folder,
+            self.flower,
+            self.said.append,
+            every=every,
+            clock=lambda: self.now + self.shift,
+            timer=lambda: self.now,
+        )
 
     def status(self, **fields: Any) -> None:
-        """What the app writes; after the wish, as the clock of the file system has it."""
-        path = self.folder / "status.json"
-        path.write_text(json.dumps(fields))
-        later = time.time_ns() + 1_000_000_000
-        os.utime(path, ns=(later, later))
+        """What the app writes; the result of a training that is done stays beside it."""
+        (self.folder / "status.json").write_text(json.dumps(fields))
+        if fields.get("state") == "done":
+            result = {"run": fields["run"], "delivered": fields.get("delivered", ["a", "b"])}
+            (self.folder / "result.json").write_text(json.dumps(result))
+
+    def train(self, run: str) -> None:
+        """A whole training, from its start to its end."""
+        before = len(self.flower.jobs)
+        assert self.step() == [*self.flower.jobs[:before], "train"]
+        self.status(run=run, state="done")
+        self.flower.end()
+        self.step()
 
     def step(self, online: dict[str, bool] | None = None) -> list[str]:
         self.trainings.step(HERE if online is None else online)
@@ -77,16 +90,17 @@ def test_the_wish_is_there_until_a_training_ended_well(world: World) -> None:
     trainings.ask(world.folder)
     world.step()
     assert trainings.is_wanted(world.folder)
-    world.status(state="done", delivered=["a", "b"])
+    world.status(run="r", state="done", delivered=["a", "b"])
     world.flower.end()
     world.step()
     assert not trainings.is_wanted(world.folder)
+    assert not (world.folder / "wanted").exists()
     assert world.step() == ["train"]
 
 
 def test_a_training_that_broke_off_goes_on_later_and_later_but_not_for_ever(world: World) -> None:
     trainings.ask(world.folder)
-    world.status(state="running", round=3)
+    world.status(run="r", state="training", round=3)
     waits = []
     for attempt in range(1, ATTEMPTS + 1):
         assert world.step() == ["train"] * attempt
@@ -104,14 +118,13 @@ def test_a_training_that_broke_off_goes_on_later_and_later_but_not_for_ever(worl
 
 
 def test_what_an_earlier_training_says_is_no_end_of_this_one(world: World) -> None:
-    world.status(state="done", delivered=["a", "b"])
-    old = time.time_ns() - 60_000_000_000
-    os.utime(world.folder / "status.json", ns=(old, old))
+    world.status(run="old", state="done")
     trainings.ask(world.folder)
     world.step()
     world.flower.end()
     world.step()
     assert trainings.is_wanted(world.folder)
+    assert "broke off" in world.said[-1]
 
 
 def test_a_wish_survives_the_server(world: World) -> None:
@@ -125,7 +138,7 @@ def test_trainings_come_at_intervals_and_wait_for_half_of_the_devices(tmp_path: 
     world = World(tmp_path, every=3600.0)
     assert world.step({"a": True, "b": False, "c": False}) == []
     assert world.step({"a": True, "b": True, "c": False}) == ["train"]
-    world.status(state="done", delivered=["a", "b", "c"])
+    world.status(run="r", state="done", delivered=["a", "b", "c"])
     world.flower.end()
     world.step()
     world.now += 3599.0
@@ -140,7 +153,7 @@ def test_the_interval_survives_the_server(tmp_path: Path) -> None:
 
 
 def test_latecomers_are_delivered_to_once_a_minute_at_most(world: World) -> None:
-    world.status(state="done", delivered=["a"])
+    world.status(run="r", state="done", delivered=["a"])
     assert world.step({"a": True, "b": False}) == []
     assert world.step() == ["deliver"]
     world.flower.end()
@@ -154,7 +167,118 @@ def test_latecomers_are_delivered_to_once_a_minute_at_most(world: World) -> None
 
 
 def test_nothing_is_delivered_before_a_training_is_done(world: World) -> None:
-    world.status(state="running", delivered=[])
+    world.status(run="r", state="training", delivered=[])
     assert world.step() == []
     (world.folder / "status.json").write_text("{")
+    (world.folder / "result.json").write_text("{")
     assert world.step() == []
+
+
+def test_the_last_result_is_delivered_after_another_training_was_given_up(world: World) -> None:
+    world.status(run="good", state="done", delivered=["a"])
+    world.status(run="bad", state="training", delivered=[])
+    assert world.step() == ["deliver"]
+
+
+# -- no wish is lost, none is fulfilled twice ---------------------------------------------------------------------
+
+
+def test_a_wish_while_a_training_is_wanted_or_under_way_is_told_so(world: World) -> None:
+    assert trainings.ask(world.folder)
+    assert not trainings.ask(world.folder)
+    world.step()
+    world.status(run="r", state="training", round=1)
+    assert not trainings.ask(world.folder)
+    world.status(run="r", state="done")
+    world.flower.end()
+    world.step()
+    assert world.step() == ["train"]
+
+
+def test_a_wish_between_the_end_of_a_training_and_its_notice_is_kept(world: World) -> None:
+    trainings.ask(world.folder)
+    world.step()
+    world.status(run="first", state="done")
+    assert not trainings.is_wanted(world.folder)
+    assert trainings.ask(world.folder)
+    assert not trainings.ask(world.folder)
+    world.flower.end()
+    world.step()
+    assert world.said[-1] == "train: run 1 is done"
+    world.train("second")
+    assert not trainings.is_wanted(world.folder)
+    assert world.step() == ["train", "train"]
+
+
+def test_a_clock_that_is_set_back_repeats_no_training_and_lengthens_no_wait(world: World) -> None:
+    trainings.ask(world.folder)
+    world.shift = -1e6
+    world.train("first")
+    assert world.step() == ["train"]
+    trainings.ask(world.folder)
+    world.step()
+    world.flower.end()
+    world.step()  # broke off
+    world.shift = -2e6
+    world.now += 5.0
+    assert len(world.step()) == 3
+
+
+def test_a_server_that_dies_before_it_notices_the_end_trains_no_second_time(world: World) -> None:
+    trainings.ask(world.folder)
+    world.step()
+    world.status(run="r", state="done")
+    again = World(world.folder, every=3600.0)
+    assert again.step() == []
+    assert not (world.folder / "wanted").exists()
+    assert again.step() == []
+
+
+def test_an_end_in_the_future_does_not_end_the_intervals(tmp_path: Path) -> None:
+    (tmp_path / "ended").write_text("4000000000.0\n")
+    world = World(tmp_path, every=3600.0)
+    world.train("r")
+    assert world.step() == ["train"]
+    assert (tmp_path / "ended").read_text() == "1000.0\n"
+
+
+def test_failures_count_anew_after_a_round_was_gained(world: World) -> None:
+    trainings.ask(world.folder)
+    for number in range(3 * ATTEMPTS):
+        world.now += 1000.0
+        world.step()
+        world.status(run="r", state="training", round=1 + number // 2)
+        world.flower.end()
+        world.step()
+        assert ("goes on in 5 s", "goes on in 10 s")[number % 2] in world.said[-1]
+    assert trainings.is_wanted(world.folder)
+
+
+def test_trainings_that_begin_anew_each_time_gain_nothing(world: World) -> None:
+    trainings.ask(world.folder)
+    for number in range(ATTEMPTS):
+        world.now += 1000.0
+        world.step()
+        world.status(run=f"run {number}", state="training", round=0)
+        world.flower.end()
+        world.step()
+    assert "the 5th in a row" in world.said[-1]
+    assert not trainings.is_wanted(world.folder)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_a_wish_that_cannot_be_read_is_a_wish(world: World, content: str) -> None:
+    world.status(run="old", state="done")
+    (world.folder / "wanted").write_text(content)
+    world.train("new")
+    assert world.step() == ["train"]
+
+
+def test_a_wish_names_what_was_done_even_while_another_training_lies_there(world: World) -> None:
+    world.status(run="done", state="done")
+    world.status(run="given up", state="training")
+    trainings.ask(world.folder)
+    world.status(run="done", state="done")  # a delivery says so again
+    assert trainings.is_wanted(world.folder)
+    world.train("given up")
+    assert not trainings.is_wanted(world.folder)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedkad import KoopmanDetector
 from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.options import above_zero, share
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.fleet import extra, locks, registry, trainings
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, seconds
+from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, SettingError, check, seconds
 from fedkad.report.wording import counted
 from fedkad.tables import read_table
 
@@ -111,7 +110,6 @@ def init(
     from fedkad.fleet.enrolment import make_fleet
 
     model = Model(_channels(like, channels), window, rank, observables, horizon, seed)
-    _check_model(model)
     training = replace(
         DEFAULT.training,
         rounds=rounds,
@@ -129,8 +127,11 @@ def init(
             "a median needs every reply, and the server is to see only their sum; choose one.",
             param_hint="'--robust' / '--secure-aggregation'",
         )
-    privacy = Privacy(secure_aggregation, noise, clip)
-    made = make_fleet(folder, FleetSettings(Place(address, port, control_port), model, training, privacy))
+    chosen = FleetSettings(
+        Place(address, port, control_port), model, training, Privacy(secure_aggregation, noise, clip)
+    )
+    _check(chosen)
+    made = make_fleet(folder, chosen)
     if as_json:
         print_json({"folder": str(made.root), "server": made.settings.place.reached_at, "channels": model.channels})
         return
@@ -148,7 +149,7 @@ def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_jso
     from fedkad.fleet.enrolment import add_device
 
     place = add_device(ServerFolder.existing(folder), device, public_key)
-    _tell_copying(f"{device} may take part.", place, device, public_key, as_json)
+    _tell_added(place, device, public_key, as_json)
 
 
 @app.command()
@@ -167,8 +168,7 @@ def renew(
 
     server = ServerFolder.existing(folder)
     if device is not None:
-        place = renew_device(server, device, public_key)
-        _tell_copying(f"{device} has a new key; the old one is refused.", place, device, public_key, as_json)
+        _tell_renewed(renew_device(server, device, public_key), device, public_key, as_json)
         return
     if public_key is not None:
         raise typer.BadParameter("this is for a device; name one.", param_hint="'--public-key'")
@@ -239,17 +239,17 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
 @app.command()
 @one_sentence
 def train(folder: Folder, as_json: AsJson = False) -> None:
-    """Ask the running server for a training."""
+    """Ask the running server for a training; while one is wanted or under way, that one is the answer."""
     server = ServerFolder.existing(folder)
     if not locks.is_held(server.lock):
         raise ValueError(f"{folder}: no server runs here; start it with fedkad server {_quoted(folder)}.")
-    known = trainings.is_wanted(server.training)
-    trainings.ask(server.training)
+    is_new = trainings.ask(server.training)
     if as_json:
-        print_json({"wanted": True, "already": known})
+        print_json({"wanted": True, "already": not is_new})
         return
-    begins = "A training is wanted or under way already." if known else "The server begins a training."
-    print_line(f"{begins} Follow it with fedkad fleet status {_quoted(folder)}.")
+    begun = "The server begins a training."
+    known = "A training is wanted or under way already, and no other follows it."
+    print_line(f"{begun if is_new else known} Follow it with fedkad fleet status {_quoted(folder)}.")
 
 
 def _channels(like: Path | None, channels: str | None) -> tuple[str, ...]:
@@ -263,28 +263,22 @@ def _channels(like: Path | None, channels: str | None) -> tuple[str, ...]:
     return names
 
 
-def _check_model(model: Model) -> None:
-    """Refuse what no device could train, before anything is made."""
-    KoopmanDetector(
-        window=model.window,
-        rank=model.rank,
-        observables=model.observables,
-        horizon=model.horizon,
-        seed=model.seed,
-    ).check_parameters()
-    dimension = len(model.channels) * model.window + model.observables
-    if model.rank > dimension:
-        raise typer.BadParameter(f"{model.rank} is above the lifted dimension {dimension}.", param_hint="'--rank'")
+def _check(chosen: FleetSettings) -> None:
+    """Refuse what no device could train, before anything is made, in the words of the command line."""
+    try:
+        check(chosen)
+    except SettingError as error:
+        option = f"'--{error.key.replace('_', '-')}'"
+        raise typer.BadParameter(f"{error.value} must be {error.allowed}.", param_hint=option) from None
 
 
-def _tell_copying(what: str, place: Path, device: str, public_key: Path | None, as_json: bool) -> None:
+def _tell_added(place: Path, device: str, public_key: Path | None, as_json: bool) -> None:
     """Say exactly what is to be copied where, and what is to be run there."""
-    copy = f"scp -r {_quoted(place)} USER@{device}:{device}"
-    run = f"fedkad client {device} --data TABLE.csv"
+    copy, run = f"scp -r {_quoted(place)} USER@{device}:{device}", _client(device)
     if as_json:
         print_json({"device": device, "folder": str(place), "copy": copy, "run": run, "key_made": public_key is None})
         return
-    print_line(what)
+    print_line(f"{device} may take part.")
     print_line(f"  copy the folder     {copy}")
     if public_key is not None:
         print_line(f"  on the device       put the private key of {public_key} there as {device}/device.key")
@@ -292,6 +286,28 @@ def _tell_copying(what: str, place: Path, device: str, public_key: Path | None, 
     print_line(f"  on the device       {run}")
     if public_key is None:
         print_line(f"Then remove {_quoted(place)} here: its device.key is all that anybody needs to pass for {device}.")
+
+
+def _tell_renewed(key: Path | None, device: str, public_key: Path | None, as_json: bool) -> None:
+    """Say how the new key gets into the folder that the device has; all else in there is to stay as it is."""
+    copy, run = None if key is None else f"scp {_quoted(key)} USER@{device}:{device}/{key.name}", _client(device)
+    if as_json:
+        file = None if key is None else str(key)
+        print_json({"device": device, "key": file, "copy": copy, "run": run, "key_made": key is not None})
+        return
+    print_line(f"{device} has a new key; the old one is refused.")
+    if copy is not None:
+        print_line(f"  copy the key        {copy}")
+    else:
+        print_line(f"  on the device       put the private key of {public_key} there as {device}/device.key")
+    print_line(f"  on the device       {run}")
+    print_line("A client that runs there already takes the new key within a minute.")
+    if key is not None:
+        print_line(f"Then remove {_quoted(key)} here: it is all that anybody needs to pass for {device}.")
+
+
+def _client(device: str) -> str:
+    return f"fedkad client {device} --data TABLE.csv"
 
 
 def _nodes(server: ServerFolder) -> list[Node] | None:

@@ -328,9 +328,9 @@ class Training:
         self._save(RESULT)
         held = {"run": self.terms.run, "delivered": self.ledger.delivered}
         write_atomically(self.folder / "result.json", json.dumps(held).encode())
-        self._write_status()
         if (under_way := stored_terms(self.folder, UNDER_WAY)) is not None and under_way.run == self.terms.run:
             (self.folder / UNDER_WAY).unlink()
+        self._write_status()  # last: from then on another training may begin
 
     # -- the folder ---------------------------------------------------------------------------------------------
 

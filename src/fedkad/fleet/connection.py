@@ -6,7 +6,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.locks import holding
-from fedkad.fleet.processes import Backoff, Child, Log, Say, until_stopped
+from fedkad.fleet.processes import Backoff, Child, Log, Say, Tally, until_stopped
 from fedkad.fleet.settings import FleetFileError
+from fedkad.fleet.supernode import LOST
 
 TICK = 0.5
 REACH_PATIENCE = 10.0
@@ -30,6 +32,8 @@ SETTLE = 15.0
 
 CONNECTED, RECEIVING, SENT = "SuperNode ID:", "Receiving:", "Sent successfully"
 BAD_KEY, NOT_ACTIVATED = "Exit Code: 302", "[code: 2004]"
+TELLING = (CONNECTED, RECEIVING, SENT, BAD_KEY, NOT_ACTIVATED)
+"""Words of Flower's by which a client knows how things stand."""
 
 
 class Outcome(Enum):
@@ -83,16 +87,19 @@ def reach(server: str, ca_certificate: Path, patience: float = REACH_PATIENCE) -
         return f"The server {server} cannot be reached ({error}); check the network and `server` in device.toml."
 
 
-def reason(folder: DeviceFolder, status: int, said: str, *, still_counted: bool) -> tuple[str, float | None]:
+def reason(folder: DeviceFolder, status: int, said: Container[str], *, still_counted: bool) -> tuple[str, float | None]:
     """Why the Flower process of a device ended, in one sentence, and the wait for it; None for one that grows.
 
-    Flower sends itself SIGINT, and so ends with 0, when the server does not accept its signature.
+    `said` holds the telling words that it has said. Flower sends itself SIGINT, and so ends with 0, when the server
+    does not accept its signature.
     """
     name = folder.device
     if status == 0 and CONNECTED in said:
         return f"The server accepts {name} no longer: it was revoked, or has a new key; ask its operator.", None
     if status == 0:
         return f"The server does not accept the signature of {name}; check the clock of this device.", None
+    if status == LOST:
+        return f"The connection of {name} to {folder.server} was lost; connecting again.", None
     if BAD_KEY in said:
         return f"{folder.key}: Flower cannot read this key; {REMEDY}.", None
     if NOT_ACTIVATED in said and still_counted:
@@ -113,9 +120,10 @@ class _Client:
         self.folder, self.data, self.say = folder, data, say
         self.log, self.wait = Log(folder.log), Backoff()
         self.child: Child | None = None
+        self.tally = Tally(self.log, 0, TELLING)
         self.connected = False
         self.last_said = ""
-        self.delivery = Delivery(folder.model)
+        self.delivery = Delivery(folder.delivered)
         self.came = time.monotonic()
         self.heard = 0
 
@@ -132,16 +140,22 @@ class _Client:
             self._end()
 
     def _tend(self) -> None:
-        self.log.bound()
         if self.child is None:
             if self.wait.over:
-                self._start()
-            return
-        status = self.child.status
-        if status is not None:
+                self._try()
+        elif (status := self.child.status) is not None:
             self._ended(status)
         else:
             self._listen()
+        self.log.bound()  # after it was read
+
+    def _try(self) -> None:
+        """Start; a device without room or memory for that may have some later."""
+        try:
+            self._start()
+        except OSError as error:
+            self._tell(f"The connection of {self.folder.device} cannot be started ({error}); trying again.")
+            self.wait.lengthen()
 
     def _start(self) -> None:
         trouble = reach(self.folder.server, self.folder.ca_certificate)
@@ -151,21 +165,24 @@ class _Client:
             return
         command, environment = flower.supernode(self.folder, self.data), flower.environment(self.folder.flower)
         self.child, self.connected, self.heard = Child("supernode", command, self.log, environment), False, 0
+        self.tally = Tally(self.log, self.child.log_start, TELLING)
 
     def _listen(self) -> None:
         """Notice that the connection stands, and that a message came."""
-        said = self._said()
-        if not self.connected and CONNECTED in said:
+        self.tally.listen()
+        if not self.connected and CONNECTED in self.tally.heard:
             self.connected = True
             self.wait.clear()
             self._tell(f"{self.folder.device}: connected to {self.folder.server}")
         if self.connected:
-            self._mark.touch()
-        if (heard := said.count(RECEIVING)) != self.heard:
+            with suppress(OSError):  # a full disk: without the mark one sentence is less exact
+                self._mark.touch()
+        if (heard := self.tally.counts[RECEIVING]) != self.heard:
             self.came, self.heard = time.monotonic(), heard
 
     def _ended(self, status: int) -> None:
-        sentence, delay = reason(self.folder, status, self._said(), still_counted=self._still_counted())
+        self.tally.listen()
+        sentence, delay = reason(self.folder, status, self.tally.heard, still_counted=self._still_counted())
         if status == 0:
             self._mark.unlink(missing_ok=True)
         self._tell(sentence)
@@ -181,11 +198,7 @@ class _Client:
             self.child.end()
 
     def _owes_reply(self) -> bool:
-        said = self._said()
-        return said.count(RECEIVING) > said.count(SENT)
-
-    def _said(self) -> str:
-        return self.child.said if self.child is not None else ""
+        return self.child is not None and self.tally.counts[RECEIVING] > self.tally.counts[SENT]
 
     def _tell(self, sentence: str) -> None:
         """Say something once, however often it is so."""
@@ -203,15 +216,15 @@ class _Client:
 
 
 class Delivery:
-    """Notices that a model file was renewed, and that the server has been told."""
+    """Notices that a file was replaced by a delivery, and that the server has been told."""
 
-    def __init__(self, model: Path) -> None:
-        self.model = model
+    def __init__(self, file: Path) -> None:
+        self.file = file
         self.before = self._identity()
         self.seen: float | None = None
 
     def is_settled(self, owes_reply: Callable[[], bool]) -> bool:
-        """Tell whether a new model is there and no reply about it is due, or had the time to be sent."""
+        """Tell whether something was delivered and no reply about it is due, or had the time to be sent."""
         if self.seen is None:
             if self._identity() == self.before:
                 return False
@@ -220,7 +233,7 @@ class Delivery:
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.model)
+            found = os.stat(self.file)
         except FileNotFoundError:
             return None
         return found.st_ino, found.st_mtime_ns

@@ -10,7 +10,7 @@ from fedkad import __version__
 from fedkad.fleet.private import write_private
 from fedkad.fleet.settings import FleetFileError, toml_text
 
-FILE = "device.toml"
+FILE, KEY = "device.toml", "device.key"
 REMEDY = "copy the folder that `fedkad fleet add` made on the server"
 
 
@@ -26,7 +26,7 @@ class DeviceFolder:
     @property
     def key(self) -> Path:
         """The private key that the server knows the device by."""
-        return self.root / "device.key"
+        return self.root / KEY
 
     @property
     def ca_certificate(self) -> Path:
@@ -37,6 +37,11 @@ class DeviceFolder:
     def model(self) -> Path:
         """The detector that a delivery renews."""
         return self.root / "model.safetensors"
+
+    @property
+    def delivered(self) -> Path:
+        """Replaced by each delivery, and by nothing else: the detector is also renewed by an agent."""
+        return self.root / "delivered.json"
 
     @property
     def flower(self) -> Path:
@@ -70,11 +75,16 @@ def write(folder: Path, device: str, server: str, ca_certificate: bytes, key: by
     comments = {"data": "  # the table of this device, relative to this folder or absolute; or use --data"}
     lines = [f"{name} = {toml_text(value)}{comments.get(name, '')}" for name, value in fields.items()]
     write_private(folder / FILE, ("\n".join(lines) + "\n").encode())
+    write_key(folder, ca_certificate, key)
+
+
+def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
+    """Write what changes with a new key and nothing else: on the device, `device.toml` is its owner's."""
     write_private(folder / "ca.crt", ca_certificate)
     if key is None:
-        (folder / "device.key").unlink(missing_ok=True)
+        (folder / KEY).unlink(missing_ok=True)
     else:
-        write_private(folder / "device.key", key)
+        write_private(folder / KEY, key)
 
 
 def load(folder: Path) -> DeviceFolder:

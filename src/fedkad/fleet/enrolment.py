@@ -34,6 +34,7 @@ def make_fleet(path: Path, chosen: FleetSettings) -> ServerFolder:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FleetFileError(f"{path}: this exists and is not an empty folder; choose another name for the fleet.")
     check_address(chosen.place.address)
+    settings.check(chosen)
     folder = ServerFolder(path.resolve())
     with private():
         path.mkdir(parents=True, exist_ok=True)
@@ -63,15 +64,20 @@ def add_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path
         registry.check_name(name)
         key = _device_key(public_key)
         registry.add(devices, name, key.public.decode())
-        return _write_device(folder, name, key)
+        place = folder.devices / name
+        server = folder.settings.place.reached_at
+        devicefolder.write(place, name, server, folder.ca_certificate.read_bytes(), key.key or None)
+        return place
 
 
-def renew_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path:
-    """Give a device a new key; the folder that is to be copied to it."""
+def renew_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path | None:
+    """Give a device a new key; the file that is to be copied to it, None where the key stays on the device."""
     with registry.changing(folder.registry) as devices:
         key = _device_key(public_key)
         registry.renew(devices, name, key.public.decode())
-        return _write_device(folder, name, key)
+        place = folder.devices / name
+        devicefolder.write_key(place, folder.ca_certificate.read_bytes(), key.key or None)
+        return place / devicefolder.KEY if key.key else None
 
 
 def revoke_device(folder: ServerFolder, name: str) -> None:
@@ -103,10 +109,3 @@ def _device_key(public_key: Path | None) -> Pair:
         raise FleetFileError(
             f"{public_key}: the file {error}; make one with ssh-keygen -t ecdsa -b 384 -N '' -f device.key."
         ) from None
-
-
-def _write_device(folder: ServerFolder, name: str, key: Pair) -> Path:
-    place = folder.devices / name
-    server = folder.settings.place.reached_at
-    devicefolder.write(place, name, server, folder.ca_certificate.read_bytes(), key.key or None)
-    return place

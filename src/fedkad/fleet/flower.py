@@ -60,16 +60,16 @@ def superexec(folder: ServerFolder) -> list[str]:
 
 
 def supernode(folder: DeviceFolder, data: str) -> list[str]:
-    """The process that a device takes part with.
+    """The process that a device takes part with: Flower's, made to end when its connection does.
 
-    What the app must know goes into a file, for the arguments of Flower have no way to write a path with both kinds
-    of quotes.
+    With -P, for what lies in the folder where a client is started is no module of ours. What the app must know goes
+    into a file, for the arguments of Flower have no way to write a path with both kinds of quotes.
     """
     node = {"folder": str(folder.root), "device": folder.device, "data": data}
     lines = [f"{key} = {toml_text(value)}\n" for key, value in node.items()]
     write_private(folder.flower / NODE_FILE, "".join(lines).encode())
     return [
-        _program("flower-supernode"),
+        *(sys.executable, "-Pm", "fedkad.fleet.supernode"),
         *("--superlink", folder.server, "--root-certificates", str(folder.ca_certificate)),
         *("--auth-supernode-private-key", str(folder.key)),
         *("--host", "127.0.0.1", "--port", str(free_port())),

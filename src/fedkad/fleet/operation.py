@@ -113,6 +113,11 @@ class Office:
         except FleetFileError as error:
             self._complain(str(error))
             return False
+        except OSError as error:
+            self._complain(
+                f"The server cannot do its work ({error}); make room or mend it, it goes on by itself.", True
+            )
+            return False
         self.complaint = ""
         return True
 
@@ -166,14 +171,18 @@ class Office:
             self.say(f"{device.name}: Flower refuses its key ({error}); give it another with `fedkad fleet renew`")
 
     def _keep_log(self, run: int) -> None:
+        """Keep what a run said; without room for that, its end must be noticed all the same."""
         log = Log(self.folder.logs / "app.log")
-        log.bound()
-        with suppress(RefusedError):  # Flower knows the run no more
-            log.append(self.control.log(run))
+        try:
+            log.bound()
+            with suppress(RefusedError):  # Flower knows the run no more
+                log.append(self.control.log(run))
+        except OSError as error:
+            self.say(f"{log.path}: what run {run} said cannot be kept ({error.strerror}); make room for the next.")
 
-    def _complain(self, text: str) -> None:
-        """Say what is wrong once, and not at all while Flower is only just starting."""
-        if self.is_ready and text != self.complaint:
+    def _complain(self, text: str, at_once: bool = False) -> None:
+        """Say what is wrong once; not at all while Flower is only just starting, unless it is about something else."""
+        if (self.is_ready or at_once) and text != self.complaint:
             self.say(text)
         self.complaint = text
 

@@ -77,17 +77,47 @@ class Log:
 
     def since(self, start: int) -> str:
         """What was written after `start` bytes, or all there is if the file was cut in between."""
+        return self.read(start if start <= self.size else 0).decode(errors="replace")
+
+    def read(self, start: int) -> bytes:
+        """The bytes from `start` on."""
         if not self.path.exists():
-            return ""
+            return b""
         with self.path.open("rb") as file:
-            file.seek(start if start <= self.size else 0)
-            return file.read().decode(errors="replace")
+            file.seek(start)
+            return file.read()
 
     def bound(self) -> None:
-        """Move the content aside when it is too long."""
+        """Move the content aside when it is too long; where the disk has no room for that, forget it."""
         if self.size > self.largest:
-            shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.1"))
+            with contextlib.suppress(OSError):
+                shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.1"))
             os.truncate(self.path, 0)
+
+
+class Tally:
+    """Counts how often a process has said certain words, and reads every byte of its log only once."""
+
+    def __init__(self, log: Log, start: int, words: Sequence[str]) -> None:
+        self.log, self.offset = log, start
+        self.counts = dict.fromkeys(words, 0)
+        self.tail = b""
+
+    @property
+    def heard(self) -> set[str]:
+        """The words that were said at all."""
+        return {word for word, count in self.counts.items() if count}
+
+    def listen(self) -> None:
+        """Take in what is new; a word may lie across two looks, and the file may have been cut in between."""
+        if self.log.size < self.offset:
+            self.offset, self.tail = 0, b""
+        fresh = self.log.read(self.offset)
+        self.offset += len(fresh)
+        for word in self.counts:
+            sought = word.encode()
+            self.counts[word] += (self.tail[1 - len(sought) :] + fresh).count(sought)
+        self.tail = (self.tail + fresh)[-max(map(len, self.counts)) :]
 
 
 class Child:
@@ -167,7 +197,16 @@ class Kept:
             self.say(f"{self.name}: ended with status {status}, starts again in {delay:g} s; see {self.log.path}")
             self.child = None
         if self.child is None and self.wait.over:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the process; a machine without room or memory for it may have some later."""
+        try:
             self.child = Child(self.name, self.command, self.log, self.environment)
+        except OSError as error:
+            delay = self.wait.lengthen()
+            self.say(f"{self.name}: cannot be started ({error}), tried again in {delay:g} s")
+        else:
             self.say(f"{self.name}: started (process {self.child.process.pid})")
 
 

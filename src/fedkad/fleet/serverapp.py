@@ -37,6 +37,7 @@ def main(grid: Grid, context: Context) -> None:
     """Do the job that the run was started for: a training with its delivery, or a delivery alone."""
     folder, job = Path(str(context.run_config["folder"])), str(context.run_config["job"])
     place = folder / "training"
+    place.mkdir(parents=True, exist_ok=True)
     with locks.holding(place / "app.lock", f"{place}: another run works on this training; wait for its end."):
         known = settings.load(folder)
         training = resume(place, known) if job == "train" else finished(place, known)

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 class FleetFileError(ValueError):
     """A file of the fleet that cannot be used; the message says which, why and what to do."""
+
+
+class SettingError(ValueError):
+    """A value that makes no sense; the message has no full stop, for it ends the sentence of who found it."""
+
+    def __init__(self, section: str, key: str, value: object, allowed: str) -> None:
+        super().__init__(f"{key} = {value!r} in [{section}] must be {allowed}")
+        self.key, self.value, self.allowed = key, value, allowed
 
 
 @dataclass(frozen=True)
@@ -112,21 +121,14 @@ def load(folder: Path) -> FleetSettings:
 
 def check(settings: FleetSettings) -> None:
     """Refuse values that make no sense, each by name and alone, and those that exclude each other."""
-    for name, allowed in CHOICES.items():
-        value = getattr(settings.training, name)
-        if value not in allowed:
-            raise ValueError(f"{name} = {value!r} in [training] must be one of {', '.join(allowed)}")
-    for section, names in ABOVE_ZERO.items():
+    for (section, names), (is_fine, allowed) in RULES.items():
         for name in names:
             value = getattr(getattr(settings, section), name)
-            if not 0.0 < value < math.inf:
-                raise ValueError(f"{name} = {value!r} in [{section}] must be above 0 and finite")
-    for name in ("participation", "quorum"):
-        value = getattr(settings.training, name)
-        if value > 1.0:
-            raise ValueError(f"{name} = {value!r} in [training] must be a share, at most 1")
-    if not 0.0 <= settings.privacy.noise < math.inf:
-        raise ValueError(f"noise = {settings.privacy.noise!r} in [privacy] must be 0 or above, and finite")
+            if not is_fine(value):
+                raise SettingError(section, name, value, allowed)
+    _check_model(settings.model)
+    if settings.place.port == settings.place.control_port:
+        raise SettingError("place", "control_port", settings.place.control_port, "another than port")
     if settings.training.robust and settings.privacy.secure_aggregation:
         raise ValueError(
             "robust in [training] and secure_aggregation in [privacy] exclude each other: a median needs every reply, "
@@ -135,12 +137,35 @@ def check(settings: FleetSettings) -> None:
     seconds(settings.training.every)
 
 
-CHOICES: dict[str, tuple[str, ...]] = {"start": STARTS, "encoding": ENCODINGS}
-ABOVE_ZERO = {
-    "model": ("window", "rank", "horizon"),
-    "training": ("rounds", "participation", "penalty", "local_steps", "quorum", "deadline"),
-    "privacy": ("clip",),
+def _check_model(model: Model) -> None:
+    """Refuse what no device could train."""
+    channels = list(model.channels)
+    if not channels or not all(channels) or len(set(channels)) < len(channels):
+        raise SettingError("model", "channels", channels, "the names of all channels, none empty and none there twice")
+    dimension = len(channels) * model.window + model.observables
+    if model.rank > dimension:
+        allowed = f"at most the lifted dimension {dimension}, channels times window plus observables"
+        raise SettingError("model", "rank", model.rank, allowed)
+
+
+Rule = tuple[Callable[[Any], bool], str]
+
+POSITIVE: Rule = (lambda value: 0.0 < value < math.inf, "above 0 and finite")
+NOT_NEGATIVE: Rule = (lambda value: 0.0 <= value < math.inf, "0 or above, and finite")
+SHARE: Rule = (lambda value: value <= 1.0, "a share, at most 1")
+PORT: Rule = (lambda value: 0 < value < 65536, "a port, 1 to 65535")
+RULES: dict[tuple[str, tuple[str, ...]], Rule] = {
+    ("place", ("port", "control_port")): PORT,
+    ("model", ("window", "rank", "horizon")): POSITIVE,
+    ("model", ("observables", "seed")): NOT_NEGATIVE,
+    ("training", ("start",)): (STARTS.__contains__, f"one of {', '.join(STARTS)}"),
+    ("training", ("encoding",)): (ENCODINGS.__contains__, f"one of {', '.join(ENCODINGS)}"),
+    ("training", ("rounds", "participation", "penalty", "local_steps", "quorum", "deadline")): POSITIVE,
+    ("training", ("participation", "quorum")): SHARE,
+    ("privacy", ("noise",)): NOT_NEGATIVE,
+    ("privacy", ("clip",)): POSITIVE,
 }
+"""Of each key what it may be, and how that is said."""
 
 
 def save(folder: Path, settings: FleetSettings) -> None:
@@ -151,8 +176,10 @@ def save(folder: Path, settings: FleetSettings) -> None:
     write_atomically(folder / FILE, "\n".join(lines).encode())
 
 
-def _section(path: Path, name: str, given: dict[str, Any]) -> Any:
+def _section(path: Path, name: str, given: Any) -> Any:
     kind = SECTIONS[name]
+    if not isinstance(given, dict):
+        raise FleetFileError(f"{path}: {name} = {given!r} must be a section; write [{name}] and its keys below it.")
     defaults = kind()
     known = {entry.name for entry in fields(kind)}
     for key, value in given.items():

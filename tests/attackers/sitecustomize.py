@@ -1,0 +1,106 @@
+"""A device that misbehaves: Python imports this at start where this folder is on PYTHONPATH.
+
+The file that `FEDKAD_ATTACK` names says what the device does in which round, as in `{"0": "nan", "3": "huge"}`, with
+`*` for every other round, and with `secure 1` for round 1 of a training in which replies are masked. It is read for
+every answer. Nothing is touched but the process that answers, and there nothing but the header that leaves it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SLOW = 12.0
+"""Seconds that a slow device thinks, long enough for somebody else to answer in its place."""
+
+FAR = 9.0
+"""How many times as long as an orthonormal matrix a poisoner's is; from 10 on it would be refused."""
+
+
+def install(script: Mapping[str, str]) -> None:
+    """Let replies leave as the script says."""
+    from fedkad.federation.protocol import Reply, Request
+
+    honest = Reply.header
+
+    def header(self: Reply, request: Request) -> dict[str, Any]:
+        told: dict[str, Any] = dict(honest(self, request))
+        place = f"secure {request.round}" if request.terms.secure else str(request.round)
+        wanted = script.get(place, script.get("*", ""))
+        if wanted and request.kind in ("warm", "admm"):
+            misbehave(wanted, told, request)
+        return told
+
+    Reply.header = header  # type: ignore[method-assign]
+
+
+def misbehave(wanted: str, told: dict[str, Any], request: Any) -> None:
+    """Change what is told, or when."""
+    import numpy as np
+
+    from fedkad.federation import wire
+
+    shape, encoding = request.terms.shape, request.terms.encoding
+    rows, columns = shape
+    if wanted == "nan":
+        told["payload"] = wire.encode(np.full(shape, np.nan), encoding)
+    elif wanted == "shape":
+        told["payload"] = wire.encode(np.zeros((rows, columns + 1)), encoding)
+    elif wanted == "huge":
+        told["payload"] = wire.encode(np.full(shape, 1e3), encoding)
+    elif wanted == "old":
+        told["round"] = request.round - 1
+    elif wanted.startswith("name "):
+        told["device"] = wanted.removeprefix("name ")
+    elif wanted == "random":
+        told["payload"] = wire.encode(poison(request.kind, rows, columns), encoding)
+    elif wanted == "slow":
+        time.sleep(SLOW)
+    elif wanted == "vanish":
+        vanish()
+    else:
+        raise RuntimeError(f"FEDKAD_ATTACK knows no {wanted!r}.")
+
+
+def poison(kind: str, rows: int, columns: int) -> Any:
+    """A subspace drawn at random, as long as it may be without being refused."""
+    import numpy as np
+
+    from fedkad.koopman.stiefel import random_point
+
+    drawn = random_point(rows, columns, np.random.default_rng(99))
+    return drawn / np.sqrt(columns) if kind == "warm" else FAR * drawn
+
+
+def vanish() -> None:
+    """Die with every process of the device, as in a power cut."""
+    line = [os.getpid()]
+    while "fleet.supernode" not in _command(line[-1]) and "flower-supernode" not in _command(line[-1]):
+        line.append(_parent(line[-1]))
+        if line[-1] <= 1:
+            raise RuntimeError("no SuperNode among the ancestors")
+    for process in reversed(line):
+        os.kill(process, signal.SIGKILL)
+
+
+def _command(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_answering() -> bool:
+    """Tell whether this process answers requests."""
+    return any(Path(argument).name == "flwr-clientapp" for argument in sys.orig_argv)
+
+
+if os.environ.get("FEDKAD_ATTACK") and is_answering():
+    install(json.loads(Path(os.environ["FEDKAD_ATTACK"]).read_text()))

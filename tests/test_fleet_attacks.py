@@ -1,0 +1,330 @@
+"""A fleet under attack, of real processes with TLS, keys and the proxy: what is refused, and that the rest goes on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.loopback import Loopback, wait
+from fedkad import KoopmanDetector, federate
+from fedkad.federation.client import Client
+from fedkad.federation.server import Server
+from fedkad.federation.settings import Consensus
+from fedkad.koopman.stiefel import retract_polar
+from tests.attackers import fleets
+from tests.attackers.sitecustomize import poison
+
+fleets.require(nginx=True)
+
+Array = NDArray[np.float64]
+
+CONSENSUS = Consensus(rank=fleets.MODEL["rank"], seed=fleets.MODEL["seed"])
+SHAPE = (len(fleets.CHANNELS) * fleets.MODEL["window"] + fleets.MODEL["observables"], fleets.MODEL["rank"])
+POISONED_ROUNDS = 2
+
+HONEST = ("pump-a", "pump-b", "pump-c")
+VICTIM, ATTACKER, SECOND = "pump-c", "mallory", "moriarty"
+REVOKED, STRANGER, FOREIGN, KEYLESS = "retired", "stranger", "foreign", "keyless"
+ROUNDS = 6
+LAST = ROUNDS - 1
+SCRIPTS = {
+    ATTACKER: {"0": "nan", "2": "shape", "3": "huge"},
+    SECOND: {"0": f"name {HONEST[0]}", "2": "old", "3": "nan"},
+}
+"""In round 1 they are not asked: their warm replies were refused, and the round is for those that were heard. After
+three refusals they are out."""
+
+
+@dataclass
+class Attacked:
+    """The fleet, and what came of a training under attack."""
+
+    fleet: Loopback
+    status: dict[str, Any]
+    forged: dict[str, str]
+    keyless: str
+
+    def says(self, name: str) -> str:
+        """What the program of a device has printed."""
+        return (self.fleet.root / f"{name}.log").read_text()
+
+    def script(self, name: str) -> Path:
+        """Where a device reads how to misbehave."""
+        return self.fleet.root / f"{name}.attack.json"
+
+    def model(self, name: str) -> KoopmanDetector:
+        """What a device holds."""
+        return KoopmanDetector.load(self.fleet.device_folder(name) / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    root = tmp_path_factory.mktemp("attacked")
+    tables = fleets.write_tables(root / "tables", (*HONEST, ATTACKER, SECOND, REVOKED))
+    given = fleets.options(rounds=ROUNDS, participation=1.0, deadline=25.0)
+    with Loopback(root, tables, *given) as fleet:
+        found = Attacked(fleet, {}, {}, "")
+        fleet.start_server()
+        for name, script in SCRIPTS.items():
+            start_misbehaving(found, name, script)
+        start_misbehaving(found, VICTIM, {str(LAST): "slow"})
+        fleet.start("pump-a", "pump-b", REVOKED)
+        make_strangers(fleet, tables["pump-a"])
+        fleet.start(STRANGER, FOREIGN)
+        found.keyless = refused_at_once(fleet, KEYLESS)
+        fleet.wait_online(*HONEST, *SCRIPTS, REVOKED)
+        fleet.command("fleet", "revoke", str(fleet.server_folder), REVOKED)
+        forger = start_forger(fleet)
+        try:
+            fleet.train()
+            found.status = fleet.wait_done()
+            said, _ = forger.communicate(timeout=60)
+        finally:
+            forger.kill()
+        found.forged = json.loads(said) if said else {}
+        wait(lambda: "accepts retired no longer" in found.says(REVOKED), 90.0, "the revoked device told so")
+        yield found
+
+
+def start_misbehaving(found: Attacked, name: str, script: dict[str, str]) -> None:
+    found.script(name).write_text(json.dumps(script))
+    found.fleet.start(name, environment=fleets.misbehaving(found.script(name)))
+
+
+def make_strangers(fleet: Loopback, table: Path) -> None:
+    """Folders of devices that this server never added: another operator's keys, and another operator's authority."""
+    other = fleet.root / "other"
+    channels = ",".join(fleets.CHANNELS)
+    fleet.command("fleet", "init", str(other), "--address", "127.0.0.1", "--channels", channels)
+    for name in (STRANGER, FOREIGN, KEYLESS):
+        fleet.command("fleet", "add", str(other), name)
+        folder = fleet.device_folder(name)
+        shutil.copytree(other / "devices" / name, folder)
+        settings = folder / "device.toml"
+        settings.write_text(settings.read_text().replace("127.0.0.1:8443", f"127.0.0.1:{fleet.port}"))
+        if name != FOREIGN:
+            shutil.copy(fleet.server_folder / "ca" / "ca.crt", folder / "ca.crt")
+        fleet.data[name] = table
+    (fleet.device_folder(KEYLESS) / "device.key").unlink()
+
+
+def refused_at_once(fleet: Loopback, name: str) -> str:
+    """What a client says that does not even start."""
+    with pytest.raises(RuntimeError) as told:
+        fleet.command("client", str(fleet.device_folder(name)), "--data", str(fleet.data[name]))
+    return str(told.value)
+
+
+def start_forger(fleet: Loopback) -> subprocess.Popen[str]:
+    facts = {
+        "server": f"127.0.0.1:{fleet.port}",
+        "ca": str(fleet.device_folder(ATTACKER) / "ca.crt"),
+        "key": str(fleet.device_folder(ATTACKER) / "device.key"),
+        "database": str(fleet.server_folder / "flower" / "state.db"),
+        "training": str(fleet.server_folder / "training"),
+        "attacker": ATTACKER,
+        "victim": VICTIM,
+        "round": LAST,
+    }
+    path = fleet.root / "forger.json"
+    path.write_text(json.dumps(facts))
+    with (fleet.root / "forger.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.attackers.forger", str(path)],
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+
+
+def test_whatever_a_device_sends_that_no_honest_one_would_is_refused_with_a_sentence(attacked: Attacked) -> None:
+    expected = {
+        (ATTACKER, 0): "not finite numbers",
+        (ATTACKER, 2): "bytes are no matrix of 56 x 6 numbers",
+        (ATTACKER, 3): "that of no honest reply exceeds",
+        (SECOND, 0): "name of the reply is pump-a and that of the request moriarty",
+        (SECOND, 2): "round of the reply is 1 and that of the request 2",
+        (SECOND, 3): "not finite numbers",
+    }
+    told = {(e["device"], e["round"]): e["reason"] for e in attacked.status["refused"] if e["device"] in SCRIPTS}
+    assert set(told) == set(expected), told  # and nothing in rounds 4 and 5: three times is enough
+    for place, words in expected.items():
+        assert words in told[place]
+    assert attacked.status["refusals"] == len(attacked.status["refused"])
+
+
+def test_what_was_refused_is_in_no_round_and_in_no_model(attacked: Attacked) -> None:
+    assert all(set(SCRIPTS).isdisjoint(names) for names in attacked.status["participants"])
+    tables = {name: attacked.fleet.data[name] for name in HONEST}
+    expected = fleets.replay(fleets.read_tables(tables), attacked.status)
+    assert attacked.status["rounds"] == attacked.status["round"] == ROUNDS
+    for name in HONEST:
+        fleets.check_same(attacked.model(name), expected.detectors[name])
+
+
+def test_a_device_cannot_answer_in_the_name_of_another(attacked: Attacked, record_property: Any) -> None:
+    log = (attacked.fleet.root / "forger.log").read_text()
+    assert attacked.forged, f"the forger broke down: {log}"
+    record_property("forged", attacked.forged)
+    print(attacked.forged)
+    assert attacked.forged["as the victim"] == "401"  # the key does not belong to that node
+    assert attacked.forged["reading the victim's mail"] == "401"
+    assert attacked.forged["as itself in the victim's name"] == "taken"  # Flower does not compare, and so we must
+    told = [entry for entry in attacked.status["refused"] if entry["device"] == VICTIM]
+    assert [entry["round"] for entry in told] == [LAST]
+    assert "does not show the ticket of the request; somebody else sent it" in told[0]["reason"]
+    assert VICTIM not in attacked.status["participants"][LAST]
+    assert VICTIM in attacked.status["delivered"]
+
+
+def test_who_was_not_let_in_takes_part_in_nothing(attacked: Attacked) -> None:
+    outside = {STRANGER, FOREIGN, KEYLESS, REVOKED}
+    taking_part = {name for names in attacked.status["participants"] for name in names}
+    assert taking_part == set(HONEST)
+    assert outside.isdisjoint(attacked.status["delivered"])
+    assert outside.isdisjoint(attacked.fleet.online())
+    assert attacked.fleet.online() == {*HONEST, *SCRIPTS}
+    assert all(not (attacked.fleet.device_folder(name) / "model.safetensors").exists() for name in outside)
+
+
+def test_who_was_not_let_in_is_told_so_in_a_sentence(attacked: Attacked) -> None:
+    assert "The server does not know the key of stranger: it was not added there" in attacked.says(STRANGER)
+    assert f"The certificate of 127.0.0.1:{attacked.fleet.port} does not pass" in attacked.says(FOREIGN)
+    assert "The server accepts retired no longer: it was revoked" in attacked.says(REVOKED)
+    assert "device.key: there is no such file; copy the folder that `fedkad fleet add` made" in attacked.keyless
+
+
+def ask(fleet: Loopback, method: str, target: str, host: str = "127.0.0.1") -> int:
+    """The status that the public port answers, to a request line as it stands here."""
+    trust = ssl.create_default_context(cafile=str(fleet.server_folder / "ca" / "ca.crt"))
+    with (
+        socket.create_connection(("127.0.0.1", fleet.port), timeout=30) as plain,
+        trust.wrap_socket(plain, server_hostname="127.0.0.1") as line,
+    ):
+        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/protobuf\r\n"
+        line.sendall(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        answer = http.client.HTTPResponse(line, method=method)
+        answer.begin()
+        return answer.status
+
+
+CLOSED = (
+    "/",
+    "/docs",
+    "/openapi.json",
+    "/health",
+    "/v1/control/list-runs",
+    "/v1/control/start-run",
+    "/v1/control/register-node",
+    "/v1/runtime/get-nodes",
+    "/v1/runtime/push-messages",
+    "/v1/fleet/../control/list-runs",
+    "/v1/fleet/%2e%2e/control/list-runs",
+    "/v1/fleet/%2E%2E%2Fcontrol/list-runs",
+    "/v1/fleet/x/../../control/list-runs",
+    "/v1/fleet/./../control/list-runs",
+    "//v1/control/list-runs",
+    "/v1//control/list-runs",
+    "/v1/control//list-runs",
+    "/V1/FLEET/pull-messages",
+    "/v1/Fleet/../control/list-runs",
+    "/../v1/control/list-runs",
+    "http://127.0.0.1/v1/control/list-runs",
+)
+TWISTED = (
+    "/v1/control/list-runs/../../fleet/",
+    "/v1/control/list-runs/%2e%2e/%2e%2e/fleet/",
+    "/v1/control/list-runs%3f/../../fleet/",
+    "/v1/control/list-runs%3f/../../fleet/pull-messages",
+    "/v1/control/list-runs%23/../../fleet/pull-messages",
+    "/v1/control/list-runs#/../../fleet/pull-messages",
+    "/v1/control/list-runs;/../../fleet/",
+    "/v1/fleet/%2e%2e%5ccontrol/list-runs",
+    "/v1/fleet/..;/control/list-runs",
+    "/v1/fleet/%252e%252e/control/list-runs",
+    "/v1/fleet/..%00/control/list-runs",
+)
+"""Targets that are below the door's one path when read one way, and elsewhere when read another."""
+
+
+def test_the_public_port_leads_to_the_fleet_interface_and_nowhere_else(attacked: Attacked) -> None:
+    fleet, mark = attacked.fleet, "canary=xolotl"
+    log = fleet.server_folder / "logs" / "superlink.log"
+    for target in (*CLOSED, *TWISTED):
+        for method in ("GET", "POST"):
+            status = ask(fleet, method, f"{target}?{mark}" if "#" not in target else target)
+            assert status in (400, 403, 404), f"{method} {target}: {status}"
+    assert ask(fleet, "POST", "/v1/control/list-runs") == ask(fleet, "GET", "/docs") == 403
+    assert mark not in log.read_text(), "a request got through to Flower"
+    assert ask(fleet, "POST", "/v1/fleet/pull-messages") == 401
+    assert "/v1/fleet/pull-messages" in log.read_text(), "the log shows who got through"
+
+
+def test_no_twisted_path_is_answered_by_anything_but_a_refusal(attacked: Attacked) -> None:
+    for target in TWISTED:
+        for method in ("GET", "POST"):
+            status = ask(attacked.fleet, method, target)
+            assert status in (400, 403, 404), f"{method} {target}: {status}"
+    for host in ("localhost/v1/control/list-runs?", "localhost/v1/control/list-runs#", "x@localhost/v1/control/"):
+        assert ask(attacked.fleet, "POST", "/v1/fleet/pull-messages", host) in (400, 401), host
+
+
+def consensus_clients() -> dict[str, Client]:
+    """The honest devices in this process."""
+    prepared = {name: KoopmanDetector(**fleets.MODEL).prepare(fleets.series(k)) for k, name in enumerate(HONEST)}
+    return {name: Client(name, detector.kept()[0], CONSENSUS) for name, detector in prepared.items()}
+
+
+def objective(subspace: Array) -> float:
+    """How well the honest devices predict in a subspace, on average."""
+    return float(np.mean([client.objective(subspace) for client in consensus_clients().values()]))
+
+
+def train_poisoned(attacked: Attacked) -> Array:
+    """What a robust fleet agrees on when a device sends a wrong subspace, as long as allowed, in every round."""
+    attacked.script(ATTACKER).write_text(json.dumps({"*": "random"}))
+    for name in (SECOND, VICTIM):
+        attacked.script(name).write_text("{}")
+    fleet, before = attacked.fleet, attacked.fleet.status()["run"]
+    fleets.change(fleet.server_folder, robust=True, rounds=POISONED_ROUNDS, deadline=60.0)
+    wait(lambda: not (fleet.server_folder / "training" / "wanted").exists(), 60.0, "the last training settled")
+    fleet.train()
+    status = fleet.wait_done(after=before)
+    assert status["refusals"] == 0, status["refused"]
+    assert all(ATTACKER in names for names in status["participants"]), "its replies look honest one by one"
+    return attacked.model("pump-a").subspace_
+
+
+def mean_poisoned() -> Array:
+    """The same attack on the mean, in this process."""
+    clients, server = consensus_clients(), Server(SHAPE[0], CONSENSUS)
+    for _ in range(POISONED_ROUNDS):
+        is_warm, shared = server.begin_round([*clients, ATTACKER]), server.shared
+        for name, client in clients.items():
+            server.receive(name, client.warm_message() if is_warm else client.local_round(shared))
+        server.receive(ATTACKER, poison("warm" if is_warm else "admm", *SHAPE))
+        server.close_round()
+    return retract_polar(server.shared)
+
+
+def test_the_median_keeps_a_poisoner_out_that_the_mean_lets_in(attacked: Attacked) -> None:
+    honest = {name: fleets.series(k) for k, name in enumerate(HONEST)}
+    clean = objective(federate(honest, rounds=POISONED_ROUNDS, participation=1.0, **fleets.MODEL).subspace)
+    robust, mean = objective(train_poisoned(attacked)), objective(mean_poisoned())
+    print(f"objective of the honest: {clean:.4f} clean, {robust:.4f} with the median, {mean:.4f} with the mean")
+    assert robust < 1.1 * clean
+    assert mean > 3.0 * robust

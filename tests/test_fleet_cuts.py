@@ -1,0 +1,180 @@
+"""A fleet of real processes that is cut off, comes late, or shares its device with an agent: nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkad import KoopmanDetector
+from fedkad.detect.series import Series
+from tests.sabotage import sitecustomize as sabotage
+from tests.sabotage.troubled import (
+    CHANNELS,
+    MODEL,
+    PATIENCE,
+    SABOTAGE,
+    SHORT,
+    Fleet,
+    Status,
+    fleet,
+    recorded,
+    running,
+    write_table,
+)
+
+__all__ = ["fleet", "running"]
+
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),
+    pytest.mark.skipif(shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None, reason="no nginx"),
+]
+
+
+def test_a_round_closes_without_a_device_that_is_cut_off_and_it_takes_part_again(fleet: Fleet) -> None:
+    before = fleet.begin(deadline=SHORT, rounds=5)
+    points = fleet.hold("pump-1")
+    fleet.wires["pump-1"].cut()
+    points.release()
+    lost = fleet.status()["round"]
+    closed = fleet.wait_round(lost + 1, before)["participants"]
+    assert "pump-1" not in closed[lost]
+    with fleet.pause("pump-0", "pump-2"):
+        fleet.until(lambda: "pump-1" not in fleet.online(), "pump-1 missed")
+        fleet.wires["pump-1"].mend()
+        fleet.wait_online("pump-1", seconds=PATIENCE)
+    fleet.finish_with(before, closed, {"pump-1"})
+
+
+def test_a_late_reply_is_refused_and_counted_and_its_device_takes_part_again(fleet: Fleet) -> None:
+    before = fleet.begin(quorum=0.6, rounds=6)
+    points = fleet.hold("pump-1")
+    missed = fleet.status()["round"]
+    fleet.wait_round(missed + 1, before)
+    with fleet.pause("pump-0"):  # so that the quorum needs the late one
+        points.release()
+        fleet.until(lambda: heard_since(fleet.status(), "pump-1", missed), "pump-1 heard again")
+    status = fleet.finish(before)
+    assert "pump-1" not in status["participants"][missed]
+    late = [refused["round"] for refused in status["refused"] if refused["device"] == "pump-1"]
+    assert late
+    assert min(late) > missed
+    assert status["refusals"] == len(status["refused"])
+
+
+def heard_since(status: Status, name: str, number: int) -> bool:
+    return any(name in participants for participants in status["participants"][number:])
+
+
+def test_a_fleet_that_is_cut_off_goes_on_when_it_is_back(fleet: Fleet) -> None:
+    before = fleet.begin(deadline=SHORT, rounds=3)
+    fleet.wait_round(2, before)
+    points = fleet.hold("pump-1")
+    closed = fleet.status()
+    for wire in fleet.wires.values():
+        wire.cut()
+    points.release()
+    fleet.until(lambda: not fleet.online(), "nobody online")
+    for wire in fleet.wires.values():
+        wire.mend()
+    fleet.finish_as(before, closed)
+
+
+def test_a_device_that_joins_late_takes_part_and_a_later_one_is_delivered_the_result(fleet: Fleet) -> None:
+    before = fleet.begin()
+    points = fleet.hold("pump-1")
+    closed = fleet.status()["round"]
+    join(fleet, 3)
+    fleet.wait_online("pump-3", seconds=PATIENCE)
+    points.release()
+    status = fleet.finish(before)
+    assert heard_since(status, "pump-3", closed)
+    fleet.leave("pump-3")
+    join(fleet, 4)
+    fleet.until(lambda: "pump-4" in fleet.status()["delivered"], "pump-4 delivered")
+    assert fleet.status()["run"] == status["run"]
+    assert fleet.status()["participants"] == status["participants"]
+    fleet.check(fleet.status(), {"pump-4"})
+    fleet.leave("pump-4")
+
+
+def join(fleet: Fleet, number: int) -> None:
+    name = f"pump-{number}"
+    fleet.data[name] = write_table(fleet.root / "data", number)
+    fleet.add(name)
+    fleet.start(name)
+
+
+@contextmanager
+def agent(task: str, folder: Path, rows: Path, told: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, str(SABOTAGE / "agent.py"), task, str(folder), str(rows), str(told)]
+    process = subprocess.Popen(command)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_agent_keeps_its_window_and_its_statistics_over_a_delivery(fleet: Fleet, tmp_path: Path) -> None:
+    pieces = [tmp_path / f"{k}.npy" for k in range(3)]
+    for k, piece in enumerate(pieces):
+        np.save(piece, recorded(5, 2600)[1500 + 350 * k : 1850 + 350 * k])
+    fleet.data["pump-5"] = write_table(fleet.root / "data", 5)
+    fleet.agents.add("pump-5")
+    fleet.add("pump-5")
+    folder = fleet.device_folder("pump-5")
+    own = KoopmanDetector(**MODEL).fit(fleet.series("pump-5"))
+    own.save(folder / "model.safetensors")
+    fleet.start("pump-5")
+    points, learnt = fleet.points("pump-5"), tmp_path / "learnt"
+    with agent("watch", folder, pieces[0], tmp_path / "watched"):
+        before = fleet.begin(rounds=3)
+        fleet.arm("pump-5", sabotage.DELIVERING)
+        fleet.wait_fired("pump-5", sabotage.DELIVERING)
+        with agent("learn", folder, pieces[1], learnt) as first:
+            assert first.wait(PATIENCE) == 0
+        points.arm(sabotage.RENEWING)
+        points.fired.unlink()
+        fleet.wait_fired("pump-5", sabotage.RENEWING)
+        with agent("learn", folder, pieces[2], learnt) as second:
+            fleet.until(lambda: learnt.read_text() == "waits", "the agent at the lock")
+            with pytest.raises(subprocess.TimeoutExpired):
+                second.wait(2.0)  # the delivery holds the folder
+            points.release()
+            assert second.wait(PATIENCE) == 0
+        fleet.finish(before)
+        seen = len(readings(tmp_path / "watched"))
+        fleet.until(lambda: len(readings(tmp_path / "watched")) > seen + 5, "the agent at work")
+    own.learn(piece_of(pieces[1])).adopt(fleet.shared).learn(piece_of(pieces[2]))
+    found = fleet.model("pump-5")
+    np.testing.assert_allclose(found.subspace_, own.subspace_, atol=1e-6)
+    np.testing.assert_allclose(found.operator_, own.operator_, atol=1e-6)
+    assert found.kept()[0].count == own.kept()[0].count
+    np.testing.assert_allclose(found.kept()[0].xx, own.kept()[0].xx, rtol=1e-12)
+    told = readings(tmp_path / "watched")
+    states = [reading["state"] for reading in told]
+    assert set(states[states.index("ok") :]) == {"ok"}
+    assert told[-1]["subspace"] == found.subspace_[0, 0] != told[0]["subspace"]
+    fleet.leave("pump-5")
+
+
+def piece_of(path: Path) -> Series:
+    return Series(np.load(path), CHANNELS)
+
+
+def readings(path: Path) -> list[dict[str, Any]]:
+    """The whole lines that the agent has written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

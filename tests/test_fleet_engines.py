@@ -1,0 +1,125 @@
+"""One app, three engines: in one process, simulated by Flower, and as a fleet of real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.loopback import ENVIRONMENT, Loopback, command_line, free_ports
+from fedkad import KoopmanDetector, federate
+from fedkad.fleet import settings
+from tests.attackers import fleets
+
+pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
+
+APP = Path(settings.__file__).parent / "app"
+NAMES = ("pump-a", "pump-b", "pump-c")
+ROUNDS, PARTICIPATION = 5, 0.5
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return fleets.write_tables(tmp_path_factory.mktemp("tables"), NAMES)
+
+
+@pytest.fixture
+def flower_home(tmp_path: Path) -> Iterator[Path]:
+    """A home of Flower; the SuperLink that `flwr run` starts there outlives it, and is ended."""
+    home = tmp_path / "flower"
+    yield home
+    for process in _mentioning(str(home)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _mentioning(text: str) -> list[int]:
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [number for number in numbers if text in command_line(number) and number != os.getpid()]
+
+
+def simulate(home: Path, server: Path, data: Path, devices: int) -> None:
+    """Run the app with Flower's own simulation."""
+    from fedkad.fleet import flower
+
+    port, other = free_ports(2)
+    ports = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port), "FLWR_LOCAL_CONTROL_API_PORT": str(other)}
+    done = subprocess.run(
+        [
+            *(str(Path(sys.executable).parent / "flwr"), "run", str(APP), "local", "--stream"),
+            *("--run-config", f'folder="{server}" data="{data}"'),
+            *("--federation-config", f"num-supernodes={devices}"),
+        ],
+        env={**flower.environment(home), **ENVIRONMENT, **ports},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_flowers_simulation_gives_the_numbers_of_one_process(
+    tmp_path: Path, flower_home: Path, tables: dict[str, Path]
+) -> None:
+    pytest.importorskip("ray", reason="Flower simulates with ray")
+    server = tmp_path / "server"
+    server.mkdir()
+    model = settings.Model(fleets.CHANNELS, **{k: v for k, v in fleets.MODEL.items() if k != "channels"})
+    training = settings.Training(rounds=ROUNDS, participation=PARTICIPATION)
+    settings.save(server, settings.FleetSettings(model=model, training=training))
+    simulate(flower_home, server, tables["pump-a"].parent, len(NAMES))
+    status = json.loads((server / "training" / "status.json").read_text())
+    assert (status["state"], status["refusals"], status["delivered"]) == ("done", 0, list(NAMES))
+    check_replayed(tables, status, {name: server / "simulated" / name for name in NAMES})
+
+
+def test_a_deployed_fleet_gives_the_numbers_of_one_process(tmp_path: Path, tables: dict[str, Path]) -> None:
+    fleets.require(nginx=True)
+    given = fleets.options(rounds=ROUNDS, participation=PARTICIPATION)
+    with Loopback(tmp_path, tables, *given) as fleet:
+        fleet.start_server()
+        fleet.start("pump-a", "pump-b")
+        once = start_once(fleet, "pump-c", tables["pump-c"])
+        try:
+            fleet.wait_online("pump-a", "pump-b", "pump-c")
+            fleet.train()
+            status = fleet.wait_done()
+            assert once.wait(60) == 0, "a client with --once must leave with 0 after the delivery"
+        finally:
+            fleet.running["pump-c"] = once
+        assert status["delivered"] == list(NAMES)
+        assert status["refusals"] == 0
+        check_replayed(tables, status, {name: fleet.device_folder(name) for name in NAMES})
+        assert "a new model was delivered" in (fleet.root / "once.log").read_text()
+
+
+def start_once(fleet: Loopback, name: str, table: Path) -> subprocess.Popen[bytes]:
+    """Start a client that leaves after a delivery."""
+    with (fleet.root / "once.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedkad", "client", str(fleet.device_folder(name)), "--data", str(table), "--once"],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,
+        )
+
+
+def check_replayed(tables: dict[str, Path], status: dict[str, Any], folders: dict[str, Path]) -> None:
+    """Every device holds what the same rounds give in one process, which in turn is no special schedule."""
+    data = fleets.read_tables(tables)
+    expected = fleets.replay(data, status)
+    for name, folder in folders.items():
+        fleets.check_same(KoopmanDetector.load(folder / "model.safetensors"), expected.detectors[name])
+    usual = federate(data, rounds=ROUNDS, participation=PARTICIPATION, **fleets.MODEL)
+    assert status["phases"] == [record.phase for record in usual.history]
+    assert status["bytes_up"] == sum(record.bytes_up for record in usual.history)
