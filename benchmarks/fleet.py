@@ -17,7 +17,14 @@ import numpy as np
 from benchmarks.loopback import Loopback, Wire, wait
 from benchmarks.measure import heading, load, one_blas_thread
 from fedkad import KoopmanDetector, federate
+from fedkad.bench.studies.rounds import optimal_loss, statistics_of
 from fedkad.detect.series import Series
+from fedkad.federation.client import Client
+from fedkad.federation.inprocess import Exchange
+from fedkad.federation.server import Server
+from fedkad.federation.settings import Consensus
+from fedkad.koopman.stiefel import retract_polar
+from fedkad.koopman.subspace import relative_loss
 from fedkad.tables import read_fleet, write_table
 
 ROUNDS, PARTICIPATION = 12, 0.5
@@ -33,6 +40,39 @@ def write_data(folder: Path) -> dict[str, Path]:
             paths[machine.name] = folder / f"{machine.name}.csv"
             write_table(paths[machine.name], {f"c{k}": column for k, column in enumerate(machine.train.T)})
     return paths
+
+
+class Meter(threading.Thread):
+    """Reads the bytes on the wire whenever a round is closed."""
+
+    def __init__(self, fleet: Loopback, wire: Wire) -> None:
+        super().__init__(daemon=True)
+        self.fleet, self.wire = fleet, wire
+        self.begin = wire.up + wire.down
+        self.after: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Look until the training is done."""
+        state = ""
+        while state != "done":
+            status = self.fleet.status()
+            state = status.get("state", "")
+            self.after.setdefault(status.get("round", 0), self.wire.up + self.wire.down - self.begin)
+            time.sleep(0.1)
+
+
+def ratios(series: dict[str, list[Series]], schedule: list[list[str]]) -> list[float]:
+    """After every round, the mean relative loss over that of a centralised solver on the same statistics."""
+    detectors = {name: KoopmanDetector().prepare(rows) for name, rows in series.items()}
+    devices, optimum = statistics_of(detectors), optimal_loss(detectors)
+    clients = {name: Client(name, detector.kept()[0], Consensus()) for name, detector in detectors.items()}
+    dimension = next(iter(detectors.values())).lifting_.dimension
+    exchange = Exchange(clients, Server(dimension, Consensus()), "float32")
+    found = []
+    for participants in schedule:
+        exchange.round(participants)
+        found.append(relative_loss(devices, retract_polar(exchange.server.shared)) / optimum)
+    return found
 
 
 def story(fleet: Loopback, names: list[str]) -> list[str]:
@@ -56,10 +96,8 @@ def story(fleet: Loopback, names: list[str]) -> list[str]:
     return told
 
 
-def compare(fleet: Loopback, data: Path, schedule: list[list[str]]) -> None:
+def compare(fleet: Loopback, series: dict[str, list[Series]], schedule: list[list[str]]) -> None:
     """Print how far each detector is from that of the same schedule in one process."""
-    devices = read_fleet(data)
-    series = {name: [Series(values, device.channels) for values in device.series()] for name, device in devices.items()}
     reference = federate(series, schedule=schedule)
     print("  device          subspace    operator   threshold   (largest difference to the run in one process)")
     worst = 0.0
@@ -96,6 +134,8 @@ def main() -> None:
             fleet.start(*names[:7])
             fleet.wait_online(seconds=240)
             idle_up, idle_down, began = wire.up, wire.down, time.monotonic()
+            meter = Meter(fleet, wire)
+            meter.start()
             fleet.train()
             told: list[str] = []
             teller = threading.Thread(target=lambda: told.extend(story(fleet, names)))
@@ -107,10 +147,16 @@ def main() -> None:
             status = fleet.status()
             up, down = wire.up - idle_up, wire.down - idle_down
         print("\n".join(f"  {line}" for line in told))
+        devices = read_fleet(root / "data")
+        series = {name: [Series(v, device.channels) for v in device.series()] for name, device in devices.items()}
+        near, payload = ratios(series, status["participants"]), 0
+        print("  round        seconds  computing  loss/optimum  payload MB  wire MB   participants")
         for k, (phase, participants) in enumerate(zip(status["phases"], status["participants"], strict=True)):
-            spent, computing = status["round_seconds"][k], status["round_computing"][k]
+            payload += status["round_bytes"][k]
             print(
-                f"  round {k + 1:2d} {phase}: {spent:5.1f} s ({computing:.1f} s computing), {', '.join(participants)}"
+                f"  {k + 1:2d} {phase:4s} {status['round_seconds'][k]:12.1f} {status['round_computing'][k]:10.2f}"
+                f" {near[k]:13.4f} {payload / 1e6:11.3f} {meter.after.get(k + 1, 0) / 1e6:8.3f}"
+                f"   {', '.join(participants)}"
             )
         messages = sum(map(len, status["participants"]))
         print(
@@ -122,7 +168,7 @@ def main() -> None:
         print(f"  refused: {status['refusals']}")
         for refused in status["refused"]:
             print(f"    {refused['device']}, round {refused['round'] + 1}: {refused['reason']}")
-        compare(fleet, root / "data", status["participants"])
+        compare(fleet, series, status["participants"])
 
 
 if __name__ == "__main__":

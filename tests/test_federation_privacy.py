@@ -45,7 +45,7 @@ def test_clipping_bounds_the_norm_and_keeps_the_direction(matrix: Array, bound: 
 
 
 def test_the_noise_has_the_deviation() -> None:
-    matrix = np.arange(200_000.0).reshape(-1, 4)
+    matrix = np.arange(200_000, dtype=np.float64).reshape(-1, 4)
     added = add_noise(matrix, 0.3, np.random.default_rng(0)) - matrix
     assert np.std(added) == pytest.approx(0.3, rel=0.01)  # six deviations of the estimate
     assert abs(np.mean(added)) < 0.004

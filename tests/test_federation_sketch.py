@@ -40,7 +40,7 @@ def test_exact_when_the_rank_is_small_enough(rank: int, spectrum: int) -> None:
 
 def test_it_is_the_nystroem_approximation() -> None:
     """Against the formula with a pseudo-inverse, on a spectrum that the sketch cannot hold."""
-    matrix = positive(40, 1.0 / np.arange(1.0, 41.0), seed=1)
+    matrix = positive(40, np.asarray(1.0 / np.arange(1.0, 41.0), dtype=np.float64), seed=1)
     Omega = sketching.probe_matrix(40, 5, seed=3)
     total = matrix @ Omega
     naive = total @ np.linalg.pinv(Omega.T @ total) @ total.T

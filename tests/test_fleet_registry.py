@@ -13,7 +13,8 @@ import pytest
 from fedkad.fleet import devicefolder, flower, locks, registry, settings
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.registry import DeviceError, Registry
-from fedkad.fleet.settings import FleetFileError, FleetSettings, Model, Place, Privacy, Training
+from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, Training
+from fedkad.fleet.tomlfile import FleetFileError
 
 ODD = ("plain", "with space", "it's", 'a "quoted" one', "both ' and \"", "back\\slash", "ünïcode", "equals=x", "$HOME")
 

@@ -26,6 +26,7 @@ from fedkad.federation.protocol import DIAGNOSTICS, IDENTITY
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
 from fedkad.fleet import settings
+from fedkad.fleet.tomlfile import toml_text
 from fedkad.koopman.stiefel import retract_polar
 from tests.attackers import fleets
 
@@ -154,7 +155,7 @@ class OpenFleet:
                 write_table(table, k)
                 (folder / "device.toml").write_text('[reading]\ntime = "when"\n')
                 node = {"device": name, "folder": str(folder), "data": str(table)}
-                lines = [f"{key} = {settings.toml_text(value)}\n" for key, value in node.items()]
+                lines = [f"{key} = {toml_text(value)}\n" for key, value in node.items()]
                 (folder / "node.toml").write_text("".join(lines))
                 self.wires[name] = Wire(self.port, keep=True)
                 all_of.callback(self.wires[name].close)

@@ -89,7 +89,8 @@ def geometric_median_weights(gram: Array, *, tolerance: float = 1e-10, steps: in
 def _distances(gram: Array, weights: Array) -> Array:
     """‖A_i − M‖ of all points from M = Σ w_i A_i; where rounding makes it zero, something that one may divide by."""
     squared = np.diagonal(gram) - 2.0 * (gram @ weights) + weights @ gram @ weights
-    return np.sqrt(np.maximum(squared, 1e-30 * np.median(np.diagonal(gram))))
+    distances: Array = np.sqrt(np.maximum(squared, 1e-30 * np.median(np.diagonal(gram))))
+    return distances
 
 
 def _candidates(gram: Array, weights: Array, inverse: Array) -> Iterator[Array]:
@@ -126,8 +127,8 @@ def combine_replies(replies: Sequence[Array]) -> Array:
     """
     stacked = _stack(replies)
     flat = stacked.reshape(len(stacked), -1)
-    combined: Array = np.tensordot(geometric_median_weights(flat @ flat.T), stacked, axes=1)
-    return combined
+    weights = geometric_median_weights(flat @ flat.T)
+    return np.asarray(np.tensordot(weights, stacked, axes=1), dtype=np.float64)
 
 
 def combine_directions(messages: Sequence[Array]) -> Array:

@@ -374,6 +374,7 @@ class Training:
             "bytes_up": sum(record.bytes_up for record in self.records),
             "bytes_down": sum(record.bytes_down for record in self.records),
             "seconds": sum(record.seconds for record in self.records),
+            "round_bytes": [record.bytes_up + record.bytes_down for record in self.records],
             "round_seconds": [record.seconds for record in self.records],
             "round_computing": [record.computing for record in self.records],
             "refusals": self.ledger.refusals,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,8 @@ from fedkad.detect.modelfile import ModelFileError
 from fedkad.detect.series import Series
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms, compare
+from fedkad.fleet.devicefolder import FILE, REMEDY
+from fedkad.fleet.tomlfile import read_toml
 from fedkad.tables import Device, read_device
 
 READING = ("time", "max_fill")
@@ -108,14 +109,9 @@ class DeviceData:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """`device.toml` of a device's folder; nothing where there is none."""
-    path = folder / "device.toml"
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"{path}: {error}; correct it.") from None
+    """`device.toml` of a device's folder; a simulated device has none."""
+    path = folder / FILE
+    return read_toml(path, REMEDY) if path.exists() else {}
 
 
 def most_releases(settings: Mapping[str, Any]) -> int | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkad import __version__
 from fedkad.fleet.private import write_private
-from fedkad.fleet.settings import FleetFileError, toml_text
+from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
 
 FILE, KEY = "device.toml", "device.key"
 REMEDY = "copy the folder that `fedkad fleet add` made on the server"
@@ -90,12 +89,7 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
 def load(folder: Path) -> DeviceFolder:
     """Read the folder of a device; raises `FleetFileError` where something is missing or wrong."""
     path = folder / FILE
-    try:
-        document = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise FleetFileError(f"{path}: there is no such file; {REMEDY}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FleetFileError(f"{path}: {error}; correct it.") from None
+    document = read_toml(path, REMEDY)
     for name in ("device", "server", "data"):
         if not isinstance(document.get(name, "" if name == "data" else None), str):
             raise FleetFileError(f"{path}: {name} is missing or no text; {REMEDY}.")

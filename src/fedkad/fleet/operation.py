@@ -17,7 +17,8 @@ from fedkad.fleet.locks import holding
 from fedkad.fleet.processes import Kept, Log, Say, kept_running, until_stopped
 from fedkad.fleet.registry import Device, Registry
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import FleetFileError, Place
+from fedkad.fleet.settings import Place
+from fedkad.fleet.tomlfile import FleetFileError
 from fedkad.fleet.trainings import Trainings
 
 APP = Path(__file__).parent / "app"

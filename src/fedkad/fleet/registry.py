@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedkad.fleet.locks import waiting_for
 from fedkad.fleet.private import write_private
-from fedkad.fleet.settings import FleetFileError
+from fedkad.fleet.tomlfile import FleetFileError
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 

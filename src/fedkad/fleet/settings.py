@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -13,13 +11,10 @@ from typing import Any
 
 from fedkad.atomicfile import write_atomically
 from fedkad.federation.settings import ENCODINGS, STARTS
+from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
 
 FILE = "fleet.toml"
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-class FleetFileError(ValueError):
-    """A file of the fleet that cannot be used; the message says which, why and what to do."""
 
 
 class SettingError(ValueError):
@@ -102,12 +97,7 @@ SECTIONS: dict[str, type[Any]] = {"place": Place, "model": Model, "training": Tr
 def load(folder: Path) -> FleetSettings:
     """Read the settings of a server's folder."""
     path = folder / FILE
-    try:
-        document = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise FleetFileError(f"{path}: there is no such file; make the folder with `fedkad fleet init`.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FleetFileError(f"{path}: {error}; correct it.") from None
+    document = read_toml(path, "make the folder with `fedkad fleet init`")
     unknown = sorted(set(document) - set(SECTIONS))
     if unknown:
         raise FleetFileError(f"{path}: there is no section [{unknown[0]}]; the sections are {', '.join(SECTIONS)}.")
@@ -195,21 +185,6 @@ def _section(path: Path, name: str, given: Any) -> Any:
         if not fine:
             raise FleetFileError(f"{path}: {key} = {value!r} in [{name}] must be like {toml_text(expected)}.")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
-
-
-def toml_text(value: Any) -> str:
-    r"""A value as TOML writes it.
-
-    >>> print(toml_text('a "b"'), toml_text(True), toml_text(("x", "y")), toml_text(0.5))
-    "a \"b\"" true ["x", "y"] 0.5
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON allows a bare DEL, TOML does not
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(toml_text(entry) for entry in value) + "]"
-    return repr(value)
 
 
 def seconds(text: str) -> float | None:
