@@ -81,7 +81,10 @@ def naive_pot(scores: Array, risk: float) -> float:
     return float(level + scale / shape * (ratio ** (-shape) - 1.0))
 
 
-@pytest.mark.parametrize("law", [stats.expon(), stats.norm(5.0, 2.0), stats.gamma(3.0), stats.t(5)], ids=str)
+LAWS = [stats.expon(), stats.norm(5.0, 2.0), stats.gamma(3.0), stats.t(5)]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=[law.dist.name for law in LAWS])
 def test_pot_is_siffers_formula_and_near_the_true_quantile(law: Any) -> None:
     scores = law.rvs(size=20_000, random_state=2)
     for risk in (1e-3, 1e-4):
