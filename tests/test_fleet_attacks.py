@@ -36,16 +36,17 @@ SHAPE = (len(fleets.CHANNELS) * fleets.MODEL["window"] + fleets.MODEL["observabl
 POISONED_ROUNDS = 2
 
 HONEST = ("pump-a", "pump-b", "pump-c")
-VICTIM, ATTACKER, SECOND = "pump-c", "mallory", "moriarty"
+VICTIM, ATTACKER = "pump-c", "mallory"
 REVOKED, STRANGER, FOREIGN, KEYLESS = "retired", "stranger", "foreign", "keyless"
 ROUNDS = 6
 LAST = ROUNDS - 1
 SCRIPTS = {
-    ATTACKER: {"0": "nan", "2": "shape", "3": "huge"},
-    SECOND: {"0": f"name {HONEST[0]}", "2": "old", "3": "nan"},
+    ATTACKER: {"0": "nan", "2": "shape"},
+    "moriarty": {"0": f"name {HONEST[0]}", "2": "old"},
+    "moran": {"0": "huge", "2": "huge"},
 }
-"""In round 1 they are not asked: their warm replies were refused, and the round is for those that were heard. After
-three refusals they are out."""
+"""In round 1 they are not asked: their warm replies were refused, and the round is for those that were heard. Round 2
+begins with them alone, who still had a turn, and again with all; after three refusals they are out."""
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Attacked:
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     root = tmp_path_factory.mktemp("attacked")
-    tables = fleets.write_tables(root / "tables", (*HONEST, ATTACKER, SECOND, REVOKED))
+    tables = fleets.write_tables(root / "tables", (*HONEST, *SCRIPTS, REVOKED))
     given = fleets.options(rounds=ROUNDS, participation=1.0, deadline=25.0)
     with Loopback(root, tables, *given) as fleet:
         found = Attacked(fleet, {}, {}, "")
@@ -155,13 +156,13 @@ def test_whatever_a_device_sends_that_no_honest_one_would_is_refused_with_a_sent
     expected = {
         (ATTACKER, 0): "not finite numbers",
         (ATTACKER, 2): "bytes are no matrix of 56 x 6 numbers",
-        (ATTACKER, 3): "that of no honest reply exceeds",
-        (SECOND, 0): "name of the reply is pump-a and that of the request moriarty",
-        (SECOND, 2): "round of the reply is 1 and that of the request 2",
-        (SECOND, 3): "not finite numbers",
+        ("moriarty", 0): "name of the reply is pump-a and that of the request moriarty",
+        ("moriarty", 2): "round of the reply is 1 and that of the request 2",
+        ("moran", 0): "that of no honest reply exceeds",
+        ("moran", 2): "that of no honest reply exceeds",
     }
     told = {(e["device"], e["round"]): e["reason"] for e in attacked.status["refused"] if e["device"] in SCRIPTS}
-    assert set(told) == set(expected), told  # and nothing in rounds 4 and 5: three times is enough
+    assert set(told) == set(expected), told  # and nothing later: three times is enough
     for place, words in expected.items():
         assert words in told[place]
     assert attacked.status["refusals"] == len(attacked.status["refused"])
@@ -297,8 +298,9 @@ def objective(subspace: Array) -> float:
 def train_poisoned(attacked: Attacked) -> Array:
     """What a robust fleet agrees on when a device sends a wrong subspace, as long as allowed, in every round."""
     attacked.script(ATTACKER).write_text(json.dumps({"*": "random"}))
-    for name in (SECOND, VICTIM):
-        attacked.script(name).write_text("{}")
+    for name in (*SCRIPTS, VICTIM):
+        if name != ATTACKER:
+            attacked.script(name).write_text("{}")
     fleet, before = attacked.fleet, attacked.fleet.status()["run"]
     fleets.change(fleet.server_folder, robust=True, rounds=POISONED_ROUNDS, deadline=60.0)
     wait(lambda: not (fleet.server_folder / "training" / "wanted").exists(), 60.0, "the last training settled")

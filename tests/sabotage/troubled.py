@@ -33,7 +33,7 @@ OPTIONS = ("--rank", "6", "--observables", "32", "--rounds", "4", "--participati
 PUMPS = ("pump-0", "pump-1", "pump-2")
 CHANNELS = ("a", "b", "c")
 SABOTAGE = Path(__file__).parent
-PATIENCE = 150.0
+PATIENCE = 300.0
 """Seconds for anything to happen: only a fleet that is stuck takes so long."""
 
 SHORT, LONG = 20.0, 120.0
