@@ -10,10 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +23,6 @@ from fedkad.federation.client import Client
 from fedkad.federation.inprocess import Exchange
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
-from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
 from fedkad.tables import read_fleet, write_table
@@ -49,24 +45,19 @@ def write_data(folder: Path) -> dict[str, Path]:
 class Meter(threading.Thread):
     """Reads the bytes on the wire whenever a round is closed."""
 
-    def __init__(self, fleet: Loopback, wire: Wire, before: str) -> None:
+    def __init__(self, fleet: Loopback, wire: Wire) -> None:
         super().__init__(daemon=True)
-        self.fleet, self.wire, self.before = fleet, wire, before
+        self.fleet, self.wire = fleet, wire
         self.begin = wire.up + wire.down
         self.after: dict[int, int] = {}
 
-    @property
-    def total(self) -> int:
-        """Bytes so far, both ways."""
-        return self.wire.up + self.wire.down - self.begin
-
     def run(self) -> None:
-        """Look until a training other than the one before is done."""
-        status: dict[str, Any] = {}
-        while status.get("state") != "done" or status["run"] == self.before:
+        """Look until the training is done."""
+        state = ""
+        while state != "done":
             status = self.fleet.status()
-            if status.get("run", self.before) != self.before:
-                self.after.setdefault(status["round"], self.total)
+            state = status.get("state", "")
+            self.after.setdefault(status.get("round", 0), self.wire.up + self.wire.down - self.begin)
             time.sleep(0.1)
 
 
@@ -127,57 +118,14 @@ def compare(fleet: Loopback, series: dict[str, list[Series]], schedule: list[lis
     print(f"  {'within' if worst <= TOLERANCE else 'NOT WITHIN'} {TOLERANCE:g}")
 
 
-def train(fleet: Loopback, wire: Wire, during: Callable[[], list[str]]) -> tuple[Meter, float, list[str]]:
-    """A training with what happens during it: bytes, seconds, and what happened."""
-    before, began, told = fleet.status().get("run", ""), time.monotonic(), list[str]()
-    meter = Meter(fleet, wire, before)
-    meter.start()
-    fleet.train()
-    teller = threading.Thread(target=lambda: told.extend(during()))
-    teller.start()
-    fleet.wait_done(900, after=before)
-    seconds = time.monotonic() - began
-    teller.join()
-    wait(lambda: set(fleet.data) <= set(fleet.status()["delivered"]), 300, "the result delivered to all")
-    return meter, seconds, told
-
-
-def report(fleet: Loopback, series: dict[str, list[Series]], meter: Meter, seconds: float) -> None:
-    """Print what a training did."""
-    status = fleet.status()
-    near, payload = ratios(series, status["participants"]), 0
-    print("  round        seconds  computing  loss/optimum  payload MB  wire MB   participants")
-    for k, (phase, participants) in enumerate(zip(status["phases"], status["participants"], strict=True)):
-        payload += status["round_bytes"][k]
-        print(
-            f"  {k + 1:2d} {phase:4s} {status['round_seconds'][k]:12.1f} {status['round_computing'][k]:10.2f}"
-            f" {near[k]:13.4f} {payload / 1e6:11.3f} {meter.after.get(k + 1, 0) / 1e6:8.3f}   {', '.join(participants)}"
-        )
-    messages, delivered = sum(map(len, status["participants"])), len(status["delivered"])
-    print(f"  {status['round']} rounds with {messages} replies in {seconds:.0f} s, delivered to {delivered}")
-    print(f"  payload without delivery: {status['bytes_up'] / 1e6:.3f} MB up, {status['bytes_down'] / 1e6:.3f} MB down")
-    print(f"  on the wire, polling, delivery and TLS included: {meter.total / 1e6:.3f} MB")
-    print(f"  refused: {status['refusals']}")
-    for refused in status["refused"]:
-        print(f"    {refused['device']}, round {refused['round'] + 1}: {refused['reason'][:90]}")
-
-
-def calm(folder: Path) -> None:
-    """The settings of a training by default."""
-    known = settings.load(folder)
-    settings.save(folder, replace(known, training=settings.Training()))
-
-
 def main() -> None:
-    """Run the fleet and print what it did: first with kills and a latecomer, then by default and in peace."""
+    """Run the fleet and print what it did."""
     one_blas_thread()
     heading("Eight servers of SMD as a fleet on loopback: TLS, keys, reverse proxy, a process for every device")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         data = write_data(root / "data")
         names = sorted(data)
-        devices = read_fleet(root / "data")
-        series = {name: [Series(v, device.channels) for v in device.series()] for name, device in devices.items()}
         options = ("--rounds", str(ROUNDS), "--participation", str(PARTICIPATION), "--deadline", "45")
         with Loopback(root, data, *options) as fleet:
             wire = Wire(fleet.port)
@@ -185,16 +133,42 @@ def main() -> None:
             fleet.start_server()
             fleet.start(*names[:7])
             fleet.wait_online(seconds=240)
-            meter, seconds, told = train(fleet, wire, lambda: story(fleet, names))
-            print(f"  {ROUNDS} rounds, {PARTICIPATION:.0%} a round, two killed and started again, one late")
-            print("\n".join(f"  {line}" for line in told))
-            report(fleet, series, meter, seconds)
-            compare(fleet, series, fleet.status()["participants"])
-            calm(fleet.server_folder)
-            meter, seconds, _ = train(fleet, wire, list)
-            print("\n  the default, 8 rounds, 25 % a round, nothing happens")
-            report(fleet, series, meter, seconds)
-            compare(fleet, series, fleet.status()["participants"])
+            idle_up, idle_down, began = wire.up, wire.down, time.monotonic()
+            meter = Meter(fleet, wire)
+            meter.start()
+            fleet.train()
+            told: list[str] = []
+            teller = threading.Thread(target=lambda: told.extend(story(fleet, names)))
+            teller.start()
+            fleet.wait_done(900)
+            seconds = time.monotonic() - began
+            teller.join()
+            wait(lambda: set(names) <= set(fleet.status()["delivered"]), 300, "the result delivered to all")
+            status = fleet.status()
+            up, down = wire.up - idle_up, wire.down - idle_down
+        print("\n".join(f"  {line}" for line in told))
+        devices = read_fleet(root / "data")
+        series = {name: [Series(v, device.channels) for v in device.series()] for name, device in devices.items()}
+        near, payload = ratios(series, status["participants"]), 0
+        print("  round        seconds  computing  loss/optimum  payload MB  wire MB   participants")
+        for k, (phase, participants) in enumerate(zip(status["phases"], status["participants"], strict=True)):
+            payload += status["round_bytes"][k]
+            print(
+                f"  {k + 1:2d} {phase:4s} {status['round_seconds'][k]:12.1f} {status['round_computing'][k]:10.2f}"
+                f" {near[k]:13.4f} {payload / 1e6:11.3f} {meter.after.get(k + 1, 0) / 1e6:8.3f}"
+                f"   {', '.join(participants)}"
+            )
+        messages = sum(map(len, status["participants"]))
+        print(
+            f"  {status['round']} rounds with {messages} replies in {seconds:.0f} s, "
+            f"delivered to {len(status['delivered'])}"
+        )
+        print(f"  payload: {status['bytes_up'] / 1e6:.3f} MB up, {status['bytes_down'] / 1e6:.3f} MB down")
+        print(f"  on the wire, polling and delivery and TLS included: {up / 1e6:.3f} MB up, {down / 1e6:.3f} MB down")
+        print(f"  refused: {status['refusals']}")
+        for refused in status["refused"]:
+            print(f"    {refused['device']}, round {refused['round'] + 1}: {refused['reason']}")
+        compare(fleet, series, status["participants"])
 
 
 if __name__ == "__main__":

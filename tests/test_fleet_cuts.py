@@ -138,6 +138,9 @@ def test_an_agent_keeps_its_window_and_its_statistics_over_a_delivery(fleet: Fle
     own = KoopmanDetector(**MODEL).fit(fleet.series("pump-5"))
     own.save(folder / "model.safetensors")
     fleet.start("pump-5")
+    result = fleet.server_folder / "training" / "result.json"
+    fleet.until(lambda: "pump-5" in json.loads(result.read_text())["delivered"], "the last result with the newcomer")
+    fleet.wait_idle()
     points, learnt = fleet.points("pump-5"), tmp_path / "learnt"
     with agent("watch", folder, pieces[0], tmp_path / "watched"):
         before = fleet.begin(rounds=3)

@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def test_devices_killed_while_one_computes_and_one_has_not_heard_that_it_was_accepted(fleet: Fleet) -> None:
-    before = fleet.begin(deadline=SHORT, rounds=5)
+    before = fleet.begin(deadline=SHORT, rounds=8)
     fleet.arm_for_next_round({"pump-0": sabotage.COMPUTING, "pump-1": sabotage.ASKED}, pacemaker="pump-2")
     fleet.kill_at("pump-0", sabotage.COMPUTING)
     fleet.kill_at("pump-1", sabotage.ASKED)
@@ -40,7 +40,7 @@ def test_devices_killed_while_one_computes_and_one_has_not_heard_that_it_was_acc
 
 
 def test_devices_killed_while_they_write_their_state(fleet: Fleet) -> None:
-    before = fleet.begin(deadline=SHORT, rounds=5)
+    before = fleet.begin(deadline=SHORT, rounds=8)
     points = {"pump-1": sabotage.BEFORE_RENAME, "pump-2": sabotage.AFTER_RENAME}
     fleet.arm_for_next_round(points, pacemaker="pump-0")
     fleet.wait_fired("pump-1", sabotage.BEFORE_RENAME)

@@ -20,7 +20,7 @@ SABOTAGE, HURRY = "FEDKAD_TEST_SABOTAGE", "FEDKAD_TEST_HURRY"
 COMPUTING, ASKED, BEFORE_RENAME, AFTER_RENAME = "computing", "asked", "before rename", "after rename"
 DELIVERING, RENEWING = "delivering", "renewing"
 
-DEVICE_BEAT, APP_BEAT, ANSWER = 5, 10, 2
+DEVICE_BEAT, APP_BEAT, ANSWER = 10, 15, 4
 """Seconds between two signs of life, of which one may be missed, and for one to arrive; Flower has 30, 30 and 5."""
 
 LONGEST_SLEEP = 0.5
