@@ -220,7 +220,7 @@ class Loopback:
     def wait_online(self, *names: str, seconds: float = 90.0) -> None:
         """Wait until the server sees these devices, all that were started by default."""
         wanted = set(names or self.running) - {"server"}
-        wait(lambda: wanted <= self.online(), seconds, f"{sorted(wanted)} online")
+        wait(lambda: wanted <= self.online(), seconds, f"{sorted(wanted)} online", pause=2.0)  # each look is a process
 
     def train(self) -> None:
         """Ask for a training."""
@@ -248,13 +248,13 @@ class Loopback:
                 self.kill(name)
 
 
-def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def wait(condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.2) -> None:
     """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"After {seconds:g} s still not: {what}.")
-        time.sleep(0.2)
+        time.sleep(pause)
 
 
 def descendants(parent: int) -> list[int]:
