@@ -239,11 +239,6 @@ class Training:
         """Count an answer to what is no longer asked; what is asked now stays open."""
         self.ledger.refuse(name, self.round, "The answer came too late; its round was closed.", strike=False)
 
-    @property
-    def heard(self) -> list[str]:
-        """Whose answers to what was asked last were taken."""
-        return list(self._taken)
-
     def is_over(self) -> bool:
         """Whether what was asked last has all its answers, its quorum, or no time left."""
         enough = len(self._taken) >= math.ceil(self._quorum * len(self._open) - 1e-9)
