@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.detect import modelfile
-from fedkad.detect.modelfile import ModelFileError
+from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from tests import naive
 
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4}
@@ -251,3 +251,14 @@ def test_an_unfitted_detector_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not fitted"):
         KoopmanDetector().save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+def test_where_learning_has_come_to_survives_and_older_files_have_nothing(path: Path, tmp_path: Path) -> None:
+    header, arrays = read_model(path)
+    loaded = KoopmanDetector.load(path)
+    assert loaded.learnt_through_ == ""
+    loaded.learnt_through_ = "feed:17"
+    loaded.save(tmp_path / "marked")
+    assert KoopmanDetector.load(tmp_path / "marked").learnt_through_ == "feed:17"
+    write_model(tmp_path / "older", {k: v for k, v in header.items() if k != "learnt_through"}, arrays)
+    assert KoopmanDetector.load(tmp_path / "older").learnt_through_ == ""

@@ -220,3 +220,34 @@ def test_a_labelled_sample_must_have_the_channels_in_order() -> None:
     assert stream.update(frame.iloc[0]).state == "warming"
     with pytest.raises(ValueError, match="order"):
         stream.update(frame[["b", "a"]].iloc[0])
+
+
+@pytest.mark.parametrize("scoring", ["calibrated", "paper"])
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_a_reading_says_what_was_seen_and_what_was_expected(scoring: str, horizon: int) -> None:
+    detector = fitted(2, window=3, scoring=scoring, horizon=horizon)
+    series = naive.normal_series(30, 2, seed=5)
+    stream = detector.stream()
+    readings = [stream.update(sample) for sample in series]
+    assert np.isnan(readings[0].expected).all()
+    np.testing.assert_array_equal(readings[-1].seen, series[-1])
+    # Z Q^H ZᵀΦ of the window H steps before, its newest sample, plus the centre of the residuals where there is one.
+    lifted = detector.lifting_.transform(detector.scaling_.transform(series))[-1 - horizon]
+    power = np.linalg.matrix_power(detector.operator_, horizon)
+    predicted = (detector.subspace_ @ power @ detector.subspace_.T @ lifted)[detector.lifting_.newest]
+    if scoring == "calibrated":
+        predicted = predicted + detector.scoring_.centre[-1]  # type: ignore[attr-defined]
+    expected = predicted * detector.scaling_.scale + detector.scaling_.mean
+    np.testing.assert_allclose(readings[-1].expected, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_new_stream_is_where_the_old_one_is_after_as_many_samples_as_it_remembers() -> None:
+    detector = fitted(2, window=3, smoothing=4)
+    series = naive.normal_series(60, 2, seed=6)
+    old, new = detector.stream(), detector.stream()
+    for sample in series[:40]:
+        old.update(sample)
+    for sample in series[40 - old.memory : 40]:
+        new.update(sample)
+    for sample in series[40:]:
+        assert old.update(sample) == new.update(sample)

@@ -1,5 +1,6 @@
 """Thresholds against scipy's generalised Pareto law and known quantiles."""
 
+import json
 import math
 from typing import Any
 
@@ -284,3 +285,25 @@ def test_peaks_count_every_score() -> None:
     assert peaks.add(peaks.level + 0.5) is True
     assert peaks.count == 502
     assert peaks.excesses[-1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("depth", [0, 30])
+def test_an_adapting_threshold_goes_on_exactly_from_its_state(depth: int) -> None:
+    scores = np.random.default_rng(3).exponential(size=3000)
+    judge, restored = (StreamingPot(scores[:500], 0.01, depth) for _ in range(2))
+    for score in scores[500:1500]:
+        judge.judge(score)
+    restored.restore(json.loads(json.dumps(judge.state())))
+    for score in scores[1500:]:
+        assert restored.value == judge.value
+        assert restored.judge(score) == judge.judge(score)
+
+
+def test_another_rule_takes_the_scores_that_were_kept() -> None:
+    train = naive.normal_series(3000, 2)
+    by_budget = KoopmanDetector(window=3, rank=3, observables=4, threshold="1/hour", sample_period=2.0).fit(train)
+    detector = KoopmanDetector(window=3, rank=3, observables=4, sample_period=7.0).fit(train)
+    assert detector.threshold_ != by_budget.threshold_
+    assert detector.rejudge("1/hour", 2.0).threshold_ == by_budget.threshold_
+    with pytest.raises(ValueError, match="sample_period"):
+        detector.rejudge("1/hour")

@@ -94,6 +94,9 @@ class KoopmanDetector(Parameters):
         `transform` of each takes a series to scaled values and to lifted states.
     statistics_
         What is kept of the training data; `learn` adds to it.
+    learnt_through_ : str
+        Where in its feed the last `learn` ended, in the words of whoever feeds it; kept in the model file, so that
+        nothing is learnt twice when a feeder is killed after the model was saved.
 
     Examples
     --------
@@ -120,6 +123,7 @@ class KoopmanDetector(Parameters):
     judge_: Judge
     by_hand_: bool
     least_threshold_: float
+    learnt_through_: str = ""
 
     def __init__(
         self,
@@ -266,14 +270,17 @@ class KoopmanDetector(Parameters):
             paper=parameters.scoring == "paper",
             smoothing=parameters.smoothing,
         )
-        judge = parameters.make_judge(normal_scores, few=held_out.crossed)
-        unsettled = len(normal_scores) < SETTLED and isinstance(parameters.threshold, str)
-        if unsettled and judge.value < self.least_threshold_:
-            judge = FixedThreshold(self.least_threshold_)
+        judge = self._advised(parameters, normal_scores, few=held_out.crossed)
         self.statistics_, self.held_out_, self.few_rows_ = statistics, held_out, held_out.crossed
         self.dynamics_, self.scoring_, self.normal_scores_ = dynamics, scoring, normal_scores
         if not getattr(self, "by_hand_", False):
             self.judge_, self.by_hand_ = judge, False
+
+    def _advised(self, rule: KoopmanDetector, normal_scores: Array, *, few: bool) -> Judge:
+        """The judge by a rule; as long as it rests on few scores, at least the threshold that the fleet advised."""
+        judge = rule.make_judge(normal_scores, few=few)
+        unsettled = len(normal_scores) < SETTLED and isinstance(rule.threshold, str)
+        return FixedThreshold(self.least_threshold_) if unsettled and judge.value < self.least_threshold_ else judge
 
     def _operator(self, statistics: Statistics, subspace: Array) -> Array:
         reduced = Reduced.at(statistics, subspace)
@@ -312,6 +319,13 @@ class KoopmanDetector(Parameters):
     def threshold_(self, value: float) -> None:
         check_threshold(value, None)
         self.judge_, self.by_hand_ = FixedThreshold(float(value)), True
+
+    def rejudge(self, threshold: str | float, sample_period: float | None = None) -> Self:
+        """Set the threshold by another rule, from the scores of normal data that the detector has kept."""
+        check_threshold(threshold, sample_period)
+        rule = type(self)(**{**self.parameters_.get_params(), "threshold": threshold, "sample_period": sample_period})
+        self.judge_, self.by_hand_ = self._advised(rule, self.normal_scores_, few=self.few_rows_), False
+        return self
 
     @property
     def channel_names_(self) -> tuple[str, ...]:

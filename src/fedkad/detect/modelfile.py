@@ -46,6 +46,7 @@ def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bo
         "by_hand": detector.by_hand_,
         "least_threshold": detector.least_threshold_,
         "few_rows": detector.few_rows_,
+        "learnt_through": detector.learnt_through_,
     }
     arrays = {
         "scaling.mean": detector.scaling_.mean,
@@ -98,6 +99,7 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
     )
     detector.few_rows_, detector.normal_scores_ = header["few_rows"], arrays["normal_scores"]
     detector.least_threshold_ = header["least_threshold"]
+    detector.learnt_through_ = header.get("learnt_through", "")  # older files have none
     detector.judge_, detector.by_hand_ = FixedThreshold(header["threshold"]), header["by_hand"]
     if not detector.by_hand_ and detector.threshold in ADAPTING:
         detector.judge_ = detector.make_judge(detector.normal_scores_, few=detector.few_rows_)

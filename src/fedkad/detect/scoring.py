@@ -106,6 +106,9 @@ class Scoring(Protocol):
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same score split over the channels, `(…, channel)`: non-negative, summing to it."""
 
+    def expected(self, earlier: Seen) -> Array:
+        """The scaled sample that was predicted at `earlier` for H steps ahead, `(…, channel)`."""
+
 
 @dataclass(frozen=True)
 class CalibratedScoring:
@@ -168,6 +171,12 @@ class CalibratedScoring:
         shares: Array = terms.reshape(*terms.shape[:-1], *self.spread.shape).sum(axis=-2) / self.spread.size
         return shares
 
+    def expected(self, earlier: Seen) -> Array:
+        """The forecast of the last step, back from units of the spread."""
+        spread = self.spread[-1]
+        forecast: Array = earlier[1][..., -len(spread) :] * spread
+        return forecast
+
 
 def clip_departures(departures: Array) -> Array:
     """Departures e clipped to ±k, c; the saturated square g(e), e² up to |e| = k and 2k|e| − k² beyond, is c (2e − c).
@@ -219,6 +228,11 @@ class PaperScoring:
         # The split of `score` rounds otherwise: scale the shares to sum to it exactly.
         score, sums = self.score(earlier, since), total.sum(axis=-1)
         return np.asarray(total * (score / np.where(sums > 0.0, sums, 1.0))[..., None])
+
+    def expected(self, earlier: Seen) -> Array:
+        """The newest sample in Z Q^H c."""
+        forecast: Array = earlier[1].dot(self.dynamics.newest_decoders[-1])
+        return forecast
 
     def _apportion(self, windowed: Array, observed: Array) -> Array:
         lifting = self.dynamics.lifting

@@ -64,7 +64,7 @@ def check_sample(sample: Any, names: tuple[str, ...], *, named: bool) -> Array:
     if named and hasattr(sample, "index") and not callable(sample.index):
         check_channels(len(sample), [str(label) for label in sample.index], len(names), names)
     try:
-        values = np.asarray(sample, dtype=np.float64)
+        values = np.array(sample, dtype=np.float64)  # a copy: a reading keeps it, and callers may reuse their array
     except (TypeError, ValueError):
         raise ValueError(f"The sample {sample!r} does not consist of numbers; pass one number a channel.") from None
     if values.ndim != 1:

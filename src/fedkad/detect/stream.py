@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedkad.detect.scoring import Scoring, Seen
 from fedkad.detect.series import check_sample
-from fedkad.koopman.scaling import CLIP
+from fedkad.detect.threshold import Judge
+from fedkad.koopman.scaling import CLIP, Scaling
 
 if TYPE_CHECKING:
     from fedkad.detect.detector import KoopmanDetector
@@ -35,6 +36,8 @@ class Reading:
         Whether the window is filling up, full, or was just broken by a missing value.
     missing : int
         Samples still needed before the next score.
+    seen : (channel,)
+        The sample itself.
     """
 
     score: float
@@ -42,6 +45,8 @@ class Reading:
     is_anomaly: bool
     state: State
     missing: int
+    seen: Array = field(repr=False, compare=False)
+    _scaling: Scaling = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
     _judged: tuple[tuple[Seen, list[Seen]], ...] = field(repr=False, compare=False)
     _names: tuple[str, ...] = field(repr=False, compare=False)
@@ -53,6 +58,13 @@ class Reading:
             return np.full(len(self._names), np.nan)
         total = sum(self._scoring.shares(earlier, since) for earlier, since in self._judged)
         return np.asarray(total / len(self._judged))
+
+    @property
+    def expected(self) -> Array:
+        """The sample that was predicted for this moment, in the units of the sample; NaN without a score."""
+        if not self._judged:
+            return np.full(len(self._names), np.nan)
+        return self._scaling.restore(self._scoring.expected(self._judged[-1][0]))
 
     @property
     def channels(self) -> list[tuple[str, float]]:
@@ -126,6 +138,21 @@ class Stream:
         newest = self._length + self._at
         self._seen.extend(self._scoring.see(self._window_ending(newest - age)) for age in reversed(range(full)))
 
+    @property
+    def length(self) -> int:
+        """Samples that the first score needs."""
+        return self._length
+
+    @property
+    def memory(self) -> int:
+        """Samples that, fed to a new stream, bring it to where this one is."""
+        return self._length + self._smoothing - 1
+
+    @property
+    def judge(self) -> Judge:
+        """The threshold as the scores so far have left it; one that adapts is kept and restored by its `state`."""
+        return self._judge
+
     def update(self, sample: Any) -> Reading:
         """Take one sample, one value a channel; a NaN in it is a gap that breaks the window."""
         values = check_sample(sample, self._names, named=self._named)
@@ -136,19 +163,21 @@ class Stream:
         # As a rule one product tells that every value is a number and none was clipped; else look closer.
         if not scaled.dot(scaled) < _LARGE and self._is_gap(values):
             self._break()
-            return self._reading(np.nan, self._judge.value, False, "gap")
+            return self._reading(values, "gap")
         self._push(scaled)
         if self._missing > self._horizon:
-            return self._reading(np.nan, self._judge.value, False, "warming")
+            return self._reading(values, "warming")
         self._seen.append(self._scoring.see(self._window_ending(self._length + self._at)))
         if self._missing:
-            return self._reading(np.nan, self._judge.value, False, "warming")
+            return self._reading(values, "warming")
         earlier, *since = self._seen
         raw, judged, judge = self._raw, self._judged, self._judge
         raw.append(float(self._scoring.score(earlier, since)))
         judged.append((earlier, since))
         score, threshold = sum(raw) / len(raw), judge.value
-        return Reading(score, threshold, judge.judge(score), "ok", 0, self._scoring, tuple(judged), self._names)
+        abnormal = judge.judge(score)
+        given = (self._scaling, self._scoring, tuple(judged), self._names)
+        return Reading(score, threshold, abnormal, "ok", 0, values, *given)
 
     def _push(self, scaled: Array) -> None:
         self._at = self._at + 1 if self._at + 1 < self._length else 0
@@ -163,6 +192,7 @@ class Stream:
                 raise ValueError(f"Channel {name!r} of the sample is infinite; pass NaN for a missing value.")
         return bool(np.isnan(values).any())
 
-    def _reading(self, score: float, threshold: float, anomaly: bool, state: State) -> Reading:
-        judged = tuple(self._judged)
-        return Reading(score, threshold, anomaly, state, self._missing, self._scoring, judged, self._names)
+    def _reading(self, values: Array, state: State) -> Reading:
+        """A reading without a score."""
+        given = (self._scaling, self._scoring, (), self._names)
+        return Reading(np.nan, self._judge.value, False, state, self._missing, values, *given)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,6 +144,24 @@ class Peaks:
         kept = deque(peaks.tolist() or [0.0], maxlen=max(REMEMBERED_PEAKS, len(peaks)))
         return cls(level, kept, float(len(scores)))
 
+    def state(self) -> dict[str, Any]:
+        """All of it as plain numbers."""
+        return {
+            "level": self.level,
+            "excesses": list(self.excesses),
+            "most": self.excesses.maxlen,
+            "count": self.count,
+            "tail": list(self.tail),
+            "unfitted": self._unfitted,
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Peaks:
+        """The peaks that gave that state."""
+        peaks = cls(state["level"], deque(state["excesses"], maxlen=state["most"]), state["count"])
+        peaks.tail, peaks._unfitted = Tail(*state["tail"]), state["unfitted"]
+        return peaks
+
     @property
     def rate(self) -> float:
         """The share of the scores that are peaks."""
@@ -185,6 +204,13 @@ class FixedThreshold:
         """Whether the score is an anomaly."""
         return score > self.value
 
+    def state(self) -> dict[str, Any]:
+        """What the scores so far have changed: nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from that state."""
+
 
 class StreamingPot:
     """SPOT: a threshold that every normal score refines, and that an anomaly leaves alone.
@@ -226,6 +252,17 @@ class StreamingPot:
         if self.depth:
             self.recent.append(score)
         return False
+
+    def state(self) -> dict[str, Any]:
+        """What the scores so far have changed, as plain numbers that fit into JSON."""
+        recent = list(self.recent) if self.depth else []
+        return {"height": self.height, "recent": recent, "peaks": self.peaks.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of a judge with the same settings, exactly."""
+        self.peaks, self.height = Peaks.restored(state["peaks"]), state["height"]
+        if self.depth:
+            self.recent = deque(state["recent"], maxlen=self.depth)
 
 
 DRIFT_DEPTH = 450

@@ -91,3 +91,8 @@ class Scaling:
             raise ValueError(f"The scaling is of {len(self.mean)} channels, and the series has shape {values.shape}.")
         scaled: Array = np.clip((values - self.mean) / self.scale, -CLIP, CLIP)
         return scaled
+
+    def restore(self, scaled: Array) -> Array:
+        """Scaled values back in the units of the series."""
+        values: Array = scaled * self.scale + self.mean
+        return values
