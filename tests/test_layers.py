@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedkad"
-LAYERS = ("koopman", "detect", "federation", "tables", "simulate", "fleet", "bench", "report", "cli")
+LAYERS = ("koopman", "detect", "federation", "tables", "simulate", "fleet", "edge", "bench", "report", "cli")
 NUMERIC_ONLY = {"koopman": {"numpy"}, "detect": {"numpy", "safetensors", "sklearn"}, "federation": {"numpy"}}
 
 
@@ -71,9 +71,15 @@ def test_only_the_fleet_knows_flower() -> None:
             assert path.is_relative_to(PACKAGE / "fleet"), path
 
 
+def test_only_the_agent_knows_brokers_and_prometheus() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if {"paho", "prometheus_client"} & {name.partition(".")[0] for name in imported(path)}:
+            assert path.is_relative_to(PACKAGE / "edge"), path
+
+
 def test_the_command_line_starts_without_heavy_libraries() -> None:
     """Extras may be missing, and even where they are not, `fedkad --help` must not wait for them."""
-    heavy = ("torch", "scipy", "sklearn", "matplotlib", "pyarrow", "pandas", "aeon", "flwr", "cryptography")
+    heavy = ("torch", "scipy", "sklearn", "matplotlib", "pyarrow", "pandas", "aeon", "flwr", "cryptography", "paho")
     code = f"import sys, fedkad.cli.app; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -19,8 +19,9 @@ from fedkad.cli.fit import fit
 from fedkad.cli.fleet import app as fleet
 from fedkad.cli.inspect import inspect
 from fedkad.cli.server import server
+from fedkad.cli.watch import watch
 
-COMMANDS: tuple[Callable[..., Any], ...] = (demo, fit, federate, detect, inspect, server, client)
+COMMANDS: tuple[Callable[..., Any], ...] = (demo, fit, federate, detect, watch, inspect, server, client)
 
 
 def make_app() -> typer.Typer:

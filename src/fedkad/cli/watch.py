@@ -1,0 +1,20 @@
+"""``fedkad watch``: the agent, until it is stopped or its source ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def watch(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to watch and whom to tell.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Say whether the configuration can be used, and leave.")
+    ] = False,
+) -> None:
+    """Watch devices, live: score each sample, explain, raise alarms, keep learning."""
+    from fedkad.edge.main import run
+
+    run(config, check=check)

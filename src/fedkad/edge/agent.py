@@ -1,0 +1,311 @@
+"""The loop: messages in, one commit, acknowledgements and alerts out."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any
+
+from fedkad.edge.assembly import assemble, serve_numbers
+from fedkad.edge.notify import Notifier
+from fedkad.edge.reading import Reader
+from fedkad.edge.settings import AgentSettings
+from fedkad.edge.sinks.stdout import Lines
+from fedkad.edge.sources import Message
+from fedkad.edge.store import Store
+from fedkad.edge.watcher import Watcher
+from fedkad.fleet.locks import holding
+
+Say = Callable[[str], None]
+
+MOST_IN_HAND = 16
+"""Messages that are taken before a commit; brokers send about 20 without hearing of any."""
+
+IDLE = 0.2
+"""Seconds that the loop waits for something to arrive."""
+
+LOOK_FOR_MODELS = 2.0
+TICK = 0.25
+DISK_RETRY = 1.0
+"""Seconds until a commit is tried again that the disk did not take."""
+
+OFFERED, OFFER_AGAIN = 50, 1.0
+"""Alerts offered to a sink at a time, and seconds until those that it has not taken are offered again."""
+
+LAST_WORDS = 5.0
+"""Seconds in which sinks may take what is left when the agent ends."""
+
+
+class Agent:
+    """Watches the devices of a configuration until it is stopped or its source ends.
+
+    Parameters
+    ----------
+    settings : AgentSettings
+    say : callable
+        Takes a sentence for the log.
+    """
+
+    def __init__(self, settings: AgentSettings, say: Say) -> None:
+        self.settings, self._say = settings, say
+        self._closing = ExitStack()
+        settings.state.mkdir(parents=True, exist_ok=True)
+        refusal = f"{settings.state}: an agent runs with this state folder already; stop it, or set another state."
+        self._closing.enter_context(holding(settings.state / "agent.lock", refusal))
+        try:
+            self._open()
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self) -> None:
+        settings, say = self.settings, self._say
+        self.store = Store(settings.state / "agent.sqlite", say)
+        self._closing.callback(self.store.close)
+        self.watchers = {
+            name: Watcher(name, device, self.store, say, settings.maintenance)
+            for name, device in settings.devices.items()
+        }
+        self._reader = Reader(settings.source, settings.devices, say, self._count_refusal)
+        self._notifier = Notifier()
+        parts = assemble(settings, self.store, say, self.snapshots)
+        self.source, self.sinks, self._broker, self._connections = parts
+        for connection in self._connections:
+            self._closing.callback(connection.close)
+        for sink in self.sinks:
+            self._closing.callback(sink.close)
+        self._closing.callback(self.source.close)
+        if settings.prometheus.port:
+            self._closing.callback(serve_numbers(settings, self.numbers).close)
+        self._listen()
+        self._stopping = False
+        self._taken_from: set[str] = set()
+        self._gone: set[int] = set()  # alerts that were taken, but are still in the outbox until the next commit
+        self._first_uncommitted = self._retry_at = self._next_tick = self._next_look = self._next_offer = 0.0
+        self._has_alerts = self._has_offers = True
+        self._disk_said = ""
+
+    def _listen(self) -> None:
+        """Write every reading to standard output, if that is asked for."""
+        for sink in self.sinks:
+            if isinstance(sink, Lines) and self.settings.stdout.readings:
+                for watcher in self.watchers.values():
+                    watcher.listener = sink.reading
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until SIGTERM, SIGINT or the end of the source; what was taken is committed."""
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._notifier.ready(f"watching {len(self.watchers)} device(s)")
+            while not self._stopping and not (self.source.is_finished and not self.store.is_dirty):
+                self.step(IDLE)
+            self._end()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def step(self, timeout: float) -> None:
+        """Once around: take what has arrived, commit if it is time, deliver."""
+        now = time.monotonic()
+        self._notifier.alive()
+        if now < self._retry_at:
+            self._keep_connected(min(timeout, self._retry_at - now))
+        else:
+            for message in self.source.poll(0.0 if self.source.is_finished else self._patience(timeout, now)):
+                self.take(message)
+            if self.source.is_finished:
+                self._finish()
+            self._learn()
+        self._look_around()
+        if self._is_commit_due():
+            self.commit()
+        self.deliver()
+
+    def _patience(self, timeout: float, now: float) -> float:
+        """How long the loop may wait: not beyond the next commit."""
+        if not self._first_uncommitted:
+            return timeout
+        return min(timeout, max(self._first_uncommitted + self.settings.commit_every - now, 0.0))
+
+    def _keep_connected(self, timeout: float) -> None:
+        """Wait for a disk that is full; brokers must hear from us, and keep what they have."""
+        for connection in self._connections:
+            connection.client.loop_misc()
+        time.sleep(timeout)
+
+    def take(self, message: Message) -> None:
+        """Take one message to the devices it is about."""
+        for device, moment, values in self._reader.read(message, self.source.header):
+            self._taken_from.add(device)
+            self._keep(device, self.watchers[device].take(moment, values, message.arrival))
+        if not self._first_uncommitted:
+            self._first_uncommitted = time.monotonic()
+
+    def _keep(self, device: str, alerts: list[dict[str, Any]]) -> None:
+        for alert in alerts:
+            self.store.put_alert([sink.name for sink in self.sinks], alert)
+            self._has_alerts = True
+
+    def _finish(self) -> None:
+        for name, watcher in self.watchers.items():
+            self._keep(name, watcher.finish())
+
+    def _learn(self) -> None:
+        """Let one device learn that has gathered enough: the samples of the others must not wait for all."""
+        due = next((name for name in self._taken_from if self.watchers[name].is_learning_due), None)
+        self._taken_from.clear()
+        if due is not None and self.commit():
+            self.watchers[due].learn()
+
+    def _look_around(self) -> None:
+        """Notice silence, new models and what is to be learnt, every now and then."""
+        now = time.monotonic()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK
+        for name, watcher in self.watchers.items():
+            self._keep(name, watcher.tick(now))
+        self._poll_others()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_FOR_MODELS
+            for watcher in self.watchers.values():
+                watcher.look_for_model()
+
+    def _poll_others(self) -> None:
+        """Look after a broker that only alerts go to."""
+        if self._broker is not None and self.settings.mqtt.broker:
+            self._connections[-1].poll(0.0)
+
+    def _is_commit_due(self) -> bool:
+        if time.monotonic() < self._retry_at:
+            return False
+        if self._has_alerts or self.source.in_hand >= MOST_IN_HAND or self.source.is_finished or self._stopping:
+            return True
+        waited = time.monotonic() - self._first_uncommitted
+        return bool(self._first_uncommitted) and waited >= self.settings.commit_every
+
+    def commit(self) -> bool:
+        """Write everything that has changed, then acknowledge; False if the disk does not take it now."""
+        for watcher in self.watchers.values():
+            watcher.put_state()
+        position = self.source.position()
+        if position is not None and self._first_uncommitted:
+            self.store.put_position(self.source.name, position)
+        try:
+            if self.store.is_dirty:
+                self.store.commit()
+        except OSError as error:
+            self._retry_at = time.monotonic() + DISK_RETRY
+            self._say_once(f"{error}: nothing is acknowledged until it can be written; free some space.")
+            return False
+        if self._disk_said:
+            self._say("The disk takes what is written again.")
+        self._disk_said, self._first_uncommitted = "", 0.0
+        self.source.committed()
+        self._gone.clear()
+        self._has_offers, self._has_alerts = self._has_offers or self._has_alerts, False
+        return True
+
+    def _count_refusal(self, device: str) -> None:
+        if device:
+            self.watchers[device].refuse()
+
+    def _say_once(self, text: str) -> None:
+        if text != self._disk_said:
+            self._disk_said = text
+            self._say(text)
+
+    def deliver(self) -> None:
+        """Offer committed alerts to the sinks, and note what they have taken."""
+        now = time.monotonic()
+        if self._has_offers or now >= self._next_offer:
+            self._next_offer = now + OFFER_AGAIN if self._offer() else math.inf
+            self._has_offers = False
+        for sink in self.sinks:
+            taken = sink.taken()
+            if taken:
+                self._gone.update(taken)
+                self.store.put_delivered(taken)
+                self._first_uncommitted = self._first_uncommitted or time.monotonic()
+        if self._broker is not None:
+            self._broker.tell_states(urgent=self._has_alerts)
+
+    def _offer(self) -> bool:
+        """Offer what is in the outbox; False if nothing is."""
+        found = False
+        for sink in self.sinks:
+            waiting = [entry for entry in self.store.waiting(sink.name, OFFERED) if entry[0] not in self._gone]
+            found = found or bool(waiting)
+            sink.offer(waiting)
+        return found
+
+    def _end(self) -> None:
+        """Commit, and give the sinks a moment to take what is left."""
+        self._notifier.stopping()
+        self.commit()
+        deadline = time.monotonic() + LAST_WORDS
+        while any(self.store.waiting(sink.name, 1) for sink in self.sinks) and time.monotonic() < deadline:
+            self._has_offers = True
+            self.deliver()
+            for connection in self._connections:
+                connection.poll(0.02)
+            if not self.commit():
+                return
+
+    def close(self) -> None:
+        """Let go of everything, the sinks before the connections that they say goodbye over."""
+        self._closing.close()
+
+    # -- telling ----------------------------------------------------------------------------------------------------
+
+    def snapshots(self) -> dict[str, dict[str, Any]]:
+        """What is to be said of every device now."""
+        return {name: watcher.snapshot() for name, watcher in self.watchers.items()}
+
+    def numbers(self) -> dict[str, Mapping[str, float]]:
+        """The same as numbers, for Prometheus; called from its thread, which only reads."""
+        return {name: _numbers(snapshot) for name, snapshot in self.snapshots().items()}
+
+
+def _numbers(snapshot: Mapping[str, Any]) -> dict[str, float]:
+    found = {name: float(snapshot[name]) for name in NUMBERS if snapshot[name] is not None}
+    for state in ("warming", "learning", "stale", "gap", "maintenance"):
+        found[state] = float(snapshot["state"] == state)
+    found["incident_open"] = float(snapshot["incident"] is not None)
+    if snapshot["rate"] is not None:
+        found["anomaly_rate"] = snapshot["rate"]
+    return found
+
+
+NUMBERS = (
+    *("score", "threshold", "abnormal", "rows", "carried", "late", "duplicates", "off_clock", "refused"),
+    *("incidents", "learnt"),
+)
+
+
+def say(text: str) -> None:
+    """One line for the log."""
+    print(f"fedkad-agent: {text}", file=sys.stderr, flush=True)
+
+
+def watch(settings: AgentSettings) -> None:
+    """Run an agent to its end."""
+    agent = Agent(settings, say)
+    try:
+        agent.run()
+    except BrokenPipeError:
+        # Whoever read our output has left; the last flush at exit must not complain about it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        agent.close()

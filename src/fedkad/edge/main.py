@@ -1,0 +1,46 @@
+"""``fedkad-agent``: the agent without a command-line framework, for small machines."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fedkad.edge.settingsfile import load
+
+
+def main() -> int:
+    """Run ``fedkad-agent``; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="fedkad-agent", description="Watch devices, live: score, explain, alert.")
+    parser.add_argument("config", type=Path, metavar="CONFIG.toml")
+    parser.add_argument("--check", action="store_true", help="say whether the configuration can be used, and leave")
+    given = parser.parse_args()
+    try:
+        run(given.config, check=given.check)
+    except OSError as error:
+        sentence = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
+    except ValueError as error:
+        sentence = str(error)
+    else:
+        return 0
+    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    return 1
+
+
+def run(config: Path, *, check: bool) -> None:
+    """Watch as a configuration says, or only check it."""
+    settings = load(config)
+    if check:
+        from fedkad.edge.checking import check as checked
+
+        print(f"{config}: {checked(settings)}")
+        return
+    from fedkad.edge.agent import watch
+    from fedkad.edge.assembly import require_extra
+
+    require_extra(settings)
+    watch(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The detector of a device: whole on the disk, and without its statistics in memory, where it only detects."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.atomicfile import write_atomically
+from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.modelfile import ModelFileError
+from fedkad.detect.series import Series
+from fedkad.edge.settings import DeviceSettings, SettingsError
+from fedkad.edge.store import set_aside
+from fedkad.federation.devicestate import DeviceState
+
+Array = NDArray[np.float64]
+Say = Callable[[str], None]
+
+
+class DeviceModel:
+    """The model in a device's folder, which a fleet client may renew at any time.
+
+    Attributes
+    ----------
+    detector : KoopmanDetector, optional
+        For detection; None while the device has no model.
+    """
+
+    def __init__(self, device: str, settings: DeviceSettings, say: Say) -> None:
+        self._device, self._settings, self._say = device, settings, say
+        self._folder = DeviceState(settings.learning.folder)
+        self.detector: KoopmanDetector | None = None
+        self._version: tuple[int, int] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Put the model that the configuration names in place, where there is none, and load what there is."""
+        given = self._settings.learning.model
+        if given and self._folder.version() is None:
+            if not Path(given).is_file():
+                raise SettingsError(f"{given}: there is no such file; model in [learning] must name a model.")
+            check_channels(KoopmanDetector.load(given), Path(given), self._settings)
+            with self._folder.locked():
+                write_atomically(self._folder.model, Path(given).read_bytes())
+        self.reload()
+
+    @property
+    def version(self) -> str:
+        """What changes when the model does."""
+        return "none" if self._version is None else f"{self._version[0]}-{self._version[1]}"
+
+    @property
+    def learnt_through(self) -> str:
+        """Where the model on the disk says that learning has come to."""
+        return self.detector.learnt_through_ if self.detector else ""
+
+    def is_renewed(self) -> bool:
+        """Whether somebody has put another model in place."""
+        version = self._folder.version()
+        return version is not None and version != self._version
+
+    def reload(self) -> bool:
+        """Take the model on the disk over; one that is damaged is set aside, one of other channels is left alone."""
+        version = self._folder.version()
+        if version is None:
+            return False
+        path = self._folder.model
+        try:
+            detector = KoopmanDetector.load(path)
+        except ModelFileError as error:
+            if self._folder.version() == version:
+                aside = set_aside(path)
+                self._say(f"{self._device}: {error} It is now {aside.name}, and the device goes on without it.")
+            return False
+        self._version = version
+        try:
+            check_channels(detector, path, self._settings)
+        except SettingsError as error:
+            if self.detector is None:
+                raise
+            self._say(f"{error} The device goes on with the model it has.")
+            return False
+        self._use(detector)
+        return True
+
+    def _use(self, detector: KoopmanDetector) -> None:
+        """Keep what detection needs, with the threshold that the configuration asks for."""
+        detector.statistics_ = detector.held_out_ = None
+        alarm, period = self._settings.alarm, self._settings.sampling.period
+        if alarm.budget:
+            detector.rejudge(alarm.budget, period)
+        elif isinstance(alarm.threshold, float | int):
+            detector.threshold_ = float(alarm.threshold)
+        elif alarm.threshold:
+            detector.rejudge(alarm.threshold, period)
+        self.detector = detector
+
+    def fit(self, rows: Array, through: str) -> None:
+        """Make the device's first model; raises `ValueError` where the rows do not suffice."""
+        settings = self._settings
+        parameters = {"sample_period": settings.sampling.period, **settings.detector}
+        detector = KoopmanDetector(**parameters)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewRowsWarning)
+            detector.fit(Series(rows, settings.sampling.channels))
+        detector.learnt_through_ = through
+        with self._folder.locked():
+            self._save(detector)
+
+    def learn(self, rows: Array, through: str) -> None:
+        """Add rows to what the device knows; raises `ValueError` where they cannot be, `OSError` on a full disk."""
+        with self._folder.locked():
+            detector = KoopmanDetector.load(self._folder.model)
+            detector.learn(rows, self._settings.learning.forgetting)
+            detector.learnt_through_ = through
+            self._save(detector)
+
+    def _save(self, detector: KoopmanDetector) -> None:
+        detector.save(self._folder.model)
+        self._version = self._folder.version()
+        self._use(detector)
+
+
+def check_channels(detector: KoopmanDetector, path: Path, settings: DeviceSettings) -> None:
+    """Refuse a model of other channels than the configuration has, or in another order."""
+    channels = settings.sampling.channels
+    named = hasattr(detector, "feature_names_in_")
+    if detector.n_features_in_ != len(channels) or (named and detector.channel_names_ != channels):
+        raise SettingsError(
+            f"{path}: the model is of the channels {', '.join(detector.channel_names_)}, and channels in [sampling] "
+            f"are {', '.join(channels)}; name them in the order of the model."
+        )

@@ -1,0 +1,203 @@
+"""A connection to a broker, driven by the agent's own loop: no thread, reconnecting with back-off, with a last will."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.reasoncodes import ReasonCode
+
+from fedkad.edge.settings import MqttSink, SettingsError, Source
+from fedkad.edge.settingsfile import split_broker
+
+Say = Callable[[str], None]
+Receive = Callable[[paho.MQTTMessage], None]
+
+KEEPALIVE = 30
+SHORTEST_WAIT, LONGEST_WAIT = 0.5, 60.0
+"""Seconds between two attempts to connect; doubled each time, with some chance in it so that a fleet spreads out."""
+
+CONNECT_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the broker says, retained, when the agent is gone without a word."""
+
+    topic: str
+    payload: str = "offline"
+
+
+class Connection:
+    """One client of one broker.
+
+    Parameters
+    ----------
+    settings : Source or MqttSink
+        Where the broker is and how one logs in.
+    section : str
+        Of the configuration, for messages.
+    client_id : str
+        The broker keeps a session under this name while the agent is away, if it is `lasting`.
+    """
+
+    def __init__(
+        self,
+        settings: Source | MqttSink,
+        section: str,
+        client_id: str,
+        say: Say,
+        *,
+        lasting: bool = False,
+        will: Will | None = None,
+    ) -> None:
+        self.host, self.port, secure = split_broker(settings.broker, section)
+        self._say, self._section, self._said = say, section, ""
+        self._filters: list[str] = []
+        self._connected: list[Callable[[], None]] = []
+        self._listeners: dict[str, Callable[[bytes], None]] = {}
+        self.is_connected = False
+        self.receive: Receive = lambda message: None
+        self.sent: Callable[[int], None] = lambda number: None
+        self._wait, self._next_attempt = SHORTEST_WAIT, 0.0
+        client = self.client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=not lasting, manual_ack=True
+        )
+        client.connect_timeout = CONNECT_TIMEOUT
+        client.enable_logger = lambda *_: None  # type: ignore[method-assign]
+        if settings.username:
+            client.username_pw_set(settings.username, read_secret(settings.password_file, section))
+        if secure:
+            client.tls_set_context(tls_context(settings, section))
+        if will is not None:
+            client.will_set(will.topic, will.payload, qos=1, retain=True)
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_message, client.on_publish = self._on_message, self._on_publish
+        client.connect_async(self.host, self.port, KEEPALIVE)
+
+    def subscribe(self, filters: Iterable[str]) -> None:
+        """Ask for the messages of these topics, now and after every new connection."""
+        self._filters += filters
+
+    def listen(self, topic: str, then: Callable[[bytes], None]) -> None:
+        """Do something with the messages of one topic, at once; they are not samples."""
+        self._listeners[topic] = then
+        self.subscribe([topic])
+
+    def when_connected(self, then: Callable[[], None]) -> None:
+        """Do that after every new connection."""
+        self._connected.append(then)
+
+    def publish(self, topic: str, payload: str | bytes, *, qos: int = 0, retain: bool = False) -> int | None:
+        """Send a message, if there is a connection; returns the number that `sent` is told, None if not."""
+        if not self.is_connected:
+            return None
+        return self.client.publish(topic, payload, qos=qos, retain=retain).mid
+
+    def poll(self, timeout: float) -> None:
+        """Read and write what there is; waits up to `timeout` seconds for something."""
+        if self.client.socket() is None:
+            self._attempt(timeout)
+        elif self.client.loop(timeout) != paho.MQTT_ERR_SUCCESS:
+            self._lost()
+
+    def _attempt(self, timeout: float) -> None:
+        remaining = self._next_attempt - time.monotonic()
+        if remaining > 0.0:
+            time.sleep(min(remaining, timeout))
+            return
+        try:
+            self.client.reconnect()
+        except (OSError, ValueError) as error:
+            self._tell(f"{self._where}: {getattr(error, 'strerror', None) or error}; trying again.")
+            self._lost()
+
+    def _lost(self) -> None:
+        if self.is_connected:
+            self._tell(f"{self._where}: connection lost; trying again.")
+        self.is_connected = False
+        self._next_attempt = time.monotonic() + self._wait * random.uniform(0.5, 1.0)
+        self._wait = min(2.0 * self._wait, LONGEST_WAIT)
+
+    @property
+    def _where(self) -> str:
+        return f"[{self._section}] broker {self.host}:{self.port}"
+
+    def _tell(self, text: str) -> None:
+        """Say something once, until something else is to be said."""
+        if text != self._said:
+            self._said = text
+            self._say(text)
+
+    def _on_connect(self, client: paho.Client, _: Any, flags: Any, reason: ReasonCode, __: Any) -> None:
+        if reason.is_failure:
+            hint = "check username and password_file" if "uthor" in str(reason) else "see the log of the broker"
+            self._tell(f"{self._where} refuses the agent ({reason}); {hint}.")
+            return
+        self.is_connected, self._wait = True, SHORTEST_WAIT
+        self._tell(f"{self._where}: connected.")
+        if self._filters:
+            client.subscribe([(each, 1) for each in self._filters])
+        for then in self._connected:
+            then()
+
+    def _on_disconnect(self, client: paho.Client, _: Any, flags: Any, reason: ReasonCode, __: Any) -> None:
+        if self.is_connected:
+            self._lost()
+
+    def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
+        then = self._listeners.get(message.topic)
+        if then is None:
+            self.receive(message)
+        else:
+            self.acknowledge(message)
+            then(bytes(message.payload))
+
+    def _on_publish(self, client: paho.Client, _: Any, number: int, reason: ReasonCode, __: Any) -> None:
+        self.sent(number)
+
+    def acknowledge(self, message: paho.MQTTMessage) -> None:
+        """Tell the broker that a message need not be sent again."""
+        if message.qos:
+            self.client.ack(message.mid, message.qos)
+
+    def close(self, patience: float = 2.0) -> None:
+        """Write what is waiting, as far as the broker takes it, and say goodbye."""
+        if not self.is_connected:
+            return
+        deadline = time.monotonic() + patience
+        while self.client.want_write() and time.monotonic() < deadline and self.client.loop(0.05) == 0:
+            pass
+        self.is_connected = False  # by our own will
+        self.client.disconnect()
+        while self.client.want_write() and time.monotonic() < deadline and self.client.loop(0.05) == 0:
+            pass
+
+
+def read_secret(path: str, section: str) -> str | None:
+    """The password or token in a file, without the end of its line."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_text().strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}, named in [{section}], cannot be read ({error}); correct it.") from None
+
+
+def tls_context(settings: Source | MqttSink, section: str) -> ssl.SSLContext:
+    """TLS that checks the broker, and shows a certificate of the agent's own where there is one."""
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        if settings.certificate_file:
+            context.load_cert_chain(settings.certificate_file, settings.key_file)
+    except (OSError, ssl.SSLError) as error:
+        named = [name for name in (settings.ca_file, settings.certificate_file, settings.key_file) if name]
+        raise SettingsError(f"[{section}] {', '.join(named)}: {error}; correct it.") from None
+    return context

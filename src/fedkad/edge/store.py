@@ -1,0 +1,278 @@
+"""What an agent must not forget, in one SQLite file: all that a batch of messages changed is committed together.
+
+    device     where each device stands: its grid, its alarms, what is counted
+    row        rows of the grid that are still needed: to fill the window after a restart, and to learn from
+    outbox     alerts that a sink has not taken yet
+    incident   the last word on every incident
+    judge      thresholds that adapt, as the scores so far have left them
+    source     how far a file was read, or which messages were committed and perhaps not acknowledged
+
+Changes are gathered in memory and written in one transaction. If that fails because the disk is full, they stay
+gathered, nothing is acknowledged, and the next commit tries again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Say = Callable[[str], None]
+
+MIGRATIONS = (
+    """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE device (name TEXT PRIMARY KEY, state TEXT NOT NULL);
+    CREATE TABLE row (device TEXT, seq INTEGER, time REAL, vals BLOB, trains INTEGER, PRIMARY KEY (device, seq))
+        WITHOUT ROWID;
+    CREATE TABLE outbox (key INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL, alert TEXT NOT NULL);
+    """,
+    """
+    CREATE TABLE incident (number INTEGER PRIMARY KEY, id TEXT UNIQUE, device TEXT NOT NULL, alert TEXT NOT NULL);
+    CREATE TABLE source (name TEXT PRIMARY KEY, position TEXT NOT NULL);
+    CREATE TABLE judge (device TEXT PRIMARY KEY, state TEXT NOT NULL);
+    """,
+)
+"""What takes a file from one version to the next; a new file goes through all of them."""
+
+MOST_WAITING = 100_000
+"""Alerts that are kept for a sink that takes none; then the oldest go, and that is said."""
+
+MOST_INCIDENTS = 1000
+"""Incidents of a device that are remembered."""
+
+
+class StoreError(ValueError):
+    """A file that this version cannot use and must not touch."""
+
+
+class Store:
+    """The durable state of an agent.
+
+    Parameters
+    ----------
+    path : Path
+        A damaged file there is set aside, and said so; a file of an older version is brought up to date.
+    say : callable
+        Takes a sentence for the log.
+    """
+
+    def __init__(self, path: Path, say: Say) -> None:
+        self.path, self._say = path, say
+        self._pending: list[tuple[str, tuple[Any, ...]]] = []
+        try:
+            self._database = _open(path)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+                raise StoreError(f"{path}: {error}; free some space, or see who may write there.") from None
+            self._begin_again(error)
+        self.identity = self._identity()
+
+    def _begin_again(self, error: sqlite3.DatabaseError) -> None:
+        aside = set_aside(self.path)
+        self._say(f"{self.path}: damaged ({error}); it is now {aside.name}, and the agent goes on with an empty one.")
+        self._database = _open(self.path)
+
+    def _identity(self) -> str:
+        """What this file is called in the models that have learnt from its rows."""
+        found = self._database.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
+        if found:
+            return str(found[0])
+        made = uuid.uuid4().hex
+        self._database.execute("INSERT INTO meta VALUES ('identity', ?)", (made,))
+        return made
+
+    # -- what was committed -------------------------------------------------------------------------------------
+
+    def device_state(self, device: str) -> dict[str, Any] | None:
+        """Where a device stood; None for a new one."""
+        found = self._database.execute("SELECT state FROM device WHERE name = ?", (device,)).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def last_rows(self, device: str, count: int) -> list[Array]:
+        """The last rows of a device, oldest first."""
+        query = "SELECT vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?"
+        found = self._database.execute(query, (device, count)).fetchall()
+        return [np.frombuffer(vals) for (vals,) in reversed(found)]
+
+    def rows_to_learn(self, device: str) -> tuple[int, Array]:
+        """The rows gathered so far, with NaN where one must not be learnt from, and the number of the last."""
+        query = "SELECT seq, vals, trains FROM row WHERE device = ? ORDER BY seq"
+        found = self._database.execute(query, (device,)).fetchall()
+        if not found:
+            return 0, np.empty((0, 0))
+        rows = np.array([np.frombuffer(vals) for _, vals, _ in found])
+        rows[[not trains for _, _, trains in found]] = np.nan
+        return int(found[-1][0]), rows
+
+    def waiting(self, sink: str, most: int) -> list[tuple[int, dict[str, Any]]]:
+        """The oldest alerts that a sink has not taken."""
+        query = "SELECT key, alert FROM outbox WHERE sink = ? ORDER BY key LIMIT ?"
+        return [(key, json.loads(alert)) for key, alert in self._database.execute(query, (sink, most))]
+
+    def incidents(self, device: str) -> list[dict[str, Any]]:
+        """The last alert of every incident that is remembered, the newest first."""
+        query = "SELECT alert FROM incident WHERE device = ? ORDER BY number DESC"
+        return [json.loads(alert) for (alert,) in self._database.execute(query, (device,))]
+
+    def judge_state(self, device: str) -> dict[str, Any] | None:
+        """What was kept of an adapting threshold."""
+        found = self._database.execute("SELECT state FROM judge WHERE device = ?", (device,)).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def position(self, source: str) -> Any:
+        """Where a source stood at the last commit; None at first."""
+        found = self._database.execute("SELECT position FROM source WHERE name = ?", (source,)).fetchone()
+        return json.loads(found[0]) if found else None
+
+    # -- what is to be committed --------------------------------------------------------------------------------
+
+    def add_row(self, device: str, seq: int, time: float, values: Array, *, trains: bool) -> None:
+        """Keep a row of the grid."""
+        self._gather("INSERT OR REPLACE INTO row VALUES (?, ?, ?, ?, ?)", device, seq, time, values.tobytes(), trains)
+
+    def revoke(self, device: str, since: int) -> None:
+        """Learn nothing from the rows since that number: what followed was abnormal."""
+        self._gather("UPDATE row SET trains = 0 WHERE device = ? AND seq >= ?", device, since)
+
+    def spend(self, device: str, through: int) -> None:
+        """Learn nothing more from the rows up to that number: it was done."""
+        self._gather("UPDATE row SET trains = 0 WHERE device = ? AND seq <= ?", device, through)
+
+    def forget(self, device: str, before: int) -> None:
+        """Drop the rows before that number."""
+        self._gather("DELETE FROM row WHERE device = ? AND seq < ?", device, before)
+
+    def put_state(self, device: str, state: Mapping[str, Any]) -> None:
+        """Where a device stands now."""
+        self._gather("INSERT OR REPLACE INTO device VALUES (?, ?)", device, json.dumps(state))
+
+    def put_judge(self, device: str, state: Mapping[str, Any]) -> None:
+        """What is to be kept of an adapting threshold."""
+        self._gather("INSERT OR REPLACE INTO judge VALUES (?, ?)", device, json.dumps(state))
+
+    def put_alert(self, sinks: Iterable[str], alert: Mapping[str, Any]) -> None:
+        """An alert for these sinks, and the last word on its incident."""
+        text = json.dumps(alert)
+        for sink in sinks:
+            self._gather("INSERT INTO outbox (sink, alert) VALUES (?, ?)", sink, text)
+        self._gather(
+            "INSERT INTO incident (id, device, alert) VALUES (?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET alert = excluded.alert",
+            alert["id"],
+            alert["device"],
+            text,
+        )
+        if alert["event"] == "start":
+            older = "SELECT number FROM incident WHERE device = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
+            device = alert["device"]
+            self._gather(
+                f"DELETE FROM incident WHERE device = ? AND number <= ({older})", device, device, MOST_INCIDENTS
+            )
+
+    def put_delivered(self, keys: Iterable[int]) -> None:
+        """Alerts that a sink has taken."""
+        for key in keys:
+            self._gather("DELETE FROM outbox WHERE key = ?", key)
+
+    def put_position(self, source: str, position: Any) -> None:
+        """Where a source stands with what is committed."""
+        self._gather("INSERT OR REPLACE INTO source VALUES (?, ?)", source, json.dumps(position))
+
+    def _gather(self, statement: str, *values: Any) -> None:
+        self._pending.append((statement, values))
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to commit."""
+        return bool(self._pending)
+
+    def commit(self) -> None:
+        """Write all that was gathered, or nothing of it; raises `OSError` when the disk does not take it.
+
+        Once it returns, not even a power cut takes it back.
+        """
+        try:
+            self._write()
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{self.path}: {error}") from None
+        except sqlite3.DatabaseError as error:
+            # Found damaged while it runs. What is gathered says where every device of it stands.
+            self._database.close()
+            self._begin_again(error)
+            self.identity = self._identity()
+            self._write()
+        self._pending.clear()
+
+    def _write(self) -> None:
+        database = self._database
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            for statement, values in self._pending:
+                database.execute(statement, values)
+            database.execute("COMMIT")
+        except sqlite3.Error:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+
+    def drop_surplus(self, sink: str) -> None:
+        """Keep no more than `MOST_WAITING` alerts for a sink."""
+        query = "SELECT key FROM outbox WHERE sink = ? ORDER BY key DESC LIMIT 1 OFFSET ?"
+        found = self._database.execute(query, (sink, MOST_WAITING)).fetchone()
+        if found:
+            self._say(f"{sink}: it takes no alerts; more than {MOST_WAITING} wait, and the oldest are dropped.")
+            self._gather("DELETE FROM outbox WHERE sink = ? AND key <= ?", sink, found[0])
+
+    def close(self) -> None:
+        """Close the file; what was gathered and not committed is gone."""
+        self._database.close()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection to a sound file of this version."""
+    database = sqlite3.connect(path, isolation_level=None, cached_statements=32)
+    try:
+        # Little memory, and what is committed is on the disk: a power cut must not take back what was acknowledged.
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "cache_size=-512", "wal_autocheckpoint=250"):
+            database.execute(f"PRAGMA {pragma}").fetchall()
+        (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        _migrate(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _migrate(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{path}: written by a newer version of fedkad (format {version}, this knows {len(MIGRATIONS)}); "
+            "install that version, or move the file away to begin anew."
+        )
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        database.executescript(f"BEGIN;{script};PRAGMA user_version = {number};COMMIT;")
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file, with what belongs to it, to a name that is free; returns that name."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    os.replace(path, aside)
+    for suffix in ("-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            os.replace(part, aside.with_name(aside.name + suffix))
+    return aside

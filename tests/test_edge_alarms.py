@@ -1,0 +1,401 @@
+"""The policy of alarms: every rule by an example, and what must hold for any row of scores."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedkad.edge.alarms import BUCKETS, Alarms, Judged
+from fedkad.edge.settings import Alarm
+
+Array = NDArray[np.float64]
+Alert = dict[str, Any]
+
+NAMES = ["flow", "pressure", "level"]
+THRESHOLD = 6.0
+SHARP = Alarm(clear_after=0.0, cool_down=0.0, rate_limit=0.0, update_every=0.0)
+
+
+def explain() -> tuple[Array, Array, Array]:
+    return np.array([3.0, 6.0, 1.0]), np.array([1.0, 3.2, 0.0]), np.array([1.5, 5.1, 0.0])
+
+
+def forbidden() -> tuple[Array, Array, Array]:
+    raise AssertionError("explain is costly")
+
+
+def feed(alarms: Alarms, scores: Iterable[float], start: float = 0.0, period: float = 1.0) -> list[Alert]:
+    alerts = []
+    for k, score in enumerate(scores):
+        abnormal = score > THRESHOLD
+        judged = Judged(start + k * period, score, THRESHOLD, abnormal)
+        alerts += alarms.update(judged, explain if abnormal else forbidden, NAMES)
+    return alerts
+
+
+def events(alerts: Sequence[Alert]) -> list[tuple[str, str]]:
+    return [(alert["event"], alert["reason"]) for alert in alerts]
+
+
+def test_an_alert_says_what_when_and_why() -> None:
+    alarms = Alarms("pump-1", SHARP, 1.0)
+    (alert,) = feed(alarms, [1.0, 10.0], start=1_700_000_000.0)
+    assert alert == {
+        "id": "pump-1-20231114T221321Z-1",
+        "device": "pump-1",
+        "event": "start",
+        "kind": "score",
+        "severity": "warning",
+        "start": "2023-11-14T22:13:21.000Z",
+        "time": "2023-11-14T22:13:21.000Z",
+        "duration": 0.0,
+        "score": 10.0,
+        "peak": 10.0,
+        "threshold": 6.0,
+        "rate": 0.5,
+        "samples": 1,
+        "channels": [
+            {"channel": "pressure", "share": 0.6, "seen": 3.2, "expected": 5.1},
+            {"channel": "flow", "share": 0.3, "seen": 1.0, "expected": 1.5},
+            {"channel": "level", "share": 0.1, "seen": 0.0, "expected": 0.0},
+        ],
+        "reason": "threshold",
+        "text": "pump-1: pressure 3.2 instead of 5.1 (60 %), then flow (30 %); score 10, threshold 6",
+    }
+    assert alarms.open == alert
+    assert (alarms.incidents, alarms.watched, alarms.per_second) == (1, 2.0, 0.5)
+
+
+def test_min_duration_counts_from_the_first_abnormal_row() -> None:
+    alarms = Alarms("d", Alarm(min_duration=3.0, rate_limit=0.0), 1.0)
+    assert feed(alarms, [7.0, 7.0, 7.0, 1.0, 7.0, 7.0]) == []
+    (alert,) = feed(alarms, [7.0, 9.0, 7.0], start=6.0)
+    assert (alert["start"], alert["time"]) == ("1970-01-01T00:00:04.000Z", "1970-01-01T00:00:07.000Z")
+    assert (alert["duration"], alert["samples"], alert["peak"]) == (3.0, 4, 9.0)
+
+
+def test_rows_between_release_and_threshold_neither_begin_nor_clear() -> None:
+    alarms = Alarms("d", Alarm(min_duration=2.0, clear_after=2.0, rate_limit=0.0), 1.0)
+    assert feed(alarms, [5.5] * 10) == []
+    assert events(feed(alarms, [7.0, 5.5, 5.5, 5.5, 7.0], start=10.0)) == [("start", "threshold")]
+    assert feed(alarms, [1.0, 1.0, 5.5, 1.0, 1.0], start=15.0) == []
+    assert events(feed(alarms, [1.0], start=20.0)) == [("end", "cleared")]
+    assert alarms.open is None
+
+
+@pytest.mark.parametrize("period", [0.1, 1 / 3, 60.0])
+def test_a_duration_of_whole_periods_is_reached_at_that_row(period: float) -> None:
+    alarms = Alarms("d", Alarm(min_duration=7 * period, clear_after=3 * period, rate_limit=0.0), period)
+    alerts = feed(alarms, [7.0] * 8 + [1.0] * 4, start=1_700_000_000.0, period=period)
+    assert [alert["duration"] for alert in alerts] == pytest.approx([7 * period, 11 * period], abs=2e-3)
+
+
+def test_the_worst_row_says_what_was_seen_and_all_rows_say_who() -> None:
+    alarms = Alarms("d", Alarm(rate_limit=0.0, update_every=1.0), 1.0)
+    rows = [(8.0, [8.0, 0.0]), (12.0, [0.0, 12.0]), (10.0, [10.0, 0.0])]
+    for k, (score, shares) in enumerate(rows):
+        explained = np.array(shares), np.full(2, float(k)), np.full(2, k + 10.0)
+        alerts = alarms.update(Judged(float(k), score, 6.0, True), lambda x=explained: x, ["a", "b"])  # type: ignore[misc]
+    assert alerts[0]["channels"] == [
+        {"channel": "a", "share": 0.6, "seen": 1.0, "expected": 11.0},
+        {"channel": "b", "share": 0.4, "seen": 1.0, "expected": 11.0},
+    ]
+
+
+def test_cool_down_holds_the_next_one_back_until_it_is_over() -> None:
+    alarms = Alarms("d", Alarm(clear_after=0.0, cool_down=10.0, rate_limit=0.0), 1.0)
+    assert events(feed(alarms, [7.0, 1.0])) == [("start", "threshold"), ("end", "cleared")]
+    assert feed(alarms, [7.0, 1.0] * 2, start=2.0) == []
+    (alert,) = feed(alarms, [7.0] * 6, start=6.0)
+    assert (alert["start"], alert["time"]) == ("1970-01-01T00:00:06.000Z", "1970-01-01T00:00:11.000Z")
+    assert alert["id"].endswith("-2")
+
+
+def test_a_critical_score_breaks_the_cool_down_but_must_last() -> None:
+    alarms = Alarms("d", Alarm(min_duration=1.0, clear_after=0.0, cool_down=100.0, rate_limit=0.0), 1.0)
+    feed(alarms, [7.0, 7.0, 1.0])
+    assert feed(alarms, [7.0, 7.0, 1.0, 18.0, 1.0], start=3.0) == []
+    (alert,) = feed(alarms, [7.0, 18.0], start=8.0)
+    assert (alert["event"], alert["severity"], alert["duration"]) == ("start", "critical", 1.0)
+
+
+def test_updates_come_when_it_gets_worse_and_now_and_then() -> None:
+    alarms = Alarms("d", Alarm(clear_after=4.0, rate_limit=0.0, update_every=3.0), 1.0)
+    alerts = feed(alarms, [7.0, 7.0, 18.0, 20.0, 7.0, 7.0, 7.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert events(alerts) == [
+        ("start", "threshold"),
+        ("update", "worse"),
+        ("update", "still"),
+        ("update", "still"),
+        ("end", "cleared"),
+    ]
+    assert [alert["duration"] for alert in alerts] == [0.0, 2.0, 5.0, 8.0, 11.0]
+    assert [alert["severity"] for alert in alerts] == ["warning"] + 4 * ["critical"]
+    assert [alert["peak"] for alert in alerts] == [7.0, 18.0, 20.0, 20.0, 20.0]
+    assert len({alert["id"] for alert in alerts}) == 1
+
+
+def test_a_rate_of_short_excursions_is_an_incident() -> None:
+    rule = Alarm(min_duration=10.0, clear_after=5.0, cool_down=0.0, rate_window=60.0, rate_limit=0.3, update_every=0.0)
+    alarms = Alarms("d", rule, 1.0)
+    alerts = feed(alarms, [1.0, 7.0] * 100)
+    assert events(alerts) == [("start", "rate")]
+    (start,) = alerts
+    assert start["kind"] == "rate"
+    assert start["time"] == "1970-01-01T00:00:29.000Z"  # not before half of the window was scored
+    assert (start["start"], start["samples"], start["rate"]) == ("1970-01-01T00:00:01.000Z", 15, 0.5)
+    assert [cause["channel"] for cause in start["channels"]] == ["pressure", "flow", "level"]
+    assert "50 % of the last 1 min abnormal" in start["text"]
+    # It ends when the rate has fallen below 0.8 · 0.3, which is later than after 5 s of quiet.
+    (end,) = feed(alarms, [1.0] * 60, start=200.0)
+    assert (end["event"], end["reason"]) == ("end", "cleared")
+    assert end["rate"] < 0.24
+    assert end["duration"] > 220.0
+
+
+def test_what_was_told_is_not_counted_towards_a_rate() -> None:
+    rule = Alarm(min_duration=5.0, clear_after=5.0, cool_down=0.0, rate_window=60.0, rate_limit=0.3)
+    alarms = Alarms("d", rule, 1.0)
+    assert len(feed(alarms, [7.0] * 40 + [1.0] * 6)) == 2
+    assert alarms.rate > 0.8
+    assert feed(alarms, [7.0, 1.0, 1.0, 1.0] * 20, start=46.0) == []
+
+
+@pytest.mark.parametrize("rule", [Alarm(min_duration=1e9, rate_limit=0.0), Alarm(min_duration=1e9, rate_window=0.0)])
+def test_without_a_limit_or_window_the_rate_begins_nothing(rule: Alarm) -> None:
+    assert feed(Alarms("d", rule, 60.0), [7.0] * 500, period=60.0) == []
+
+
+def test_the_rate_is_that_of_its_window_and_its_memory_is_bounded() -> None:
+    alarms = Alarms("d", Alarm(min_duration=1e9, rate_window=600.0, rate_limit=0.0), 1.0)
+    assert math.isnan(alarms.rate)
+    scores = np.random.default_rng(0).choice([1.0, 7.0], p=[0.7, 0.3], size=5000)
+    feed(alarms, scores)
+    assert alarms.rate == pytest.approx(np.mean(scores[-600:] > THRESHOLD), abs=0.01)
+    assert len(alarms.state()["buckets"]) <= BUCKETS
+    assert len(json.dumps(alarms.state())) < 3000
+
+
+def test_maintenance_ends_an_incident_and_what_follows_is_news() -> None:
+    alarms = Alarms("d", Alarm(min_duration=2.0, cool_down=1000.0), 1.0)
+    feed(alarms, [7.0] * 5)
+    (alert,) = alarms.silence(6.0)
+    assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "maintenance", 6.0)
+    assert "ended by maintenance after 6 s" in alert["text"]
+    assert alarms.silence(7.0) == []
+    assert events(feed(alarms, [7.0] * 3, start=10.0)) == [("start", "threshold")]
+
+
+def test_maintenance_drops_what_was_counted() -> None:
+    rule = Alarm(min_duration=3.0, rate_window=60.0, rate_limit=0.3)
+    alarms = Alarms("d", rule, 1.0)
+    assert feed(alarms, [1.0, 7.0] * 14 + [7.0]) == []
+    assert alarms.silence(29.0) == []
+    assert feed(alarms, [7.0, 7.0, 7.0, 1.0, 7.0], start=30.0) == []
+
+
+def test_maintenance_by_another_clock_stops_no_rate() -> None:
+    rule = Alarm(min_duration=3.0, rate_window=60.0, rate_limit=0.3)
+    alarms = Alarms("d", rule, 1.0)
+    feed(alarms, [7.0, 1.0])
+    alarms.silence(1e9)
+    assert events(feed(alarms, [7.0, 1.0] * 30, start=2.0)) == [("start", "rate")]
+
+
+def test_an_interruption_drops_a_beginning_and_keeps_an_incident() -> None:
+    alarms = Alarms("d", Alarm(min_duration=3.0, clear_after=3.0, rate_limit=0.0), 1.0)
+    feed(alarms, [7.0] * 3)
+    assert alarms.interrupt(3.0) == []
+    assert feed(alarms, [7.0] * 3, start=50.0) == []
+    assert len(feed(alarms, [7.0, 1.0, 1.0, 1.0], start=53.0)) == 1
+    assert alarms.interrupt(60.0) == []
+    assert alarms.open is not None
+    assert feed(alarms, [1.0] * 3, start=100.0) == []
+    assert events(feed(alarms, [1.0], start=103.0)) == [("end", "cleared")]
+
+
+def test_rows_without_evidence_neither_begin_nor_end() -> None:
+    alarms = Alarms("d", SHARP, 1.0)
+    assert alarms.update(Judged(0.0, 9.0, 6.0, True, False), forbidden, NAMES) == []
+    assert alarms.update(Judged(0.0, math.nan, 6.0, False), forbidden, NAMES) == []
+    feed(alarms, [7.0])
+    assert alarms.update(Judged(9.0, 1.0, 6.0, False, False), forbidden, NAMES) == []
+    assert alarms.open is not None
+    assert alarms.watched == 1.0
+
+
+def test_a_threshold_of_zero() -> None:
+    alarms = Alarms("d", SHARP, 1.0)
+    (start,) = alarms.update(Judged(0.0, 0.1, 0.0, True), explain, NAMES)
+    (end,) = alarms.update(Judged(1.0, 0.0, 0.0, False), forbidden, NAMES)
+    assert (start["severity"], end["event"]) == ("critical", "end")
+
+
+def test_a_clock_that_is_set_back() -> None:
+    alarms = Alarms("d", Alarm(clear_after=2.0, cool_down=10.0, rate_window=600.0, update_every=5.0), 1.0)
+    feed(alarms, [7.0] * 3, start=10_000.0)
+    alerts = feed(alarms, [7.0] * 8 + [1.0] * 3)
+    assert events(alerts) == [("update", "still"), ("end", "cleared")]
+    assert all(alert["duration"] == 0.0 for alert in alerts)
+    assert alarms.rate == 8 / 11
+    # The cool-down is not waited for until the old time comes again.
+    feed(alarms, [7.0] * 11 + [1.0] * 3, start=10_011.0)
+    assert alarms.open is None
+    assert events(feed(alarms, [7.0] * 12, start=100.0))[0] == ("start", "threshold")
+
+
+def test_counts_of_the_future_are_dropped() -> None:
+    alarms = Alarms("d", Alarm(min_duration=1e9, rate_window=600.0), 1.0)
+    feed(alarms, [1.0] * 100 + [7.0] * 100)
+    feed(alarms, [1.0] * 10, start=95.0)
+    assert alarms.rate == 0.0
+    assert sum(scored for _, scored, _ in alarms.state()["buckets"]) == 100 + 10
+
+
+def test_a_rate_is_explained_by_rows_before_a_restart() -> None:
+    rule = Alarm(min_duration=10.0, rate_window=60.0, rate_limit=0.3)
+    alarms = Alarms("d", rule, 1.0)
+    assert feed(alarms, [1.0, 7.0] * 14) == []
+    restarted = Alarms("d", rule, 1.0, json.loads(json.dumps(alarms.state(), allow_nan=False)))
+    (alert,) = feed(restarted, [1.0, 7.0], start=28.0)
+    assert [alert] == feed(alarms, [1.0, 7.0], start=28.0)
+    assert (alert["kind"], alert["samples"]) == ("rate", 15)
+
+
+def test_numbers_that_json_does_not_have() -> None:
+    alarms = Alarms("d", Alarm(update_every=1.0), 1.0)
+    explained = np.array([np.nan, 1.0]), np.array([np.inf, 2.0]), np.array([1.0, np.nan])
+    for k in range(3):
+        alerts = alarms.update(Judged(float(k), math.inf, math.nan, True), lambda: explained, ["a", "b"])
+        assert json.loads(json.dumps(alerts, allow_nan=False))[0]["score"] is None
+        alarms = Alarms("d", Alarm(update_every=1.0), 1.0, json.loads(json.dumps(alarms.state(), allow_nan=False)))
+    finite = np.array([4.0, 5.0]), np.array([np.inf, 2.0]), np.array([1.0, 3.0])
+    (alert,) = alarms.update(Judged(9.0, 9.0, 6.0, True), lambda: finite, ["a", "b"])
+    json.dumps(alert, allow_nan=False)
+    assert [cause["share"] for cause in alert["channels"]] == [0.5556, 0.4444]
+
+
+def test_numpy_numbers_become_plain_ones() -> None:
+    alarms = Alarms("d", Alarm(min_duration=1.0), 1.0)
+    for k in range(4):
+        judged = Judged(np.float64(k), np.float64(7.0 - 6 * (k > 2)), np.float64(6.0), np.bool_(k < 3))  # type: ignore[arg-type]
+        json.dumps([alarms.update(judged, explain, NAMES), alarms.state()], allow_nan=False)
+
+
+def test_other_channels_begin_anew() -> None:
+    alarms = Alarms("d", Alarm(update_every=1.0), 1.0)
+    feed(alarms, [30.0])
+    other = np.array([8.0]), np.array([1.0]), np.array([2.0])
+    (alert,) = alarms.update(Judged(1.0, 8.0, 6.0, True), lambda: other, ["speed"])
+    assert alert["channels"] == [{"channel": "speed", "share": 1.0, "seen": 1.0, "expected": 2.0}]
+    assert alert["peak"] == 30.0
+
+
+def test_at_most_five_channels() -> None:
+    n = 8
+    alarms = Alarms("d", SHARP, 1.0)
+    explained = np.arange(n, dtype=float), np.zeros(n), np.zeros(n)
+    (alert,) = alarms.update(Judged(0.0, 28.0, 6.0, True), lambda: explained, [str(k) for k in range(n)])
+    assert [cause["channel"] for cause in alert["channels"]] == ["7", "6", "5", "4", "3"]
+
+
+@pytest.mark.parametrize("time", [-1e300, -5.0, 1e300])
+def test_times_that_no_calendar_has(time: float) -> None:
+    (alert,) = Alarms("d", SHARP, 1.0).update(Judged(time, 9.0, 6.0, True), explain, NAMES)
+    json.dumps(alert, allow_nan=False)
+
+
+def test_counts_of_another_window_are_dropped() -> None:
+    alarms = Alarms("d", Alarm(min_duration=1e9), 1.0)
+    feed(alarms, [7.0] * 100)
+    assert Alarms("d", Alarm(min_duration=1e9), 1.0, alarms.state()).rate == 1.0
+    assert math.isnan(Alarms("d", Alarm(rate_window=60.0), 1.0, alarms.state()).rate)
+
+
+durations = st.sampled_from([0.0, 1.0, 3.0, 10.0])
+rules = st.builds(
+    Alarm,
+    min_duration=durations,
+    clear_after=durations,
+    cool_down=st.sampled_from([0.0, 5.0, 20.0]),
+    release=st.sampled_from([0.5, 0.8, 1.0]),
+    rate_window=st.sampled_from([0.0, 7.0, 40.0]),
+    rate_limit=st.sampled_from([0.0, 0.2, 0.6]),
+    update_every=durations,
+)
+# Long stretches of the same kind make incidents; single rows make trouble.
+kinds = st.sampled_from([1.0, 5.5, 7.0, 20.0, math.nan, "carried", "silence", "interrupt", "jump", "back"])
+courses = st.lists(st.tuples(kinds, st.integers(1, 12)), max_size=25)
+
+
+def play(alarms: Alarms, course: Sequence[tuple[Any, int]], restart: Alarm | None = None) -> list[Alert]:
+    """Rows a second apart; with `restart`, through JSON after each of them."""
+    alerts, time = [], 1000.0
+    for kind, count in course:
+        for _ in range(count):
+            time += {"jump": 50.0, "back": -37.0}.get(kind, 1.0)
+            if kind == "silence":
+                alerts += alarms.silence(time)
+            elif kind in ("interrupt", "jump", "back"):
+                alerts += alarms.interrupt(time)
+            else:
+                score = 20.0 if kind == "carried" else kind
+                judged = Judged(time, score, THRESHOLD, score > THRESHOLD, kind != "carried")
+                alerts += alarms.update(judged, explain, NAMES)
+            if restart is not None:
+                alarms = Alarms("d", restart, 1.0, json.loads(json.dumps(alarms.state(), allow_nan=False)))
+    return alerts
+
+
+@settings(max_examples=300, deadline=None)
+@given(rules, courses)
+def test_incidents_are_well_formed(rule: Alarm, course: list[tuple[Any, int]]) -> None:
+    alarms = Alarms("d", rule, 1.0)
+    alerts = play(alarms, course)
+    json.dumps(alerts, allow_nan=False)
+    current = None
+    for alert in alerts:
+        assert (alert["event"] == "start") == (current is None)
+        assert current in (None, alert["id"])
+        current = None if alert["event"] == "end" else alert["id"]
+        assert alert["duration"] >= 0.0
+        assert alert["samples"] > 0
+        assert (alert["severity"] == "critical") == (alert["peak"] >= rule.critical * THRESHOLD)
+    assert (alarms.open or {}).get("id") == current
+    starts = Counter(alert["id"] for alert in alerts if alert["event"] == "start")
+    assert set(starts.values()) <= {1}
+    assert len(starts) == alarms.incidents
+
+
+@settings(max_examples=200, deadline=None)
+@given(rules, courses)
+def test_a_restart_at_any_row_changes_nothing(rule: Alarm, course: list[tuple[Any, int]]) -> None:
+    assert play(Alarms("d", rule, 1.0), course, restart=rule) == play(Alarms("d", rule, 1.0), course)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rules, courses)
+def test_no_incident_is_shorter_than_it_must_be(rule: Alarm, course: list[tuple[Any, int]]) -> None:
+    for alert in play(Alarms("d", rule, 1.0), course):
+        if alert["event"] == "start" and alert["kind"] == "score":
+            assert alert["duration"] >= rule.min_duration
+
+
+@settings(max_examples=100, deadline=None)
+@given(rules, st.lists(st.floats(0.0, THRESHOLD), max_size=100))
+def test_scores_below_the_threshold_never_alert(rule: Alarm, scores: list[float]) -> None:
+    assert feed(Alarms("d", rule, 1.0), scores) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(rules, st.lists(st.sampled_from([5.5, 7.0]), min_size=1, max_size=200))
+def test_a_score_around_the_threshold_is_one_incident(rule: Alarm, scores: list[float]) -> None:
+    if rule.release * THRESHOLD <= 5.5:
+        assert sum(alert["event"] != "update" for alert in feed(Alarms("d", rule, 1.0), scores)) <= 1

@@ -1,0 +1,385 @@
+"""The grid against a naive one that sees all samples at once, and against what must hold for any samples whatever."""
+
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedkad.edge.grid import CONFIRM, COUNTERS, MAX_ASIDE, Grid, Row
+from fedkad.edge.settings import Sampling
+
+Samples = list[tuple[float, dict[str, float]]]
+NAMES = ("a", "b", "c")
+START = 1_700_000_000.0
+YEAR = 365.25 * 86400.0
+
+
+def sampling(channels: int = 1, **changes: Any) -> Sampling:
+    return Sampling(**{"channels": NAMES[:channels], "period": 1.0, "lateness": 0.0, "max_gap": 3.0, **changes})
+
+
+def fed(grid: Grid, samples: Iterable[tuple[float, dict[str, float]]]) -> list[Row]:
+    return [row for time, values in samples for row in grid.add(time, values)]
+
+
+def steady(start: float, count: int, value: float = 1.0, channels: int = 1, period: float = 1.0) -> Samples:
+    return [(start + k * period, dict.fromkeys(NAMES[:channels], value + k)) for k in range(count)]
+
+
+def plain(rows: list[Row]) -> list[tuple[float, list[float | None], bool, bool]]:
+    """Rows that can be compared, NaN being equal to NaN."""
+    return [
+        (row.time, [None if np.isnan(value) else float(value) for value in row.values], row.observed, row.complete)
+        for row in rows
+    ]
+
+
+def naive_rows(plan: Sampling, samples: Samples) -> list[Row]:
+    """All rows of samples none of which is late, off the clock or a duplicate, slot by slot."""
+    origin = samples[0][0]
+    slots: dict[int, dict[str, float]] = {}
+    for time, measurements in samples:
+        slots.setdefault(int(np.floor((time - origin) / plan.period + 0.5)), {}).update(measurements)
+    rows: list[Row] = []
+    measured: dict[str, tuple[int, float]] = {}
+    for slot in range(min(slots), max(slots) + 1):
+        held = slots.get(slot, {})
+        measured |= {name: (slot, value) for name, value in held.items()}
+        values = np.full(len(plan.channels), np.nan)
+        for k, name in enumerate(plan.channels):
+            if name in measured and (slot - measured[name][0]) * plan.period <= plan.max_gap + 1e-9:
+                values[k] = measured[name][1]
+        unfilled = np.isnan(values).any()
+        if unfilled and (len(measured) < len(plan.channels) or (not held and rows and np.isnan(rows[-1].values).any())):
+            continue
+        rows.append(Row(origin + slot * plan.period, values, bool(held), len(held) == len(values)))
+    return rows
+
+
+@st.composite
+def punctual(draw: st.DrawFn) -> tuple[Sampling, Samples]:
+    """Samples of up to three channels in the order of their arrival, none later than allowed."""
+    period = draw(st.sampled_from([1.0, 0.1, 60.0]))
+    lateness, max_gap = period * draw(st.sampled_from([0.0, 1.0, 2.5])), period * draw(st.sampled_from([0, 1, 3, 20]))
+    channels = NAMES[: draw(st.integers(1, 3))]
+    arrivals: list[tuple[float, float, dict[str, float]]] = []
+    slot = 0
+    for number in range(draw(st.integers(1, 25))):
+        for name in draw(st.sets(st.sampled_from(channels), min_size=1)):
+            jitter = draw(st.sampled_from([-0.4, 0.0, 0.4])) if arrivals else 0.0
+            time = START + (slot + jitter) * period
+            delay = draw(st.sampled_from([0.0, 0.5, 1.0])) * lateness if arrivals else -period
+            arrivals.append((time + delay, time, {name: float(100 * number + NAMES.index(name))}))
+        slot += draw(st.sampled_from([1, 1, 1, 2, 6]))
+    ordered = [(time, values) for _, time, values in sorted(arrivals, key=lambda arrival: arrival[0])]
+    return Sampling(channels=channels, period=period, lateness=lateness, max_gap=max_gap), ordered
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(punctual())
+def test_the_rows_are_those_of_all_samples_at_once_in_whatever_order_they_came(drawn: tuple[Sampling, Samples]) -> None:
+    plan, samples = drawn
+    grid = Grid(plan)
+    rows = fed(grid, samples) + grid.flush()
+    assert plain(rows) == plain(naive_rows(plan, samples))
+    assert (grid.late, grid.duplicates, grid.off_clock, grid.jumps) == (0, 0, 0, 0)
+    assert grid.rows == len(rows)
+    assert grid.broken == ("gap" if rows and np.isnan(rows[-1].values).any() else None)
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> tuple[Sampling, Samples]:
+    """Samples whose clock does as it likes; every value occurs once."""
+    plan = sampling(draw(st.integers(1, 3)), lateness=draw(st.sampled_from([0.0, 2.0, 30.0])))
+    samples, time = [], START
+    steps = st.sampled_from([1.0, 1.0, 1.0, 1.0, 0.0, 0.3, 2.0, -0.6, -1.0, -3.0, 8.0, 14.0, -90.0, 3e7])
+    for number in range(draw(st.integers(0, 50))):
+        names = draw(st.sampled_from([NAMES, NAMES, NAMES[:1], NAMES[1:]]))
+        samples.append((time, {name: 10.0 * number + k for k, name in enumerate(plan.channels) if name in names}))
+        time += draw(steps)
+    return plan, samples
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(anything())
+def test_an_unbroken_stretch_has_a_row_for_each_slot_and_no_value_older_than_allowed(
+    drawn: tuple[Sampling, Samples],
+) -> None:
+    plan, samples = drawn
+    measured = {value: time for time, values in samples for value in values.values()}
+    grid = Grid(plan)
+    rows: list[Row] = []
+    for time, values in samples:
+        rows += grid.add(time, values)
+        assert grid.broken in ((None,) if not rows or np.isfinite(rows[-1].values).all() else ("gap", "clock"))
+    rows += grid.flush()
+    for row, after in pairwise(rows):
+        if np.isfinite([*row.values, *after.values]).all():
+            assert after.time - row.time == pytest.approx(plan.period, abs=1e-6)
+    for row in rows:
+        ages = [row.time - measured[value] for value in row.values if not np.isnan(value)]
+        assert all(-0.5 <= age <= plan.max_gap + 0.5 for age in ages)
+        assert row.complete <= row.observed
+    assert not rows or np.isfinite(rows[0].values).any()
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(anything())
+def test_nothing_is_lost_and_nothing_is_counted_twice(drawn: tuple[Sampling, Samples]) -> None:
+    plan = sampling(1, lateness=drawn[0].lateness)
+    samples = [(time, {"a": float(k)}) for k, (time, _) in enumerate(drawn[1])]
+    grid = Grid(plan)
+    rows = fed(grid, samples) + grid.flush()
+    waiting = len(grid.state()["aside"])
+    assert sum(row.observed for row in rows) + grid.late + grid.duplicates + grid.off_clock + waiting == len(samples)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(anything(), st.integers(0, 50))
+def test_a_grid_goes_on_from_its_state_as_if_nothing_had_happened(drawn: tuple[Sampling, Samples], cut: int) -> None:
+    plan, samples = drawn
+    unbroken = Grid(plan)
+    before = fed(unbroken, samples[:cut])
+    resumed = Grid(plan, json.loads(json.dumps(unbroken.state(), allow_nan=False)))
+    assert resumed.broken == unbroken.broken
+    after = [fed(grid, samples[cut:]) + grid.flush() for grid in (unbroken, resumed)]
+    assert plain(after[0]) == plain(after[1])
+    assert unbroken.state() == resumed.state()
+    assert unbroken.rows == len(before) + len(after[0])
+
+
+def test_a_state_of_other_channels_gives_its_counters_only() -> None:
+    grid = Grid(sampling())
+    fed(grid, steady(START, 5))
+    other = Grid(sampling(2), grid.state())
+    assert other.rows == 5
+    assert other.add(5.0, {"a": 1.0, "b": 2.0})[0].time == 5.0
+    assert Grid(sampling(), Grid(sampling()).state()).state() == Grid(sampling()).state()
+
+
+def test_a_complete_sample_is_the_next_row_as_it_stands() -> None:
+    grid = Grid(sampling(2, lateness=60.0))
+    rows = fed(grid, steady(START, 4, channels=2))
+    assert [row.time for row in rows] == [START, START + 1, START + 2, START + 3]
+    assert rows[-1].values.tolist() == [4.0, 4.0]
+    assert all(row.complete and row.observed for row in rows)
+    with pytest.raises(ValueError, match="read-only"):
+        rows[-1].values[0] = 0.0
+
+
+def test_values_of_channels_of_other_devices_are_passed_over() -> None:
+    grid = Grid(sampling(2))
+    assert len(grid.add(START, {"a": 1.0, "b": 2.0, "x": 3.0})) == 1
+    assert grid.add(START + 1, {"x": 3.0, "y": 4.0}) == []
+    assert grid.add(START + 1, {"a": 1.0, "y": 4.0}) == []
+    assert [row.values.tolist() for row in grid.add(START + 1, {"b": 7.0})] == [[1.0, 7.0]]
+    assert grid.duplicates == grid.late == 0
+
+
+def test_jitter_of_less_than_half_a_period_does_no_harm() -> None:
+    grid = Grid(sampling(period=10.0))
+    times = [START + 10 * k + jitter for k, jitter in enumerate([0, 4.9, -4.9, 3, -5, 0])]
+    rows = [row for time in times for row in grid.add(time, {"a": time})]
+    assert [row.time - START for row in rows] == [0, 10, 20, 30, 40, 50]
+    assert all(row.complete for row in rows)
+
+
+def test_channels_of_one_slot_come_one_by_one_and_the_first_of_each_counts() -> None:
+    grid = Grid(sampling(2, lateness=5.0))
+    assert grid.add(START, {"a": 1.0}) == []
+    assert grid.add(START + 0.2, {"a": 9.0}) == []
+    assert plain(grid.add(START + 0.3, {"b": 2.0})) == [(START, [1.0, 2.0], True, True)]
+    assert grid.add(START + 0.4, {"b": 8.0, "a": 8.0}) == []
+    assert (grid.duplicates, grid.late) == (1, 2)
+
+
+def test_a_slot_waits_for_as_long_as_lateness_says() -> None:
+    grid = Grid(sampling(2, lateness=2.0))
+    fed(grid, steady(START, 1, channels=2))
+    assert fed(grid, [(START + 1, {"a": 5.0}), (START + 2, {"a": 6.0, "b": 6.0}), (START + 3.4, {"a": 7.0})]) == []
+    rows = grid.add(START + 3.5, {"b": 7.0})  # the end of slot 1 plus two seconds
+    assert plain(rows)[0] == (START + 1, [5.0, 1.0], True, False)
+    assert plain(rows)[1] == (START + 2, [6.0, 6.0], True, True)
+    assert grid.carried == 1
+    assert grid.add(START + 1, {"b": 5.0}) == []
+    assert grid.late == 1
+
+
+def test_what_was_measured_before_the_first_to_arrive_is_no_less_welcome() -> None:
+    grid = Grid(sampling(2, lateness=3.0))
+    assert fed(grid, [(START, {"a": 1.0}), (START - 1, {"a": 0.0, "b": 0.0})])[0].time == START - 1
+    assert grid.add(START - 1.6, {"a": 3.0}) == []
+    assert grid.late == 1
+
+
+def test_a_grid_that_closed_nothing_yet_still_takes_what_was_measured_before_after_a_restart() -> None:
+    grid = Grid(sampling(2, lateness=3.0))
+    grid.add(START, {"a": 1.0})
+    resumed = Grid(sampling(2, lateness=3.0), grid.state())
+    assert resumed.add(START - 1, {"a": 0.0, "b": 0.0})[0].time == START - 1
+
+
+def test_a_repeated_message_is_late_and_not_off_the_clock() -> None:
+    grid = Grid(sampling())
+    fed(grid, [*steady(START, 3), (START + 2, {"a": 9.0}), (START + 1.6, {"a": 9.0})])
+    assert (grid.late, grid.state()["aside"]) == (2, [])
+
+
+def test_a_clock_may_run_ahead_by_as_much_as_values_may_be_late() -> None:
+    grid = Grid(sampling(lateness=30.0))
+    assert fed(grid, [*steady(START, 1), (START + 20, {"a": 9.0})])[-1].time == START
+    assert plain(grid.flush())[-1] == (START + 20, [9.0], True, True)
+
+
+def test_a_gap_of_three_tenths_is_three_tenths_long() -> None:
+    """0.3 / 0.1 is less than 3 in floating point."""
+    grid = Grid(sampling(period=0.1, max_gap=0.3))
+    rows = fed(grid, [(START, {"a": 1.0}), (START + 0.4, {"a": 2.0})])
+    assert [row.values.tolist() for row in rows] == [[1.0], [1.0], [1.0], [1.0], [2.0]]
+
+
+def test_silence_closes_what_is_open_and_no_more() -> None:
+    grid = Grid(sampling(2, lateness=9.0))
+    fed(grid, steady(START, 2, channels=2))
+    assert grid.flush() == []
+    assert grid.add(START + 3, {"a": 4.0}) == []
+    assert plain(grid.flush()) == [
+        (START + 2, [2.0, 2.0], False, False),
+        (START + 3, [4.0, 2.0], True, False),
+    ]
+    assert grid.flush() == []
+    assert grid.carried == 3
+
+
+def test_a_gap_is_filled_while_that_is_allowed_then_breaks_the_window_once() -> None:
+    grid = Grid(sampling())
+    fed(grid, steady(START, 2))
+    rows = grid.add(START + 9, {"a": 7.0})
+    assert [row.time - START for row in rows] == [2, 3, 4, 5, 9]
+    assert plain(rows)[2] == (START + 4, [2.0], False, False)
+    assert np.isnan(rows[3].values).all()
+    assert not rows[3].observed
+    assert rows[4].complete
+    assert grid.broken is None
+    assert grid.carried == 3
+
+
+def test_a_channel_that_died_breaks_the_window_in_every_row() -> None:
+    grid = Grid(sampling(2, max_gap=2.0))
+    fed(grid, steady(START, 1, channels=2))
+    rows = fed(grid, [(START + k, {"a": float(k)}) for k in range(1, 7)])
+    assert [bool(np.isnan(row.values[1])) for row in rows] == [False, False, True, True, True]
+    assert all(np.isfinite(row.values[0]) and row.observed and not row.complete for row in rows)
+    assert grid.broken == "gap"
+    assert fed(grid, steady(START + 7, 1, channels=2))[-1].complete
+    assert grid.broken is None
+
+
+def test_rows_before_every_channel_was_seen_are_dropped_in_silence() -> None:
+    grid = Grid(sampling(2, max_gap=1.0))
+    rows = fed(grid, [(START + k, {"a": float(k)}) for k in range(9)])
+    assert (rows, grid.rows, grid.broken) == ([], 0, None)
+    assert plain(grid.add(START + 9, {"b": 1.0}) + grid.flush()) == [(START + 9, [8.0, 1.0], True, False)]
+
+
+@pytest.mark.parametrize("wild", [4_102_444_800.0, 5.0])
+def test_a_single_wild_time_changes_nothing(wild: float) -> None:
+    calm, grid = Grid(sampling(lateness=2.0)), Grid(sampling(lateness=2.0))
+    samples = steady(START, 12)
+    rows = fed(grid, [*samples[:6], (wild, {"a": -1.0}), *samples[6:9], (wild, {"a": -1.0}), *samples[9:]])
+    assert plain(rows) == plain(fed(calm, samples))
+    assert (grid.off_clock, grid.jumps, grid.late) == (2, 0, 0)
+
+
+def test_wild_times_that_do_not_agree_are_never_believed() -> None:
+    grid = Grid(sampling())
+    fed(grid, steady(START, 3))
+    assert fed(grid, [(START + 1e6 * k, {"a": 0.0}) for k in (5, 3, 9, 9, 9, 9, 9, 1, 7, 2)]) == []
+    assert grid.off_clock == 9
+    assert len(fed(grid, steady(START + 3, 1))) == 1
+    assert grid.off_clock == 10
+
+
+@pytest.mark.parametrize(("shift", "why"), [(-7200.0, "clock"), (7200.0, "gap")])
+def test_another_clock_is_taken_over_once_enough_samples_agree(shift: float, why: str) -> None:
+    grid = Grid(sampling(2, lateness=2.0))
+    fed(grid, steady(START, 5, channels=2))
+    grid.add(START + 5, {"a": 50.0})
+    moved = steady(START + shift + 0.25, CONFIRM + 2, 70.0, channels=2)
+    assert fed(grid, moved[: CONFIRM - 1]) == []
+    assert grid.broken is None
+    rows = grid.add(*moved[CONFIRM - 1])
+    assert plain(rows)[0] == (START + 5, [50.0, 5.0], True, False)
+    assert plain(rows)[1] == (START + 6, [None, None], False, False)
+    assert [row.time for row in rows[2:]] == [time for time, _ in moved[:CONFIRM]]
+    assert [row.values[0] for row in rows[2:]] == [70.0, 71.0, 72.0, 73.0, 74.0]
+    assert (grid.jumps, grid.off_clock, grid.broken) == (1, 0, None)
+    assert len(fed(grid, moved[CONFIRM:])) == 2
+    partial = Grid(sampling(2, lateness=2.0))
+    fed(partial, steady(START, 5, channels=2))
+    fed(partial, [(time, {"a": 1.0}) for time, _ in moved])
+    assert partial.broken == why
+
+
+def test_messages_of_one_moment_are_one_voice_for_another_clock() -> None:
+    grid = Grid(sampling(3))
+    fed(grid, steady(START, 3, channels=3))
+    ones = [(START + 5000 + k + 0.01 * j, {NAMES[j]: float(k)}) for k in range(CONFIRM) for j in range(3)]
+    assert fed(grid, ones[: 3 * CONFIRM - 3]) == []
+    assert grid.jumps == 0
+    rows = fed(grid, ones[-3:])
+    assert [row.complete for row in rows] == [False] + [True] * CONFIRM
+    same = Grid(sampling(3))
+    fed(same, steady(START, 3, channels=3))
+    assert len(fed(same, [(5.0 + k, {name: 1.0}) for k in range(CONFIRM) for name in NAMES])) == 1 + CONFIRM
+    assert same.duplicates == same.late == same.off_clock == 0
+
+
+def test_another_clock_is_believed_though_its_samples_come_out_of_order() -> None:
+    grid = Grid(sampling(2, lateness=1.0))
+    fed(grid, steady(START, 3, channels=2))
+    pairs = [((START + 900 + k, {"a": 1.0}), (START + 900 + k - 0.1, {"b": 1.0})) for k in range(12)]
+    rows = fed(grid, [sample for pair in pairs for sample in pair])
+    assert grid.jumps == 1
+    assert sum(row.complete for row in rows) == 12
+
+
+def test_a_device_that_boots_in_1970_is_followed_into_the_present() -> None:
+    grid = Grid(sampling())
+    rows = fed(grid, steady(4.0, 3) + steady(START, 20, 50.0))
+    assert [row.time for row in rows[:4]] == [4.0, 5.0, 6.0, 7.0]
+    assert np.isnan(rows[3].values).all()
+    assert [row.time for row in rows[4:]] == [START + k for k in range(20)]
+    assert grid.off_clock == 0
+
+
+def test_a_clock_that_stands_still_fills_no_memory() -> None:
+    grid = Grid(sampling())
+    fed(grid, steady(START, 3))
+    assert fed(grid, [(0.0, {"a": 1.0})] * (3 * MAX_ASIDE)) == []
+    assert len(grid.state()["aside"]) == MAX_ASIDE
+    assert grid.off_clock == 2 * MAX_ASIDE
+    assert len(fed(grid, steady(START + 3, 1))) == 1
+
+
+@pytest.mark.parametrize("lateness", [0.0, 2 * YEAR])
+def test_a_gap_of_a_year_takes_no_time(lateness: float) -> None:
+    """With a period of a millisecond its slots could not be counted one by one."""
+    plan = sampling(period=0.001, max_gap=0.005, lateness=lateness)
+    grid = Grid(plan)
+    fed(grid, steady(START, 3, period=0.001))
+    rows = fed(grid, steady(START + YEAR, CONFIRM, period=0.001)) + grid.flush()
+    assert len(rows) <= 6 + CONFIRM
+    assert sum(np.isnan(row.values).all() for row in rows) == 1
+    assert rows[-1].time == pytest.approx(START + YEAR + 0.004)
+
+
+def test_counters_are_plain_integers() -> None:
+    grid = Grid(sampling(2))
+    fed(grid, [(START, {"a": 1.0, "b": 2.0}), (START + 1, {"a": 1.0}), (START + 3, {"a": 1.0})])
+    assert all(type(getattr(grid, name)) is int for name in COUNTERS)

@@ -1,0 +1,536 @@
+"""Ways out for alerts, against real parts: an HTTP server, a scrape, a broker."""
+
+import io
+import json
+import math
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from fedkad.edge.settings import Prometheus, SettingsError
+from fedkad.edge.settings import Webhook as WebhookSettings
+from fedkad.edge.sinks import Sink, to_json
+from fedkad.edge.sinks.homeassistant import discovery, object_id
+from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, Metrics
+from fedkad.edge.sinks.publications import Message, Publications, level, state_payload
+from fedkad.edge.sinks.stdout import Lines
+from fedkad.edge.sinks.webhook import HELD, Webhook, patience
+
+ALERT: dict[str, Any] = {
+    "id": "pump-1-20261115T000000Z-1",
+    "device": "pump-1",
+    "event": "start",
+    "channels": [{"channel": "flow", "share": 0.6, "seen": 3.2, "expected": 5.1}],
+    "text": "pump-1: flow",
+}
+
+
+def soon(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+# --- JSON lines
+
+
+def test_lines_are_taken_once_they_are_flushed() -> None:
+    stream = io.StringIO()
+    sink: Sink = Lines(stream)
+    sink.offer([(1, ALERT), (2, ALERT)])
+    sink.offer([(1, ALERT), (2, ALERT), (3, {"score": math.nan})])
+    assert sink.taken() == [1, 2, 3]
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert lines == [{"type": "alert", **ALERT}] * 2 + [{"type": "alert", "score": None}]
+    sink.close()
+    assert not stream.closed
+
+
+def test_a_reader_that_has_gone_is_told_to_the_caller() -> None:
+    code = (
+        "import sys, time; from fedkad.edge.sinks.stdout import Lines; lines = Lines(sys.stdout)\n"
+        "lines.offer([(1, {})]); sys.stdin.readline()\n"
+        "try: lines.offer([(1, {}), (2, {})])\n"
+        "except BrokenPipeError: print(lines.taken(), file=sys.stderr)\n"
+        "sys.stderr.flush(); import os; os._exit(0)"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline()) == {"type": "alert"}
+        process.stdout.close()
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.stderr.read().strip() == "[1]"
+
+
+def test_json_is_strict() -> None:
+    assert json.loads(to_json({"a": [math.inf, (1.0, -math.inf)], "b": {"c": math.nan}, "d": None, "e": "x"})) == {
+        "a": [None, [1.0, None]],
+        "b": {"c": None},
+        "d": None,
+        "e": "x",
+    }
+
+
+# --- webhook
+
+
+class Receiver(ThreadingHTTPServer):
+    """Answers with the statuses of a script, then with 200; keeps what it was sent."""
+
+    daemon_threads = True
+
+    def __init__(self, script: list[tuple[int, dict[str, str]]], delay: float = 0.0, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Answer)
+        self.script, self.delay = script, delay
+        self.requests: list[tuple[float, str, dict[str, str], bytes]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/hook/secret"
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        receiver = self.server
+        assert isinstance(receiver, Receiver)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        receiver.requests.append((time.monotonic(), self.command, dict(self.headers.items()), body))
+        time.sleep(receiver.delay)
+        code, headers = receiver.script.pop(0) if receiver.script else (200, {})
+        if code == 0:  # hang up without a word
+            self.close_connection = True
+            return
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def receiving(*script: int | tuple[int, dict[str, str]], delay: float = 0.0, port: int = 0) -> Iterator[Receiver]:
+    answers = [(entry, {}) if isinstance(entry, int) else entry for entry in script]
+    with Receiver(answers, delay, port) as receiver:
+        thread = threading.Thread(target=receiver.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield receiver
+        finally:
+            receiver.shutdown()
+            thread.join()
+
+
+@contextmanager
+def posting(
+    settings: WebhookSettings, first: float = 0.01, longest: float = 0.05
+) -> Iterator[tuple[Webhook, list[str]]]:
+    said: list[str] = []
+    webhook = Webhook(settings, said.append, first=first, longest=longest)
+    try:
+        yield webhook, said
+    finally:
+        webhook.close()
+
+
+def collect(webhook: Webhook, count: int) -> list[int]:
+    keys: list[int] = []
+
+    def enough() -> bool:
+        keys.extend(webhook.taken())
+        return len(keys) >= count
+
+    soon(enough)
+    return keys
+
+
+def test_a_webhook_delivers_in_order_through_failures() -> None:
+    entries = [(key, {**ALERT, "event": event}) for key, event in ((4, "start"), (5, "update"), (9, "end"))]
+    with receiving(500, 0, 503, 200, 429, 408) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, said):
+        sink: Sink = webhook
+        sink.offer(entries)
+        sink.offer(entries)
+        assert collect(webhook, 3) == [4, 5, 9]
+        assert [json.loads(body)["event"] for *_, body in receiver.requests] == ["start"] * 4 + ["update"] * 3 + ["end"]
+        *_, headers, body = receiver.requests[0]
+        assert headers["Content-Type"] == "application/json"
+        assert headers["Idempotency-Key"] == "pump-1-20261115T000000Z-1/start/4"
+        assert "Authorization" not in headers
+        assert json.loads(body) == entries[0][1]
+        assert all("127.0.0.1" in text and "secret" not in text for text in said)
+        assert webhook.taken() == []
+
+
+def test_a_refusal_is_said_once_and_nothing_is_lost() -> None:
+    with receiving(400, 400, 400) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, said):
+        webhook.offer([(1, ALERT), (2, ALERT)])
+        assert collect(webhook, 2) == [1, 2]
+        assert said == ["The webhook at 127.0.0.1 refuses an alert with status 400; alerts are kept."]
+
+
+def test_a_refusal_is_tried_again_slowly_a_failure_soon() -> None:
+    with receiving(400) as receiver, posting(WebhookSettings(receiver.url), longest=300.0) as (webhook, said):
+        webhook.offer([(1, ALERT)])
+        soon(lambda: said)
+        time.sleep(0.2)
+        assert len(receiver.requests) == 1
+    with receiving(500, 500, 500) as receiver, posting(WebhookSettings(receiver.url), longest=300.0) as (webhook, _):
+        webhook.offer([(1, ALERT)])
+        assert collect(webhook, 1) == [1]
+        times = [request[0] for request in receiver.requests]
+        assert times[3] - times[2] >= 0.04  # 0.01, 0.02, 0.04
+
+
+def test_the_patience_that_a_server_asks_for() -> None:
+    with receiving((429, {"Retry-After": "1"})) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, _):
+        webhook.offer([(1, ALERT)])
+        assert collect(webhook, 1) == [1]
+        assert receiver.requests[1][0] - receiver.requests[0][0] >= 1.0
+    assert patience("9" * 30) == 3600.0
+    assert patience("-5") == 0.0
+    assert patience("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+
+
+def test_a_token_goes_to_one_host_only(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("hush\n")
+    with receiving() as other:
+        moved = (302, {"Location": other.url})
+        with (
+            receiving(moved) as receiver,
+            posting(WebhookSettings(receiver.url, token_file=str(token))) as (webhook, said),
+        ):
+            webhook.offer([(1, ALERT)])
+            assert collect(webhook, 1) == [1]
+            assert [request[1] for request in receiver.requests] == ["POST", "POST"]
+            assert receiver.requests[1][2]["Authorization"] == "Bearer hush"
+        assert other.requests == []
+    assert said == [
+        "The webhook at 127.0.0.1 refuses an alert with status 302; write the new address to [webhook] url; "
+        "alerts are kept."
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "two words", "two\nlines", ""])
+def test_a_token_that_cannot_be_used_is_said_and_waited_for(tmp_path: Path, content: str | None) -> None:
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_text(content)
+    with receiving() as receiver, posting(WebhookSettings(receiver.url, token_file=str(token))) as (webhook, said):
+        webhook.offer([(1, ALERT)])
+        soon(lambda: said)
+        assert "[webhook] token_file" in said[0]
+        assert "two" not in said[0]
+        token.write_text("hush")
+        assert collect(webhook, 1) == [1]
+
+
+def test_a_device_with_any_name_can_be_posted() -> None:
+    with receiving() as receiver, posting(WebhookSettings(receiver.url)) as (webhook, _):
+        webhook.offer([(1, {**ALERT, "id": "Pumpe Süd\n-1"})])
+        assert collect(webhook, 1) == [1]
+        assert receiver.requests[0][2]["Idempotency-Key"] == "Pumpe S%C3%BCd%0A-1/start/1"
+
+
+def test_a_server_that_comes_later_gets_all() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with posting(WebhookSettings(f"http://127.0.0.1:{port}/")) as (webhook, said):
+        webhook.offer([(key, ALERT) for key in range(HELD + 7)])
+        soon(lambda: said)
+        assert "cannot be reached" in said[0]
+        with receiving(port=port) as receiver:
+            assert collect(webhook, HELD) == list(range(HELD))
+            webhook.offer([(key, ALERT) for key in range(HELD, HELD + 7)])
+            assert collect(webhook, 7) == list(range(HELD, HELD + 7))
+            assert len(receiver.requests) == HELD + 7
+
+
+def test_closing_does_not_wait() -> None:
+    with receiving(delay=1.0) as receiver:
+        said: list[str] = []
+        webhook = Webhook(WebhookSettings(receiver.url), said.append)
+        webhook.offer([(1, ALERT)])
+        soon(lambda: receiver.requests)
+        before = time.monotonic()
+        webhook.close(timeout=0.1)
+        assert time.monotonic() - before < 0.8
+        soon(lambda: webhook.taken() == [1])  # it was delivered all the same, and is not forgotten
+    waiting = Webhook(WebhookSettings("http://127.0.0.1:9/"), said.append, first=100.0)
+    waiting.offer([(1, ALERT)])
+    soon(lambda: said)
+    before = time.monotonic()
+    waiting.close(timeout=30.0)
+    assert time.monotonic() - before < 5.0
+    waiting.offer([(2, ALERT)])
+    assert waiting.taken() == []
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed.")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_an_authority_of_ones_own(tmp_path: Path) -> None:
+    import ssl
+
+    chain, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+    with receiving() as receiver:
+        receiver.socket = context.wrap_socket(receiver.socket, server_side=True)
+        url = receiver.url.replace("http:", "https:")
+        with posting(WebhookSettings(url, ca_file=str(chain))) as (webhook, said):
+            webhook.offer([(1, ALERT)])
+            assert collect(webhook, 1) == [1]
+            assert said == []
+        with posting(WebhookSettings(url)) as (webhook, said):
+            webhook.offer([(1, ALERT)])
+            soon(lambda: said)
+            assert "CERTIFICATE_VERIFY_FAILED" in said[0]
+        with posting(WebhookSettings(url, ca_file=str(tmp_path / "none.pem"))) as (webhook, said):
+            webhook.offer([(1, ALERT)])
+            soon(lambda: said)
+            assert "[webhook] ca_file" in said[0]
+
+
+def test_an_agent_without_a_webhook_does_not_carry_its_libraries() -> None:
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import fedkad.edge.sinks.webhook, fedkad.edge.sinks.prometheus, fedkad.edge.sinks.stdout\n"
+        "heavy = ('urllib.request', 'http.client', 'prometheus_client', 'wsgiref', 'email.utils')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+# --- Prometheus
+
+
+def test_prometheus_reads_what_the_snapshot_says() -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    numbers: dict[str, dict[str, float]] = {
+        "pump-1": {"score": 2.5, "threshold": 6.0, "abnormal": 0, "rows": 17, "time": 3.0},
+        'hall "2"\\': {"score": math.nan, "warming": True, "incidents": 2},
+    }
+    metrics = Metrics(Prometheus(port=0), lambda: numbers)
+    try:
+        text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        assert set(families) == {
+            *("fedkad_score", "fedkad_threshold", "fedkad_abnormal", "fedkad_warming"),
+            *("fedkad_rows", "fedkad_incidents"),
+        }
+        scores = {sample.labels["device"]: sample.value for sample in families["fedkad_score"].samples}
+        assert scores["pump-1"] == 2.5
+        assert math.isnan(scores['hall "2"\\'])
+        assert families["fedkad_rows"].type == "counter"
+        assert [(s.name, s.value) for s in families["fedkad_rows"].samples] == [("fedkad_rows_total", 17.0)]
+        assert all(family.documentation for family in families.values())
+        numbers["pump-1"]["rows"] = 18
+        text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
+        assert 'fedkad_rows_total{device="pump-1"} 18.0' in text
+        with pytest.raises(SettingsError, match=rf"\[prometheus\] port = {metrics.port} cannot be had on 127.0.0.1"):
+            Metrics(Prometheus(port=metrics.port), lambda: numbers)
+    finally:
+        metrics.close()
+    Metrics(Prometheus(port=metrics.port), lambda: numbers).close()
+
+
+def test_every_number_has_a_meaning_and_a_lawful_name() -> None:
+    for name, meaning in {**GAUGES, **COUNTERS}.items():
+        assert re.fullmatch("[a-z_]+", name)
+        assert meaning.endswith(".")
+
+
+# --- MQTT and Home Assistant
+
+
+def test_topics_and_messages() -> None:
+    publications = Publications("plant/fedkad", "hall 2", ("a/b", "c"))
+    assert publications.availability("a/b") == ["plant/fedkad/agent/hall 2/status", "plant/fedkad/a%2Fb/status"]
+    assert Publications(devices=("c",)).availability("c") == ["fedkad/c/status"]
+    assert publications.alert(ALERT) == Message("plant/fedkad/pump-1/alert", to_json(ALERT), 1, False)
+    assert publications.will() == Message("plant/fedkad/agent/hall 2/status", "offline", 1, True)
+    assert publications.all_status(online=False)[0] == publications.will()
+    # Whoever listens to what makes a device available hears all of it when the agent comes.
+    said = {message.topic: message.payload for message in publications.all_status(online=True)}
+    assert said == {topic: "online" for device in ("a/b", "c") for topic in publications.availability(device)}
+    assert len({level(name) for name in ("a/b", "a%2Fb", "a+b", "a#b", "ab")}) == 5
+
+
+def test_the_state_of_a_device() -> None:
+    snapshot = {
+        "state": "stale",
+        "time": 0.0,
+        "score": math.nan,
+        "threshold": 6.0,
+        "abnormal": False,
+        "incident": ALERT,
+    }
+    message = Publications().state("pump-1", snapshot)
+    assert (message.topic, message.retain) == ("fedkad/pump-1/state", True)
+    assert json.loads(message.payload) == {
+        "state": "stale",
+        "time": "1970-01-01T00:00:00.000Z",
+        "score": None,
+        "threshold": 6.0,
+        "abnormal": False,
+        "rate": None,
+        "progress": None,
+        "why": None,
+        "budget": None,
+        "cause": "flow",
+        "incident": ALERT,
+    }
+    assert state_payload({"incident": {"channels": []}})["cause"] is None
+
+
+def test_the_discovery_message() -> None:
+    topics = ["fedkad/agent/hall/status", "fedkad/pump-1/status"]
+    topic, payload = discovery("pump-1", availability=topics, channels=["flow", "pressure"])
+    assert topic == "homeassistant/device/fedkad_pump-1/config"
+    # What the schema of a device's discovery allows at its root; anything else makes Home Assistant refuse the message.
+    assert set(payload) == {"dev", "o", "cmps", "state_topic", "availability", "availability_mode"}
+    assert set(payload["dev"]) <= {"ids", "name", "mf", "mdl", "sw"}
+    assert payload["o"]["name"] == "fedkad"
+    assert payload["availability"] == [{"topic": topic} for topic in topics]
+    assert payload["availability_mode"] == "all"
+    components = payload["cmps"]
+    assert {name: entry["p"] for name, entry in components.items()} == {
+        "problem": "binary_sensor",
+        **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause"], "sensor"),
+    }
+    assert len({entry["unique_id"] for entry in components.values()}) == len(components)
+    assert components["state"]["availability"] == [{"topic": topics[0]}]
+    for entry in components.values():
+        # A sensor that is one of several words has no unit and no statistics.
+        assert entry.get("device_class") != "enum" or not {"state_class", "unit_of_measurement"} & set(entry)
+
+
+@pytest.mark.parametrize("device", ["Pumpe Süd", "a/b", "a b", "", "ä" * 50])
+def test_object_ids_are_lawful_and_different(device: str) -> None:
+    assert re.fullmatch("[a-zA-Z0-9_-]+", object_id(device))
+    assert object_id(device) != object_id(device.replace("/", "_").replace(" ", "_") + "_")
+    topic, payload = discovery(device, discovery_prefix="ha")
+    assert re.fullmatch(r"ha/device/[a-zA-Z0-9_-]+/config", topic)
+    assert payload["dev"]["name"] == device
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "shown"),
+    [
+        (
+            {"state": "ok", "score": 2.5, "threshold": 6.0, "rate": 0.07, "incident": ALERT},
+            {
+                "problem": "ON",
+                "score": "2.5",
+                "threshold": "6.0",
+                "anomaly_rate": "7.0",
+                "state": "ok",
+                "cause": "flow",
+            },
+        ),
+        (
+            {"state": "warming", "score": math.nan},
+            {
+                **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
+                **{"state": "warming", "cause": "none"},
+            },
+        ),
+    ],
+)
+def test_the_templates_show_the_state(snapshot: dict[str, Any], shown: dict[str, str]) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    _, payload = discovery("pump-1", channels=["flow"])
+    value = json.loads(to_json(state_payload(snapshot)))
+    render = {
+        k: jinja2.Template(entry["value_template"]).render(value_json=value) for k, entry in payload["cmps"].items()
+    }
+    assert render == shown
+    assert payload["cmps"]["cause"]["options"] == ["none", "flow"]
+    assert snapshot["state"] in payload["cmps"]["state"]["options"]
+    attributes = jinja2.Template(payload["cmps"]["cause"]["json_attributes_template"]).render(value_json=value)
+    assert json.loads(attributes) == snapshot.get("incident", {})
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[int]:
+    program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin") or shutil.which("mosquitto")
+    if program is None:
+        pytest.skip("mosquitto is not installed.")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    config = tmp_path / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    with subprocess.Popen(
+        [program, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            soon(lambda: can_connect(port))
+            yield port
+        finally:
+            process.terminate()
+
+
+def can_connect(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_broker_takes_every_message_and_keeps_the_retained_ones(broker: int) -> None:
+    mqtt = pytest.importorskip("paho.mqtt.client")
+    device = "hall/2 #süd+"
+    publications = Publications(agent="agent", devices=(device,))
+    topic, payload = discovery(device, availability=publications.availability(device), channels=["flow"])
+    messages = [
+        Message(topic, to_json(payload), 1, True),
+        *publications.all_status(online=True),
+        publications.state(device, {"state": "warming", "score": math.nan}),
+        publications.alert({**ALERT, "device": device}),
+    ]
+    sender = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+    sender.connect("127.0.0.1", broker)
+    sender.loop_start()
+    for message in messages:
+        sender.publish(message.topic, message.payload, message.qos, message.retain).wait_for_publish(10)
+    received: dict[str, str] = {}
+    reader = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+    reader.on_message = lambda _client, _data, message: received.update({message.topic: message.payload.decode()})
+    reader.connect("127.0.0.1", broker)
+    reader.subscribe("#")
+    reader.loop_start()
+    retained = {message.topic for message in messages if message.retain}
+    soon(lambda: received.keys() >= retained)
+    time.sleep(0.1)
+    for client in (sender, reader):
+        client.disconnect()
+        client.loop_stop()
+    assert received == {message.topic: message.payload for message in messages if message.retain}

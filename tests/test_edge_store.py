@@ -1,0 +1,237 @@
+"""The store: all of a batch or nothing, whatever happens to the process, the disk or the file."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkad.edge import store as module
+from fedkad.edge.store import MIGRATIONS, Store, StoreError
+
+
+def unsaid(text: str) -> None:
+    raise AssertionError(text)
+
+
+def alert(number: int, event: str = "start") -> dict[str, Any]:
+    return {"id": f"p-{number}", "device": "p", "event": event}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.sqlite"
+
+
+def filled(path: Path) -> Store:
+    store = Store(path, unsaid)
+    store.put_state("p", {"seq": 3})
+    for seq in range(1, 4):
+        store.add_row("p", seq, 10.0 * seq, np.array([seq, -seq], dtype=float), trains=True)
+    store.put_alert(["mqtt", "stdout"], alert(1))
+    store.put_position("file", {"offset": 7})
+    return store
+
+
+def test_nothing_is_there_before_the_commit_and_all_of_it_after(path: Path) -> None:
+    store = filled(path)
+    assert store.device_state("p") is None
+    store.commit()
+    store.close()
+    again = Store(path, unsaid)
+    assert again.device_state("p") == {"seq": 3}
+    assert [list(row) for row in again.last_rows("p", 2)] == [[2.0, -2.0], [3.0, -3.0]]
+    assert again.position("file") == {"offset": 7}
+    assert [entry[1]["id"] for entry in again.waiting("mqtt", 9)] == ["p-1"]
+    assert again.identity == store.identity
+
+
+def test_rows_that_were_revoked_or_spent_are_gaps_to_whoever_learns(path: Path) -> None:
+    store = filled(path)
+    store.revoke("p", 3)
+    store.spend("p", 1)
+    store.commit()
+    through, rows = store.rows_to_learn("p")
+    assert through == 3
+    np.testing.assert_array_equal(rows, [[np.nan, np.nan], [2.0, -2.0], [np.nan, np.nan]])
+    store.forget("p", 3)
+    store.commit()
+    assert len(store.last_rows("p", 9)) == 1
+
+
+def test_each_sink_takes_its_own_alerts(path: Path) -> None:
+    store = filled(path)
+    store.commit()
+    ((key, _),) = store.waiting("mqtt", 9)
+    store.put_delivered([key])
+    store.commit()
+    assert store.waiting("mqtt", 9) == []
+    assert len(store.waiting("stdout", 9)) == 1
+
+
+def test_the_last_word_on_an_incident_is_kept_and_old_incidents_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_INCIDENTS", 3)
+    store = Store(path, unsaid)
+    for number in range(5):
+        store.put_alert([], alert(number))
+        store.put_alert([], alert(number, "end"))
+    store.commit()
+    assert [entry["id"] for entry in store.incidents("p")] == ["p-4", "p-3", "p-2"]
+    assert {entry["event"] for entry in store.incidents("p")} == {"end"}
+
+
+def test_a_sink_that_takes_nothing_does_not_fill_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 3)
+    said: list[str] = []
+    store = Store(path, said.append)
+    for number in range(5):
+        store.put_alert(["webhook"], alert(number))
+    store.commit()
+    store.drop_surplus("webhook")
+    store.commit()
+    assert [entry["id"] for _, entry in store.waiting("webhook", 9)] == ["p-2", "p-3", "p-4"]
+    assert "oldest are dropped" in said[0]
+
+
+def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1;")
+    old.execute("INSERT INTO device VALUES ('p', '{\"seq\": 41}')")
+    old.execute("INSERT INTO outbox (sink, alert) VALUES ('mqtt', '{\"id\": \"old\"}')")
+    old.execute("INSERT INTO row VALUES ('p', 41, 1.0, ?, 1)", (np.array([1.0]).tobytes(),))
+    old.commit()
+    old.close()
+    store = Store(path, unsaid)
+    assert store.device_state("p") == {"seq": 41}
+    assert [entry["id"] for _, entry in store.waiting("mqtt", 9)] == ["old"]
+    store.put_alert(["mqtt"], alert(1))
+    store.put_position("file", 1)
+    store.commit()
+    assert len(store.waiting("mqtt", 9)) == 2
+    assert len(store.last_rows("p", 9)) == 1
+
+
+def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+    filled(path).commit()
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="newer version"):
+        Store(path, unsaid)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["noise", "middle", "empty header"])
+def test_a_damaged_file_is_set_aside_named_and_replaced(path: Path, damage: str) -> None:
+    store = filled(path)
+    for seq in range(4, 400):
+        store.add_row("p", seq, 0.0, np.zeros(50), trains=True)
+    store.commit()
+    store.close()
+    content = bytearray(path.read_bytes())
+    if damage == "noise":
+        content = bytearray(os.urandom(5000))
+    elif damage == "middle":
+        content[4096:-4096] = os.urandom(len(content) - 8192)
+    else:
+        content[:100] = bytes(100)
+    path.write_bytes(content)
+    said: list[str] = []
+    again = Store(path, said.append)
+    assert again.device_state("p") is None
+    assert "agent.sqlite.damaged-1" in said[0]
+    assert (path.parent / "agent.sqlite.damaged-1").read_bytes() == content
+    assert again.identity != store.identity
+
+
+def test_damage_found_while_it_runs_loses_no_later_batch(path: Path) -> None:
+    store = filled(path)
+    for seq in range(4, 5000):
+        store.add_row("p", seq, 0.0, np.zeros(50), trains=True)
+    store.commit()
+    store.close()
+    said: list[str] = []
+    store = Store(path, said.append)
+    with path.open("r+b") as file:  # behind its back
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    store.put_state("p", {"seq": 500})
+    store.revoke("p", 0)
+    store.commit()
+    assert said
+    assert store.device_state("p") == {"seq": 500}
+
+
+def test_a_full_disk_refuses_the_whole_batch_and_takes_it_later(tmp_path: Path) -> None:
+    """On a real, small file system."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], capture_output=True)
+    if mount.returncode:
+        pytest.skip("A small file system cannot be mounted here: that needs root.")
+    try:
+        store = Store(disk / "agent.sqlite", unsaid)
+        store.put_state("p", {"seq": 1})
+        store.commit()
+        ballast = disk / "ballast"
+        with pytest.raises(OSError, match="No space"):
+            ballast.write_bytes(bytes(1 << 20))
+        store.put_state("p", {"seq": 2})
+        for seq in range(300):
+            store.add_row("p", seq, 0.0, np.ones(25), trains=True)
+        for _ in range(3):
+            with pytest.raises(OSError, match=r"full|I/O"):
+                store.commit()
+            assert store.device_state("p") == {"seq": 1}
+        ballast.unlink()
+        store.commit()
+        assert store.device_state("p") == {"seq": 2}
+        assert len(store.last_rows("p", 999)) == 300
+        store.close()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_kill_at_any_moment_leaves_whole_batches(path: Path) -> None:
+    """A process commits batches that must be seen whole; it is killed in the middle of its work, again and again."""
+    code = f"""
+import sys
+import numpy as np
+from pathlib import Path
+from fedkad.edge.store import Store
+store = Store(Path({str(path)!r}), print)
+seq = (store.device_state("p") or {{"seq": 0}})["seq"]
+print("begun", flush=True)
+while True:
+    for _ in range(7):
+        seq += 1
+        store.add_row("p", seq, float(seq), np.full(25, float(seq)), trains=True)
+    store.put_state("p", {{"seq": seq}})
+    store.commit()
+    sys.stdout.write(f"{{seq}}\\n")
+    sys.stdout.flush()
+"""
+    last = 0
+    for kill in range(12):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        for _ in range(3 * kill):
+            last = int(process.stdout.readline())
+        process.kill()
+        told = [int(line) for line in process.stdout.read().split("\n") if line.isdigit()]
+        last = max([last, *told])
+        process.wait()
+        process.stdout.close()
+        store = Store(path, unsaid)
+        seq = (store.device_state("p") or {"seq": 0})["seq"]
+        assert seq % 7 == 0
+        assert seq >= last  # what was said to be committed is there
+        rows = store.last_rows("p", 10**6)
+        assert [row[0] for row in rows] == list(range(1, seq + 1))
+        store.close()
