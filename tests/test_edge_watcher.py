@@ -1,0 +1,231 @@
+"""One device: what it scores is what the batch scores, and what it learns is normal, measured, and learnt once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedkad import KoopmanDetector
+from fedkad.detect.series import Series
+from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling
+from fedkad.edge.store import Store
+from fedkad.edge.watcher import Watcher
+from fedkad.federation.devicestate import DeviceState
+from fedkad.koopman.snapshots import collect
+
+CHANNELS = ("flow", "pressure", "current")
+BEGIN = 1_700_000_000.0
+Array = NDArray[np.float64]
+
+
+def series(rows: int, seed: int = 1) -> Array:
+    t = np.arange(rows)[:, None]
+    noise = 0.05 * np.random.default_rng(seed).normal(size=(rows, len(CHANNELS)))
+    return np.sin(t / np.array([5.0, 8.0, 11.0])) + noise
+
+
+@pytest.fixture(scope="module")
+def model() -> KoopmanDetector:
+    train = Series(series(3000, 0), CHANNELS)
+    return KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(train)
+
+
+Make = Callable[..., Watcher]
+
+
+@pytest.fixture
+def make(tmp_path: Path, model: KoopmanDetector) -> Make:
+    model.save(tmp_path / "model.fedkad")
+    learning = Learning(model=str(tmp_path / "model.fedkad"), folder=str(tmp_path / "pump"), every=0)
+    sampling = Sampling(channels=CHANNELS, period=1.0, max_gap=3.0, stale_after=10.0)
+    alarm = Alarm(clear_after=5.0, cool_down=0.0)
+
+    def made(maintenance: tuple[Maintenance, ...] = (), **changes: Any) -> Watcher:
+        settings = DeviceSettings(
+            sampling, replace(alarm, **changes.pop("alarm", {})), replace(learning, **changes.pop("learning", {}))
+        )
+        return Watcher("pump", settings, Store(tmp_path / "agent.sqlite", said.append), said.append, maintenance)
+
+    said: list[str] = []
+    return made
+
+
+def feed(watcher: Watcher, rows: Array, first: int = 0) -> list[dict[str, Any]]:
+    alerts: list[dict[str, Any]] = []
+    for k, row in enumerate(rows, start=first):
+        alerts += watcher.take(BEGIN + k, dict(zip(CHANNELS, map(float, row), strict=True)), BEGIN + k)
+    return alerts
+
+
+def commit(watcher: Watcher) -> None:
+    watcher.put_state()
+    watcher._store.commit()
+
+
+def test_a_watcher_scores_as_the_batch_does_also_after_a_restart(make: Make, model: KoopmanDetector) -> None:
+    live = series(120)
+    watcher, scores = make(), []
+    watcher.listener = lambda told: scores.append(told.get("score", np.nan))
+    feed(watcher, live[:60])
+    commit(watcher)
+    watcher._store.close()
+    watcher = make()
+    watcher.listener = lambda told: scores.append(told.get("score", np.nan))
+    feed(watcher, live[60:], 60)
+    np.testing.assert_allclose(scores, model.decision_function(live), rtol=1e-12)
+
+
+def test_what_is_seen_and_expected_is_in_the_alert(make: Make, model: KoopmanDetector) -> None:
+    live = series(120)
+    live[80:90, 1] += 4.0
+    alerts = feed(make(), live)
+    assert alerts[0]["event"] == "start"
+    first = alerts[0]["channels"][0]
+    assert first["channel"] == "pressure"
+    assert first["seen"] == live[80, 1]
+    assert abs(first["expected"] - (live[80, 1] - 4.0)) < 0.5
+
+
+def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make, tmp_path: Path) -> None:
+    learning = {"every": 200}
+    watcher = make(learning=learning)
+    feed(watcher, series(250))
+    assert watcher.is_learning_due
+    commit(watcher)
+    watcher.learn()  # the model is on the disk; that its rows are spent is not, for here comes the kill
+    known = KoopmanDetector.load(tmp_path / "pump" / "model.safetensors").kept()[0].count
+    watcher._store.close()
+    again = make(learning=learning)
+    assert not again.is_learning_due
+    commit(again)
+    _, rows = again._store.rows_to_learn("pump")
+    assert np.isnan(rows).all()
+    feed(again, series(250, 2), 250)
+    commit(again)
+    again.learn()
+    # 500 new rows in two pieces: the pairs of each, less its last 15 %, which judge.
+    whole = KoopmanDetector.load(tmp_path / "pump" / "model.safetensors")
+    piece = int(collect(whole.scaling_.transform(series(250, 2)), whole.lifting_).count)
+    assert known < whole.kept()[0].count <= known + piece
+
+
+def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector) -> None:
+    watcher, live = make(learning={"every": 100}), series(300)
+    live[150:155, 0] += 5.0
+    feed(watcher, live[:200])
+    for k in range(200, 203):  # one channel is silent: the others go on
+        watcher.take(BEGIN + k, {"flow": 0.0, "current": 0.0}, BEGIN + k)
+    feed(watcher, live[203:], 203)
+    commit(watcher)
+    _, rows = watcher._store.rows_to_learn("pump")
+    learnable = np.isfinite(rows.sum(axis=1))
+    memory = model.stream().memory
+    assert learnable[: 150 - memory].all()
+    assert not learnable[150 - memory + 1 : 160].any()  # what led to it, and it
+    assert not learnable[200:203].any()
+    assert learnable[-80:].all()
+
+
+def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:
+    live = series(200)
+    live[100:110, 0] += 5.0
+    planned = Maintenance(BEGIN + 90, BEGIN + 130, "pump")
+    watcher = make(maintenance=(planned,), learning={"every": 100})
+    statuses: list[str] = []
+    watcher.listener = lambda told: statuses.append(told["state"])
+    assert feed(watcher, live) == []
+    assert set(statuses[90:130]) == {"maintenance"}
+    assert "maintenance" not in statuses[:90] + statuses[130:]
+    commit(watcher)
+    _, rows = watcher._store.rows_to_learn("pump")
+    assert np.isnan(rows[90:130]).all()
+    assert feed(make(), live)[0]["event"] == "start"  # without the plan it is told
+
+
+def test_a_silent_device_is_stale_and_no_anomaly(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    now = watcher._arrived
+    assert watcher.tick(now + 5.0) == []
+    assert watcher.status == "ok"
+    assert watcher.tick(now + 11.0) == []
+    assert watcher.snapshot()["state"] == "stale"
+    assert watcher.snapshot()["score"] is None
+    assert not watcher.snapshot()["abnormal"]
+    feed(watcher, series(60)[50:], 50)
+    assert watcher.status == "ok"
+
+
+def test_warming_up_is_told_as_n_of_all(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(4))
+    assert watcher.status == "warming"
+    assert watcher.progress() == {"have": 4, "need": 7}
+
+
+def test_without_a_model_the_device_gathers_rows_for_one(make: Make, tmp_path: Path) -> None:
+    watcher = make(learning={"model": "", "first": 600, "folder": str(tmp_path / "new")})
+    feed(watcher, series(599))
+    assert (watcher.status, watcher.progress()) == ("learning", {"have": 599, "need": 600})
+    assert not watcher.is_learning_due
+    feed(watcher, series(600)[599:], 599)
+    commit(watcher)
+    watcher.learn()
+    feed(watcher, series(650)[600:], 600)
+    assert watcher.status == "ok"
+    assert KoopmanDetector.load(tmp_path / "new" / "model.safetensors").channel_names_ == CHANNELS
+
+
+def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_path: Path) -> None:
+    watcher, live = make(), series(80)
+    feed(watcher, live[:60])
+    other = KoopmanDetector.load(tmp_path / "model.fedkad").learn(series(500, 7))
+    folder = DeviceState(tmp_path / "pump")
+    with folder.locked():
+        folder.deliver(other, "run-1")
+    watcher.look_for_model()
+    readings: list[dict[str, Any]] = []
+    watcher.listener = readings.append
+    feed(watcher, live[60:], 60)
+    assert readings[0]["state"] == "ok"
+    expected = other.decision_function(live)
+    assert abs(readings[-1]["score"] - expected[-1]) < 1e-9
+
+
+def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_path: Path) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    (tmp_path / "pump" / "model.safetensors").write_bytes(b"nonsense")
+    watcher.look_for_model()
+    assert (tmp_path / "pump" / "model.safetensors.damaged-1").read_bytes() == b"nonsense"
+    feed(watcher, series(60)[50:], 50)
+    assert watcher.status == "ok"
+
+
+def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    watcher._store.put_state("pump", {"seq": 50, "grid": {"other": 1}})
+    watcher._store.commit()
+    watcher._store.close()
+    again = make()
+    feed(again, series(80)[50:], 50)
+    assert again.status == "ok"
+
+
+def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, model: KoopmanDetector) -> None:
+    watcher = make(alarm={"budget": "1/day"})
+    live = series(200)
+    live[100:105] += 5.0
+    feed(watcher, live)
+    expected = KoopmanDetector.load(Path(watcher.settings.learning.model)).rejudge("1/day", 1.0).threshold_
+    told = watcher.snapshot()
+    assert told["threshold"] == expected
+    hours = (200 - 6) / 3600
+    assert told["budget"]["allowed_per_week"] == pytest.approx(7.0)
+    assert told["budget"]["watched_hours"] == pytest.approx(hours)
+    assert told["budget"]["measured_per_week"] == pytest.approx(told["incidents"] * 7 * 24 / hours)
