@@ -25,7 +25,8 @@ Array = NDArray[np.float64]
 def series(rows: int, seed: int = 1) -> Array:
     t = np.arange(rows)[:, None]
     noise = 0.05 * np.random.default_rng(seed).normal(size=(rows, len(CHANNELS)))
-    return np.sin(t / np.array([5.0, 8.0, 11.0])) + noise
+    values: NDArray[np.float64] = np.sin(t / np.array([5.0, 8.0, 11.0])) + noise
+    return values
 
 
 @pytest.fixture(scope="module")
