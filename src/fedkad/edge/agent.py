@@ -146,11 +146,15 @@ class Agent:
 
     def take(self, message: Message) -> None:
         """Take one message to the devices it is about."""
-        for device, moment, values in self._reader.read(message, self.source.header):
-            self._taken_from.add(device)
-            self._keep(device, self.watchers[device].take(moment, values, message.arrival))
         if not self._first_uncommitted:
             self._first_uncommitted = time.monotonic()
+        try:
+            for device, moment, values in self._reader.read(message, self.source.header):
+                self._taken_from.add(device)
+                self._keep(device, self.watchers[device].take(moment, values, message.arrival))
+        except Exception as error:
+            # A mistake of ours. The broker would send the message again to an agent that ended, for ever.
+            self._say(f"A message cannot be taken, which is a defect of the agent: {error!r}; it is left out.")
 
     def _keep(self, device: str, alerts: list[dict[str, Any]]) -> None:
         for alert in alerts:
@@ -181,11 +185,14 @@ class Agent:
             self._next_look = now + LOOK_FOR_MODELS
             for watcher in self.watchers.values():
                 watcher.look_for_model()
+            for sink in self.sinks:
+                self.store.drop_surplus(sink.name)
 
     def _poll_others(self) -> None:
         """Look after a broker that only alerts go to."""
         if self._broker is not None and self.settings.mqtt.broker:
-            self._connections[-1].poll(0.0)
+            for _ in range(MOST_IN_HAND):  # each look takes one message of the broker
+                self._connections[-1].poll(0.0)
 
     def _is_commit_due(self) -> bool:
         if time.monotonic() < self._retry_at:
@@ -197,11 +204,8 @@ class Agent:
 
     def commit(self) -> bool:
         """Write everything that has changed, then acknowledge; False if the disk does not take it now."""
-        for watcher in self.watchers.values():
-            watcher.put_state()
-        position = self.source.position()
-        if position is not None and self._first_uncommitted:
-            self.store.put_position(self.source.name, position)
+        if not self._disk_said:  # else all of it is gathered already
+            self._gather()
         try:
             if self.store.is_dirty:
                 self.store.commit()
@@ -217,6 +221,13 @@ class Agent:
         self._has_offers, self._has_alerts = self._has_offers or self._has_alerts, False
         return True
 
+    def _gather(self) -> None:
+        for watcher in self.watchers.values():
+            watcher.put_state()
+        position = self.source.position()
+        if position is not None and self._first_uncommitted:
+            self.store.put_position(self.source.name, position)
+
     def _count_refusal(self, device: str) -> None:
         if device:
             self.watchers[device].refuse()
@@ -228,8 +239,8 @@ class Agent:
 
     def deliver(self) -> None:
         """Offer committed alerts to the sinks, and note what they have taken."""
-        now = time.monotonic()
-        if self._has_offers or now >= self._next_offer:
+        now, urgent = time.monotonic(), self._has_offers
+        if urgent or now >= self._next_offer:
             self._next_offer = now + OFFER_AGAIN if self._offer() else math.inf
             self._has_offers = False
         for sink in self.sinks:
@@ -239,7 +250,7 @@ class Agent:
                 self.store.put_delivered(taken)
                 self._first_uncommitted = self._first_uncommitted or time.monotonic()
         if self._broker is not None:
-            self._broker.tell_states(urgent=self._has_alerts)
+            self._broker.tell_states(urgent=urgent)
 
     def _offer(self) -> bool:
         """Offer what is in the outbox; False if nothing is."""
