@@ -116,7 +116,9 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:
 
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
-    filled(path).commit()
+    store = filled(path)
+    store.commit()
+    store.close()
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA user_version = 99")
     newer.close()

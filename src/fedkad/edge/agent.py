@@ -124,6 +124,8 @@ class Agent:
         else:
             for message in self.source.poll(0.0 if self.source.is_finished else self._patience(timeout, now)):
                 self.take(message)
+            if self.source.in_hand and not self._first_uncommitted:  # nothing new, but the broker wants to hear of it
+                self._first_uncommitted = now
             if self.source.is_finished:
                 self._finish()
             self._learn()
@@ -224,9 +226,8 @@ class Agent:
     def _gather(self) -> None:
         for watcher in self.watchers.values():
             watcher.put_state()
-        position = self.source.position()
-        if position is not None and self._first_uncommitted:
-            self.store.put_position(self.source.name, position)
+        if self._first_uncommitted:
+            self.source.put_position()
 
     def _count_refusal(self, device: str) -> None:
         if device:

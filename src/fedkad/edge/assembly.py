@@ -90,9 +90,8 @@ def _source(
     headed = wanted.format == "csv"
     if wanted.kind == "stdin":
         return Stdin(headed=headed)
-    position = store.position(wanted.kind)
     if wanted.kind == "file":
-        return GrowingFile(Path(wanted.path), position, headed=headed)
+        return GrowingFile(Path(wanted.path), store, headed=headed)
     from fedkad.edge.mqtt import Connection
     from fedkad.edge.sources.mqtt import MqttSource, Topics
 
@@ -100,7 +99,7 @@ def _source(
     will = _will(publications) if publications is not None and not settings.mqtt.broker else None
     connection = Connection(wanted, "source", name, say, lasting=True, will=will)
     connections.append(connection)
-    return MqttSource(connection, Topics(wanted.topics, settings.devices), position)
+    return MqttSource(connection, Topics(wanted.topics, settings.devices), store)
 
 
 def _broker(

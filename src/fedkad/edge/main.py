@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-from fedkad.edge.settingsfile import load
+MMAP_THRESHOLD, LARGE = -3, 1 << 17
+"""What glibc calls the size from which memory goes back to the system as soon as it is free, and that size."""
 
 
 def main() -> int:
@@ -15,6 +19,7 @@ def main() -> int:
     parser.add_argument("config", type=Path, metavar="CONFIG.toml")
     parser.add_argument("--check", action="store_true", help="say whether the configuration can be used, and leave")
     given = parser.parse_args()
+    stay_small()
     try:
         run(given.config, check=given.check)
     except OSError as error:
@@ -27,8 +32,20 @@ def main() -> int:
     return 1
 
 
+def stay_small() -> None:
+    """Hold little memory: before numpy is loaded, since its library keeps a buffer for every thread it may use.
+
+    glibc would raise the threshold with the first large array that is freed, and keep what learning used ever after.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with suppress(OSError, AttributeError):  # other systems have no such thing
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE)
+
+
 def run(config: Path, *, check: bool) -> None:
     """Watch as a configuration says, or only check it."""
+    from fedkad.edge.settingsfile import load
+
     settings = load(config)
     if check:
         from fedkad.edge.checking import check as checked

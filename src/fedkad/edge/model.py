@@ -43,7 +43,7 @@ class DeviceModel:
         if given and self._folder.version() is None:
             if not Path(given).is_file():
                 raise SettingsError(f"{given}: there is no such file; model in [learning] must name a model.")
-            check_channels(KoopmanDetector.load(given), Path(given), self._settings)
+            check_channels(KoopmanDetector.load(given, statistics=False), Path(given), self._settings)
             with self._folder.locked():
                 write_atomically(self._folder.model, Path(given).read_bytes())
         self.reload()
@@ -70,7 +70,7 @@ class DeviceModel:
             return False
         path = self._folder.model
         try:
-            detector = KoopmanDetector.load(path)
+            detector = KoopmanDetector.load(path, statistics=False)
         except ModelFileError as error:
             if self._folder.version() == version:
                 aside = set_aside(path)
@@ -114,8 +114,9 @@ class DeviceModel:
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to what the device knows; raises `ValueError` where they cannot be, `OSError` on a full disk."""
         with self._folder.locked():
-            detector = KoopmanDetector.load(self._folder.model)
-            detector.learn(rows, self._settings.learning.forgetting)
+            path = self._folder.model
+            detector = KoopmanDetector.load(path, statistics=False)
+            detector.learn(rows, self._settings.learning.forgetting, kept=lambda: KoopmanDetector.load(path).kept())
             detector.learnt_through_ = through
             self._save(detector)
 

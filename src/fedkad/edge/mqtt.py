@@ -59,11 +59,12 @@ class Connection:
         will: Will | None = None,
     ) -> None:
         self.host, self.port, secure = split_broker(settings.broker, section)
-        self._say, self._section, self._said = say, section, ""
+        self._settings, self._say, self._section, self._said = settings, say, section, ""
         self._filters: list[str] = []
         self._connected: list[Callable[[], None]] = []
         self._listeners: dict[str, Callable[[bytes], None]] = {}
-        self.is_connected = False
+        self._unconfirmed: set[int] = set()
+        self.is_connected = self._is_open = self._is_refused = False
         self.receive: Receive = lambda message: None
         self.sent: Callable[[int], None] = lambda number: None
         self._wait, self._next_attempt = SHORTEST_WAIT, 0.0
@@ -72,15 +73,21 @@ class Connection:
         )
         client.connect_timeout = CONNECT_TIMEOUT
         client.enable_logger = lambda *_: None  # type: ignore[method-assign]
-        if settings.username:
-            client.username_pw_set(settings.username, read_secret(settings.password_file, section))
+        self._log_in()
         if secure:
             client.tls_set_context(tls_context(settings, section))
         if will is not None:
             client.will_set(will.topic, will.payload, qos=1, retain=True)
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
         client.on_message, client.on_publish = self._on_message, self._on_publish
+        client.on_subscribe = self._on_subscribe
         client.connect_async(self.host, self.port, KEEPALIVE)
+
+    def _log_in(self) -> None:
+        """Read the password, anew for every attempt: whoever corrects the file need not restart the agent."""
+        settings = self._settings
+        if settings.username:
+            self.client.username_pw_set(settings.username, read_secret(settings.password_file, self._section))
 
     def subscribe(self, filters: Iterable[str]) -> None:
         """Ask for the messages of these topics, now and after every new connection."""
@@ -99,7 +106,10 @@ class Connection:
         """Send a message, if there is a connection; returns the number that `sent` is told, None if not."""
         if not self.is_connected:
             return None
-        return self.client.publish(topic, payload, qos=qos, retain=retain).mid
+        number = self.client.publish(topic, payload, qos=qos, retain=retain).mid
+        if qos:
+            self._unconfirmed.add(number)
+        return number
 
     def poll(self, timeout: float) -> None:
         """Read and write what there is; waits up to `timeout` seconds for something."""
@@ -108,21 +118,37 @@ class Connection:
         elif self.client.loop(timeout) != paho.MQTT_ERR_SUCCESS:
             self._lost()
 
+    def read_on(self) -> None:
+        """Read the next message, if it is there: quicker than `poll`, which looks after all else too."""
+        if self.client.socket() is not None:
+            self.client.loop_read()
+
     def _attempt(self, timeout: float) -> None:
         remaining = self._next_attempt - time.monotonic()
         if remaining > 0.0:
             time.sleep(min(remaining, timeout))
             return
         try:
+            self._log_in()
             self.client.reconnect()
         except (OSError, ValueError) as error:
-            self._tell(f"{self._where}: {getattr(error, 'strerror', None) or error}; trying again.")
-            self._lost()
+            hint = "check ca_file" if isinstance(error, ssl.SSLCertVerificationError) else "trying again"
+            self._tell(f"{self._where}: {getattr(error, 'strerror', None) or error}; {hint}.")
+            self._back_off()
+        else:
+            self._is_open, self._is_refused = True, False
 
     def _lost(self) -> None:
+        if not self._is_open:
+            return
         if self.is_connected:
             self._tell(f"{self._where}: connection lost; trying again.")
-        self.is_connected = False
+        elif not self._is_refused:
+            self._tell(f"{self._where} does not answer as a broker does; check the port, and mqtts:// or mqtt://.")
+        self._is_open = self.is_connected = False
+        self._back_off()
+
+    def _back_off(self) -> None:
         self._next_attempt = time.monotonic() + self._wait * random.uniform(0.5, 1.0)
         self._wait = min(2.0 * self._wait, LONGEST_WAIT)
 
@@ -138,7 +164,9 @@ class Connection:
 
     def _on_connect(self, client: paho.Client, _: Any, flags: Any, reason: ReasonCode, __: Any) -> None:
         if reason.is_failure:
-            hint = "check username and password_file" if "uthor" in str(reason) else "see the log of the broker"
+            self._is_refused = True
+            login = any(word in str(reason) for word in ("uthor", "password"))
+            hint = "check username and password_file" if login else "see the log of the broker"
             self._tell(f"{self._where} refuses the agent ({reason}); {hint}.")
             return
         self.is_connected, self._wait = True, SHORTEST_WAIT
@@ -149,8 +177,12 @@ class Connection:
             then()
 
     def _on_disconnect(self, client: paho.Client, _: Any, flags: Any, reason: ReasonCode, __: Any) -> None:
-        if self.is_connected:
-            self._lost()
+        self._lost()
+
+    def _on_subscribe(self, client: paho.Client, _: Any, number: int, reasons: list[ReasonCode], __: Any) -> None:
+        refused = [each for each, reason in zip(self._filters, reasons, strict=False) if reason.is_failure]
+        if refused:
+            self._tell(f"{self._where} does not grant {', '.join(refused[:5])}; let the agent read them.")
 
     def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
         then = self._listeners.get(message.topic)
@@ -161,6 +193,7 @@ class Connection:
             then(bytes(message.payload))
 
     def _on_publish(self, client: paho.Client, _: Any, number: int, reason: ReasonCode, __: Any) -> None:
+        self._unconfirmed.discard(number)
         self.sent(number)
 
     def acknowledge(self, message: paho.MQTTMessage) -> None:
@@ -169,13 +202,17 @@ class Connection:
             self.client.ack(message.mid, message.qos)
 
     def close(self, patience: float = 2.0) -> None:
-        """Write what is waiting, as far as the broker takes it, and say goodbye."""
+        """Say goodbye, once the broker has confirmed what was published.
+
+        A socket that is closed with something unread takes back what the other side has not read yet.
+        """
         if not self.is_connected:
             return
         deadline = time.monotonic() + patience
-        while self.client.want_write() and time.monotonic() < deadline and self.client.loop(0.05) == 0:
-            pass
-        self.is_connected = False  # by our own will
+        while (self._unconfirmed or self.client.want_write()) and time.monotonic() < deadline:
+            if self.client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
+                return
+        self.is_connected = self._is_open = False  # by our own will
         self.client.disconnect()
         while self.client.want_write() and time.monotonic() < deadline and self.client.loop(0.05) == 0:
             pass

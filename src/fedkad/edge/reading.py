@@ -56,28 +56,33 @@ class Reader:
     def read(self, message: Message, header: bytes | None = None) -> list[Measured]:
         """The samples in a message; one that cannot be read is counted, and the first few are said."""
         name = message.device
+        reader: Payloads | CsvRows
         try:
             if self._format == "csv":
-                return list(self._placed(self._csv(message.payload, header)))
-            if name is None:
-                return list(self._placed(self._common.read(message.payload, message.channel)))
-            reader = self._by_topic[name]
-            before = reader.refused
-            samples = reader.read(message.payload, message.channel)
-            if reader.refused > before:
-                self._refuse(name, f"{reader.refused - before} of the values in a message are no finite numbers.")
-            return [Measured(name, sample.time, sample.values) for sample in samples]
+                reader = self._csv(header)
+                before, samples = reader.refused, reader.read(message.payload)
+            else:
+                reader = self._common if name is None else self._by_topic[name]
+                before, samples = reader.refused, reader.read(message.payload, message.channel)
         except PayloadError as error:
             self._refuse(name or self._only or "", str(error))
             return []
+        if name is None:
+            found = list(self._placed(samples))
+        else:
+            found = [Measured(name, sample.time, sample.values) for sample in samples]
+        if reader.refused > before:
+            whose = name or self._only or (found[0].device if found else "")
+            self._refuse(whose, f"{reader.refused - before} of the values in a message are no finite numbers.")
+        return found
 
-    def _csv(self, line: bytes, header: bytes | None) -> Iterable[tuple[str | None, float | None, dict[str, float]]]:
+    def _csv(self, header: bytes | None) -> CsvRows:
         if self._rows is None or header != self._header:
             if header is None:
                 raise PayloadError("The line has no header above it; begin with the names of the columns.")
             text = header.decode("utf-8", errors="replace")
             self._rows, self._header = CsvRows(self._channels, self._zone, self._key, text), header
-        return self._rows.read(line)
+        return self._rows
 
     def _placed(self, samples: Iterable[tuple[str | None, float | None, dict[str, float]]]) -> Iterable[Measured]:
         for device, time, values in samples:

@@ -5,7 +5,8 @@
     outbox     alerts that a sink has not taken yet
     incident   the last word on every incident
     judge      thresholds that adapt, as the scores so far have left them
-    source     how far a file was read, or which messages were committed and perhaps not acknowledged
+    source     how far a file was read
+    taken      of each number that a broker gives to messages, the digest of the last one under it
 
 Changes are gathered in memory and written in one transaction. If that fails because the disk is full, they stay
 gathered, nothing is acknowledged, and the next commit tries again.
@@ -18,6 +19,8 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ MIGRATIONS = (
     """
     CREATE TABLE incident (number INTEGER PRIMARY KEY, id TEXT UNIQUE, device TEXT NOT NULL, alert TEXT NOT NULL);
     CREATE TABLE source (name TEXT PRIMARY KEY, position TEXT NOT NULL);
+    CREATE TABLE taken (number INTEGER PRIMARY KEY, digest BLOB NOT NULL);
     CREATE TABLE judge (device TEXT PRIMARY KEY, state TEXT NOT NULL);
     """,
 )
@@ -105,13 +109,17 @@ class Store:
 
     def rows_to_learn(self, device: str) -> tuple[int, Array]:
         """The rows gathered so far, with NaN where one must not be learnt from, and the number of the last."""
-        query = "SELECT seq, vals, trains FROM row WHERE device = ? ORDER BY seq"
-        found = self._database.execute(query, (device,)).fetchall()
-        if not found:
-            return 0, np.empty((0, 0))
-        rows = np.array([np.frombuffer(vals) for _, vals, _ in found])
-        rows[[not trains for _, _, trains in found]] = np.nan
-        return int(found[-1][0]), rows
+        count, last = self._database.execute(
+            "SELECT count(*), max(seq) FROM row WHERE device = ?", (device,)
+        ).fetchone()
+        rows = np.empty((0, 0))
+        query = "SELECT vals, trains FROM row WHERE device = ? ORDER BY seq"
+        for k, (values, trains) in enumerate(self._database.execute(query, (device,))):
+            if not k:
+                rows = np.full((count, len(values) // 8), np.nan)
+            if trains:
+                rows[k] = np.frombuffer(values)
+        return last or 0, rows
 
     def waiting(self, sink: str, most: int) -> list[tuple[int, dict[str, Any]]]:
         """The oldest alerts that a sink has not taken."""
@@ -132,6 +140,11 @@ class Store:
         """Where a source stood at the last commit; None at first."""
         found = self._database.execute("SELECT position FROM source WHERE name = ?", (source,)).fetchone()
         return json.loads(found[0]) if found else None
+
+    def taken(self, number: int) -> bytes | None:
+        """The digest of the last message under a number of the broker."""
+        found = self._database.execute("SELECT digest FROM taken WHERE number = ?", (number,)).fetchone()
+        return found[0] if found else None
 
     # -- what is to be committed --------------------------------------------------------------------------------
 
@@ -187,6 +200,10 @@ class Store:
         """Where a source stands with what is committed."""
         self._gather("INSERT OR REPLACE INTO source VALUES (?, ?)", source, json.dumps(position))
 
+    def put_taken(self, number: int, digest: bytes) -> None:
+        """A message was taken under a number of the broker."""
+        self._gather("INSERT OR REPLACE INTO taken VALUES (?, ?)", number, digest)
+
     def _gather(self, statement: str, *values: Any) -> None:
         self._pending.append((statement, values))
 
@@ -216,8 +233,8 @@ class Store:
         database = self._database
         try:
             database.execute("BEGIN IMMEDIATE")
-            for statement, values in self._pending:
-                database.execute(statement, values)
+            for statement, alike in groupby(self._pending, key=itemgetter(0)):
+                database.executemany(statement, map(itemgetter(1), alike))
             database.execute("COMMIT")
         except sqlite3.Error:
             if database.in_transaction:

@@ -73,6 +73,7 @@ class Watcher:
     def _go_on_from(self, state: Mapping[str, Any]) -> None:
         sampling = self.settings.sampling
         self._seq, self._fresh = int(state.get("seq", 0)), int(state.get("fresh", 0))
+        self._spent = int(state.get("spent", 0))
         self._counted, self.learnt = int(state.get("counted", 0)), int(state.get("learnt", 0))
         self.refused = int(state.get("refused", 0))
         self._grid = Grid(sampling, state.get("grid"))
@@ -81,7 +82,7 @@ class Watcher:
     def _settle_learning(self) -> None:
         """Drop rows that the model has learnt from already: the agent was killed between its file and the store."""
         identity, _, through = self._model.learnt_through.partition(":")
-        if identity == self._store.identity and through.isdigit():
+        if identity == self._store.identity and through.isdigit() and int(through) > self._spent:
             self._spend(int(through))
 
     def _fill_window(self) -> None:
@@ -99,6 +100,7 @@ class Watcher:
         return {
             "seq": self._seq,
             "fresh": self._fresh,
+            "spent": self._spent,
             "counted": self._counted,
             "learnt": self.learnt,
             "refused": self.refused,
@@ -250,11 +252,13 @@ class Watcher:
             self._say(f"{self.name}: nothing was learnt ({error}); trying again later.")
             return
         self._adopt()
-        self.learnt += 1
         self._spend(through)
+        assert self._stream is not None
+        self._store.forget(self.name, through - self._stream.memory)
 
     def _spend(self, through: int) -> None:
-        self._fresh, self._is_changed = 0, True
+        self._fresh, self._spent, self._is_changed = 0, through, True
+        self.learnt += 1
         self._store.spend(self.name, through)
 
     # -- what it says ---------------------------------------------------------------------------------------------

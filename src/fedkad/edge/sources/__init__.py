@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 
 class Message(NamedTuple):
@@ -26,7 +26,7 @@ class Message(NamedTuple):
 class Source(Protocol):
     """What the agent asks of a source.
 
-    Messages are handed out by `poll`, what they changed is committed together with `position`, and then `committed`
+    Messages are handed out by `poll`, what they changed is committed together with `put_position`, and then `committed`
     is called: only then may the source tell anybody that they have arrived.
     """
 
@@ -47,8 +47,8 @@ class Source(Protocol):
     def poll(self, timeout: float) -> list[Message]:
         """What has arrived; waits up to `timeout` seconds for something."""
 
-    def position(self) -> Any:
-        """Where the source stands after what was handed out, as plain data; None where that means nothing."""
+    def put_position(self) -> None:
+        """Put into the store where the source stands after what was handed out."""
 
     def committed(self) -> None:
         """What was handed out is on the disk."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fedkad.edge.sources import Message
+from fedkad.edge.store import Store
 
 AT_ONCE = 1 << 16
 LONGEST = 4 << 20
@@ -67,8 +71,8 @@ class Stdin:
         now = time.time()
         return [Message(line, now) for line in lines]
 
-    def position(self) -> Any:
-        """Nowhere that one could go back to."""
+    def put_position(self) -> None:
+        """A pipe has no place that one could go back to."""
 
     def committed(self) -> None:
         """Nobody waits for it."""
@@ -80,15 +84,17 @@ class Stdin:
 class GrowingFile:
     """A file that is followed as it grows, from its beginning; one that is replaced or cut is begun anew.
 
-    The position is committed with what was read: after a kill nothing is lost and nothing is read twice.
+    The position is committed with what was read: after a kill nothing is lost and nothing is read twice. A file that
+    was renamed meanwhile, as logs are, is read to its end first if it lies in the same folder.
     """
 
     name = "file"
     is_finished = False
     in_hand = 0
 
-    def __init__(self, path: Path, position: Any = None, *, headed: bool = False) -> None:
-        self._path, self._wanted, self._headed = path, position, headed
+    def __init__(self, path: Path, store: Store, *, headed: bool = False) -> None:
+        self._path, self._store, self._headed = path, store, headed
+        self._wanted: Mapping[str, Any] | None = store.position(self.name)
         self.header: bytes | None = None
         self._file: Any = None
         self._splitter = LineSplitter()
@@ -113,24 +119,37 @@ class GrowingFile:
         piece: bytes = self._file.read(AT_ONCE)
         if piece or not self._was_replaced():
             return piece
+        piece = self._file.read(AT_ONCE)  # what was still written to it before it was replaced
+        if piece:
+            return piece
         self._file.close()
         self._file = None
-        return b""
+        return self._file.read(AT_ONCE) if self._open() else b""
 
     def _open(self) -> bool:
+        wanted, self._wanted = self._wanted, None
         try:
-            self._file = self._path.open("rb")
+            file = self._file = (self._path if wanted is None else self._last_read(wanted)).open("rb")
         except FileNotFoundError:
+            self._wanted = wanted
             return False
         self._splitter, self._read, self.header = LineSplitter(), 0, None
-        found, wanted = os.fstat(self._file.fileno()), self._wanted
-        if wanted and wanted["inode"] == found.st_ino and wanted["offset"] <= found.st_size:
+        if wanted is not None and _is_where(file, wanted):
             if self._headed and wanted["offset"]:
-                self.header = self._file.readline(LONGEST).strip()
+                self.header = file.readline(LONGEST).strip()
             self._read = wanted["offset"]
-            self._file.seek(self._read)
-        self._wanted = None
+            file.seek(self._read)
         return True
+
+    def _last_read(self, wanted: Mapping[str, Any]) -> Path:
+        """The file that was read last: it may have got another name while the agent was down."""
+        with suppress(OSError):
+            for path in (self._path, *sorted(self._path.parent.iterdir())):
+                if path.is_file() and path.stat().st_ino == wanted["inode"]:
+                    with path.open("rb") as file:
+                        if _is_where(file, wanted):
+                            return path
+        return self._path
 
     def _was_replaced(self) -> bool:
         """Whether another file has this name now, or this one was cut; only asked at its end."""
@@ -140,11 +159,12 @@ class GrowingFile:
             return False
         return found.st_ino != os.fstat(self._file.fileno()).st_ino or found.st_size < self._read
 
-    def position(self) -> Any:
-        """The file and the end of the last whole line that was handed out."""
-        if self._file is None:
-            return None
-        return {"inode": os.fstat(self._file.fileno()).st_ino, "offset": self._read - self._splitter.held}
+    def put_position(self) -> None:
+        """Commit which file it is, and the end of the last whole line that was handed out."""
+        if self._file is not None:
+            inode, offset = os.fstat(self._file.fileno()).st_ino, self._read - self._splitter.held
+            position = {"inode": inode, "offset": offset, "before": _before(self._file, offset)}
+            self._store.put_position(self.name, position)
 
     def committed(self) -> None:
         """Nobody waits for it."""
@@ -153,3 +173,17 @@ class GrowingFile:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def _is_where(file: BinaryIO, wanted: Mapping[str, Any]) -> bool:
+    """Whether it is the file of a position, and not another one that got its number."""
+    found = os.fstat(file.fileno())
+    if found.st_ino != wanted["inode"] or found.st_size < wanted["offset"]:
+        return False
+    return wanted.get("before") in (None, _before(file, wanted["offset"]))
+
+
+def _before(file: BinaryIO, offset: int) -> str:
+    """What stands before a place in a file, in short."""
+    start = max(offset - 256, 0)
+    return hashlib.blake2b(os.pread(file.fileno(), offset - start, start), digest_size=8).hexdigest()

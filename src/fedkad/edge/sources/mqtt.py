@@ -6,19 +6,15 @@ import hashlib
 import re
 import time
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from paho.mqtt.client import MQTTMessage
 
 from fedkad.edge.mqtt import Connection
 from fedkad.edge.sources import Message
+from fedkad.edge.store import Store
 
 Placed = tuple[str | None, str | None]
 """Device and channel that a topic names."""
-
-
-Key = tuple[int, str]
-"""Number and digest of a message."""
 
 
 class Topics:
@@ -65,20 +61,19 @@ class MqttSource:
     """Samples from a broker.
 
     A message whose acknowledgement was lost, with a connection or with the agent, comes again, marked so and under its
-    old number. The numbers and digests of what is in hand and of what was committed last tell it: it is not taken
-    twice. The latter are committed with what the messages changed.
+    old number, which no other has until it is acknowledged. Of every number the digest of the message that was taken
+    last under it is committed with what the message changed: so it is known again, and not taken twice.
     """
 
     name = "mqtt"
     header = None
     is_finished = False
 
-    def __init__(self, connection: Connection, topics: Topics, position: Any = None) -> None:
-        self._connection, self._topics = connection, topics
-        self._inbox: list[Message] = []
+    def __init__(self, connection: Connection, topics: Topics, store: Store) -> None:
+        self._connection, self._topics, self._store = connection, topics, store
+        self._arrived: list[MQTTMessage] = []
         self._handed: list[MQTTMessage] = []
-        self._in_hand: dict[Key, None] = {}
-        self._known = {(number, digest) for number, digest in position or []}
+        self._taken: dict[int, bytes] = {}
         connection.receive = self._receive
         connection.subscribe(topics.filters)
 
@@ -90,35 +85,42 @@ class MqttSource:
     def poll(self, timeout: float) -> list[Message]:
         """What has arrived."""
         self._connection.poll(timeout)
-        arrived, self._inbox = self._inbox, []
-        return arrived
+        arrived, self._arrived = self._arrived, []
+        return [message for each in arrived if (message := self._hand_out(each)) is not None]
 
     def _receive(self, message: MQTTMessage) -> None:
-        topic, payload = message.topic, bytes(message.payload)
-        place, key = self._topics.place(topic), (message.mid, _digest(topic, payload))
-        # What is retained was said at some time before; a sample is what is said now.
-        if place is None or message.retain or (message.dup and key in self._known):
-            self._connection.acknowledge(message)
-        elif not (message.dup and key in self._in_hand):
-            self._handed.append(message)
-            if message.qos:
-                self._in_hand[key] = None
-            self._inbox.append(Message(payload, time.time(), *place))
+        # Not handed out yet: what arrives while the agent ends must not be acknowledged with what it has taken.
+        self._arrived.append(message)
 
-    def position(self) -> Any:
-        """Numbers and digests of the messages that are about to be acknowledged."""
-        return list(self._in_hand)
+    def _hand_out(self, message: MQTTMessage) -> Message | None:
+        """The message as a sample, None for one that is only to be acknowledged."""
+        topic, payload = message.topic, bytes(message.payload)
+        self._handed.append(message)
+        place, digest = self._topics.place(topic), _digest(topic, payload)
+        # What is retained was said at some time before; a sample is what is said now.
+        if place is None or message.retain or (message.dup and digest == self._last_under(message.mid)):
+            return None
+        if message.qos:
+            self._taken[message.mid] = digest
+        return Message(payload, time.time(), *place)
+
+    def _last_under(self, number: int) -> bytes | None:
+        return self._taken.get(number) or self._store.taken(number)
+
+    def put_position(self) -> None:
+        """Commit the digests of what was handed out."""
+        for number, digest in self._taken.items():
+            self._store.put_taken(number, digest)
 
     def committed(self) -> None:
         """Acknowledge what was handed out."""
         for message in self._handed:
             self._connection.acknowledge(message)
-        self._known = set(self._in_hand)
-        self._in_hand, self._handed = {}, []
+        self._handed, self._taken = [], {}
 
     def close(self) -> None:
         """The connection is closed by whoever opened it."""
 
 
-def _digest(topic: str, payload: bytes) -> str:
-    return hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).hexdigest()
+def _digest(topic: str, payload: bytes) -> bytes:
+    return hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).digest()
