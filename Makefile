@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/fedkad demo --out demo
 
 test: $(VENV)/.dev lint
-	$(BIN)/pytest --numprocesses 3 --dist loadfile
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The benchmark's whole way in a minute, on a few clients of one dataset: shows that all works, not how well.
 quick: $(VENV)/.dev

@@ -125,6 +125,9 @@ class Wire:
 class Loopback:
     """A fleet with TLS, keys and the proxy, as an operator would run it."""
 
+    look_every = 2.0
+    """Seconds between two looks at who is online; each is a process."""
+
     def __init__(self, root: Path, data: Mapping[str, Path], *options: str) -> None:
         self.root, self.data = root, dict(data)
         self.server_folder = root / "server"
@@ -220,7 +223,7 @@ class Loopback:
     def wait_online(self, *names: str, seconds: float = 90.0) -> None:
         """Wait until the server sees these devices, all that were started by default."""
         wanted = set(names or self.running) - {"server"}
-        wait(lambda: wanted <= self.online(), seconds, f"{sorted(wanted)} online", pause=2.0)  # each look is a process
+        wait(lambda: wanted <= self.online(), seconds, f"{sorted(wanted)} online", pause=self.look_every)
 
     def train(self) -> None:
         """Ask for a training."""

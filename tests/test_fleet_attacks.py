@@ -82,7 +82,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         for name, script in SCRIPTS.items():
             start_misbehaving(found, name, script)
         start_misbehaving(found, VICTIM, {str(LAST): "slow"})
-        fleet.start("pump-a", "pump-b", REVOKED)
+        fleet.start("pump-a", "pump-b", REVOKED, environment=fleets.hurried())
         make_strangers(fleet, tables["pump-a"])
         fleet.start(STRANGER, FOREIGN)
         found.keyless = refused_at_once(fleet, KEYLESS)

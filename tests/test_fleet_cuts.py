@@ -23,6 +23,7 @@ from tests.sabotage.troubled import (
     CHANNELS,
     MODEL,
     PATIENCE,
+    PUMPS,
     SABOTAGE,
     SHORT,
     Fleet,
@@ -43,7 +44,7 @@ pytestmark = [
 
 
 def test_a_round_closes_without_a_device_that_is_cut_off_and_it_takes_part_again(fleet: Fleet) -> None:
-    before = fleet.begin(deadline=SHORT, rounds=5)
+    before = fleet.begin(deadline=SHORT, rounds=4)
     points = fleet.hold("pump-1")
     fleet.wires["pump-1"].cut()
     points.release()
@@ -57,12 +58,53 @@ def test_a_round_closes_without_a_device_that_is_cut_off_and_it_takes_part_again
     fleet.finish_with(before, closed, {"pump-1"})
 
 
+def test_a_fleet_cut_off_in_the_middle_of_its_replies_goes_on_when_it_is_back(fleet: Fleet) -> None:
+    before = fleet.begin(deadline=SHORT, rounds=3)
+    fleet.wait_round(1, before)
+    for name in PUMPS:
+        fleet.arm(name, sabotage.UPLOADING)
+    for name in PUMPS:
+        fleet.wait_fired(name, sabotage.UPLOADING)
+    closed = fleet.status()
+    for name, wire in fleet.wires.items():
+        wire.cut()
+        fleet.points(name).release()
+    fleet.until(lambda: not fleet.online(), "nobody online")
+    for wire in fleet.wires.values():
+        wire.mend()
+    fleet.finish_as(before, closed)
+
+
+def test_nobody_waits_for_half_a_reply_and_when_it_is_whole_it_is_too_late(fleet: Fleet) -> None:
+    before = fleet.begin(deadline=SHORT, rounds=4)
+    fleet.wait_round(1, before)
+    fleet.arm("pump-1", sabotage.UPLOADING)
+    fleet.wait_fired("pump-1", sabotage.UPLOADING)
+    missed = fleet.kept("pump-1")["pending"]
+    status = fleet.wait_round(missed + 1, before)
+    assert "pump-1" not in status["participants"][missed]
+    given_up = [reason for _, reason in refused(status, "pump-1") if "upload" in reason]
+    assert not given_up, "the round has waited until Flower gave the reply up"
+    with fleet.pause("pump-0", "pump-2"):  # no round closes without pump-1
+        fleet.points("pump-1").release()
+        fleet.until(lambda: fleet.has_answered("pump-1"), "pump-1 answered again, after all of its old reply was sent")
+    status = fleet.finish_with(before, status["participants"], {"pump-1"})
+    late = [number for number, reason in refused(status, "pump-1") if "came too late" in reason]
+    assert late
+    assert min(late) > missed
+    assert status["refusals"] == len(status["refused"])
+
+
+def refused(status: Status, name: str) -> list[tuple[int, str]]:
+    return [(told["round"], told["reason"]) for told in status["refused"] if told["device"] == name]
+
+
 def heard_since(status: Status, name: str, number: int) -> bool:
     return any(name in participants for participants in status["participants"][number:])
 
 
 def test_a_device_that_joins_late_takes_part_and_a_later_one_is_delivered_the_result(fleet: Fleet) -> None:
-    before = fleet.begin()
+    before = fleet.begin(rounds=3)
     points = fleet.hold("pump-1")
     closed = fleet.status()["round"]
     join(fleet, 3)
@@ -113,13 +155,12 @@ def test_an_agent_keeps_its_window_and_its_statistics_over_a_delivery(fleet: Fle
     fleet.wait_idle()
     points, learnt = fleet.points("pump-5"), tmp_path / "learnt"
     with agent("watch", folder, pieces[0], tmp_path / "watched"):
-        before = fleet.begin(rounds=3)
+        before = fleet.begin(rounds=2)
         fleet.arm("pump-5", sabotage.DELIVERING)
         fleet.wait_fired("pump-5", sabotage.DELIVERING)
         with agent("learn", folder, pieces[1], learnt) as first:
             assert first.wait(PATIENCE) == 0
-        points.arm(sabotage.RENEWING)
-        points.fired.unlink()
+        points.hold_again(sabotage.RENEWING)
         fleet.wait_fired("pump-5", sabotage.RENEWING)
         with agent("learn", folder, pieces[2], learnt) as second:
             fleet.until(lambda: learnt.read_text() == "waits", "the agent at the lock")

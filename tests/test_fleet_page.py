@@ -26,6 +26,7 @@ pytestmark = [
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleet.md"
 DEVICES = ("pump-1", "pump-2")
+ROUNDS = 4  # a warm one of each device, and one of each that goes on from there
 
 
 def blocks() -> list[tuple[str, bool, list[str]]]:
@@ -60,10 +61,10 @@ class Machines(Loopback):
         (self._bin / name).chmod(0o755)
 
     def words(self, command: str) -> str:
-        """A command of the page with the addresses of this machine."""
+        """A command of the page with the addresses of this machine, and fewer rounds, each of which takes seconds."""
         if command.startswith("fedkad fleet init"):
             port, control = self.ports
-            command = f"{command} --port {port} --control-port {control}"
+            command = f"{command} --port {port} --control-port {control} --rounds {ROUNDS}"
         return command.replace("fleet.example", "127.0.0.1")
 
     def environment(self) -> dict[str, str]:

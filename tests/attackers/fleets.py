@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from fedkad import Federation, KoopmanDetector, federate
 from fedkad.fleet import proxy, settings
 from fedkad.fleet.settings import FleetSettings
+from tests.sabotage import sitecustomize as sabotage
 
 Array = NDArray[np.float64]
 
 CHANNELS = ("pressure", "flow", "current")
 MODEL: dict[str, Any] = {"window": 8, "rank": 6, "observables": 32, "horizon": 1, "seed": 0}
 ROWS = 1500
+SABOTAGE = Path(sabotage.__file__).parent
 
 
 def require(*, nginx: bool) -> None:
@@ -81,9 +83,14 @@ def check_same(found: KoopmanDetector, expected: KoopmanDetector, tolerance: flo
     np.testing.assert_allclose(found.threshold_, expected.threshold_, rtol=tolerance)
 
 
+def hurried() -> dict[str, str]:
+    """The environment in which Flower looks for news sooner than it would, and does nothing else otherwise."""
+    return {"PYTHONPATH": str(SABOTAGE), sabotage.HURRY: "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+
+
 def misbehaving(script: Path) -> dict[str, str]:
     """The environment of a device that does in each round what the script says, as JSON in a file."""
-    return {"PYTHONPATH": str(Path(__file__).parent), "FEDKAD_ATTACK": str(script)}
+    return {**hurried(), "PYTHONPATH": str(Path(__file__).parent), "FEDKAD_ATTACK": str(script)}
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 The file that `FEDKAD_ATTACK` names says what the device does in which round, as in `{"0": "nan", "3": "huge"}`, with
 `*` for every other round, and with `secure 1` for round 1 of a training in which replies are masked. It is read for
 every answer. Nothing is touched but the process that answers, and there nothing but the header that leaves it.
+
+Python imports only one file of this name: that of the folder `sabotage`, which hurries Flower, is run from here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -102,5 +105,6 @@ def is_answering() -> bool:
     return any(Path(argument).name == "flwr-clientapp" for argument in sys.orig_argv)
 
 
+runpy.run_path(str(Path(__file__).parents[1] / "sabotage" / "sitecustomize.py"))
 if os.environ.get("FEDKAD_ATTACK") and is_answering():
     install(json.loads(Path(os.environ["FEDKAD_ATTACK"]).read_text()))

@@ -18,7 +18,7 @@ from typing import Any
 
 SABOTAGE, HURRY = "FEDKAD_TEST_SABOTAGE", "FEDKAD_TEST_HURRY"
 COMPUTING, ASKED, BEFORE_RENAME, AFTER_RENAME = "computing", "asked", "before rename", "after rename"
-DELIVERING, RENEWING = "delivering", "renewing"
+DELIVERING, RENEWING, UPLOADING = "delivering", "renewing", "uploading"
 
 DEVICE_BEAT, APP_BEAT, ANSWER = 10, 15, 4
 """Seconds between two signs of life, of which one may be missed, and for one to arrive; Flower has 30, 30 and 5."""
@@ -32,8 +32,9 @@ def main(program: str) -> None:
     """Do to a program what the environment asks for."""
     if program and os.environ.get(HURRY):
         hurry(program)
-    if program == "clientapp" and os.environ.get(SABOTAGE):
-        lay(Points(Path(os.environ[SABOTAGE])))
+    lays = {"clientapp": lay, "supernode": lay_under_way}
+    if program in lays and os.environ.get(SABOTAGE):
+        lays[program](Points(Path(os.environ[SABOTAGE])))
 
 
 def hurry(program: str) -> None:
@@ -82,6 +83,11 @@ class Points:
         while self.fired.exists():
             time.sleep(0.05)
 
+    def hold_again(self, point: str) -> None:
+        """Let who waits go on, and the next that gets to this point wait."""
+        self.arm(point)
+        self.fired.unlink()
+
     def release(self) -> None:
         """Let who waits go on, and nobody wait any more."""
         self.armed.unlink(missing_ok=True)
@@ -124,6 +130,23 @@ def lay(points: Points) -> None:
 
     change((Participant, "_compute", computing), (Participant, "answer", asked))
     change((Participant, "_take_over", delivering), (DeviceState, "deliver", renewing), (os, "replace", renaming))
+
+
+def lay_under_way(points: Points) -> None:
+    """Put a point where a reply is announced to the server, and not all of it is there."""
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf as make
+    from flwr.supernode import fleet_http_connection
+
+    def make_slow(*arguments: Any, **options: Any) -> Any:
+        push = make(*arguments, **options)
+
+        def uploading(object_id: str, content: bytes) -> None:
+            points.reach(UPLOADING)
+            push(object_id, content)
+
+        return uploading
+
+    change((fleet_http_connection, "make_push_object_fn_protobuf", make_slow))
 
 
 main(next((name for word in sys.orig_argv[1:3] for name in PROGRAMS if word.endswith(name)), ""))

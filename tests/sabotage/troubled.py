@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from fedkad.detect.series import Series
 from fedkad.federation.participant import STATE
 from fedkad.fleet import settings
 from fedkad.tables import read_device
+from tests.attackers import fleets
 from tests.sabotage import sitecustomize as sabotage
 from tests.sabotage.sitecustomize import Points
 
@@ -55,6 +55,8 @@ def write_table(folder: Path, number: int) -> Path:
 class Fleet(Loopback):
     """The fleet of this module: one that can be sabotaged, and whose results are held against the replay in process."""
 
+    look_every = 0.5
+
     def __init__(self, root: Path) -> None:
         (root / "data").mkdir()
         super().__init__(root, {name: write_table(root / "data", k) for k, name in enumerate(PUMPS)}, *OPTIONS)
@@ -72,18 +74,13 @@ class Fleet(Loopback):
         return Points(folder)
 
     def start_server(self) -> None:
-        self._start("server", ["server", str(self.server_folder)], self.trouble())
+        self._start("server", ["server", str(self.server_folder)], fleets.hurried())
 
     def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
         for name in names or tuple(self.data):
             data = () if name in self.agents else ("--data", str(self.data[name]))
-            troubled = {**self.trouble(), sabotage.SABOTAGE: str(self.points(name).armed.parent)}
+            troubled = {**fleets.hurried(), sabotage.SABOTAGE: str(self.points(name).armed.parent)}
             self._start(name, ["client", str(self.device_folder(name)), *data], troubled)
-
-    @staticmethod
-    def trouble() -> dict[str, str]:
-        path = os.pathsep.join(filter(None, (str(SABOTAGE), os.environ.get("PYTHONPATH"))))
-        return {"PYTHONPATH": path, sabotage.HURRY: "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 
     def leave(self, name: str) -> None:
         """Stop a device, which tells the server so."""
@@ -163,13 +160,19 @@ class Fleet(Loopback):
         self.wait_fired(name, sabotage.COMPUTING)
         return self.points(name)
 
-    def arm_for_next_round(self, points: Mapping[str, str], pacemaker: str) -> None:
-        """Arm points between two rounds, so that all of them are reached in the same one."""
+    @contextmanager
+    def in_next_round(self, points: Mapping[str, str], pacemaker: str) -> Iterator[None]:
+        """Arm points between two rounds, so that all are reached in the same one, which the pacemaker then holds open.
+
+        It does so until this ends: what takes long in between, such as a start after a kill, costs no rounds.
+        """
         held = self.hold(pacemaker)
         answered = f"{sorted(points)} answered in the round that {pacemaker} holds open"
         self.until(lambda: all(self.has_answered(name) for name in points), answered)
         for name, point in points.items():
             self.arm(name, point)
+        held.hold_again(sabotage.COMPUTING)
+        yield
         held.release()
 
     def has_answered(self, name: str) -> bool:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from logging import WARNING
 from pathlib import Path
-from typing import TypeVar
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.common import log
 from flwr.serverapp import Grid
 
 from fedkad.federation.protocol import Header, Request, Terms
 from fedkad.fleet import registry
-
-T = TypeVar("T")
-
-RECORD = "fedkad"
-"""The one record of every message: header and payload together, so that a message is few objects to fetch."""
-
-AT_ONCE = 64
-"""Messages pushed or pulled together: a round of any size is held in memory only so many at a time."""
+from fedkad.fleet.envelope import packed, unpacked
+from fedkad.fleet.mailbox import Mailbox, batched
 
 INTRODUCTION = 60.0
 """Seconds that a node without a registered key has to say its name."""
@@ -35,7 +28,7 @@ class Carrier:
     """
 
     def __init__(self, grid: Grid, folder: Path, terms: Terms) -> None:
-        self._grid, self._terms = grid, terms
+        self._grid, self._terms, self._mailbox = grid, terms, Mailbox(grid)
         self._registry = folder / "devices.json"
         self._names: dict[int, str] = {}
         self._asked: dict[str, str] = {}  # devices by the messages that they have not answered
@@ -61,7 +54,7 @@ class Carrier:
         messages = [self._message(node, request, INTRODUCTION) for node in nodes]
         replies = (self._grid.send_and_receive(some, timeout=INTRODUCTION) for some in batched(messages))
         for message in chain.from_iterable(replies):
-            name = message.content[RECORD].get("device") if message.has_content() else None
+            name = unpacked(message).get("device")
             if not isinstance(name, str) or name in self._names.values():
                 log(WARNING, "Node %d gave no name of its own (%s).", message.metadata.src_node_id, name)
                 continue
@@ -78,26 +71,14 @@ class Carrier:
 
     def answers(self) -> Iterator[tuple[str, Header | str | None]]:
         """What has come since the last look: headers, or in their place why none can come; None for one too late."""
-        for message in (m for ids in batched(list(self._asked)) for m in self._grid.pull_messages(ids)):
-            asked = message.metadata.reply_to_message_id
+        for asked, answer in self._mailbox.collect(list(self._asked)):
             name = self._asked.pop(asked, None)
             if name is None:
                 continue
-            if asked not in self._current:
-                if message.has_content():  # that an old question will not be answered is no news
-                    yield name, None
-            elif message.has_content():
-                yield name, dict(message.content[RECORD]) if RECORD in message.content else {}
-            else:
-                yield name, str(message.error.reason)
+            if asked in self._current:
+                yield name, answer
+            elif not isinstance(answer, str):  # that an old question will not be answered is no news
+                yield name, None
 
     def _message(self, node: int, request: Request, seconds: float) -> Message:
-        content = RecordDict({RECORD: ConfigRecord(request.header())})
-        return Message(content, node, MessageType.TRAIN, ttl=seconds, group_id=str(request.round))
-
-
-def batched(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items in lists of at most `AT_ONCE`."""
-    left = iter(items)
-    while batch := list(islice(left, AT_ONCE)):
-        yield batch
+        return Message(packed(request.header()), node, MessageType.TRAIN, ttl=seconds, group_id=str(request.round))

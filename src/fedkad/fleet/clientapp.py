@@ -5,14 +5,14 @@ from __future__ import annotations
 from logging import ERROR
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common import log
 
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Request, refusal
-from fedkad.fleet.carrier import RECORD
 from fedkad.fleet.devicedata import DeviceData, most_releases, read_settings
+from fedkad.fleet.envelope import packed, unpacked
 from fedkad.fleet.secure import SecureParticipant
 from fedkad.tables.fleet import device_paths
 
@@ -27,14 +27,14 @@ def train(message: Message, context: Context) -> Message:
     stays in the device's log.
     """
     try:
-        request = Request.read(dict(message.content[RECORD]))
+        request = Request.read(unpacked(message))
         header = participant(context).answer(request).header(request)
     except ProtocolError as error:
         header = refusal(str(error))
     except Exception as error:
         log(ERROR, "%s: %s", type(error).__name__, error)
         header = refusal("The device cannot answer; the reason is in its log.")
-    return Message(RecordDict({RECORD: ConfigRecord(header)}), reply_to=message)
+    return Message(packed(header), reply_to=message)
 
 
 def participant(context: Context) -> SecureParticipant:
