@@ -430,9 +430,13 @@ class Process:
 
     def feed(self, *lines: str) -> None:
         """Write lines to its standard input."""
+        self.write("".join(f"{line}\n" for line in lines))
+
+    def write(self, text: str) -> None:
+        """Write to its standard input."""
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+        self._process.stdin.write(text.encode())
         self._process.stdin.flush()
 
     def end_of_input(self) -> int:

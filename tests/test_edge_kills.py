@@ -21,6 +21,7 @@ import numpy as np
 import paho.mqtt.client as paho
 import pytest
 from numpy.typing import NDArray
+from paho.mqtt.enums import CallbackAPIVersion
 
 from fedkad import KoopmanDetector
 from fedkad.edge.store import Store
@@ -143,7 +144,7 @@ class Ears:
 
     def __init__(self, port: int) -> None:
         self.alerts: dict[str, list[dict[str, Any]]] = {"calm": [], "killed": []}
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="ears")
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id="ears")
         self.client.on_message = self._hear
         self.client.connect("127.0.0.1", port)
         self.client.subscribe([("calm/+/alert", 1), ("killed/+/alert", 1)])

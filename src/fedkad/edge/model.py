@@ -38,7 +38,8 @@ class DeviceModel:
         self._begin()
 
     def _begin(self) -> None:
-        """Put the model that the configuration names in place, where there is none, and load what there is."""
+        """Load what there is; where that is nothing sound, put the model that the configuration names in place."""
+        self.reload()
         given = self._settings.learning.model
         if given and self._folder.version() is None:
             if not Path(given).is_file():
@@ -46,7 +47,7 @@ class DeviceModel:
             check_channels(KoopmanDetector.load(given, statistics=False), Path(given), self._settings)
             with self._folder.locked():
                 write_atomically(self._folder.model, Path(given).read_bytes())
-        self.reload()
+            self.reload()
 
     @property
     def version(self) -> str:
