@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fedkad.fleet import extra, locks, registry, settings
+from fedkad import locks
+from fedkad.fleet import extra, registry, settings
 from tests.test_cli import Done, fails
 
 pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")

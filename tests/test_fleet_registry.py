@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedkad.fleet import devicefolder, flower, locks, registry, settings
+from fedkad import locks
+from fedkad.fleet import devicefolder, flower, registry, settings
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.registry import DeviceError, Registry
 from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, Training

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.options import above_zero, share
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
-from fedkad.fleet import extra, locks, registry, trainings
+from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, SettingError, check, seconds

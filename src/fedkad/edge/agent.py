@@ -20,7 +20,7 @@ from fedkad.edge.sinks.stdout import Lines
 from fedkad.edge.sources import Message
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
-from fedkad.fleet.locks import holding
+from fedkad.locks import holding
 
 Say = Callable[[str], None]
 

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
+from fedkad.durations import parse_duration
 from fedkad.edge.settings import (
     CLOCKS,
     FORMATS,
@@ -35,7 +36,6 @@ from fedkad.edge.settings import (
     Webhook,
 )
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SECTIONS: dict[str, type[Any]] = {
     "source": Source,
     "mqtt": MqttSink,
@@ -180,9 +180,8 @@ def _value(section: str, key: str, value: Any, default: Any) -> Any:
 
 
 def _duration(section: str, key: str, value: Any) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", value) if isinstance(value, str) else None
-    seconds = float(found[1]) * UNITS[found[2]] if found else value
-    if type(seconds) not in (int, float) or not 0.0 <= seconds < math.inf:
+    seconds = parse_duration(value) if isinstance(value, str) else value
+    if seconds is None or type(seconds) not in (int, float) or not 0.0 <= seconds < math.inf:
         raise _refused(section, key, value, 'seconds, or text such as "90s", "5m", "2h", "1d"')
     return float(seconds)
 

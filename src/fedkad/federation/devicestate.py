@@ -13,9 +13,7 @@ Every file is written whole or not at all. Readers need no lock: they see the ol
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +21,7 @@ from pathlib import Path
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import ModelFileError
+from fedkad.locks import waiting_for
 
 
 class ReleaseError(ValueError):
@@ -42,12 +41,8 @@ class DeviceState:
     @contextmanager
     def locked(self, what: str = "model") -> Iterator[None]:
         """Hold the model, or the round: what is read inside is still true when it is written."""
-        handle = os.open(self.path / f"{what}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with waiting_for(self.path / f"{what}.lock"):
             yield
-        finally:
-            os.close(handle)  # which lets go of the lock, as the end of the process does
 
     def count_release(self, most: int | None) -> None:
         """Count, before it leaves, what leaves the device with noise; refuse it beyond the `most` that were allowed."""

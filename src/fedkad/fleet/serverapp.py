@@ -14,10 +14,11 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from fedkad import locks
 from fedkad.federation.protocol import Header, Reply, Request, Terms
 from fedkad.federation.settings import Consensus, Encoding, Start
 from fedkad.federation.training import RESULT, UNDER_WAY, Plan, Training, stored_terms
-from fedkad.fleet import locks, secure, settings
+from fedkad.fleet import secure, settings
 from fedkad.fleet.carrier import Carrier
 from fedkad.fleet.masking import FEWEST
 from fedkad.fleet.settings import FleetSettings

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fedkad.atomicfile import write_atomically
+from fedkad.durations import parse_duration
 from fedkad.federation.settings import ENCODINGS, STARTS
 from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
 
 FILE = "fleet.toml"
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class SettingError(ValueError):
@@ -195,9 +194,9 @@ def seconds(text: str) -> float | None:
     """
     if not text:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if found is None or float(found[1]) == 0.0:
+    found = parse_duration(text)
+    if not found:
         raise ValueError(
             f"every = {text!r} in [training] must be a number above 0 with s, m, h or d, such as 24h, or empty"
         )
-    return float(found[1]) * UNITS[found[2]]
+    return found

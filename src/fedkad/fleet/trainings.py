@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedkad.fleet.locks import waiting_for
 from fedkad.fleet.private import write_private
 from fedkad.fleet.processes import Say
+from fedkad.locks import waiting_for
 
 TRAIN, DELIVER, DONE = "train", "deliver", "done"
 WANTED, ENDED, STATUS, RESULT = "wanted", "ended", "status.json", "result.json"

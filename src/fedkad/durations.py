@@ -1,0 +1,17 @@
+"""Durations as people write them in configurations."""
+
+from __future__ import annotations
+
+import re
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of a text such as 90s, 5m, 1.5h or 2d; None for others.
+
+    >>> parse_duration("90s"), parse_duration("1.5h"), parse_duration("soon")
+    (90.0, 5400.0, None)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    return float(found[1]) * UNITS[found[2]] if found else None
