@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from fedkad.fleet.certificates import make_authority, make_server_certificate
 
 Array = NDArray[np.float64]
 
-PATIENCE = 12.0
+PATIENCE = 60.0
 """Seconds until a test gives up waiting; far more than is needed, for machines that are busy."""
 
 CHANNELS = ("flow", "pressure", "heat")
@@ -524,3 +525,18 @@ class Process:
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self.kill()
+
+
+def rows_committed(state: Path, device: str) -> int:
+    """Rows of a device that an agent has committed so far; only reads, so that a running agent is not disturbed."""
+    try:
+        database = sqlite3.connect(f"file:{state / 'agent.sqlite'}?mode=ro", uri=True)
+    except sqlite3.OperationalError:
+        return 0
+    try:
+        found = database.execute("SELECT state FROM device WHERE name = ?", (device,)).fetchone()
+    except sqlite3.OperationalError:  # not made yet
+        return 0
+    finally:
+        database.close()
+    return int(json.loads(found[0])["seq"]) if found else 0

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.edge.store import Store
-from tests.broker import Broker, Process, config, sample, saved_model, series, wait_for
+from tests.broker import Broker, Process, config, rows_committed, sample, saved_model, series, wait_for
 
 
 @pytest.fixture
@@ -20,14 +19,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("A small file system cannot be mounted here: that needs root.")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def committed(state: Path) -> int:
-    store = Store(state / "agent.sqlite", print)
-    try:
-        return int((store.device_state("pump") or {"seq": 0})["seq"])
-    finally:
-        store.close()
 
 
 def in_flight(broker: Broker) -> int:
@@ -48,18 +39,18 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, small_disk: Path, 
         with Process(tmp_path, text) as agent:
             agent.wait_for_log("connected")
             client.publish_all("in/pump", [sample(rows, k) for k in range(60)])
-            wait_for(lambda: committed(small_disk / "state") == 60)
+            wait_for(lambda: rows_committed(small_disk / "state", "pump") == 60)
             ballast = small_disk / "ballast"
             with pytest.raises(OSError, match="No space"):
                 ballast.write_bytes(bytes(4 << 20))
             client.publish_all("in/pump", [sample(rows, k) for k in range(60, 400)])
             agent.wait_for_log("nothing is acknowledged until it can be written")
-            stopped = committed(small_disk / "state")
+            stopped = rows_committed(small_disk / "state", "pump")
             assert stopped < 400
             assert in_flight(broker) > 0
             assert agent.is_running
             ballast.unlink()
-            wait_for(lambda: committed(small_disk / "state") == 400, agent.log)
+            wait_for(lambda: rows_committed(small_disk / "state", "pump") == 400, agent.log)
             agent.wait_for_log("The disk takes what is written again")
             wait_for(lambda: in_flight(broker) == 0)
             if learning["every"] == 0:

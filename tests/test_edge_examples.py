@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedkad.edge.settingsfile import load
-from fedkad.edge.store import Store
-from tests.broker import Broker, Process, free_port, wait_for
+from tests.broker import Broker, Process, free_port, rows_committed, wait_for
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CONFIGS = sorted(path.name for path in EXAMPLES.glob("*.toml"))
@@ -75,16 +74,7 @@ def run_with_lines(folder: Path, text: str, lines: list[str]) -> None:
 
 def taken(folder: Path) -> str | None:
     """The device of which a row was committed."""
-    if not (folder / "state" / "agent.sqlite").exists():
-        return None
-    store = Store(folder / "state" / "agent.sqlite", print)
-    try:
-        for name in load(folder / "agent.toml").devices:
-            if (store.device_state(name) or {"seq": 0})["seq"]:
-                return name
-    finally:
-        store.close()
-    return None
+    return next((name for name in load(folder / "agent.toml").devices if rows_committed(folder / "state", name)), None)
 
 
 def test_there_is_an_example_for_every_source() -> None:

@@ -25,7 +25,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from fedkad import KoopmanDetector
 from fedkad.edge.store import Store
-from tests.broker import Broker
+from tests.broker import Broker, rows_committed
 
 KILLS = 250
 CHANNELS = ("flow", "pressure", "current")
@@ -174,8 +174,8 @@ def state(folder: Path, device: str) -> dict[str, Any]:
 def wait_for_all(folder: Path) -> None:
     deadline = time.monotonic() + 120
     for device in ("steady", "learner"):
-        while (state(folder, device).get("seq") or 0) < ROWS:
-            assert time.monotonic() < deadline, state(folder, device)
+        while (seen := rows_committed(folder, device)) < ROWS:
+            assert time.monotonic() < deadline, seen
             time.sleep(0.2)
 
 

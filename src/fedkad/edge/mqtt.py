@@ -24,6 +24,12 @@ KEEPALIVE = 30
 SHORTEST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds between two attempts to connect; doubled each time, with some chance in it so that a fleet spreads out."""
 
+STEADY = 5.0
+"""Seconds after which a connection is one that lasts: those that do not are made less and less often."""
+
+MANY = 3
+"""Such connections in a row that make one ask why."""
+
 CONNECT_TIMEOUT = 5.0
 
 
@@ -68,6 +74,7 @@ class Connection:
         self.receive: Receive = lambda message: None
         self.sent: Callable[[int], None] = lambda number: None
         self._wait, self._next_attempt = SHORTEST_WAIT, 0.0
+        self._name, self._since, self._lapses = client_id, 0.0, 0
         client = self.client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=not lasting, manual_ack=True
         )
@@ -128,25 +135,35 @@ class Connection:
         if remaining > 0.0:
             time.sleep(min(remaining, timeout))
             return
+        self._is_open, self._is_refused = True, False
         try:
             self._log_in()
             self.client.reconnect()
         except (OSError, ValueError) as error:
+            self._is_open = False
             hint = "check ca_file" if isinstance(error, ssl.SSLCertVerificationError) else "trying again"
             self._tell(f"{self._where}: {getattr(error, 'strerror', None) or error}; {hint}.")
             self._back_off()
-        else:
-            self._is_open, self._is_refused = True, False
 
     def _lost(self) -> None:
         if not self._is_open:
             return
         if self.is_connected:
-            self._tell(f"{self._where}: connection lost; trying again.")
+            self._tell(f"{self._where}: connection lost; {self._advice()}.")
         elif not self._is_refused:
             self._tell(f"{self._where} does not answer as a broker does; check the port, and mqtts:// or mqtt://.")
         self._is_open = self.is_connected = False
         self._back_off()
+
+    def _advice(self) -> str:
+        """What to do about a lost connection; two clients of one name take it from each other for ever."""
+        lasted = time.monotonic() - self._since >= STEADY
+        self._lapses = 0 if lasted else self._lapses + 1
+        if lasted:
+            self._wait = SHORTEST_WAIT
+        if self._lapses < MANY:
+            return "trying again"
+        return f"is there another client called {self._name}? Then set another name"
 
     def _back_off(self) -> None:
         self._next_attempt = time.monotonic() + self._wait * random.uniform(0.5, 1.0)
@@ -169,7 +186,7 @@ class Connection:
             hint = "check username and password_file" if login else "see the log of the broker"
             self._tell(f"{self._where} refuses the agent ({reason}); {hint}.")
             return
-        self.is_connected, self._wait = True, SHORTEST_WAIT
+        self.is_connected, self._since = True, time.monotonic()
         self._tell(f"{self._where}: connected.")
         if self._filters:
             client.subscribe([(each, 1) for each in self._filters])

@@ -213,7 +213,7 @@ class Payloads(_Reader):
         except KeyError:
             return self._searched(body, body is record)
         if len(body) > len(found):
-            self._pass_over({key: body[key] for key in body if key not in self._known}, body is record)
+            self._pass_over({key: body[key] for key in body.keys() - self._known}, body is record)
         return found
 
     def _pass_over(self, rest: dict[str, Any], top: bool) -> None:

@@ -78,6 +78,11 @@ class Watcher:
         self.refused = int(state.get("refused", 0))
         self._grid = Grid(sampling, state.get("grid"))
         self._alarms = Alarms(self.name, self.settings.alarm, sampling.period, state.get("alarms"))
+        shape = self._grid.state()
+        self._is_reshaped = any(state["grid"][key] != shape[key] for key in ("channels", "period") if "grid" in state)
+        if self._is_reshaped:  # the rows of other channels, or of another period, have nothing to say about these
+            self._fresh = 0
+            self._store.forget(self.name, self._seq + 1)
 
     def _settle_learning(self) -> None:
         """Drop rows that the model has learnt from already: the agent was killed between its file and the store."""
@@ -88,9 +93,8 @@ class Watcher:
     def _fill_window(self) -> None:
         assert self._model.detector is not None
         stream = self._stream = self._model.detector.stream()
-        for values in self._store.last_rows(self.name, stream.memory):
-            if len(values) == len(self.settings.sampling.channels):
-                stream.update(values)
+        for values in [] if self._is_reshaped else self._store.last_rows(self.name, stream.memory):
+            stream.update(values)
         kept = self._store.judge_state(self.name)
         if kept and kept["model"] == self._model.version:
             stream.judge.restore(kept["judge"])
@@ -240,6 +244,7 @@ class Watcher:
 
     def learn(self) -> None:
         """Learn from the rows that were committed; the store must have been committed just before."""
+        self._is_reshaped = False  # and so rows of another shape are gone
         through, rows = self._store.rows_to_learn(self.name)
         mark = f"{self._store.identity}:{through}"
         try:

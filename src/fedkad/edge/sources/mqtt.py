@@ -17,6 +17,10 @@ Placed = tuple[str | None, str | None]
 """Device and channel that a topic names."""
 
 
+AT_ONCE = 16
+"""Messages that are read before the agent looks at them."""
+
+
 class Topics:
     """Which topics to ask for, and what they say.
 
@@ -83,8 +87,12 @@ class MqttSource:
         return len(self._handed)
 
     def poll(self, timeout: float) -> list[Message]:
-        """What has arrived."""
+        """What has arrived, as many as are committed together: a round of the agent's loop for each would cost more."""
         self._connection.poll(timeout)
+        found = 0
+        while found < len(self._arrived) < AT_ONCE:
+            found = len(self._arrived)
+            self._connection.read_on()
         arrived, self._arrived = self._arrived, []
         return [message for each in arrived if (message := self._hand_out(each)) is not None]
 
