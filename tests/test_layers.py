@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedkad"
 LAYERS = ("koopman", "detect", "federation", "tables", "simulate", "fleet", "edge", "bench", "report", "cli")
-NUMERIC_ONLY = {"koopman": {"numpy"}, "detect": {"numpy", "safetensors", "sklearn"}, "federation": {"numpy"}}
+NUMERIC_ONLY = {"koopman": {"numpy"}, "detect": {"numpy", "sklearn"}, "federation": {"numpy"}}
 
 
 def imported(path: Path) -> set[str]:

@@ -1,7 +1,29 @@
 """FedKAD: anomaly detection that a fleet of devices learns together while every raw sample stays on its device."""
 
-from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
-from fedkad.federation.inprocess import Federation, federate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+    from fedkad.federation.inprocess import Federation, federate
 
 __all__ = ["Federation", "FewRowsWarning", "KoopmanDetector", "federate"]
 __version__ = "0.1.0"
+
+_PLACES = {
+    "Federation": "fedkad.federation.inprocess",
+    "FewRowsWarning": "fedkad.detect.detector",
+    "KoopmanDetector": "fedkad.detect.detector",
+    "federate": "fedkad.federation.inprocess",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What the package offers, imported when asked for: an agent sets numpy up before it is loaded."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file beside `path`, flush it to the disk, and rename it into place.
+def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+    """Write the pieces to a temporary file beside `path`, flush it to the disk, and rename it into place.
 
     A rename is atomic within one file system only, hence "beside"; flushing the folder makes the rename itself
     survive a power cut.
@@ -16,7 +16,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -6,9 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from fedkad.detect.modelfile import FORMAT
+from fedkad.detect.tensorfile import TensorFile
 from fedkad.tables.reading import table_ending
 from fedkad.tables.writing import require_csv_name
 
@@ -50,9 +49,9 @@ def require_model_or_none(path: Path) -> None:
 def is_model_file(path: Path) -> bool:
     """Tell by its header whether a file is a FedKAD model, of whatever version."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            described = json.loads((file.metadata() or {}).get("fedkad", "{}"))
-    except (SafetensorError, OSError, ValueError):
+        with TensorFile(path) as file:
+            described = json.loads(file.metadata.get("fedkad", "{}"))
+    except (OSError, ValueError, TypeError):
         return False
     return isinstance(described, dict) and described.get("format") == FORMAT
 

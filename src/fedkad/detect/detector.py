@@ -34,6 +34,9 @@ from fedkad.koopman.subspace import own_subspace
 
 Array = NDArray[np.float64]
 
+Kept = tuple[Statistics, HeldOut]
+"""What is kept of the training data."""
+
 FEWEST_PAIRS = 20
 """Snapshot pairs below which nothing can be learnt."""
 
@@ -226,30 +229,37 @@ class KoopmanDetector(Parameters):
             )
         return self
 
-    def learn(self, series: Any, forgetting: float = 1.0) -> Self:
+    def learn(self, series: Any, forgetting: float = 1.0, kept: Callable[[], Kept] | None = None) -> Self:
         """Add new normal data to the statistics and refit the private operator, without a round.
 
         Scaling, subspace and a threshold set by hand stay. As in `fit`, the last `validation` share of the rows judges
         instead of training. With `forgetting` below one, what was known before weighs that much less; a detector
         fitted on few rows still has them all, forgets none, and takes the new ones as if it had been fitted on all of
         them. Windows do not reach from one call into the next: pass long pieces.
+
+        Where memory is scarce, a detector loaded without its statistics may learn: `kept` then reads them, once the new
+        data is gathered, and nobody holds them while the model is fitted.
         """
         if not 0.0 < forgetting <= 1.0:
             raise ValueError(f"forgetting={forgetting} must lie in (0, 1]; 1 forgets nothing.")
-        statistics, held_out = self.kept()
+        if kept is None:
+            self.kept()
+            kept = self.kept
         parameters = self.parameters_
         fresh = self.scaling_.transform(self._read(series))
         if not any(stretches(fresh, shortest=parameters.window + 1)):
             raise ValueError(
                 f"Nothing to learn from: no {parameters.window + 1} consecutive rows are complete; pass a longer piece."
             )
-        if held_out.crossed:
-            known = join_stretches([held_out.rows, fresh])
+        if self.few_rows_:
+            known = join_stretches([kept()[1].rows, fresh])
             statistics, held_out = _gather(known, self.lifting_, parameters)
         else:
             first = first_spared(fresh, parameters.validation)
             added = collect(fresh[:first], self.lifting_, parameters.horizon)
-            statistics = statistics.scaled(forgetting) + added
+            earlier, held_out = kept()
+            statistics = added.joined(earlier, forgetting)
+            del earlier
             held_out = held_out.extended(fresh[max(first - parameters._lead, 0) :], parameters._lead)
         self._take(self.subspace_, statistics, held_out)
         return self
@@ -387,9 +397,12 @@ class KoopmanDetector(Parameters):
         save_detector(self, path, statistics=statistics)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a detector from a file; a damaged or foreign file is refused with a `ModelFileError`."""
-        return load_detector(cls, path)
+    def load(cls, path: str | Path, *, statistics: bool = True) -> Self:
+        """Read a detector from a file; a damaged or foreign file is refused with a `ModelFileError`.
+
+        Without `statistics` it takes a tenth of the memory and can only detect.
+        """
+        return load_detector(cls, path, statistics=statistics)
 
     # -- checks -----------------------------------------------------------------------------------------------
 

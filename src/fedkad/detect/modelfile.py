@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from fedkad.atomicfile import write_atomically
 from fedkad.detect.calibration import HeldOut
 from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring
+from fedkad.detect.tensorfile import TensorFile, as_bytes, write_tensors
 from fedkad.detect.threshold import ADAPTING, FixedThreshold
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
@@ -33,6 +31,10 @@ VERSION = 1
 
 class ModelFileError(ValueError):
     """A model file that cannot be read; the message says which, why and what to do."""
+
+
+class DamagedFileError(ModelFileError):
+    """What is there is of no use to anybody."""
 
 
 def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bool) -> None:
@@ -63,9 +65,9 @@ def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bo
     write_model(path, header, arrays)
 
 
-def load_detector(kind: type[D], path: str | Path) -> D:
+def load_detector(kind: type[D], path: str | Path, *, statistics: bool) -> D:
     """Read a detector back; nothing of the file is executed."""
-    header, arrays = read_model(path)
+    header, arrays = read_model(path, leave_out=() if statistics else ("statistics.", "held_out"))
     try:
         return _rebuild(kind, Path(path), header, arrays)
     except (KeyError, TypeError, AttributeError) as error:
@@ -141,24 +143,39 @@ def write_model(
     described = {"format": kind, "version": VERSION, "header": text, "digest": _digest(text, contiguous)}
     # One entry, because safetensors writes several in any order, and the same model should be the same file.
     metadata = {"fedkad": json.dumps(described, sort_keys=True)}
-    write_atomically(Path(path), save(contiguous, metadata=metadata))
+    write_tensors(Path(path), contiguous, metadata)
 
 
-def read_model(path: str | Path, kind: str = FORMAT) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays of a file that `write_model` wrote, checked against its digest."""
+def read_model(
+    path: str | Path, kind: str = FORMAT, *, leave_out: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a file that `write_model` wrote, checked against its digest.
+
+    Arrays whose names begin with one of `leave_out` are checked and not kept. What is damaged raises a
+    `DamagedFileError`; a file that is missing, foreign, of another version or not to be read another `ModelFileError`.
+    """
     path = Path(path)
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file; write one with `fedkad fit` or `detector.save`.")
+    arrays: dict[str, NDArray[Any]] = {}
     try:
-        with safe_open(path, framework="numpy") as file:
-            described = json.loads((file.metadata() or {}).get("fedkad", "{}"))
+        with TensorFile(path) as file:
+            described = json.loads(file.metadata.get("fedkad", "{}"))
             _check_format(path, described, kind)
-            arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        header: dict[str, Any] = json.loads(described["header"])
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise ModelFileError(f"{path}: damaged, or not a FedKAD model ({error}); fit or copy it again.") from None
-    if _digest(described["header"], arrays) != described.get("digest"):
-        raise ModelFileError(f"{path}: damaged, its contents do not match its digest; fit or copy it again.")
+            header: dict[str, Any] = json.loads(described["header"])
+            hashed = hashlib.sha256(described["header"].encode())
+            for name, array in file.arrays():
+                _hash(hashed, name, array)
+                if not name.startswith(leave_out):
+                    arrays[name] = array
+    except ModelFileError:
+        raise
+    except OSError as error:
+        raise ModelFileError(f"{path}: it cannot be read ({error.strerror or error}); see who may read it.") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedFileError(f"{path}: damaged, or not a FedKAD model ({error}); fit or copy it again.") from None
+    if hashed.hexdigest() != described.get("digest"):
+        raise DamagedFileError(f"{path}: damaged, its contents do not match its digest; fit or copy it again.")
     return header, arrays
 
 
@@ -176,7 +193,10 @@ def _check_format(path: Path, described: Mapping[str, Any], kind: str) -> None:
 def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     hashed = hashlib.sha256(header.encode())
     for name in sorted(arrays):
-        array = arrays[name]
-        hashed.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        hashed.update(array.tobytes())
+        _hash(hashed, name, arrays[name])
     return hashed.hexdigest()
+
+
+def _hash(hashed: hashlib._Hash, name: str, array: NDArray[Any]) -> None:
+    hashed.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+    hashed.update(as_bytes(array))

@@ -23,7 +23,7 @@ from fedkad.koopman.lifting import Lifting
 
 Array = NDArray[np.float64]
 
-BLOCK = 2048
+BLOCK = 512
 """Windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists."""
 
 
@@ -117,6 +117,14 @@ class Statistics:
 
     def __sub__(self, other: Statistics) -> Statistics:
         return Statistics(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+
+    def joined(self, earlier: Statistics, factor: float = 1.0) -> Statistics:
+        """These and `factor` times the earlier ones, in the memory of these, which are of no use afterwards."""
+        kept = {}
+        for name, ours in self.as_arrays().items():
+            theirs = getattr(earlier, name)
+            kept[name] = np.add(ours, theirs if factor == 1.0 else factor * theirs, out=ours)
+        return Statistics(**{**kept, "count": float(kept["count"])})
 
     def scaled(self, factor: float) -> Statistics:
         """Statistics in which every pair weighs `factor` as much: forgetting."""
@@ -254,18 +262,14 @@ def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:
     since = sums.lagged - np.outer(first.leading, first.lags)
     lags = _LagColumns(n)
     windowed = _down_the_diagonal(until[m:, lags(0, width + 1)], x, pairs, width)
-    xx = np.block(
-        [
-            [windowed[: n * width, : n * width], until[:m, lags(0, width)].T],
-            [until[:m, lags(0, width)], sums.observed - np.outer(last.observed, last.observed)],
-        ]
-    )
-    yx = np.block(
-        [
-            [windowed[n:, : n * width], until[:m, lags(1, width + 1)].T],
-            [since[:m, lags(-1, width - 1)], sums.observed_next],
-        ]
-    )
+    # Filled in place: joining blocks would need the memory twice.
+    size, split = lifting.dimension, n * width
+    xx, yx = np.empty((size, size)), np.empty((size, size))
+    xx[:split, :split], yx[:split, :split] = windowed[:split, :split], windowed[n:, :split]
+    xx[split:, :split], yx[split:, :split] = until[:m, lags(0, width)], since[:m, lags(-1, width - 1)]
+    xx[:split, split:], yx[:split, split:] = until[:m, lags(0, width)].T, until[:m, lags(1, width + 1)].T
+    xx[split:, split:] = sums.observed - np.outer(last.observed, last.observed)
+    yx[split:, split:] = sums.observed_next
     x_sum = sums.states - last.state
     ahead_count = np.maximum(pairs + 1.0 - np.arange(1, horizon + 1), 0.0)
     return Statistics(
@@ -372,6 +376,7 @@ def _down_the_diagonal(first_row: Array, x: Array, pairs: int, width: int) -> Ar
         leaving = np.outer(x[a - 1], x[a - 1 : width])
         entering = np.outer(x[pairs + a - 1], x[pairs + a - 1 : pairs + width])
         blocks[a, :, a * n :] = blocks[a - 1, :, (a - 1) * n : width * n] - leaving + entering
-    upper = np.triu(blocks.reshape((width + 1) * n, -1))
-    whole: Array = upper + np.triu(upper, 1).T
+    whole: Array = blocks.reshape((width + 1) * n, -1)
+    for row in range(1, len(whole)):
+        whole[row, :row] = whole[:row, row]
     return whole
