@@ -79,9 +79,9 @@ def broken(rows: Array, start: int, end: int, channel: int = 1) -> Array:
     return rows
 
 
-def expected_scores(rows: Array) -> list[float]:
+def expected_scores(rows: Array, model: KoopmanDetector | None = None) -> list[float]:
     """What a stream in this process says of the series: a score for each row, NaN while it warms up."""
-    stream = detector().stream()
+    stream = (model or detector()).stream()
     return [stream.update(row).score for row in rows]
 
 

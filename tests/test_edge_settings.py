@@ -1,13 +1,22 @@
 """`agent.toml`: what may be written, and one sentence for what may not."""
 
+import os
 import re
 import tomllib
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.edge.grid import Grid
 from fedkad.edge.settings import SettingsError
-from fedkad.edge.settingsfile import load, parse
+from fedkad.edge.settingsfile import DURATIONS, OF_A_DEVICE, SECTIONS, load, parse, split_broker
 
 LEAST = 'devices = ["pump-1", "pump-2"]\n[sampling]\nchannels = ["flow", "pressure"]\nperiod = 2\n'
 
@@ -58,6 +67,9 @@ def test_maintenance_takes_dates_of_both_kinds() -> None:
 
 
 MQTT = 'devices = ["p"]\n[sampling]\nchannels = ["a"]\n[source]\nkind = "mqtt"\n'
+BROKER = MQTT + 'broker = "mqtt://x"\n'
+WEB = "must be http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces"
+LEVELS = "must be levels of text, +, {device} and {channel}, each of these once, or # as the last"
 BAD = {
     "devices = 3": "devices = 3 must be a list of names",
     'devices = ["a", "a"]': "'a' is there twice",
@@ -66,8 +78,9 @@ BAD = {
     'devices = ["p"]': "channels = [] in [sampling] must be the names",
     'devices = ["p"]\nsampling = 3': "sampling = 3 must be a section",
     'devices = ["p"]\n[sampling]\nchannels = ["a", "a"]': "none twice",
+    LEAST.replace("period = 2", "period = 5e-324"): "period = 5e-324 in [sampling] must be above 0, at least 0.0001 s",
     LEAST + "lateness = -1": "lateness = -1 in [sampling] must be seconds",
-    LEAST.replace("period = 2", "period = 0"): "period = 0.0 in [sampling] must be above 0",
+    LEAST.replace("period = 2", "period = 0"): "period = 0 in [sampling] must be above 0, at least 0.0001 s",
     LEAST + 'clock = "atomic"': "clock = 'atomic' in [sampling] must be one of message, arrival, count",
     LEAST + 'zone = "Mars/Olympus"': "zone = 'Mars/Olympus' in [sampling] must be local, UTC",
     LEAST + 'colour = "red"': "[sampling] has no 'colour'; it knows channels,",
@@ -99,7 +112,84 @@ BAD = {
     MQTT + 'broker = "mqtt://x"\ntopics = ["a"]\ndevice_key = ""': "with a level {device}",
     MQTT + 'broker = "mqtt://x"\ntopics = ["{device}"]\npassword_file = "p"': "username = '' in [source] must be given",
     MQTT + 'broker = "mqtt://x"\ntopics = ["{device}"]\nkey_file = "p"': "certificate_file or key_file alone",
+    # Names.
+    f'devices = ["{"x" * 101}"]': "must be a name of at most 100 characters",
+    f'devices = ["{"ü" * 100}x"]': "must be a name of at most 100 characters",
+    'devices = ["a\\u007f"]': "must be a name without / + # { } and control characters",
+    'name = "a b"\n' + LEAST: "name = 'a b' must be a name of at most 100 characters without spaces",
+    f'name = "{"x" * 101}"\n' + LEAST: "must be a name of at most 100 characters",
+    'state = "a\\u0000b"\n' + LEAST: "state = 'a\\x00b' must be the name of a folder",
+    # Sizes.
+    f"commit_every = 3601\n{LEAST}": "commit_every = 3601 must be at most 3600 s",
+    f'commit_every = "2h"\n{LEAST}': "commit_every = '2h' must be at most 3600 s",
+    LEAST + 'lateness = "3651d"': "lateness = '3651d' in [sampling] must be at most ten years",
+    LEAST + "lateness = inf": "lateness = inf in [sampling] must be at most ten years",
+    LEAST + "lateness = nan": "lateness = nan in [sampling] must be seconds, or text",
+    LEAST + f"lateness = 1{'0' * 400}": "0000… in [sampling] must be at most ten years",
+    LEAST + f"lateness = 0x{'f' * 9000}": "lateness = … in [sampling] must be at most ten years",
+    LEAST
+    + f"[learning]\nfirst = {2**62}": f"first = {2**62} in [learning] must be 200 rows or more, at most 1,000,000",
+    LEAST + f"[learning]\nevery = {2**62}": f"every = {2**62} in [learning] must be 0 for never, or 100 rows or more, "
+    "at most 1,000,000",
+    LEAST + "[alarm]\nrelease = nan": "release = nan in [alarm] must be a finite number",
+    LEAST + "[alarm]\ncritical = inf": "critical = inf in [alarm] must be a finite number",
+    LEAST + f"[alarm]\ncritical = 1{'0' * 400}": "in [alarm] must be a finite number",
+    LEAST + f"[alarm]\nthreshold = 1{'0' * 400}": "in [alarm] must be above 0 and finite",
+    LEAST + "[detector]\nrank = 189": "rank = 189 in [detector] must be at most 168, the numbers of a lifted state "
+    "(2 channel(s) x window 20 + 128 observables)",
+    # Times.
+    LEAST + "stale_after = 1": "stale_after = 1.0 in [sampling] must be at least the period, 2 s in [sampling]",
+    LEAST + "stale_after = 0": "stale_after = 0.0 in [sampling] must be at least the period, 2 s in [sampling]",
+    LEAST + '[[maintenance]]\ndevice = ["p"]': "device = ['p'] in [[maintenance]] must be one of pump-1, pump-2",
+    LEAST + "[[maintenance]]\ndevice = false": "device = False in [[maintenance]] must be one of pump-1, pump-2",
+    LEAST
+    + "[[maintenance]]\nfrom = 0001-01-01T00:00:00\nuntil = 2026-03-01T08:00:00": "from = '0001-01-01 00:00:00' in "
+    "[[maintenance]] must be a date and time",
+    LEAST
+    + '[[maintenance]]\nfrom = "0001-01-01T00:00:00"': "from = '0001-01-01T00:00:00' in [[maintenance]] must be a",
+    LEAST + "[[maintenance]]\nfrom = 2026-03-01": "in [[maintenance]] must be a date and time",
+    LEAST + "maintenance = 3": "[sampling] has no 'maintenance'",
+    "maintenance = 3\n" + LEAST: "maintenance must be sections; write [[maintenance]] above each",
+    # Addresses.
+    LEAST + '[webhook]\nurl = "http://[::1/x"': f"url = 'http://[::1/x' in [webhook] {WEB}",
+    LEAST + '[webhook]\nurl = "http:///x"': WEB,
+    LEAST + '[webhook]\nurl = "http://:80/x"': WEB,
+    LEAST + '[webhook]\nurl = "http://x:65536/"': WEB,
+    LEAST + '[webhook]\nurl = "http://x:0/"': WEB,
+    LEAST + '[webhook]\nurl = "http://x:port/"': WEB,
+    LEAST + '[webhook]\nurl = "http://u:p@x/"': WEB,
+    LEAST + '[webhook]\nurl = "http://x/a b"': WEB,
+    LEAST + '[webhook]\nurl = "http://x/ü"': WEB,
+    LEAST + '[webhook]\nurl = "ftp://x/"': WEB,
+    LEAST + "[webhook]\ntimeout = 0": "timeout = 0 in [webhook] must be above 0 and at most an hour",
+    LEAST + '[webhook]\ntimeout = "1d"': "timeout = '1d' in [webhook] must be above 0 and at most an hour",
+    LEAST + '[webhook]\nca_file = "a\\u0000b"': "ca_file = 'a\\x00b' in [webhook] must be text",
+    LEAST + '[prometheus]\naddress = "example.org"': "address = 'example.org' in [prometheus] must be an IP address",
+    LEAST + '[prometheus]\naddress = ""': "address = '' in [prometheus] must be an IP address",
+    MQTT + 'broker = "mqtt://x:0"': "broker = 'mqtt://x:0' in [source] must be mqtt://host:port",
+    MQTT + 'broker = "mqtt://x:65536"': "must be mqtt://host:port",
+    MQTT + 'broker = "mqtt://x?a=b"': "must be mqtt://host:port",
+    MQTT + 'broker = "mqtt://x/#a"': "must be mqtt://host:port",
+    MQTT + 'broker = "mqtt://u@x"': "must be mqtt://host:port",
+    MQTT + 'broker = "mqtt://x y"': "must be mqtt://host:port",
+    MQTT + 'broker = "mqtt://[::1"': "must be mqtt://host:port",
+    # Topics.
+    BROKER + 'topics = [""]': f"topics = '' in [source] {LEVELS}",
+    BROKER + 'topics = ["a+/{device}"]': f"topics = 'a+/{{device}}' in [source] {LEVELS}",
+    BROKER + 'topics = ["a/b#"]': LEVELS,
+    BROKER + 'topics = ["#"]': LEVELS,
+    BROKER + 'topics = ["a\\u0007/{device}"]': LEVELS,
+    BROKER + 'topics = ["{device}/{device}"]': LEVELS,
+    MQTT.replace("[source]", 'clock = "count"\n[source]')
+    + 'broker = "mqtt://x"\ntopics = ["{device}/{channel}"]': "clock = 'count' in [sampling] must be message or "
+    "arrival, since topics in [source] have {channel}",
 }
+PREFIXES = ("", "ho+me", "a#", "/a", "a/", "a//b", "a b", "a\\u0001", "a\\t")
+for _prefix in PREFIXES:
+    for _section in ("mqtt", "homeassistant"):
+        BAD[BROKER + f'topics = ["{{device}}"]\n[{_section}]\nprefix = "{_prefix}"'] = (
+            f"in [{_section}] must be the beginning of a topic, such as a/b, without + and #, spaces and empty levels"
+        )
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))
@@ -108,6 +198,197 @@ def test_what_makes_no_sense_is_refused_by_key_value_and_what_is_allowed(number:
     with pytest.raises(SettingsError, match=re.escape(sentence)) as refusal:
         parsed(text)
     assert str(refusal.value).endswith(".")
+
+
+IN_AN_OVERRIDE = {
+    "sampling": {
+        "colour = 1": "[override.pump-1.sampling] has no 'colour'; it knows channels,",
+        "period = 0": "period = 0 in [override.pump-1.sampling] must be above 0",
+        'zone = "Mars/Olympus"': "zone = 'Mars/Olympus' in [override.pump-1.sampling] must be local, UTC",
+        'zone = "UTC"': "same for all devices of one input, and pump-1 has 'UTC' by [override.pump-1.sampling]",
+        "channels = []": "channels = [] in [override.pump-1.sampling] must be the names of all channels",
+        "stale_after = 1": "stale_after = 1.0 in [override.pump-1.sampling] must be at least the period, 2 s in [s",
+    },
+    "alarm": {
+        "colour = 1": "[override.pump-1.alarm] has no 'colour'; it knows budget,",
+        "release = 2": "release = 2 in [override.pump-1.alarm] must be above 0 and at most 1",
+        'release = "2"': "release = '2' in [override.pump-1.alarm] must be a finite number",
+        "cool_down = -1": "cool_down = -1 in [override.pump-1.alarm] must be seconds",
+        'budget = "often"': "budget = 'often' in [override.pump-1.alarm] must be a number of false alarms",
+        'threshold = "magic"': "threshold = 'magic' in [override.pump-1.alarm] must be a number, or one of pot",
+        "threshold = -1": "threshold = -1 in [override.pump-1.alarm] must be above 0",
+        'threshold = 3\nbudget = "1/day"': "budget and threshold in [override.pump-1.alarm] exclude each other",
+    },
+    "learning": {
+        "first = 10": "first = 10 in [override.pump-1.learning] must be 200 rows or more",
+        'folder = "devices/pump-2"': "in [learning] must be another than that of pump-1 by [override.pump-1.learning]: "
+        "each device needs a folder of its own; use {device}",
+    },
+    "detector": {
+        "colour = 1": "[override.pump-1.detector] has no 'colour'; it knows horizon,",
+        "window = 0": "[override.pump-1.detector]: window=0 must be a whole number above 0",
+        'window = "a"': "window = 'a' in [override.pump-1.detector] must be a whole number",
+        "rank = 500": "rank = 500 in [override.pump-1.detector] must be at most 168",
+        "observables = 0\nwindow = 2": "rank = 24 in [override.pump-1.detector] must be at most 4",
+    },
+}
+
+
+@pytest.mark.parametrize("section", IN_AN_OVERRIDE)
+def test_what_is_wrong_in_the_section_of_a_device_is_said_of_that_section(section: str) -> None:
+    for text, sentence in IN_AN_OVERRIDE[section].items():
+        with pytest.raises(SettingsError, match=re.escape(sentence)):
+            parsed(LEAST + f"[override.pump-1.{section}]\n{text}")
+    with pytest.raises(SettingsError, match=re.escape(f"override.pump-1.{section} = 3 must be a section")):
+        parsed(LEAST + f"[override.pump-1]\n{section} = 3")
+    common = "" if section == "sampling" else f"[{section}]\n"
+    with pytest.raises(SettingsError, match=re.escape(f"[{section}] has no 'colour'")):
+        parsed(LEAST + f"{common}colour = 1\n[override.pump-1.{section}]")
+
+
+def test_what_is_wrong_between_two_sections_names_both() -> None:
+    with pytest.raises(SettingsError, match=re.escape("budget in [alarm] and threshold in [override.pump-1.alarm] ex")):
+        parsed(LEAST + '[alarm]\nbudget = "1/day"\n[override.pump-1.alarm]\nthreshold = 3')
+    with pytest.raises(
+        SettingsError,
+        match=re.escape("stale_after = 5.0 in [sampling] must be at least the period, 60 s in [override.p"),
+    ):
+        parsed(LEAST + "stale_after = 5\n[override.pump-1.sampling]\nperiod = 60")
+    text = BROKER + 'topics = ["{device}/{channel}"]\n[override.p.sampling]\nclock = "count"'
+    with pytest.raises(SettingsError, match=re.escape("clock = 'count' in [override.p.sampling] must be message or")):
+        parsed(text)
+
+
+def test_every_device_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    sentence = re.escape("each device needs a folder of its own; use {device}")
+    for folder in ("devices", "", "{device}/../same"):
+        with pytest.raises(SettingsError, match=sentence):
+            parsed(LEAST + f'[learning]\nfolder = "{folder}"')
+    parsed(LEAST.replace(', "pump-2"', "") + '[learning]\nfolder = "devices"')
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "pump-2").symlink_to("pump-1")
+    with pytest.raises(SettingsError, match=sentence):
+        parsed(LEAST + '[learning]\nfolder = "{device}"', tmp_path)
+
+
+def test_no_gap_is_carried_over_if_so_it_is_written() -> None:
+    for text, gap, stale in (("", 6.0, 20.0), ("max_gap = 0", 0.0, 20.0), ("max_gap = 60", 60.0, 120.0)):
+        sampling = parsed(LEAST + text).devices["pump-1"].sampling
+        assert (sampling.max_gap, sampling.stale_after) == (gap, stale)
+    assert parsed(LEAST + "stale_after = 2").devices["pump-1"].sampling.stale_after == 2.0
+    text = LEAST + "[override.pump-2.sampling]\nmax_gap = 0\n"
+    carried = {}
+    for name, device in parsed(text).devices.items():
+        grid = Grid(device.sampling)
+        for moment, values in ((0.0, {"flow": 1.0, "pressure": 2.0}), (2.0, {"flow": 3.0}), (8.0, {"flow": 4.0})):
+            grid.add(moment, values)
+        last = grid.flush()[-1].values
+        assert last[0] == 4.0
+        assert np.isnan(last[1])
+        carried[name] = grid.carried
+    assert carried["pump-1"] > 0
+    assert carried["pump-2"] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BROKER + 'topics = ["$share/group/plant/{device}", "/a//{device}/+", "b/{device}/#", "+/{device}"]',
+        BROKER + 'topics = ["{device}"]\n[mqtt]\nprefix = "plant/hall-1"\n[homeassistant]\nprefix = "ha"',
+        LEAST + '[webhook]\nurl = "https://[::1]:8443/hook?key=1"',
+        LEAST + '[webhook]\nurl = "http://bücher.example/x"',
+        LEAST + '[prometheus]\naddress = "::1"\nport = 9108',
+        LEAST + '[prometheus]\naddress = "localhost"',
+        LEAST + '[prometheus]\naddress = "0.0.0.0"',
+        f"commit_every = 3600\n{LEAST}",
+        LEAST + 'max_gap = "3650d"',
+        LEAST + "[learning]\nfirst = 1000000\nevery = 1000000",
+        f'devices = ["{"x" * 100}"]\n[sampling]\nchannels = ["a"]',
+        LEAST + "[detector]\nrank = 168",
+        LEAST + '[[maintenance]]\nfrom = "0001-01-01T00:00:00+00:00"\nuntil = 9999-12-31T00:00:00Z',
+        BROKER + 'topics = ["{device}"]\n[override.p.sampling]\nclock = "count"',
+    ],
+)
+def test_what_makes_sense_is_taken(text: str) -> None:
+    parsed(text)
+
+
+def test_a_broker_is_split() -> None:
+    assert split_broker("mqtt://[::1]:1884/", "source") == ("::1", 1884, False)
+    assert split_broker("mqtts://broker", "source") == ("broker", 8883, True)
+
+
+# -- types ----------------------------------------------------------------------------------------------------------
+
+DEFAULTS: dict[tuple[str, str], Any] = {
+    (section, entry.name): getattr(kind(), entry.name)
+    for section, kind in {**SECTIONS, **OF_A_DEVICE}.items()
+    for entry in fields(kind)
+}
+DEFAULTS |= {
+    ("detector", key): value
+    for key, value in KoopmanDetector().get_params().items()
+    if key not in ("threshold", "sample_period")
+}
+DEFAULTS |= {("", "name"): "", ("", "state"): "", ("", "commit_every"): 1.0, ("", "devices"): ()}
+DEFAULTS |= {("maintenance", key): "" for key in ("device", "from", "until")}
+VALUES: tuple[Any, ...] = ("text", 3, -7, 1.5, float("nan"), float("inf"), True, False, [], [3], [["a"]], {}, {"a": 1})
+
+
+def fits(default: Any, key: str, value: Any) -> bool:
+    """Whether a value is of the type of the key."""
+    if key == "threshold":
+        return type(value) in (str, int, float)
+    if key in DURATIONS or isinstance(default, float):
+        return type(value) in (int, float)
+    if isinstance(default, tuple):
+        return bool(value == [])
+    return type(value) is type(default)
+
+
+def with_value(section: str, key: str, value: Any, device: str = "") -> dict[str, Any]:
+    document = tomllib.loads(LEAST)
+    if section == "maintenance":
+        planned = {"from": "2026-03-01T08:00", "until": "2026-03-01T09:00", key: value}
+        return {**document, section: [planned]}
+    place = document.setdefault("override", {}).setdefault(device, {}) if device else document
+    (place.setdefault(section, {}) if section else place)[key] = value
+    return document
+
+
+@pytest.mark.parametrize(("section", "key"), DEFAULTS)
+def test_a_value_of_a_wrong_type_is_refused_for_every_key(section: str, key: str) -> None:
+    own = section in (*OF_A_DEVICE, "detector")
+    wrong = [value for value in VALUES if not fits(DEFAULTS[section, key], key, value)]
+    assert len(wrong) >= 7
+    for value in wrong:
+        for device in ("", "pump-1") if own else ("",):
+            with pytest.raises(SettingsError, match=rf"^{key} = ") as refusal:
+                parse(with_value(section, key, value, device), Path("/etc/fedkad"))
+            place = (
+                f"override.{device}.{section}" if device else f"[{section}]" if section == "maintenance" else section
+            )
+            assert f" in [{place}] must be " in str(refusal.value) or not section
+            assert str(refusal.value).endswith(".")
+
+
+TOML = st.recursive(
+    st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.datetimes(), st.dates(), st.times()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+PLACES = [*DEFAULTS, *(("", section) for section, _ in DEFAULTS), ("", "override"), ("override", "pump-1")]
+
+
+@given(st.sampled_from(PLACES), TOML, st.sampled_from(["", "pump-1"]))
+def test_whatever_is_written_is_taken_or_refused(place: tuple[str, str], value: Any, device: str) -> None:
+    section, key = place
+    own = device if section in (*OF_A_DEVICE, "detector") else ""
+    with suppress(SettingsError):  # anything else would reach the operator as a traceback
+        parse(with_value(section, key, value, own), Path("/etc/fedkad"))
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_file_is_named(tmp_path: Path) -> None:
@@ -120,3 +401,29 @@ def test_the_file_is_named(tmp_path: Path) -> None:
     path.write_text("devices = 3")
     with pytest.raises(SettingsError, match=re.escape(f"{path}: devices = 3")):
         load(path)
+    path.write_text("devices = " + "[" * 5000)
+    with pytest.raises(SettingsError, match=re.escape(f"{path}: lists or tables lie too deep")):
+        load(path)
+    path.write_text(f"devices = {'9' * 5000}")
+    with pytest.raises(SettingsError, match=re.escape(f"{path}: ") + r".*; correct it\.$"):
+        load(path)
+    path.write_bytes(b"name = '\xff'")
+    with pytest.raises(SettingsError, match=re.escape(f"{path}: ") + r".*; correct it\.$"):
+        load(path)
+
+
+def test_a_folder_or_an_unreadable_file_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingsError, match=re.escape(f"{tmp_path}: this is a folder; name a file, such as {tmp_path}/a")
+    ):
+        load(tmp_path)
+    loop = tmp_path / "loop.toml"
+    loop.symlink_to(loop)
+    with pytest.raises(SettingsError, match=r"loop\.toml: Too many levels .*; name a file that can be read\.$"):
+        load(loop)
+    closed = tmp_path / "closed.toml"
+    closed.write_text(LEAST)
+    closed.chmod(0)
+    if os.geteuid():  # nothing is closed to root
+        with pytest.raises(SettingsError, match=r"closed\.toml: Permission denied; name a file that can be read\.$"):
+            load(closed)

@@ -44,7 +44,7 @@ def test_nothing_is_there_before_the_commit_and_all_of_it_after(path: Path) -> N
     store.close()
     again = Store(path, unsaid)
     assert again.device_state("p") == {"seq": 3}
-    assert [list(row) for row in again.last_rows("p", 2)] == [[2.0, -2.0], [3.0, -3.0]]
+    assert [list(row) for row in again.last_rows("p", 2, 2)] == [[2.0, -2.0], [3.0, -3.0]]
     assert again.position("file") == {"offset": 7}
     assert [entry[1]["id"] for entry in again.waiting("mqtt", 9)] == ["p-1"]
     assert again.identity == store.identity
@@ -55,12 +55,12 @@ def test_rows_that_were_revoked_or_spent_are_gaps_to_whoever_learns(path: Path) 
     store.revoke("p", 3)
     store.spend("p", 1)
     store.commit()
-    through, rows = store.rows_to_learn("p")
+    through, rows = store.rows_to_learn("p", 2)
     assert through == 3
     np.testing.assert_array_equal(rows, [[np.nan, np.nan], [2.0, -2.0], [np.nan, np.nan]])
     store.forget("p", 3)
     store.commit()
-    assert len(store.last_rows("p", 9)) == 1
+    assert len(store.last_rows("p", 9, 2)) == 1
 
 
 def test_each_sink_takes_its_own_alerts(path: Path) -> None:
@@ -91,8 +91,11 @@ def test_a_sink_that_takes_nothing_does_not_fill_the_disk(path: Path, monkeypatc
     for number in range(5):
         store.put_alert(["webhook"], alert(number))
     store.commit()
-    store.drop_surplus("webhook")
+    for _ in range(3):
+        assert store.drop_surplus("webhook")
     store.commit()
+    assert not store.drop_surplus("webhook")
+    assert len(said) == 1
     assert [entry["id"] for _, entry in store.waiting("webhook", 9)] == ["p-2", "p-3", "p-4"]
     assert "oldest are dropped" in said[0]
 
@@ -112,7 +115,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:
     store.put_position("file", 1)
     store.commit()
     assert len(store.waiting("mqtt", 9)) == 2
-    assert len(store.last_rows("p", 9)) == 1
+    assert [list(row) for row in store.last_rows("p", 9, 1)] == [[1.0]]
 
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
@@ -193,7 +196,7 @@ def test_a_full_disk_refuses_the_whole_batch_and_takes_it_later(tmp_path: Path) 
         ballast.unlink()
         store.commit()
         assert store.device_state("p") == {"seq": 2}
-        assert len(store.last_rows("p", 999)) == 300
+        assert len(store.last_rows("p", 999, 25)) == 300
         store.close()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -234,6 +237,69 @@ while True:
         seq = (store.device_state("p") or {"seq": 0})["seq"]
         assert seq % 7 == 0
         assert seq >= last  # what was said to be committed is there
-        rows = store.last_rows("p", 10**6)
+        rows = store.last_rows("p", 10**6, 25)
         assert [row[0] for row in rows] == list(range(1, seq + 1))
         store.close()
+
+
+DAMAGES = {
+    "device": "UPDATE device SET state = '{' || state",
+    "text that is none": "UPDATE device SET state = CAST(x'ff00fe' AS TEXT)",
+    "judge": "UPDATE judge SET state = 'x'",
+    "row": "UPDATE row SET vals = x'00'",
+    "outbox": "UPDATE outbox SET alert = 'x'",
+    "source": "UPDATE source SET position = 'x'",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damage_within_is_told_where_it_is_read(path: Path, what: str) -> None:
+    store = filled(path)
+    store.put_judge("p", {"model": "1"})
+    store.commit()
+    store.close()
+    database = sqlite3.connect(path)
+    database.execute(DAMAGES[what])
+    database.commit()
+    database.close()
+    said: list[str] = []
+    again = Store(path, said.append)
+    if what in ("device", "text that is none"):
+        with pytest.raises(ValueError, match=r"."):
+            again.device_state("p")
+        assert again.last_number("p") == 3
+    assert np.isnan(again.last_rows("p", 9, 2)).all() == (what == "row")
+    assert bool(again.waiting("mqtt", 9)) == (what != "outbox")
+    assert (again.judge_state("p") is None) == (what == "judge")
+    assert (again.position("file") is None) == (what == "source")
+    again.commit()
+
+
+def test_a_table_that_is_missing_and_an_empty_file_are_damage(path: Path) -> None:
+    store = filled(path)
+    store.commit()
+    store.close()
+    database = sqlite3.connect(path)
+    database.execute("DROP TABLE meta")
+    database.close()
+    said: list[str] = []
+    Store(path, said.append).close()
+    assert "damaged-1" in said[0]
+    path.write_bytes(b"")
+    Store(path, said.append).close()
+    assert "damaged-2" in said[1]
+
+
+def test_alerts_for_a_sink_that_is_gone_are_dropped_and_said(path: Path) -> None:
+    said: list[str] = []
+    store = Store(path, said.append)
+    store.put_alert(["mqtt", "webhook"], alert(1))
+    store.commit()
+    store.drop_other_sinks(["mqtt"])
+    store.commit()
+    assert len(store.waiting("mqtt", 9)) == 1
+    assert store.waiting("webhook", 9) == []
+    assert "1 alert(s) that waited for webhook" in said[0]
+    store.drop_other_sinks([])
+    store.commit()
+    assert store.waiting("mqtt", 9) == []

@@ -103,7 +103,7 @@ def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make,
     again = make(learning=learning)
     assert not again.is_learning_due
     commit(again)
-    _, rows = again._store.rows_to_learn("pump")
+    _, rows = again._store.rows_to_learn("pump", 3)
     assert np.isnan(rows).all()
     feed(again, series(250, 2), 250)
     commit(again)
@@ -122,7 +122,7 @@ def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector
         watcher.take(BEGIN + k, {"flow": 0.0, "current": 0.0}, BEGIN + k)
     feed(watcher, live[203:], 203)
     commit(watcher)
-    _, rows = watcher._store.rows_to_learn("pump")
+    _, rows = watcher._store.rows_to_learn("pump", 3)
     learnable = np.isfinite(rows.sum(axis=1))
     memory = model.stream().memory
     assert learnable[: 150 - memory].all()
@@ -142,7 +142,7 @@ def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:
     assert set(statuses[90:130]) == {"maintenance"}
     assert "maintenance" not in statuses[:90] + statuses[130:]
     commit(watcher)
-    _, rows = watcher._store.rows_to_learn("pump")
+    _, rows = watcher._store.rows_to_learn("pump", 3)
     assert np.isnan(rows[90:130]).all()
     assert feed(make(), live)[0]["event"] == "start"  # without the plan it is told
 
@@ -150,7 +150,7 @@ def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:
 def test_a_silent_device_is_stale_and_no_anomaly(make: Make) -> None:
     watcher = make()
     feed(watcher, series(50))
-    now = watcher._arrived
+    now = watcher._judged_at
     assert watcher.tick(now + 5.0) == []
     assert watcher.status == "ok"
     assert watcher.tick(now + 11.0) == []
@@ -188,7 +188,9 @@ def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_pa
     folder = DeviceState(tmp_path / "pump")
     with folder.locked():
         folder.deliver(other, "run-1")
-    watcher.look_for_model()
+    commit(watcher)
+    assert watcher.is_model_renewed
+    watcher.take_model_over()
     readings: list[dict[str, Any]] = []
     watcher.listener = readings.append
     feed(watcher, live[60:], 60)
@@ -201,7 +203,7 @@ def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_pat
     watcher = make()
     feed(watcher, series(50))
     (tmp_path / "pump" / "model.safetensors").write_bytes(b"nonsense")
-    watcher.look_for_model()
+    watcher.take_model_over()
     assert (tmp_path / "pump" / "model.safetensors.damaged-1").read_bytes() == b"nonsense"
     feed(watcher, series(60)[50:], 50)
     assert watcher.status == "ok"

@@ -15,6 +15,7 @@ def watch(
     ] = False,
 ) -> None:
     """Watch devices, live: score each sample, explain, raise alarms, keep learning."""
-    from fedkad.edge.main import run
+    from fedkad.edge.main import run, stay_small
 
+    stay_small()
     run(config, check=check)

@@ -153,8 +153,11 @@ class Stream:
         """The threshold as the scores so far have left it; one that adapts is kept and restored by its `state`."""
         return self._judge
 
-    def update(self, sample: Any) -> Reading:
-        """Take one sample, one value a channel; a NaN in it is a gap that breaks the window."""
+    def update(self, sample: Any, *, adapt: bool = True) -> Reading:
+        """Take one sample, one value a channel; a NaN in it is a gap that breaks the window.
+
+        A threshold that adapts does so only if `adapt`: not every sample that is judged is fit to learn from.
+        """
         values = check_sample(sample, self._names, named=self._named)
         scaled = values - self._mean
         scaled /= self._scale
@@ -175,7 +178,7 @@ class Stream:
         raw.append(float(self._scoring.score(earlier, since)))
         judged.append((earlier, since))
         score, threshold = sum(raw) / len(raw), judge.value
-        abnormal = judge.judge(score)
+        abnormal = judge.judge(score) if adapt else score > threshold
         given = (self._scaling, self._scoring, tuple(judged), self._names)
         return Reading(score, threshold, abnormal, "ok", 0, values, *given)
 

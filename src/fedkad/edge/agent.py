@@ -8,13 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
 from fedkad.edge.assembly import assemble, serve_numbers
 from fedkad.edge.notify import Notifier
-from fedkad.edge.reading import Reader
+from fedkad.edge.reading import SAID_ALOUD, Reader
 from fedkad.edge.settings import AgentSettings
 from fedkad.edge.sinks.stdout import Lines
 from fedkad.edge.sources import Message
@@ -55,7 +55,7 @@ class Agent:
     def __init__(self, settings: AgentSettings, say: Say) -> None:
         self.settings, self._say = settings, say
         self._closing = ExitStack()
-        settings.state.mkdir(parents=True, exist_ok=True)
+        settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)  # what a device measures is its own affair
         refusal = f"{settings.state}: an agent runs with this state folder already; stop it, or set another state."
         self._closing.enter_context(holding(settings.state / "agent.lock", refusal))
         try:
@@ -84,19 +84,22 @@ class Agent:
         if settings.prometheus.port:
             self._closing.callback(serve_numbers(settings, self.numbers).close)
         self._listen()
+        self.store.drop_other_sinks(sink.name for sink in self.sinks)
         self._stopping = False
         self._taken_from: set[str] = set()
         self._gone: set[int] = set()  # alerts that were taken, but are still in the outbox until the next commit
         self._first_uncommitted = self._retry_at = self._next_tick = self._next_look = self._next_offer = 0.0
         self._has_alerts = self._has_offers = True
-        self._disk_said = ""
+        self._said = dict[str, int]()
+        self._is_disk_full = False
 
     def _listen(self) -> None:
         """Write every reading to standard output, if that is asked for."""
-        for sink in self.sinks:
-            if isinstance(sink, Lines) and self.settings.stdout.readings:
-                for watcher in self.watchers.values():
-                    watcher.listener = sink.reading
+        self._readings: list[dict[str, Any]] = []
+        self._lines = next((sink for sink in self.sinks if isinstance(sink, Lines)), None)
+        if self._lines is not None and self.settings.stdout.readings:
+            for watcher in self.watchers.values():
+                watcher.listener = self._readings.append
 
     # -- running ----------------------------------------------------------------------------------------------------
 
@@ -119,8 +122,8 @@ class Agent:
         """Once around: take what has arrived, commit if it is time, deliver."""
         now = time.monotonic()
         self._notifier.alive()
-        if now < self._retry_at:
-            self._keep_connected(min(timeout, self._retry_at - now))
+        if self._is_disk_full:  # nothing is taken before what was taken is committed
+            self._keep_connected(min(timeout, max(self._retry_at - now, 0.0)))
         else:
             for message in self.source.poll(0.0 if self.source.is_finished else self._patience(timeout, now)):
                 self.take(message)
@@ -129,10 +132,11 @@ class Agent:
             if self.source.is_finished:
                 self._finish()
             self._learn()
-        self._look_around()
+            self._look_around()
         if self._is_commit_due():
             self.commit()
         self.deliver()
+        self._tell_readings()
 
     def _patience(self, timeout: float, now: float) -> float:
         """How long the loop may wait: not beyond the next commit."""
@@ -143,7 +147,7 @@ class Agent:
     def _keep_connected(self, timeout: float) -> None:
         """Wait for a disk that is full; brokers must hear from us, and keep what they have."""
         for connection in self._connections:
-            connection.client.loop_misc()
+            connection.keep_alive()
         time.sleep(timeout)
 
     def take(self, message: Message) -> None:
@@ -156,7 +160,7 @@ class Agent:
                 self._keep(device, self.watchers[device].take(moment, values, message.arrival))
         except Exception as error:
             # A mistake of ours. The broker would send the message again to an agent that ended, for ever.
-            self._say(f"A message cannot be taken, which is a defect of the agent: {error!r}; it is left out.")
+            self._say_few(f"A message cannot be taken, which is a defect of the agent: {error!r}; it is left out.")
 
     def _keep(self, device: str, alerts: list[dict[str, Any]]) -> None:
         for alert in alerts:
@@ -182,13 +186,20 @@ class Agent:
         self._next_tick = now + TICK
         for name, watcher in self.watchers.items():
             self._keep(name, watcher.tick(now))
+            if watcher.is_changed:
+                self._first_uncommitted = self._first_uncommitted or now
         self._poll_others()
         if now >= self._next_look:
             self._next_look = now + LOOK_FOR_MODELS
-            for watcher in self.watchers.values():
-                watcher.look_for_model()
+            self._look_for_models()
             for sink in self.sinks:
-                self.store.drop_surplus(sink.name)
+                if self.store.drop_surplus(sink.name):
+                    self._first_uncommitted = self._first_uncommitted or now
+
+    def _look_for_models(self) -> None:
+        for watcher in self.watchers.values():
+            if watcher.is_model_renewed and self.commit():
+                watcher.take_model_over()
 
     def _poll_others(self) -> None:
         """Look after a broker that only alerts go to."""
@@ -197,30 +208,35 @@ class Agent:
                 self._connections[-1].poll(0.0)
 
     def _is_commit_due(self) -> bool:
-        if time.monotonic() < self._retry_at:
-            return False
-        if self._has_alerts or self.source.in_hand >= MOST_IN_HAND or self.source.is_finished or self._stopping:
+        if self._is_disk_full:
+            return time.monotonic() >= self._retry_at
+        # An alert that was taken must be known to be, or it comes again after a kill.
+        urgent = self._has_alerts or self._gone or self.source.in_hand >= MOST_IN_HAND
+        if urgent or self.source.is_finished or self._stopping:
             return True
         waited = time.monotonic() - self._first_uncommitted
         return bool(self._first_uncommitted) and waited >= self.settings.commit_every
 
     def commit(self) -> bool:
         """Write everything that has changed, then acknowledge; False if the disk does not take it now."""
-        if not self._disk_said:  # else all of it is gathered already
+        if not self._is_disk_full:  # else all of it is gathered already, and nothing was taken since
             self._gather()
         try:
             if self.store.is_dirty:
                 self.store.commit()
         except OSError as error:
             self._retry_at = time.monotonic() + DISK_RETRY
-            self._say_once(f"{error}: nothing is acknowledged until it can be written; free some space.")
+            if not self._is_disk_full:
+                self._say(f"{error}: nothing is taken and acknowledged until it can be written; free some space.")
+            self._is_disk_full = True
             return False
-        if self._disk_said:
+        if self._is_disk_full:
             self._say("The disk takes what is written again.")
-        self._disk_said, self._first_uncommitted = "", 0.0
+        self._is_disk_full, self._first_uncommitted = False, 0.0
         self.source.committed()
+        # What was taken makes room for what waits behind it.
+        self._has_offers, self._has_alerts = self._has_offers or self._has_alerts or bool(self._gone), False
         self._gone.clear()
-        self._has_offers, self._has_alerts = self._has_offers or self._has_alerts, False
         return True
 
     def _gather(self) -> None:
@@ -233,10 +249,25 @@ class Agent:
         if device:
             self.watchers[device].refuse()
 
-    def _say_once(self, text: str) -> None:
-        if text != self._disk_said:
-            self._disk_said = text
+    def _say_few(self, text: str) -> None:
+        """Say a thing a few times only: the same trouble with every sample must not fill the log."""
+        count = self._said[text[:40]] = self._said.get(text[:40], 0) + 1
+        if count <= SAID_ALOUD:
             self._say(text)
+
+    def _tell_readings(self) -> None:
+        """Write what was read to standard output; a disk that is full there must not stop the rest."""
+        if not self._readings or self._lines is None:
+            return
+        try:
+            for reading in self._readings:
+                self._lines.reading(reading)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._say_few(f"Standard output takes nothing ({error.strerror}); readings are left out.")
+        finally:
+            self._readings.clear()
 
     def deliver(self) -> None:
         """Offer committed alerts to the sinks, and note what they have taken."""
@@ -259,7 +290,12 @@ class Agent:
         for sink in self.sinks:
             waiting = [entry for entry in self.store.waiting(sink.name, OFFERED) if entry[0] not in self._gone]
             found = found or bool(waiting)
-            sink.offer(waiting)
+            try:
+                sink.offer(waiting)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                self._say_few(f"{sink.name} takes nothing ({error.strerror}); what it should is kept for it.")
         return found
 
     def _end(self) -> None:
@@ -272,6 +308,8 @@ class Agent:
             self.deliver()
             for connection in self._connections:
                 connection.poll(0.02)
+            if not self._connections:
+                time.sleep(0.05)
             if not self.commit():
                 return
 
@@ -297,6 +335,9 @@ def _numbers(snapshot: Mapping[str, Any]) -> dict[str, float]:
     found["incident_open"] = float(snapshot["incident"] is not None)
     if snapshot["rate"] is not None:
         found["anomaly_rate"] = snapshot["rate"]
+    budget = snapshot["budget"] or {}
+    if budget.get("measured_per_week") is not None:
+        found |= {"alarms_per_week": budget["measured_per_week"], "alarms_allowed_per_week": budget["allowed_per_week"]}
     return found
 
 
@@ -307,8 +348,9 @@ NUMBERS = (
 
 
 def say(text: str) -> None:
-    """One line for the log."""
-    print(f"fedkad-agent: {text}", file=sys.stderr, flush=True)
+    """One line for the log; a log that takes none must not stop the agent."""
+    with suppress(OSError):
+        print(f"fedkad-agent: {text}", file=sys.stderr, flush=True)
 
 
 def watch(settings: AgentSettings) -> None:

@@ -240,7 +240,8 @@ class Alarms:
     @property
     def rate(self) -> float:
         """Share of the scored rows that were abnormal, in the `rate_window` before the last one; NaN without any."""
-        return self._abnormal / self._scored if self._scored else math.nan
+        scored = self._scored  # read once: another thread may ask
+        return self._abnormal / scored if scored else math.nan
 
     @property
     def per_second(self) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
-from fedkad.detect.modelfile import ModelFileError
+from fedkad.detect.modelfile import DamagedFileError, ModelFileError
 from fedkad.detect.series import Series
 from fedkad.edge.settings import DeviceSettings, SettingsError
 from fedkad.edge.store import set_aside
@@ -69,24 +69,32 @@ class DeviceModel:
         version = self._folder.version()
         if version is None:
             return False
-        path = self._folder.model
+        self._version, path = version, self._folder.model
         try:
             detector = KoopmanDetector.load(path, statistics=False)
-        except ModelFileError as error:
+            check_channels(detector, path, self._settings)
+        except DamagedFileError as error:
             if self._folder.version() == version:
                 aside = set_aside(path)
                 self._say(f"{self._device}: {error} It is now {aside.name}, and the device goes on without it.")
             return False
-        self._version = version
-        try:
-            check_channels(detector, path, self._settings)
-        except SettingsError as error:
+        except (ModelFileError, SettingsError) as error:
+            # Sound, but not for us: it is somebody's, and nothing may be put in its place.
             if self.detector is None:
                 raise
             self._say(f"{error} The device goes on with the model it has.")
             return False
+        self._tell_period(detector)
         self._use(detector)
         return True
+
+    def _tell_period(self, detector: KoopmanDetector) -> None:
+        theirs, ours = detector.parameters_.sample_period, self._settings.sampling.period
+        if theirs is not None and abs(theirs - ours) > 0.01 * ours:
+            self._say(
+                f"{self._device}: the model is of samples {theirs:g} s apart, and period in [sampling] is {ours:g} s; "
+                "its scores mean little."
+            )
 
     def _use(self, detector: KoopmanDetector) -> None:
         """Keep what detection needs, with the threshold that the configuration asks for."""
@@ -109,12 +117,18 @@ class DeviceModel:
             warnings.simplefilter("ignore", FewRowsWarning)
             detector.fit(Series(rows, settings.sampling.channels))
         detector.learnt_through_ = through
-        with self._folder.locked():
+        with self._folder.locked(wait=False):
             self._save(detector)
 
     def learn(self, rows: Array, through: str) -> None:
-        """Add rows to what the device knows; raises `ValueError` where they cannot be, `OSError` on a full disk."""
-        with self._folder.locked():
+        """Add rows to what the device knows; raises `ValueError` where they cannot be, `OSError` on a full disk.
+
+        Where the file is gone, so is what was known, and the rows make a new model.
+        """
+        if self._folder.version() is None:
+            self.fit(rows, through)
+            return
+        with self._folder.locked(wait=False):
             path = self._folder.model
             detector = KoopmanDetector.load(path, statistics=False)
             detector.learn(rows, self._settings.learning.forgetting, kept=lambda: KoopmanDetector.load(path).kept())

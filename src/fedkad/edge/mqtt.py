@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class Connection:
         self.sent: Callable[[int], None] = lambda number: None
         self._wait, self._next_attempt = SHORTEST_WAIT, 0.0
         self._name, self._since, self._lapses = client_id, 0.0, 0
+        self._attempting: threading.Thread | None = None
+        self._failure: Exception | None = None
         client = self.client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=not lasting, manual_ack=True
         )
@@ -120,6 +123,8 @@ class Connection:
 
     def poll(self, timeout: float) -> None:
         """Read and write what there is; waits up to `timeout` seconds for something."""
+        if self._wait_for_attempt(timeout):
+            return
         if self.client.socket() is None:
             self._attempt(timeout)
         elif self.client.loop(timeout) != paho.MQTT_ERR_SUCCESS:
@@ -127,23 +132,46 @@ class Connection:
 
     def read_on(self) -> None:
         """Read the next message, if it is there: quicker than `poll`, which looks after all else too."""
-        if self.client.socket() is not None:
+        if self.is_connected and self.client.socket() is not None:
             self.client.loop_read()
+
+    def keep_alive(self) -> None:
+        """Let the broker know that we are there, and read nothing."""
+        if self.is_connected:
+            self.client.loop_misc()
 
     def _attempt(self, timeout: float) -> None:
         remaining = self._next_attempt - time.monotonic()
         if remaining > 0.0:
             time.sleep(min(remaining, timeout))
             return
-        self._is_open, self._is_refused = True, False
+        self._is_open, self._is_refused, self._failure = True, False, None
+        self._attempting = threading.Thread(target=self._reconnect, daemon=True)
+        self._attempting.start()
+
+    def _reconnect(self) -> None:
+        """Connect, in a thread of its own: names, networks and TLS take long, and samples must not wait for them."""
         try:
             self._log_in()
             self.client.reconnect()
-        except (OSError, ValueError) as error:
+        except Exception as error:
+            self._failure = error
+
+    def _wait_for_attempt(self, timeout: float) -> bool:
+        """Whether an attempt is under way; once it is over, what has become of it is dealt with here."""
+        attempting = self._attempting
+        if attempting is None:
+            return False
+        attempting.join(timeout)
+        if attempting.is_alive():
+            return True
+        self._attempting, error = None, self._failure
+        if error is not None:
             self._is_open = False
             hint = "check ca_file" if isinstance(error, ssl.SSLCertVerificationError) else "trying again"
             self._tell(f"{self._where}: {getattr(error, 'strerror', None) or error}; {hint}.")
             self._back_off()
+        return False
 
     def _lost(self) -> None:
         if not self._is_open:

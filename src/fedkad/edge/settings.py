@@ -11,6 +11,9 @@ KINDS = ("stdin", "file", "mqtt")
 FORMATS = ("json", "csv")
 CLOCKS = ("message", "arrival", "count")
 
+BY_PERIOD = -1.0
+"""A duration that was not written and follows from the period; 0 is a duration of its own."""
+
 
 class SettingsError(ValueError):
     """A file that cannot be used; the message says which key, what it says and what is allowed."""
@@ -65,20 +68,25 @@ class Sampling:
     lateness : float
         Seconds that a slot waits for values that come late.
     max_gap : float
-        Seconds that a last value stands for a missing one; then the window breaks.
+        Seconds that a last value stands for a missing one; then the window breaks. 0 for never.
     stale_after : float
         Seconds without a sample after which a device is stale.
     clock : {"message", "arrival", "count"}
         The time of a sample: what the message says (its arrival, if it says nothing), its arrival, or its number.
     zone : str
         Of times without a zone: "local", "UTC", or a name such as Europe/Berlin.
+
+    Notes
+    -----
+    `max_gap` and `stale_after` are `BY_PERIOD` where nobody has written them, until the period is known that they
+    follow from; those of a configuration that was read are seconds.
     """
 
     channels: tuple[str, ...] = ()
     period: float = 1.0
     lateness: float = 0.0
-    max_gap: float = 0.0
-    stale_after: float = 0.0
+    max_gap: float = BY_PERIOD
+    stale_after: float = BY_PERIOD
     clock: str = "message"
     zone: str = "local"
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import math
+import os
 import re
 import socket
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.durations import parse_duration
 from fedkad.edge.settings import (
+    BY_PERIOD,
     CLOCKS,
     FORMATS,
     KINDS,
@@ -53,15 +57,37 @@ DURATIONS = (
 FILES = ("path", "password_file", "ca_file", "certificate_file", "key_file", "token_file", "model")
 """Keys that name files; relative ones are relative to the configuration."""
 
+LONGEST = 10 * 365 * 86400.0
+"""Seconds that a duration may have: ten years."""
+
+SHORTEST_PERIOD = 1e-4
+"""Seconds between two rows; a time since 1970 is not much finer."""
+
+MOST_ROWS = 1_000_000
+"""Rows that may be gathered before something is learnt from them: they lie on the disk, and in memory while it is."""
+
+MOST_CHARACTERS, MOST_BYTES = 100, 200
+"""Of a name: it stands in topics, and folders are called so."""
+
+LARGEST = sys.float_info.max
+Where = Callable[[str, str], str]
+"""Takes a section and a key; says in which section the value was written, that of all devices or that of one."""
+
 
 def load(path: Path) -> AgentSettings:
     """Read and check a configuration; raises `SettingsError`."""
     path = Path(path)
     try:
-        document = tomllib.loads(path.read_text())
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"{path}: there is no such file; begin with one of the examples.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except IsADirectoryError:
+        raise SettingsError(f"{path}: this is a folder; name a file, such as {path / 'agent.toml'}.") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}; name a file that can be read.") from None
+    except RecursionError:
+        raise SettingsError(f"{path}: lists or tables lie too deep in each other; correct it.") from None
+    except ValueError as error:
         raise SettingsError(f"{path}: {error}; correct it.") from None
     try:
         return parse(document, path.resolve().parent)
@@ -75,24 +101,25 @@ def parse(document: Mapping[str, Any], home: Path) -> AgentSettings:
     for key in document:
         if key not in known:
             raise SettingsError(f"there is no {key!r}; known are {', '.join(known)}.")
-    sections = {name: _section(name, document.get(name, {}), kind, home) for name, kind in SECTIONS.items()}
+    sections = {name: kind(**_given(name, name, document.get(name, {}), kind, home)) for name, kind in SECTIONS.items()}
     for name in ("mqtt", "homeassistant"):
         if name in document and "enabled" not in document[name]:  # whoever writes the section wants it
             sections[name] = replace(sections[name], enabled=True)
     state = document.get("state", "state")
-    if not isinstance(state, str) or not state:
+    if not isinstance(state, str) or not state or "\0" in state:
         raise _refused("", "state", state, "the name of a folder")
     devices = _devices(document, home, home / state)
     settings = AgentSettings(
         name=_text(document, "name", socket.gethostname()),
         state=home / state,
-        commit_every=_duration("", "commit_every", document.get("commit_every", 1.0)),
+        commit_every=_duration("", "commit_every", document.get("commit_every", 1.0), most=3600.0),
         devices=devices,
         maintenance=_maintenance(document.get("maintenance", []), devices),
         **sections,
     )
     _check_source(settings.source)
-    _check_zones(settings)
+    _check_zones(settings, document)
+    _check_clocks(settings, document)
     _check_sinks(settings)
     return settings
 
@@ -104,16 +131,20 @@ def _devices(document: Mapping[str, Any], home: Path, state: Path) -> dict[str, 
     for name in names:
         if names.count(name) > 1:
             raise _refused("", "devices", names, f"without repeats, and {name!r} is there twice")
-        if re.search(r"[/+#\x00-\x1f{}]", name) or name in (".", ".."):
+        if re.search(r"[/+#\x00-\x1f\x7f{}]", name) or name in (".", ".."):
             raise _refused("", "devices", name, "a name without / + # { } and control characters")
+        if _is_long(name):
+            raise _refused("", "devices", name, f"a name of at most {MOST_CHARACTERS} characters")
     overrides = _table("override", document.get("override", {}))
     for name in overrides:
         if name not in names:
             raise SettingsError(f"[override.{name}] is of no device; the devices are {_listed(names)}.")
-    return {
+    devices = {
         name: _device(name, document, _table(f"override.{name}", overrides.get(name, {})), home, state)
         for name in names
     }
+    _check_folders(devices, document)
+    return devices
 
 
 def _device(
@@ -126,37 +157,51 @@ def _device(
             raise SettingsError(f"[override.{name}] has no {key!r}; it knows {', '.join(allowed)}.")
     parts: dict[str, Any] = {}
     for section, kind in OF_A_DEVICE.items():
-        given = {**_table(section, document.get(section, {})), **_table(section, override.get(section, {}))}
-        parts[section] = _section(section, given, kind, home)
-    detector = {**_table("detector", document.get("detector", {})), **_table("detector", override.get("detector", {}))}
+        common = _given(section, section, document.get(section, {}), kind, home)
+        own = _given(f"override.{name}.{section}", section, override.get(section, {}), kind, home)
+        parts[section] = kind(**{**common, **own})
+    detector = {
+        **_detector("detector", document.get("detector", {})),
+        **_detector(f"override.{name}.detector", override.get("detector", {})),
+    }
+    where = partial(_where, document, name)
     learning, sampling = parts["learning"], _completed(parts["sampling"])
-    _check_sampling(sampling)
-    _check_alarm(parts["alarm"])
-    _check_detector(detector)
+    _check_sampling(sampling, where)
+    _check_alarm(parts["alarm"], where)
+    _check_rank(detector, len(sampling.channels), where)
     folder = Path(learning.folder.replace("{device}", name))
     model = learning.model.replace("{device}", name)
     parts["learning"] = replace(learning, folder=str(state / folder), model=model)
     return DeviceSettings(sampling, parts["alarm"], parts["learning"], detector)
 
 
+def _where(document: Mapping[str, Any], device: str, section: str, key: str) -> str:
+    own = document.get("override", {}).get(device, {}).get(section, {})
+    return f"override.{device}.{section}" if key in own else section
+
+
 def _completed(sampling: Sampling) -> Sampling:
     """Fill in what follows from the period: a last value stands for three rows, and ten without one are stale."""
-    gap = sampling.max_gap if sampling.max_gap > 0.0 else 3.0 * sampling.period
-    stale = sampling.stale_after if sampling.stale_after > 0.0 else max(10.0 * sampling.period, 2.0 * gap, 10.0)
+    gap = 3.0 * sampling.period if sampling.max_gap == BY_PERIOD else sampling.max_gap
+    stale = sampling.stale_after
+    if stale == BY_PERIOD:
+        stale = max(10.0 * sampling.period, 2.0 * gap, 10.0)
     return replace(sampling, max_gap=gap, stale_after=stale)
 
 
-def _section(name: str, given: Any, kind: type[Any], home: Path) -> Any:
-    defaults, known, found = kind(), {entry.name for entry in fields(kind)}, {}
-    for key, value in _table(name, given).items():
+def _given(where: str, section: str, given: Any, kind: type[Any], home: Path) -> dict[str, Any]:
+    """The keys that are written in a section, each checked by itself; `where` is what the file calls the section."""
+    defaults, known, found = kind(), {entry.name for entry in fields(kind)}, dict[str, Any]()
+    for key, value in _table(where, given).items():
         if key not in known:
-            raise SettingsError(f"[{name}] has no {key!r}; it knows {', '.join(sorted(known))}.")
-        found[key] = _value(name, key, value, getattr(defaults, key))
+            raise SettingsError(f"[{where}] has no {key!r}; it knows {', '.join(sorted(known))}.")
+        found[key] = _value(where, key, value, getattr(defaults, key))
+        is_fine, allowed = RULES.get((section, key), (None, ""))
+        if is_fine is not None and not is_fine(found[key]):
+            raise _refused(where, key, value, allowed)
         if key in FILES and found[key]:
             found[key] = str(home / found[key])
-    made = kind(**found)
-    _check_numbers(name, made)
-    return made
+    return found
 
 
 def _value(section: str, key: str, value: Any, default: Any) -> Any:
@@ -167,52 +212,87 @@ def _value(section: str, key: str, value: Any, default: Any) -> Any:
     elif key in DURATIONS:
         return _duration(section, key, value)
     elif isinstance(default, tuple):
-        fine = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        fine = isinstance(value, list) and all(isinstance(entry, str) and "\0" not in entry for entry in value)
         allowed = "a list of texts"
     elif isinstance(default, float):
-        fine, allowed = type(value) in (int, float), "a number"
+        fine, allowed = type(value) in (int, float) and abs(value) <= LARGEST, "a finite number"
     else:
-        fine = type(value) is type(default)
+        fine = type(value) is type(default) and not (isinstance(value, str) and "\0" in value)
         allowed = {bool: "true or false", int: "a whole number", str: "text"}[type(default)]
     if not fine:
         raise _refused(section, key, value, allowed)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _duration(section: str, key: str, value: Any) -> float:
+def _duration(section: str, key: str, value: Any, most: float = LONGEST) -> float:
     seconds = parse_duration(value) if isinstance(value, str) else value
-    if seconds is None or type(seconds) not in (int, float) or not 0.0 <= seconds < math.inf:
+    if seconds is None or type(seconds) not in (int, float) or not seconds >= 0.0:
         raise _refused(section, key, value, 'seconds, or text such as "90s", "5m", "2h", "1d"')
+    if seconds > most:
+        raise _refused(section, key, value, "at most " + ("ten years" if most == LONGEST else f"{most:g} s"))
     return float(seconds)
 
 
+def _is_topic(text: str) -> bool:
+    """Whether it can be the beginning of a topic to publish on."""
+    return re.fullmatch(r"[^\s\x00-\x1f\x7f+#/]+(/[^\s\x00-\x1f\x7f+#/]+)*", text) is not None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return text == "localhost" or bool(ip_address(text))
+    except ValueError:
+        return False
+
+
+def _is_web_address(text: str) -> bool:
+    parts = _split(text)
+    if parts is None or parts.scheme not in ("http", "https"):
+        return False
+    return (parts.path + parts.query).isascii()  # all that urllib sends; it finds the host by its name in any script
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of an address; None if it has no host or no port that exists, a user, or a space."""
+    try:
+        parts = urlsplit(url)
+        fine = bool(parts.hostname) and parts.port != 0  # one out of range is a ValueError
+    except ValueError:
+        return None
+    return parts if fine and "@" not in parts.netloc and not re.search(r"[\s\x00-\x1f\x7f]", url) else None
+
+
+def _is_long(name: str) -> bool:
+    return len(name) > MOST_CHARACTERS or len(name.encode(errors="replace")) > MOST_BYTES
+
+
 Rule = tuple[Callable[[Any], bool], str]
-RULES: dict[tuple[str, tuple[str, ...]], Rule] = {
-    ("source", ("kind",)): (KINDS.__contains__, f"one of {', '.join(KINDS)}"),
-    ("source", ("format",)): (FORMATS.__contains__, f"one of {', '.join(FORMATS)}"),
-    ("sampling", ("clock",)): (CLOCKS.__contains__, f"one of {', '.join(CLOCKS)}"),
-    ("sampling", ("period",)): (lambda value: value > 0.0, "above 0"),
-    ("alarm", ("release",)): (lambda value: 0.0 < value <= 1.0, "above 0 and at most 1"),
-    ("alarm", ("rate_limit",)): (lambda value: 0.0 <= value <= 1.0, "a share, 0 to 1"),
-    ("alarm", ("critical",)): (lambda value: 1.0 <= value < math.inf, "1 or above"),
-    ("learning", ("first",)): (lambda value: value >= 200, "200 rows or more"),
-    ("learning", ("every",)): (lambda value: value == 0 or value >= 100, "0 for never, or 100 rows or more"),
-    ("learning", ("forgetting",)): (lambda value: 0.0 < value <= 1.0, "above 0 and at most 1"),
-    ("prometheus", ("port",)): (lambda value: 0 <= value < 65536, "a port, 1 to 65535, or 0 for none"),
-    ("webhook", ("timeout",)): (lambda value: value > 0.0, "above 0"),
-    ("webhook", ("url",)): (
-        lambda value: not value or bool(re.match(r"https?://[^/]", value)),
-        "http://… or https://…",
+TOPIC: Rule = (_is_topic, "the beginning of a topic, such as a/b, without + and #, spaces and empty levels")
+RULES: dict[tuple[str, str], Rule] = {
+    ("source", "kind"): (KINDS.__contains__, f"one of {', '.join(KINDS)}"),
+    ("source", "format"): (FORMATS.__contains__, f"one of {', '.join(FORMATS)}"),
+    ("sampling", "clock"): (CLOCKS.__contains__, f"one of {', '.join(CLOCKS)}"),
+    ("sampling", "period"): (lambda value: value >= SHORTEST_PERIOD, f"above 0, at least {SHORTEST_PERIOD:g} s"),
+    ("alarm", "release"): (lambda value: 0.0 < value <= 1.0, "above 0 and at most 1"),
+    ("alarm", "rate_limit"): (lambda value: 0.0 <= value <= 1.0, "a share, 0 to 1"),
+    ("alarm", "critical"): (lambda value: value >= 1.0, "1 or above"),
+    ("learning", "first"): (lambda value: 200 <= value <= MOST_ROWS, f"200 rows or more, at most {MOST_ROWS:,}"),
+    ("learning", "every"): (
+        lambda value: value == 0 or 100 <= value <= MOST_ROWS,
+        f"0 for never, or 100 rows or more, at most {MOST_ROWS:,}",
+    ),
+    ("learning", "forgetting"): (lambda value: 0.0 < value <= 1.0, "above 0 and at most 1"),
+    ("mqtt", "prefix"): TOPIC,
+    ("homeassistant", "prefix"): TOPIC,
+    ("prometheus", "address"): (_is_address, "an IP address of this machine, or localhost"),
+    ("prometheus", "port"): (lambda value: 0 <= value < 65536, "a port, 1 to 65535, or 0 for none"),
+    ("webhook", "timeout"): (lambda value: 0.0 < value <= 3600.0, "above 0 and at most an hour"),
+    ("webhook", "url"): (
+        lambda value: not value or _is_web_address(value),
+        "http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces",
     ),
 }
 """Of each key what it may be, and how that is said."""
-
-
-def _check_numbers(section: str, made: Any) -> None:
-    for (where, names), (is_fine, allowed) in RULES.items():
-        for key in names if where == section else ():
-            if not is_fine(getattr(made, key)):
-                raise _refused(section, key, getattr(made, key), allowed)
 
 
 def _check_source(source: Source) -> None:
@@ -224,23 +304,55 @@ def _check_source(source: Source) -> None:
     if not source.topics:
         raise _refused("source", "topics", [], 'topics such as ["factory/{device}"]')
     for topic in source.topics:
-        levels = topic.split("/")
-        placed = [level for level in levels if "{" in level or "}" in level]
-        wild = "#" in topic[:-1] or (topic.endswith("#") and not topic.endswith("/#"))
-        if wild or any(level not in ("{device}", "{channel}") for level in placed) or len(set(placed)) < len(placed):
-            raise _refused("source", "topics", topic, "levels of text, +, {device} and {channel}, each of these once")
-        if "{device}" not in levels and not source.device_key:
-            raise _refused(
-                "source", "topics", topic, "with a level {device}, or device_key must name one in the message"
-            )
+        _check_topic(topic, source)
     _check_login("source", source)
 
 
-def _check_zones(settings: AgentSettings) -> None:
+def _check_topic(topic: str, source: Source) -> None:
+    levels = topic.split("/")
+    placed = [level for level in levels if "{" in level or "}" in level]
+    strange = any(level not in ("{device}", "{channel}") for level in placed) or len(set(placed)) < len(placed)
+    wild = any(level not in ("+", "#") and re.search("[+#]", level) for level in levels)
+    everything = topic in ("", "#") or "#" in levels[:-1]
+    if strange or wild or everything or re.search(r"[\x00-\x1f\x7f]", topic):
+        allowed = "levels of text, +, {device} and {channel}, each of these once, or # as the last of several levels"
+        raise _refused("source", "topics", topic, allowed)
+    if "{device}" not in levels and not source.device_key:
+        raise _refused("source", "topics", topic, "with a level {device}, or device_key must name one in the message")
+
+
+def _check_zones(settings: AgentSettings, document: Mapping[str, Any]) -> None:
     """A line is read before it is known whose it is, so that all devices must mean the same by a time."""
-    zones = {device.sampling.zone for device in settings.devices.values()}
-    if settings.source.kind != "mqtt" and len(zones) > 1:
-        raise SettingsError(f"zone in [sampling] must be the same for all devices of one input, not {_listed(zones)}.")
+    first, common = next((name, device.sampling.zone) for name, device in settings.devices.items())
+    for name, device in settings.devices.items():
+        zone = device.sampling.zone
+        if settings.source.kind != "mqtt" and zone != common:
+            where, other = (_where(document, each, "sampling", "zone") for each in (name, first))
+            allowed = f"the same for all devices of one input, and {first} has {common!r} by [{other}]"
+            raise _refused(where, "zone", zone, allowed)
+
+
+def _check_clocks(settings: AgentSettings, document: Mapping[str, Any]) -> None:
+    """A message with one channel is not a row, so that their number is no time."""
+    if settings.source.kind != "mqtt" or not any("{channel}" in topic for topic in settings.source.topics):
+        return
+    for name, device in settings.devices.items():
+        if device.sampling.clock == "count":
+            where = _where(document, name, "sampling", "clock")
+            raise _refused(where, "clock", "count", "message or arrival, since topics in [source] have {channel}")
+
+
+def _check_folders(devices: Mapping[str, DeviceSettings], document: Mapping[str, Any]) -> None:
+    owners: dict[str, str] = {}
+    for name, device in devices.items():
+        folder = device.learning.folder
+        owner = owners.setdefault(os.path.realpath(folder), name)
+        if owner != name:
+            where, other = (_where(document, each, "learning", "folder") for each in (name, owner))
+            allowed = (
+                f"another than that of {owner} by [{other}]: each device needs a folder of its own; use {{device}}"
+            )
+            raise _refused(where, "folder", folder, allowed)
 
 
 def _check_login(section: str, broker: Source | MqttSink) -> None:
@@ -257,13 +369,9 @@ def _check_sinks(settings: AgentSettings) -> None:
             raise _refused("mqtt", "broker", "", "such as mqtt://localhost:1883, since the source has none")
         if sink.broker:
             split_broker(sink.broker, "mqtt")
-        if not sink.prefix or re.search(r"[+#]", sink.prefix):
-            raise _refused("mqtt", "prefix", sink.prefix, "the beginning of a topic, without + and #")
         _check_login("mqtt", sink)
     if settings.homeassistant.enabled and not sink.enabled:
         raise SettingsError("[homeassistant] needs [mqtt]; add that section, or remove this one.")
-    if settings.homeassistant.enabled and (not settings.homeassistant.prefix or "#" in settings.homeassistant.prefix):
-        raise _refused("homeassistant", "prefix", settings.homeassistant.prefix, "the beginning of a topic")
 
 
 def split_broker(url: str, section: str) -> tuple[str, int, bool]:
@@ -272,51 +380,72 @@ def split_broker(url: str, section: str) -> tuple[str, int, bool]:
     >>> split_broker("mqtts://broker.example", "source")
     ('broker.example', 8883, True)
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path.strip("/") or parts.username:
-        raise _refused(section, "broker", url, "mqtt://host:port or mqtts://host:port")
+    parts = _split(url)
+    if parts is None or parts.scheme not in ("mqtt", "mqtts") or parts.path.strip("/") or re.search("[?#]", url):
+        raise _refused(section, "broker", url, "mqtt://host:port or mqtts://host:port, and nothing else")
     secure = parts.scheme == "mqtts"
-    return parts.hostname, port or (8883 if secure else 1883), secure
+    return str(parts.hostname), parts.port or (8883 if secure else 1883), secure
 
 
-def _check_sampling(sampling: Sampling) -> None:
+def _check_sampling(sampling: Sampling, where: Where) -> None:
     channels = sampling.channels
     if not channels or not all(channels) or len(set(channels)) < len(channels):
-        raise _refused("sampling", "channels", list(channels), "the names of all channels, none empty and none twice")
+        allowed = "the names of all channels, none empty and none twice"
+        raise _refused(where("sampling", "channels"), "channels", list(channels), allowed)
     if sampling.zone not in ("local", "UTC"):
         try:
             ZoneInfo(sampling.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise _refused("sampling", "zone", sampling.zone, "local, UTC, or a name such as Europe/Berlin") from None
+            allowed = "local, UTC, or a name such as Europe/Berlin"
+            raise _refused(where("sampling", "zone"), "zone", sampling.zone, allowed) from None
+    if sampling.stale_after < sampling.period:
+        allowed = f"at least the period, {sampling.period:g} s in [{where('sampling', 'period')}]"
+        raise _refused(where("sampling", "stale_after"), "stale_after", sampling.stale_after, allowed)
 
 
-def _check_alarm(alarm: Alarm) -> None:
+def _check_alarm(alarm: Alarm, where: Where) -> None:
     if alarm.budget and alarm.threshold != "":
-        raise SettingsError("budget and threshold in [alarm] exclude each other; keep one.")
+        places = where("alarm", "budget"), where("alarm", "threshold")
+        if places[0] == places[1]:
+            raise SettingsError(f"budget and threshold in [{places[0]}] exclude each other; keep one.")
+        raise SettingsError(f"budget in [{places[0]}] and threshold in [{places[1]}] exclude each other; keep one.")
     if alarm.budget and parse_budget(alarm.budget) is None:
-        raise _refused("alarm", "budget", alarm.budget, 'a number of false alarms, such as "1/week" or "2/day"')
+        allowed = 'a number of false alarms, such as "1/week" or "2/day"'
+        raise _refused(where("alarm", "budget"), "budget", alarm.budget, allowed)
     if isinstance(alarm.threshold, str):
-        if alarm.threshold and alarm.threshold not in METHODS:
-            allowed = f"a number, or one of {', '.join(METHODS)}; false alarms are allowed by budget"
-            raise _refused("alarm", "threshold", alarm.threshold, allowed)
-    elif not 0.0 < alarm.threshold < math.inf:
-        raise _refused("alarm", "threshold", alarm.threshold, "above 0 and finite")
+        fine = not alarm.threshold or alarm.threshold in METHODS
+        allowed = f"a number, or one of {', '.join(METHODS)}; false alarms are allowed by budget"
+    else:
+        fine, allowed = 0.0 < alarm.threshold <= LARGEST, "above 0 and finite"
+    if not fine:
+        raise _refused(where("alarm", "threshold"), "threshold", alarm.threshold, allowed)
 
 
-def _check_detector(given: Mapping[str, Any]) -> None:
+def _detector(where: str, given: Any) -> dict[str, Any]:
+    """The parameters of a first model that a section gives."""
     known = KoopmanDetector().get_params()
-    for key in given:
-        if key not in known or key in ("threshold", "sample_period"):
-            allowed = ", ".join(sorted(set(known) - {"threshold", "sample_period"}))
-            raise SettingsError(f"[detector] has no {key!r}; it knows {allowed}.")
+    for left_out in ("threshold", "sample_period"):  # these are said in [alarm] and [sampling]
+        del known[left_out]
+    for key, value in _table(where, given).items():
+        if key not in known:
+            raise SettingsError(f"[{where}] has no {key!r}; it knows {', '.join(sorted(known))}.")
+        _value(where, key, value, known[key])
     try:
         KoopmanDetector(**given).check_parameters()
     except (ValueError, TypeError) as error:
-        raise SettingsError(f"[detector]: {error}") from None
+        raise SettingsError(f"[{where}]: {error}") from None
+    return dict(given)
+
+
+def _check_rank(given: Mapping[str, Any], channels: int, where: Where) -> None:
+    """Refuse what no data can be fitted with; it would be found out only after all rows were gathered."""
+    detector = KoopmanDetector(**given)
+    most = channels * detector.window + detector.observables
+    if detector.rank > most:
+        sizes = f"{channels} channel(s) x window {detector.window} + {detector.observables} observables"
+        places = [where("detector", key) for key in ("rank", "window", "observables")]
+        place = next((place for place in places if place != "detector"), "detector")
+        raise _refused(place, "rank", detector.rank, f"at most {most}, the numbers of a lifted state ({sizes})")
 
 
 def _maintenance(given: Any, devices: Mapping[str, Any]) -> tuple[Maintenance, ...]:
@@ -330,7 +459,7 @@ def _one_maintenance(entry: Mapping[str, Any], devices: Mapping[str, Any]) -> Ma
         if key not in ("device", "from", "until"):
             raise SettingsError(f"[[maintenance]] has no {key!r}; it knows device, from, until.")
     device = entry.get("device", "")
-    if device and device not in devices:
+    if not isinstance(device, str) or (device and device not in devices):
         raise _refused("[maintenance]", "device", device, f"one of {_listed(devices)}")
     start, end = (_moment(key, entry.get(key)) for key in ("from", "until"))
     if start >= end:
@@ -342,21 +471,22 @@ def _moment(key: str, value: Any) -> float:
     """Seconds of a TOML date and time, or of text like one; local without a zone."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        raise _refused("[maintenance]", key, value, "a date and time such as 2026-03-01T08:00") from None
-    return moment.timestamp()
+        return moment.timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        shown = str(value) if isinstance(value, datetime) else value
+        raise _refused("[maintenance]", key, shown, "a date and time such as 2026-03-01T08:00") from None
 
 
 def _table(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise SettingsError(f"{name} = {given!r} must be a section; write [{name}] and its keys below it.")
+        raise SettingsError(f"{name} = {_shown(given)} must be a section; write [{name}] and its keys below it.")
     return given
 
 
 def _text(document: Mapping[str, Any], key: str, default: str) -> str:
     value = document.get(key, default)
-    if not isinstance(value, str) or not value or re.search(r"[/+#\s]", value):
-        raise _refused("", key, value, "a name without spaces, / + and #")
+    if not isinstance(value, str) or not value or re.search(r"[/+#\s\x00-\x1f\x7f]", value) or _is_long(value):
+        raise _refused("", key, value, f"a name of at most {MOST_CHARACTERS} characters without spaces, / + and #")
     return value
 
 
@@ -367,4 +497,13 @@ def _listed(names: Any, most: int = 8) -> str:
 
 def _refused(section: str, key: str, value: Any, allowed: str) -> SettingsError:
     where = f" in [{section}]" if section else ""
-    return SettingsError(f"{key} = {value!r}{where} must be {allowed}.")
+    return SettingsError(f"{key} = {_shown(value)}{where} must be {allowed}.")
+
+
+def _shown(value: Any, most: int = 200) -> str:
+    """A value as a person may recognise it."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write the digits of a very large number
+        return "…"
+    return text if len(text) <= most else text[:most] + "…"

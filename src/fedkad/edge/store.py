@@ -44,6 +44,7 @@ MIGRATIONS = (
     CREATE TABLE taken (number INTEGER PRIMARY KEY, digest BLOB NOT NULL);
     CREATE TABLE judge (device TEXT PRIMARY KEY, state TEXT NOT NULL);
     """,
+    "CREATE INDEX outbox_of_sink ON outbox (sink, key);",
 )
 """What takes a file from one version to the next; a new file goes through all of them."""
 
@@ -52,6 +53,13 @@ MOST_WAITING = 100_000
 
 MOST_INCIDENTS = 1000
 """Incidents of a device that are remembered."""
+
+
+NOT_DAMAGED = (
+    *("SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED"),
+    *("SQLITE_PERM", "SQLITE_NOMEM", "SQLITE_AUTH"),
+)
+"""What SQLite calls troubles that are not the file's own."""
 
 
 class StoreError(ValueError):
@@ -72,18 +80,22 @@ class Store:
     def __init__(self, path: Path, say: Say) -> None:
         self.path, self._say = path, say
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
+        self._is_surplus_said = False
         try:
+            if path.exists() and not path.stat().st_size:
+                raise sqlite3.DatabaseError("it is empty")
             self._database = _open(path)
+            self.identity = self._identity()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+            if getattr(error, "sqlite_errorname", "").startswith(NOT_DAMAGED):
                 raise StoreError(f"{path}: {error}; free some space, or see who may write there.") from None
             self._begin_again(error)
-        self.identity = self._identity()
 
     def _begin_again(self, error: sqlite3.DatabaseError) -> None:
         aside = set_aside(self.path)
         self._say(f"{self.path}: damaged ({error}); it is now {aside.name}, and the agent goes on with an empty one.")
         self._database = _open(self.path)
+        self.identity = self._identity()
 
     def _identity(self) -> str:
         """What this file is called in the models that have learnt from its rows."""
@@ -96,35 +108,45 @@ class Store:
 
     # -- what was committed -------------------------------------------------------------------------------------
 
-    def device_state(self, device: str) -> dict[str, Any] | None:
-        """Where a device stood; None for a new one."""
+    def device_state(self, device: str) -> Any:
+        """Where a device stood, None for a new one; raises `ValueError` where that cannot be read."""
         found = self._database.execute("SELECT state FROM device WHERE name = ?", (device,)).fetchone()
         return json.loads(found[0]) if found else None
 
-    def last_rows(self, device: str, count: int) -> list[Array]:
-        """The last rows of a device, oldest first."""
+    def last_number(self, device: str) -> int:
+        """The number of the last row of a device."""
+        (found,) = self._database.execute("SELECT max(seq) FROM row WHERE device = ?", (device,)).fetchone()
+        return found or 0
+
+    def last_rows(self, device: str, count: int, channels: int) -> list[Array]:
+        """The last rows of a device, oldest first; a damaged one is a gap."""
         query = "SELECT vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?"
         found = self._database.execute(query, (device, count)).fetchall()
-        return [np.frombuffer(vals) for (vals,) in reversed(found)]
+        return [_values(content, channels) for (content,) in reversed(found)]
 
-    def rows_to_learn(self, device: str) -> tuple[int, Array]:
+    def rows_to_learn(self, device: str, channels: int) -> tuple[int, Array]:
         """The rows gathered so far, with NaN where one must not be learnt from, and the number of the last."""
         count, last = self._database.execute(
             "SELECT count(*), max(seq) FROM row WHERE device = ?", (device,)
         ).fetchone()
-        rows = np.empty((0, 0))
+        rows = np.full((count, channels), np.nan)
         query = "SELECT vals, trains FROM row WHERE device = ? ORDER BY seq"
-        for k, (values, trains) in enumerate(self._database.execute(query, (device,))):
-            if not k:
-                rows = np.full((count, len(values) // 8), np.nan)
+        for k, (content, trains) in enumerate(self._database.execute(query, (device,))):
             if trains:
-                rows[k] = np.frombuffer(values)
+                rows[k] = _values(content, channels)
         return last or 0, rows
 
     def waiting(self, sink: str, most: int) -> list[tuple[int, dict[str, Any]]]:
-        """The oldest alerts that a sink has not taken."""
+        """The oldest alerts that a sink has not taken; one that cannot be read is dropped, and said so."""
         query = "SELECT key, alert FROM outbox WHERE sink = ? ORDER BY key LIMIT ?"
-        return [(key, json.loads(alert)) for key, alert in self._database.execute(query, (sink, most))]
+        found = []
+        for key, text in self._database.execute(query, (sink, most)).fetchall():
+            try:
+                found.append((key, json.loads(text)))
+            except ValueError:
+                self._say(f"{self.path}: an alert for {sink} is damaged and dropped ({text[:80]!r}).")
+                self.put_delivered([key])
+        return found
 
     def incidents(self, device: str) -> list[dict[str, Any]]:
         """The last alert of every incident that is remembered, the newest first."""
@@ -133,13 +155,21 @@ class Store:
 
     def judge_state(self, device: str) -> dict[str, Any] | None:
         """What was kept of an adapting threshold."""
-        found = self._database.execute("SELECT state FROM judge WHERE device = ?", (device,)).fetchone()
-        return json.loads(found[0]) if found else None
+        found = self._plain("SELECT state FROM judge WHERE device = ?", device)
+        return found if isinstance(found, dict) else None
 
     def position(self, source: str) -> Any:
         """Where a source stood at the last commit; None at first."""
-        found = self._database.execute("SELECT position FROM source WHERE name = ?", (source,)).fetchone()
-        return json.loads(found[0]) if found else None
+        return self._plain("SELECT position FROM source WHERE name = ?", source)
+
+    def _plain(self, query: str, key: str) -> Any:
+        """Plain data that the agent can do without: none where it is damaged."""
+        found = self._database.execute(query, (key,)).fetchone()
+        try:
+            return json.loads(found[0]) if found else None
+        except ValueError:
+            self._say(f"{self.path}: what was kept of {key} is damaged and left out.")
+            return None
 
     def taken(self, number: int) -> bytes | None:
         """The digest of the last message under a number of the broker."""
@@ -225,7 +255,6 @@ class Store:
             # Found damaged while it runs. What is gathered says where every device of it stands.
             self._database.close()
             self._begin_again(error)
-            self.identity = self._identity()
             self._write()
         self._pending.clear()
 
@@ -241,13 +270,27 @@ class Store:
                 database.execute("ROLLBACK")
             raise
 
-    def drop_surplus(self, sink: str) -> None:
-        """Keep no more than `MOST_WAITING` alerts for a sink."""
+    def drop_other_sinks(self, sinks: Iterable[str]) -> None:
+        """Drop the alerts for sinks that are not configured any more, and say so: they would be told in months."""
+        wanted = list(sinks)
+        marks = ", ".join("?" * len(wanted))
+        query = f"SELECT count(*), group_concat(DISTINCT sink) FROM outbox WHERE sink NOT IN ({marks})"
+        count, others = self._database.execute(query, wanted).fetchone()
+        if count:
+            self._say(f"{count} alert(s) that waited for {others}, which is not configured any more, are dropped.")
+            self._gather(f"DELETE FROM outbox WHERE sink NOT IN ({marks})", *wanted)
+
+    def drop_surplus(self, sink: str) -> bool:
+        """Keep no more than `MOST_WAITING` alerts for a sink; True if there is something to commit."""
         query = "SELECT key FROM outbox WHERE sink = ? ORDER BY key DESC LIMIT 1 OFFSET ?"
         found = self._database.execute(query, (sink, MOST_WAITING)).fetchone()
-        if found:
+        if not found:
+            return False
+        if not self._is_surplus_said:
+            self._is_surplus_said = True
             self._say(f"{sink}: it takes no alerts; more than {MOST_WAITING} wait, and the oldest are dropped.")
-            self._gather("DELETE FROM outbox WHERE sink = ? AND key <= ?", sink, found[0])
+        self._gather("DELETE FROM outbox WHERE sink = ? AND key <= ?", sink, found[0])
+        return True
 
     def close(self) -> None:
         """Close the file; what was gathered and not committed is gone."""
@@ -257,6 +300,7 @@ class Store:
 def _open(path: Path) -> sqlite3.Connection:
     """A connection to a sound file of this version."""
     database = sqlite3.connect(path, isolation_level=None, cached_statements=32)
+    database.text_factory = lambda content: content.decode(errors="replace")  # damaged text is no error of its own
     try:
         # Little memory, and what is committed is on the disk: a power cut must not take back what was acknowledged.
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "cache_size=-512", "wal_autocheckpoint=250"):
@@ -269,6 +313,13 @@ def _open(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _values(content: Any, channels: int) -> Array:
+    """The values of a row; NaN throughout where they are not as many as there are channels."""
+    if not isinstance(content, bytes) or len(content) != 8 * channels:
+        return np.full(channels, np.nan)
+    return np.frombuffer(content)
 
 
 def _migrate(database: sqlite3.Connection, path: Path) -> None:

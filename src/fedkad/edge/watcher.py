@@ -52,7 +52,7 @@ class Watcher:
         self._restore()
         self.reading: Reading | None = None
         self.row: Row | None = None
-        self._began = self._arrived = time.monotonic()
+        self._arrived = self._judged_at = time.monotonic()
         self._heard = self._is_silenced = self._is_stale = self._is_changed = self._was_abnormal = False
         self.listener: Callable[[dict[str, Any]], None] | None = None
         self._judge_kept = self._learning_after = 0.0
@@ -60,12 +60,11 @@ class Watcher:
     # -- where it stood -------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
-        state = self._store.device_state(self.name) or {}
         try:
-            self._go_on_from(state)
+            self._go_on_from(self._store.device_state(self.name) or {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._say(f"{self.name}: what was kept of the device cannot be read ({error!r}); it begins anew.")
-            self._go_on_from({"seq": state.get("seq", 0)})
+            self._go_on_from({"seq": self._store.last_number(self.name)})
         self._settle_learning()
         if self._model.detector is not None:
             self._fill_window()
@@ -86,18 +85,28 @@ class Watcher:
 
     def _settle_learning(self) -> None:
         """Drop rows that the model has learnt from already: the agent was killed between its file and the store."""
-        identity, _, through = self._model.learnt_through.partition(":")
-        if identity == self._store.identity and through.isdigit() and int(through) > self._spent:
+        feed, _, through = self._model.learnt_through.rpartition(":")
+        if feed == self._feed and through.isdigit() and int(through) > self._spent:
             self._spend(int(through))
 
+    @property
+    def _feed(self) -> str:
+        """What the rows of this device in this store are called in the model that has learnt from them."""
+        return f"{self._store.identity}/{self.name}"
+
     def _fill_window(self) -> None:
+        """Bring a new stream to where the committed rows end."""
         assert self._model.detector is not None
         stream = self._stream = self._model.detector.stream()
-        for values in [] if self._is_reshaped else self._store.last_rows(self.name, stream.memory):
-            stream.update(values)
-        kept = self._store.judge_state(self.name)
-        if kept and kept["model"] == self._model.version:
-            stream.judge.restore(kept["judge"])
+        channels = len(self.settings.sampling.channels)
+        for values in [] if self._is_reshaped else self._store.last_rows(self.name, stream.memory, channels):
+            stream.update(values, adapt=False)
+        try:
+            kept = self._store.judge_state(self.name)
+            if kept and kept["model"] == self._model.version:
+                stream.judge.restore(kept["judge"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._say(f"{self.name}: the threshold that was kept cannot be read ({error!r}); it begins anew.")
 
     def state(self) -> dict[str, Any]:
         """All that is to be committed."""
@@ -129,7 +138,7 @@ class Watcher:
 
     def take(self, moment: float | None, values: Mapping[str, float], arrival: float) -> list[dict[str, Any]]:
         """Take a sample; returns the alerts that it gives rise to, as a rule none."""
-        self._arrived, self._heard, self._is_stale, self._is_changed = time.monotonic(), True, False, True
+        self._arrived, self._heard, self._is_changed = time.monotonic(), True, True
         sampling = self.settings.sampling
         if sampling.clock == "count":
             self._counted += 1
@@ -147,14 +156,15 @@ class Watcher:
         self._is_changed = True
 
     def _take_row(self, row: Row, arrival: float) -> list[dict[str, Any]]:
-        self.row = row
+        self.row, self._is_stale, self._judged_at = row, False, time.monotonic()
         self._seq += 1
         alerts = self._keep_silence(row.time, row.time if self.settings.sampling.clock == "message" else arrival)
-        reading = self._stream.update(row.values) if self._stream is not None else None
+        fit_to_learn = row.complete and not self._is_silenced
+        reading = self._stream.update(row.values, adapt=fit_to_learn) if self._stream is not None else None
         self.reading = reading
         if reading is not None and not self._is_silenced:
             alerts += self._judge(row, reading)
-        trains = row.complete and not self._is_silenced and self._alarms.open is None
+        trains = fit_to_learn and self._alarms.open is None
         abnormal = reading is not None and reading.is_anomaly
         if abnormal and not self._was_abnormal and self._stream is not None:
             # What came just before may have been the beginning of it.
@@ -197,7 +207,7 @@ class Watcher:
     # -- time passes ----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[dict[str, Any]]:
-        """Notice silence; `now` is monotonic."""
+        """Notice silence, and samples that come to nothing; `now` is monotonic."""
         sampling, silent = self.settings.sampling, now - self._arrived
         alerts: list[dict[str, Any]] = []
         if silent > sampling.lateness + sampling.period and self._heard:
@@ -205,10 +215,12 @@ class Watcher:
             for row in self._grid.flush():
                 self._is_changed = True
                 alerts += self._take_row(row, time.time())
-        if silent > sampling.stale_after and not self._is_stale:
+        if now - self._judged_at > sampling.stale_after and not self._is_stale:
             self._is_stale = self._is_changed = True
             if self.row is not None:
                 alerts += self._alarms.interrupt(self.row.time)
+            if self.listener is not None:
+                self.listener(self.describe())
         return alerts
 
     def finish(self) -> list[dict[str, Any]]:
@@ -219,19 +231,21 @@ class Watcher:
             alerts += self._take_row(row, time.time())
         return alerts
 
-    def look_for_model(self) -> None:
-        """Go on with the model that somebody has put in place."""
-        if self._model.is_renewed() and self._model.reload():
-            self._adopt()
+    @property
+    def is_model_renewed(self) -> bool:
+        """Whether somebody has put another model in place."""
+        return self._model.is_renewed()
+
+    def take_model_over(self) -> None:
+        """Go on with it, and with the window; the store must have been committed just before."""
+        if self._model.reload():
+            self._fill_window()
             self._say(f"{self.name}: a new model is in use.")
 
-    def _adopt(self) -> None:
-        detector = self._model.detector
-        assert detector is not None
-        if self._stream is None:
-            self._fill_window()
-        else:
-            self._stream.adopt(detector)
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is something to be put into the store."""
+        return self._is_changed
 
     # -- learning -------------------------------------------------------------------------------------------------
 
@@ -245,8 +259,11 @@ class Watcher:
     def learn(self) -> None:
         """Learn from the rows that were committed; the store must have been committed just before."""
         self._is_reshaped = False  # and so rows of another shape are gone
-        through, rows = self._store.rows_to_learn(self.name)
-        mark = f"{self._store.identity}:{through}"
+        through, rows = self._store.rows_to_learn(self.name, len(self.settings.sampling.channels))
+        self._fresh = int(np.isfinite(rows.sum(axis=1)).sum())  # some were revoked since they were counted
+        if self._fresh < self._wanted():
+            return
+        mark = f"{self._feed}:{through}"
         try:
             if self._stream is None:
                 self._model.fit(rows, mark)
@@ -256,7 +273,7 @@ class Watcher:
             self._learning_after = time.monotonic() + LEARN_RETRY
             self._say(f"{self.name}: nothing was learnt ({error}); trying again later.")
             return
-        self._adopt()
+        self._fill_window()
         self._spend(through)
         assert self._stream is not None
         self._store.forget(self.name, through - self._stream.memory)
@@ -335,11 +352,10 @@ class Watcher:
     def describe(self) -> dict[str, Any]:
         """One reading, for a line of JSON."""
         reading, row = self.reading, self.row
-        assert row is not None
-        told: dict[str, Any] = {"device": self.name, "time": row.time, "state": self.status}
+        told: dict[str, Any] = {"device": self.name, "time": row.time if row else None, "state": self.status}
         if self.progress():
             told["progress"] = self.progress()
-        if reading is not None and reading.state == "ok":
+        if reading is not None and reading.state == "ok" and not self._is_stale:
             channels = [{"channel": name, "share": share} for name, share in reading.channels[:3]]
             told |= {"score": reading.score, "threshold": reading.threshold, "abnormal": reading.is_anomaly}
             told |= {"channels": channels}

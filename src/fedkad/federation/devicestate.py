@@ -14,6 +14,7 @@ Every file is written whole or not at all. Readers need no lock: they see the ol
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,10 @@ from pathlib import Path
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import ModelFileError
-from fedkad.locks import waiting_for
+from fedkad.locks import holding, waiting_for
+
+LEFT_BEHIND = 3600.0
+"""Seconds after which a part of a file is what a killed writer has left."""
 
 
 class ReleaseError(ValueError):
@@ -39,9 +43,13 @@ class DeviceState:
         self._remove_parts()
 
     @contextmanager
-    def locked(self, what: str = "model") -> Iterator[None]:
-        """Hold the model, or the round: what is read inside is still true when it is written."""
-        with waiting_for(self.path / f"{what}.lock"):
+    def locked(self, what: str = "model", *, wait: bool = True) -> Iterator[None]:
+        """Hold the model, or the round: what is read inside is still true when it is written.
+
+        Whoever must not `wait` gets a `HeldError` while somebody else holds it.
+        """
+        path = self.path / f"{what}.lock"
+        with waiting_for(path) if wait else holding(path, f"{path}: somebody else is at work on it."):
             yield
 
     def count_release(self, most: int | None) -> None:
@@ -81,9 +89,9 @@ class DeviceState:
         write_atomically(self.path / "delivered.json", json.dumps({"run": run}).encode())
 
     def _remove_parts(self) -> None:
-        """Remove what writers that were killed have left."""
+        """Remove what writers that were killed have left; one that is only out of sight writes no hour at it."""
         for part in self.path.glob(".*.part"):
             with suppress(OSError, ValueError, IndexError):
                 writer = int(part.name.split(".")[-2].split("-")[0])
-                if not Path(f"/proc/{writer}").exists():
+                if not Path(f"/proc/{writer}").exists() and time.time() - part.stat().st_mtime > LEFT_BEHIND:
                     part.unlink()

@@ -20,6 +20,8 @@ GAUGES = {
     "incident_open": "1 while an incident is open.",
     "anomaly_rate": "Share of abnormal samples in the rate window, between 0 and 1.",
     "learning": "1 while there is no model yet.",
+    "alarms_per_week": "Alarms there were, false or not, in a week of scored time; with a budget only.",
+    "alarms_allowed_per_week": "False alarms that the budget allows in a week.",
     "warming": "1 while the window fills up and there is no score.",
     "stale": "1 if no sample has come for longer than stale_after.",
     "gap": "1 if the window was just broken by a missing value.",

@@ -42,6 +42,7 @@ class Topics:
 
     def _add(self, pattern: str, device: str | None) -> None:
         self.filters.append(pattern.replace("{channel}", "+"))
+        pattern = re.sub(r"^\$share/[^/]+/", "", pattern)  # messages come under the topic that is shared
         if re.search(r"[+#]|\{channel\}", pattern) is None:
             self._exact[pattern] = (device, None)
             return

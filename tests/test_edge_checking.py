@@ -1,0 +1,216 @@
+"""`fedkad-agent --check`: what stops an agent before it begins, what is only noted, and that nothing is written."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.series import Series
+from fedkad.edge import main
+from fedkad.edge.checking import check
+from fedkad.edge.settings import SettingsError
+from fedkad.edge.settingsfile import load
+from tests.broker import CHANNELS, config, saved_model, series
+
+STDIN = {"kind": "stdin"}
+MQTT = {"kind": "mqtt", "broker": "mqtt://127.0.0.1", "topics": ["x/{device}"]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows how far apart its samples were: 2 s."""
+    path = tmp_path_factory.mktemp("timed") / "timed.fedkad"
+    detector = KoopmanDetector(window=6, rank=5, observables=16, sample_period=2.0)
+    detector.fit(Series(series(1500), CHANNELS)).save(path)
+    return path
+
+
+def checked(folder: Path, source: dict[str, Any] = STDIN, **more: Any) -> str:
+    (folder / "agent.toml").write_text(config(source, **more))
+    settings = load(folder / "agent.toml")
+    before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
+    try:
+        return check(settings)
+    finally:
+        assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def refused(folder: Path, sentence: str, source: dict[str, Any] = STDIN, **more: Any) -> None:
+    with pytest.raises(SettingsError, match=re.escape(sentence)) as refusal:
+        checked(folder, source, **more)
+    assert str(refusal.value).endswith(".")
+
+
+def own_model(folder: Path, content: bytes) -> Path:
+    path = folder / "state" / "devices" / "pump" / "model.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    return path
+
+
+def looped(path: Path) -> Path:
+    """A name that nobody can open, not even root."""
+    path.symlink_to(path)
+    return path
+
+
+# -- files and folders ----------------------------------------------------------------------------------------------
+
+
+def test_the_file_to_follow_may_be_missing_but_not_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"kind": "file", "path": "later.csv"}
+    assert checked(tmp_path, source).startswith(f"1 device(s) from {tmp_path / 'later.csv'}, 0 with a model;")
+    refused(tmp_path, f"there is no folder {tmp_path / 'no'}; make it", {**source, "path": "no/later.csv"})
+    refused(tmp_path, f"{tmp_path}: this is a folder; path in [source] must name a file.", {**source, "path": "."})
+    looped(tmp_path / "loop.csv")
+    refused(tmp_path, "path in [source] must name a file that can be read.", {**source, "path": "loop.csv"})
+    os.mkfifo(tmp_path / "pipe")
+    checked(tmp_path, {**source, "path": "pipe"})  # and does not wait for somebody to write
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)
+    refused(tmp_path, f"the agent may not look into {tmp_path}; let it, or correct path in [source].", source)
+
+
+@pytest.mark.parametrize("key", ["password_file", "ca_file", "certificate_file", "key_file"])
+def test_every_file_of_a_login_can_be_read(tmp_path: Path, key: str) -> None:
+    names = {"username": "u", "password_file": "pw", "certificate_file": "pw", "key_file": "pw", "ca_file": "pw"}
+    (tmp_path / "pw").write_text("a secret\n")
+    checked(tmp_path, {**MQTT, **names})
+    looped(tmp_path / "loop")
+    (tmp_path / "folder").mkdir()
+    for wrong in ("none", "loop", "folder"):
+        refused(tmp_path, str(tmp_path / wrong), {**MQTT, **names, key: wrong})
+        refused(tmp_path, str(tmp_path / wrong), mqtt={"broker": "mqtt://127.0.0.1", **names, key: wrong})
+
+
+def test_the_files_of_a_webhook_can_be_used(tmp_path: Path) -> None:
+    def with_file(**names: str) -> dict[str, Any]:
+        return {"webhook": {"url": "https://127.0.0.1/", **names}}
+
+    (tmp_path / "token").write_text("word\n")
+    assert checked(tmp_path, **with_file(token_file="token")).endswith("go to stdout, webhook.")
+    looped(tmp_path / "loop")
+    for key in ("token_file", "ca_file"):
+        refused(tmp_path, f"there is no such file; {key} in [webhook] must name one.", **with_file(**{key: "none"}))
+        refused(tmp_path, f"{key} in [webhook] must name a file that can be read.", **with_file(**{key: "loop"}))
+        refused(tmp_path, f"this is a folder; {key} in [webhook] must name a file.", **with_file(**{key: "."}))
+    refused(tmp_path, "ca_file in [webhook] must name a file of certificates.", **with_file(ca_file="token"))
+    (tmp_path / "token").write_text("two words")
+    refused(tmp_path, "token_file in [webhook] must hold one word", **with_file(token_file="token"))
+
+
+def test_the_state_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked(tmp_path, top={"state": "new/state"})
+    (tmp_path / "taken").write_text("")
+    place = tmp_path / "taken"
+    refused(tmp_path, f"{place}: {place} is no folder; state must name one.", top={"state": "taken"})
+    refused(tmp_path, f"{place / 'state'}: {place} is no folder; state must", top={"state": "taken/state"})
+    refused(tmp_path, f"{place} is no folder; folder of pump must name one.", learning={"folder": str(place)})
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    refused(tmp_path, f"the agent may not write to {tmp_path}; let it, or set another state.", top={"state": "new"})
+
+
+# -- models ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_model_has_rows_enough(tmp_path: Path, model: Path) -> None:
+    few = {"detector": {"window": 60, "horizon": 2}, "learning": {"first": 261}}
+    refused(tmp_path, "pump: first = 261 must be at least 262 rows: window 60 + horizon 2 + 200.", **few)
+    checked(tmp_path, detector=few["detector"], learning={"first": 262})
+    checked(tmp_path, detector=few["detector"], learning={"first": 261, "model": str(model)})  # none is fitted
+
+
+def test_a_named_model_must_be_sound(tmp_path: Path, model: Path) -> None:
+    assert "1 with a model" in checked(tmp_path, learning={"model": str(model)})
+    refused(tmp_path, "there is no such file; model of pump must name one.", learning={"model": "none"})
+    refused(tmp_path, "this is a folder; model of pump must name a file.", learning={"model": "."})
+    (tmp_path / "damaged").write_bytes(model.read_bytes()[:1000])
+    refused(tmp_path, "damaged, or not a FedKAD model", learning={"model": "damaged"})
+    order: dict[str, Any] = {"sampling": {"channels": CHANNELS[::-1]}, "learning": {"model": str(model)}}
+    refused(tmp_path, "the model is of the channels flow, pressure, heat", **order)
+
+
+def test_a_damaged_model_of_the_device_itself_is_only_told(tmp_path: Path, model: Path) -> None:
+    path = own_model(tmp_path, model.read_bytes()[:1000])
+    told, note = checked(tmp_path).split("\n")
+    assert "0 with a model" in told
+    assert note.startswith(f"pump: {path}: damaged")
+    assert note.endswith("The agent will set it aside and go on without it.")
+    told, _ = checked(tmp_path, learning={"model": str(model)}).split("\n")
+    assert "1 with a model" in told
+    refused(tmp_path, "model of pump must name one.", learning={"model": "none"})  # which is needed now
+
+
+def test_a_device_with_a_model_of_its_own_no_longer_needs_the_named_one(tmp_path: Path, model: Path) -> None:
+    own_model(tmp_path, model.read_bytes())
+    told, note = checked(tmp_path, learning={"model": "none"}).split("\n")
+    assert "1 with a model" in told
+    assert note.startswith(f"pump: {tmp_path / 'none'}: there is no such file;")
+    assert note.endswith("The device has a model of its own and goes on with that.")
+    refused(tmp_path, "the model is of the channels", sampling={"channels": CHANNELS[::-1]})
+
+
+def test_models_are_read_without_their_statistics(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_model(tmp_path, model.read_bytes())
+    read, asked = KoopmanDetector.load, []
+
+    def load_model(path: Path, *, statistics: bool = True) -> KoopmanDetector:
+        asked.append(statistics)
+        return read(path, statistics=statistics)
+
+    monkeypatch.setattr(KoopmanDetector, "load", load_model)
+    checked(tmp_path, learning={"model": str(model)})
+    assert asked == [False, False]
+
+
+@pytest.mark.parametrize(("period", "noted"), [(2.0, False), (2.019, False), (1.981, False), (2.03, True), (1, True)])
+def test_a_model_of_another_period_is_told(tmp_path: Path, timed: Path, period: float, noted: bool) -> None:
+    told = checked(tmp_path, sampling={"period": period}, learning={"model": str(timed)})
+    sentence = f"\npump: the model was fitted on samples 2 s apart, and period is {period:g} s;"
+    assert (sentence in told) == noted
+    assert told.count("\n") == noted
+
+
+# -- the commands ---------------------------------------------------------------------------------------------------
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedkad-agent", *map(str, arguments)])
+    return main.main()
+
+
+def test_a_note_is_no_failure_and_a_refusal_is(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_model(tmp_path, b"nothing")
+    path = tmp_path / "agent.toml"
+    path.write_text(config(STDIN))
+    assert run(monkeypatch, "--check", path) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith(f"{path}: 1 device(s) from standard input, 0 with a model;")
+    assert "The agent will set it aside" in told.out
+    assert told.err == ""
+    path.write_text(config(STDIN, learning={"model": "none"}))
+    for given, sentence in ((path, "must name one"), (tmp_path, "name a file")):
+        assert run(monkeypatch, "--check", given) == 1
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert re.fullmatch(rf"error: .*{sentence}.*\.\n", told.err)
+
+
+def test_the_large_command_holds_as_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedkad.cli.watch import watch
+
+    done: list[Any] = []
+    monkeypatch.setattr(main, "stay_small", lambda: done.append("small"))
+    monkeypatch.setattr(main, "run", lambda config, check: done.append((config, check)))
+    watch(Path("agent.toml"), check=True)
+    assert done == ["small", (Path("agent.toml"), True)]
