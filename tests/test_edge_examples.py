@@ -83,7 +83,7 @@ def test_there_is_an_example_for_every_source() -> None:
 
 def test_the_service_is_sound() -> None:
     unit = (EXAMPLES / "systemd" / "fedkad-agent.service").read_text()
-    for needed in ("Type=notify", "WatchdogSec=", "MemoryMax=", "ProtectSystem=strict", "Restart=always"):
+    for needed in ("Type=notify", "WatchdogSec=", "MemoryMax=", "ProtectSystem=strict", "Restart=always", "SystemCallErrorNumber=EPERM"):
         assert needed in unit
     try:
         found = subprocess.run(
@@ -91,5 +91,6 @@ def test_the_service_is_sound() -> None:
         )
     except FileNotFoundError:
         pytest.skip("There is no systemd-analyze on this machine to check the unit with.")
+    # What the filter refuses must not kill: numpy's library makes such a call as soon as it is used.
     complaints = [line for line in found.stderr.splitlines() if "fedkad-agent.service" in line]
     assert all("is not executable" in line for line in complaints), complaints
