@@ -1,5 +1,6 @@
 """Learning on: statistics, operator, forgetting, and a regime that stops being news."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,25 @@ def test_learning_in_tiny_pieces_keeps_the_held_out_rows(monkeypatch: pytest.Mon
         detector.learn(naive.normal_series(4, seed=k))
     assert len(detector.normal_scores_) == 200 // 5  # of five rows, context and gap included, each has one score
     assert np.isfinite(detector.threshold_)
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.5])
+@pytest.mark.parametrize("rows", [60, 900])
+def test_a_detector_without_statistics_learns_from_the_file_that_has_them(
+    tmp_path: Path, rows: int, forgetting: float
+) -> None:
+    small: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewRowsWarning)
+        KoopmanDetector(**small).fit(naive.normal_series(rows, 2)).save(tmp_path / "model")
+    whole, light = KoopmanDetector.load(tmp_path / "model"), KoopmanDetector.load(tmp_path / "model", statistics=False)
+    assert light.statistics_ is None
+    new = naive.normal_series(400, 2, seed=9)
+    whole.learn(new, forgetting)
+    light.learn(new, forgetting, known=tmp_path / "model")
+    for name, value in whole.kept()[0].as_arrays().items():
+        np.testing.assert_allclose(light.kept()[0].as_arrays()[name], value, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(light.operator_, whole.operator_, rtol=1e-9, atol=1e-12)
+    assert light.threshold_ == pytest.approx(whole.threshold_)
+    with pytest.raises(ValueError, match="saved without its statistics"):
+        KoopmanDetector.load(tmp_path / "model", statistics=False).learn(new)

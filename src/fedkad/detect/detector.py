@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.calibration import MOST_HELD_OUT, HeldOut, calibrate, first_spared, split
-from fedkad.detect.modelfile import load_detector, save_detector
+from fedkad.detect.modelfile import join_statistics, load_detector, save_detector
 from fedkad.detect.parameters import Parameters
 from fedkad.detect.scoring import (
     Dynamics,
@@ -33,9 +33,6 @@ from fedkad.koopman.snapshots import Statistics, collect, stretches
 from fedkad.koopman.subspace import own_subspace
 
 Array = NDArray[np.float64]
-
-Kept = tuple[Statistics, HeldOut]
-"""What is kept of the training data."""
 
 FEWEST_PAIRS = 20
 """Snapshot pairs below which nothing can be learnt."""
@@ -229,7 +226,7 @@ class KoopmanDetector(Parameters):
             )
         return self
 
-    def learn(self, series: Any, forgetting: float = 1.0, kept: Callable[[], Kept] | None = None) -> Self:
+    def learn(self, series: Any, forgetting: float = 1.0, known: str | Path | None = None) -> Self:
         """Add new normal data to the statistics and refit the private operator, without a round.
 
         Scaling, subspace and a threshold set by hand stay. As in `fit`, the last `validation` share of the rows judges
@@ -237,14 +234,13 @@ class KoopmanDetector(Parameters):
         fitted on few rows still has them all, forgets none, and takes the new ones as if it had been fitted on all of
         them. Windows do not reach from one call into the next: pass long pieces.
 
-        Where memory is scarce, a detector loaded without its statistics may learn: `kept` then reads them, once the new
-        data is gathered, and nobody holds them while the model is fitted.
+        Where memory is scarce, a detector loaded without its statistics may learn: `known` is the file that has them,
+        and they are added from there, array by array, to those of the new data.
         """
         if not 0.0 < forgetting <= 1.0:
             raise ValueError(f"forgetting={forgetting} must lie in (0, 1]; 1 forgets nothing.")
-        if kept is None:
+        if known is None:
             self.kept()
-            kept = self.kept
         parameters = self.parameters_
         fresh = self.scaling_.transform(self._read(series))
         if not any(stretches(fresh, shortest=parameters.window + 1)):
@@ -252,17 +248,23 @@ class KoopmanDetector(Parameters):
                 f"Nothing to learn from: no {parameters.window + 1} consecutive rows are complete; pass a longer piece."
             )
         if self.few_rows_:
-            known = join_stretches([kept()[1].rows, fresh])
-            statistics, held_out = _gather(known, self.lifting_, parameters)
+            earlier = self if known is None else type(self).load(known)
+            rows = join_stretches([earlier.kept()[1].rows, fresh])
+            statistics, held_out = _gather(rows, self.lifting_, parameters)
         else:
             first = first_spared(fresh, parameters.validation)
             added = collect(fresh[:first], self.lifting_, parameters.horizon)
-            earlier, held_out = kept()
-            statistics = added.joined(earlier, forgetting)
-            del earlier
+            statistics, held_out = self._joined(added, forgetting, known)
             held_out = held_out.extended(fresh[max(first - parameters._lead, 0) :], parameters._lead)
         self._take(self.subspace_, statistics, held_out)
         return self
+
+    def _joined(self, added: Statistics, factor: float, known: str | Path | None) -> tuple[Statistics, HeldOut]:
+        """What was known, so many times, and what is added to it."""
+        if known is not None:
+            return join_statistics(known, added, factor)
+        statistics, held_out = self.kept()
+        return statistics.scaled(factor) + added, held_out
 
     def _take(self, subspace: Array, statistics: Statistics, held_out: HeldOut) -> None:
         """Fit and calibrate first, and change the detector only once all of it has worked."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -154,10 +154,40 @@ def read_model(
     Arrays whose names begin with one of `leave_out` are checked and not kept. What is damaged raises a
     `DamagedFileError`; a file that is missing, foreign, of another version or not to be read another `ModelFileError`.
     """
-    path = Path(path)
+    arrays: dict[str, NDArray[Any]] = {}
+
+    def keep(name: str, array: NDArray[Any]) -> None:
+        if not name.startswith(leave_out):
+            arrays[name] = array
+
+    return _visit(Path(path), kind, keep), arrays
+
+
+def join_statistics(path: str | Path, added: Statistics, factor: float) -> tuple[Statistics, HeldOut]:
+    """Add `factor` times the statistics in a model file to these, in their memory; with the rows held out in the file.
+
+    One array of the file is in memory at a time. Where the file turns out to be damaged, `added` is of no use either.
+    """
+    ours, held_out = added.as_arrays(), np.empty((0, 0))
+
+    def join(name: str, array: NDArray[Any]) -> None:
+        nonlocal held_out
+        if name == "held_out":
+            held_out = array
+        elif name.startswith("statistics."):
+            target = ours[name.removeprefix("statistics.")]
+            array = array.reshape(target.shape)  # a number is kept as an array of one
+            np.add(target, array if factor == 1.0 else factor * array, out=target)
+
+    header = _visit(Path(path), FORMAT, join)
+    joined: dict[str, Any] = {**ours, "count": float(ours["count"])}
+    return Statistics(**joined), HeldOut(held_out, crossed=header["few_rows"])
+
+
+def _visit(path: Path, kind: str, visit: Callable[[str, NDArray[Any]], None]) -> dict[str, Any]:
+    """Show the arrays of a file to `visit`, one after the other; its header, once all of it is known to be sound."""
     if not path.is_file():
         raise ModelFileError(f"{path}: there is no such file; write one with `fedkad fit` or `detector.save`.")
-    arrays: dict[str, NDArray[Any]] = {}
     try:
         with TensorFile(path) as file:
             described = json.loads(file.metadata.get("fedkad", "{}"))
@@ -166,8 +196,7 @@ def read_model(
             hashed = hashlib.sha256(described["header"].encode())
             for name, array in file.arrays():
                 _hash(hashed, name, array)
-                if not name.startswith(leave_out):
-                    arrays[name] = array
+                visit(name, array)
     except ModelFileError:
         raise
     except OSError as error:
@@ -176,7 +205,7 @@ def read_model(
         raise DamagedFileError(f"{path}: damaged, or not a FedKAD model ({error}); fit or copy it again.") from None
     if hashed.hexdigest() != described.get("digest"):
         raise DamagedFileError(f"{path}: damaged, its contents do not match its digest; fit or copy it again.")
-    return header, arrays
+    return header
 
 
 def _check_format(path: Path, described: Mapping[str, Any], kind: str) -> None:

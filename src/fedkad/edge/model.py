@@ -131,7 +131,7 @@ class DeviceModel:
         with self._folder.locked(wait=False):
             path = self._folder.model
             detector = KoopmanDetector.load(path, statistics=False)
-            detector.learn(rows, self._settings.learning.forgetting, kept=lambda: KoopmanDetector.load(path).kept())
+            detector.learn(rows, self._settings.learning.forgetting, known=path)
             detector.learnt_through_ = through
             self._save(detector)
 

@@ -23,7 +23,7 @@ from fedkad.koopman.lifting import Lifting
 
 Array = NDArray[np.float64]
 
-BLOCK = 512
+BLOCK = 256
 """Windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists."""
 
 
@@ -117,14 +117,6 @@ class Statistics:
 
     def __sub__(self, other: Statistics) -> Statistics:
         return Statistics(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
-
-    def joined(self, earlier: Statistics, factor: float = 1.0) -> Statistics:
-        """These and `factor` times the earlier ones, in the memory of these, which are of no use afterwards."""
-        kept = {}
-        for name, ours in self.as_arrays().items():
-            theirs = getattr(earlier, name)
-            kept[name] = np.add(ours, theirs if factor == 1.0 else factor * theirs, out=ours)
-        return Statistics(**{**kept, "count": float(kept["count"])})
 
     def scaled(self, factor: float) -> Statistics:
         """Statistics in which every pair weighs `factor` as much: forgetting."""
