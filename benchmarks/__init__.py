@@ -7,7 +7,7 @@ python -m benchmarks.scoring         batch scoring, against its bare matrix prod
 python -m benchmarks.stream          one streamed step, against one matrix-vector product
 python -m benchmarks.optimisation    the objective after five rounds, against a centralised solver
 python -m benchmarks.paper_curves    the paper's convergence curves, against every reading of what it leaves open
-python -m benchmarks.importing       seconds and modules of `import fedkad`
+python -m benchmarks.importing       seconds and modules of the import of the public names
 python -m benchmarks.scores          the constants of the score, on the data they were chosen on
 python -m benchmarks.admission       a new device with few samples: admitted, alone, and with all its data
 python -m benchmarks.encodings       bytes against the objective, for every encoding
@@ -16,6 +16,7 @@ python -m benchmarks.robust          what the geometric median costs and saves u
 python -m benchmarks.privacy         what masks and noise cost
 python -m benchmarks.fleet           eight processes over TLS, two kills, a latecomer, against one process
 python -m benchmarks.overhead        a round over Flower, against an empty Flower app
+python -m benchmarks.edge            the agent on a device, against its budgets of memory, processor time and start
 
 Each takes seconds to minutes. `python -m benchmarks.record NAME …` keeps what they print under results/.
 """

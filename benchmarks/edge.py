@@ -54,7 +54,7 @@ class Sizes(NamedTuple):
     soak: int
 
 
-FULL = Sizes(messages=20_000, repeats=5, fleet=(2, 50, 200), starts=9, soak=200_000)
+FULL = Sizes(messages=20_000, repeats=5, fleet=(2, 50, 200), starts=9, soak=2_000_000)
 QUICK = Sizes(messages=2_000, repeats=2, fleet=(2, 10), starts=2, soak=30_000)
 
 

@@ -221,7 +221,8 @@ def test_hundreds_of_kills_lose_nothing_and_repeat_only_what_was_in_flight(tmp_p
     heard = names([alert for alert in ears.alerts["killed"] if alert["device"] == "steady"])
     assert set(heard) == set(wanted)
     repeated = sum(heard.values()) - len(heard)
-    assert repeated <= KILLS
+    # Only what was under way at a kill comes twice: some of the alerts, by chance, and not each of them every time.
+    assert repeated <= len(wanted) // 2
     # One that learns may come to other scores, as it learns at other moments; but it has seen every row once.
     learner = state(tmp_path / "killed", "learner")
     counters = learner["grid"]["counters"]
