@@ -492,10 +492,14 @@ def test_a_threshold_set_by_hand_stays(fleet: Fleet) -> None:
 def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    (tmp_path / f".consensus.safetensors.{ended.pid}-1.part").write_bytes(b"half")
-    (tmp_path / f".model.safetensors.{os.getpid()}-1.part").write_bytes(b"being written")
+    left, written = f".consensus.safetensors.{ended.pid}-1.part", f".model.safetensors.{os.getpid()}-1.part"
+    out_of_sight = f".model.safetensors.{ended.pid}-2.part"  # as a writer in another container is
+    for name in (left, written, out_of_sight):
+        (tmp_path / name).write_bytes(b"half")
+    for name in (left, written):
+        os.utime(tmp_path / name, (0.0, 0.0))
     DeviceState(tmp_path)
-    assert [path.name for path in tmp_path.glob(".*.part")] == [f".model.safetensors.{os.getpid()}-1.part"]
+    assert {path.name for path in tmp_path.glob(".*.part")} == {written, out_of_sight}
 
 
 def test_a_device_stops_when_it_has_said_enough_with_noise(tmp_path: Path, prepared: dict[str, Path]) -> None:
