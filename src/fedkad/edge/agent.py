@@ -156,20 +156,21 @@ class Agent:
             self._first_uncommitted = time.monotonic()
         try:
             for device, moment, values in self._reader.read(message, self.source.header):
-                self._taken_from.add(device)
-                self._keep(device, self.watchers[device].take(moment, values, message.arrival))
+                if values:  # some messages say nothing of the channels
+                    self._taken_from.add(device)
+                    self._keep(self.watchers[device].take(moment, values, message.arrival))
         except Exception as error:
             # A mistake of ours. The broker would send the message again to an agent that ended, for ever.
             self._say_few(f"A message cannot be taken, which is a defect of the agent: {error!r}; it is left out.")
 
-    def _keep(self, device: str, alerts: list[dict[str, Any]]) -> None:
+    def _keep(self, alerts: list[dict[str, Any]]) -> None:
         for alert in alerts:
             self.store.put_alert([sink.name for sink in self.sinks], alert)
             self._has_alerts = True
 
     def _finish(self) -> None:
-        for name, watcher in self.watchers.items():
-            self._keep(name, watcher.finish())
+        for watcher in self.watchers.values():
+            self._keep(watcher.finish())
 
     def _learn(self) -> None:
         """Let one device learn that has gathered enough: the samples of the others must not wait for all."""
@@ -184,8 +185,8 @@ class Agent:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK
-        for name, watcher in self.watchers.items():
-            self._keep(name, watcher.tick(now))
+        for watcher in self.watchers.values():
+            self._keep(watcher.tick(now))
             if watcher.is_changed:
                 self._first_uncommitted = self._first_uncommitted or now
         self._poll_others()
