@@ -5,6 +5,7 @@ All of them are processes of their own below one folder, and leave with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -109,9 +111,9 @@ class Process:
 
     @property
     def seconds(self) -> float:
-        """Processor time so far, of the program and of the system for it."""
+        """Processor time so far, of the program, of the system for it, and of its processes that have ended."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
     def __enter__(self) -> Self:
         return self
@@ -128,6 +130,30 @@ class Process:
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
+
+
+class Offspring(threading.Thread):
+    """Looks, again and again, at the memory that the children of a process have for themselves, in MB."""
+
+    def __init__(self, parent: int) -> None:
+        super().__init__(daemon=True)
+        self._parent, self._ended = parent, threading.Event()
+        self.largest = 0.0
+
+    def run(self) -> None:
+        """Look until `finish`."""
+        while not self._ended.wait(0.002):
+            with contextlib.suppress(OSError):  # gone between two looks
+                for child in Path(f"/proc/{self._parent}/task/{self._parent}/children").read_text().split():
+                    lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
+                    own = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+                    self.largest = max(self.largest, own * 1024 / 1e6)
+
+    def finish(self) -> float:
+        """The most that was seen."""
+        self._ended.set()
+        self.join()
+        return self.largest
 
 
 def wait(condition: Callable[[], bool], what: str) -> None:

@@ -118,7 +118,7 @@ class DeviceModel:
             detector.fit(Series(rows, settings.sampling.channels))
         detector.learnt_through_ = through
         with self._folder.locked(wait=False):
-            self._save(detector)
+            detector.save(self._folder.model)
 
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to what the device knows; raises `ValueError` where they cannot be, `OSError` on a full disk.
@@ -133,12 +133,7 @@ class DeviceModel:
             detector = KoopmanDetector.load(path, statistics=False)
             detector.learn(rows, self._settings.learning.forgetting, known=path)
             detector.learnt_through_ = through
-            self._save(detector)
-
-    def _save(self, detector: KoopmanDetector) -> None:
-        detector.save(self._folder.model)
-        self._version = self._folder.version()
-        self._use(detector)
+            detector.save(self._folder.model)
 
 
 def check_channels(detector: KoopmanDetector, path: Path, settings: DeviceSettings) -> None:

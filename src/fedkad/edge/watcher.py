@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedkad.detect.stream import Reading, Stream
 from fedkad.detect.threshold import SECONDS, parse_budget
 from fedkad.edge.alarms import Alarms, Judged
+from fedkad.edge.aside import done_aside
 from fedkad.edge.grid import Grid, Row
 from fedkad.edge.model import DeviceModel
 from fedkad.edge.settings import DeviceSettings, Maintenance
@@ -240,6 +241,7 @@ class Watcher:
         """Go on with it, and with the window; the store must have been committed just before."""
         if self._model.reload():
             self._fill_window()
+            self._settle_learning()
             self._say(f"{self.name}: a new model is in use.")
 
     @property
@@ -263,20 +265,18 @@ class Watcher:
         self._fresh = int(np.isfinite(rows.sum(axis=1)).sum())  # some were revoked since they were counted
         if self._fresh < self._wanted():
             return
-        mark = f"{self._feed}:{through}"
+        mark, work = f"{self._feed}:{through}", self._model.fit if self._stream is None else self._model.learn
         try:
-            if self._stream is None:
-                self._model.fit(rows, mark)
-            else:
-                self._model.learn(rows, mark)
+            done_aside(lambda: work(rows, mark))  # learning takes more memory than all else, for a moment
         except (ValueError, OSError) as error:
             self._learning_after = time.monotonic() + LEARN_RETRY
             self._say(f"{self.name}: nothing was learnt ({error}); trying again later.")
             return
-        self._fill_window()
-        self._spend(through)
-        assert self._stream is not None
-        self._store.forget(self.name, through - self._stream.memory)
+        if self._model.reload():
+            self._fill_window()
+            self._settle_learning()
+            assert self._stream is not None
+            self._store.forget(self.name, through - self._stream.memory)
 
     def _spend(self, through: int) -> None:
         self._fresh, self._spent, self._is_changed = 0, through, True

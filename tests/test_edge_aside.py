@@ -1,0 +1,77 @@
+"""Work in a process of its own: done or told why not, with nothing inherited that others wait for."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedkad.edge.aside import AsideError, done_aside
+
+
+def test_what_is_done_aside_is_done_and_leaves_nothing_here(tmp_path: Path) -> None:
+    here: list[int] = []
+
+    def work() -> None:
+        here.append(1)
+        (tmp_path / "done").write_text(str(os.getpid()))
+
+    done_aside(work)
+    assert here == []
+    assert int((tmp_path / "done").read_text()) != os.getpid()
+
+
+def test_a_failure_is_told_in_its_own_words() -> None:
+    def fail() -> None:
+        raise ValueError("too few rows")
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(AsideError, match="too few rows"):
+        done_aside(fail)
+    with pytest.raises(AsideError, match="status 9"):
+        done_aside(die)
+
+
+def test_a_connection_is_not_inherited(tmp_path: Path) -> None:
+    """Else a broker would not notice that an agent was killed while it learnt."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        number = near.fileno()
+
+        def look() -> None:
+            try:
+                os.fstat(number)
+            except OSError:
+                (tmp_path / "closed").touch()
+
+        done_aside(look)
+        near.close()
+    assert (tmp_path / "closed").exists()
+
+
+def test_it_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
+    code = f"""
+import os, time
+from fedkad.edge.aside import done_aside
+def work():
+    open({str(tmp_path / "begun")!r}, "w").write(str(os.getpid()))
+    time.sleep(60)
+done_aside(work)
+"""
+    agent = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() or not (tmp_path / "begun").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child = int((tmp_path / "begun").read_text())
+    agent.kill()
+    agent.wait()
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
