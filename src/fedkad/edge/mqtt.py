@@ -215,9 +215,10 @@ class Connection:
             self._tell(f"{self._where} refuses the agent ({reason}); {hint}.")
             return
         self.is_connected, self._since = True, time.monotonic()
-        self._tell(f"{self._where}: connected.")
-        if self._filters:
+        if self._filters:  # said once they are granted: what is published before is not heard
             client.subscribe([(each, 1) for each in self._filters])
+        else:
+            self._tell(f"{self._where}: connected.")
         for then in self._connected:
             then()
 
@@ -228,6 +229,8 @@ class Connection:
         refused = [each for each, reason in zip(self._filters, reasons, strict=False) if reason.is_failure]
         if refused:
             self._tell(f"{self._where} does not grant {', '.join(refused[:5])}; let the agent read them.")
+        else:
+            self._tell(f"{self._where}: connected.")
 
     def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
         then = self._listeners.get(message.topic)

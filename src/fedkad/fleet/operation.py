@@ -31,6 +31,9 @@ RETRY = 1.0
 
 WARN_DAYS = 30.0
 
+FREED_WITHIN = 10.0
+"""Seconds in which the processes of a server that was killed let go of its ports."""
+
 
 def serve(folder: ServerFolder, say: Say, app: Path = APP) -> None:
     """Run the server of a fleet until SIGINT or SIGTERM."""
@@ -52,13 +55,22 @@ def serve(folder: ServerFolder, say: Say, app: Path = APP) -> None:
 def check_ports(place: Place) -> None:
     """Refuse ports that cannot be listened on, in words, before nginx and Flower try it again and again."""
     for name, host, port in (("port", "", place.port), ("control_port", "127.0.0.1", place.control_port)):
-        try:
-            socket.create_server((host, port)).close()
-        except OSError as error:
-            raise FleetFileError(
-                f"The server cannot listen on port {port} ({error.strerror}); stop what does, "
-                f"or change {name} in fleet.toml."
-            ) from None
+        deadline = time.monotonic() + FREED_WITHIN
+        while (error := _why_taken(host, port)) is not None:
+            if time.monotonic() > deadline:
+                raise FleetFileError(
+                    f"The server cannot listen on port {port} ({error.strerror}); stop what does, "
+                    f"or change {name} in fleet.toml."
+                )
+            time.sleep(0.2)
+
+
+def _why_taken(host: str, port: int) -> OSError | None:
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def _processes(folder: ServerFolder, say: Say) -> list[Kept]:
