@@ -27,7 +27,7 @@ STILL_COUNTED = 75.0
 SOON = 5.0
 """Seconds between two tries while a server forgets the last connection."""
 
-SETTLE = 15.0
+SETTLE = 60.0
 """Seconds for the news of a delivery to reach the server, at most, before a client that waited for it leaves."""
 
 CONNECTED, RECEIVING, SENT = "SuperNode ID:", "Receiving:", "Sent successfully"
