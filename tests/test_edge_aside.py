@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from fedkad.edge.aside import AsideError, done_aside
+from tests.broker import wait_for
+
+
+def nothing() -> None:
+    pass
 
 
 def test_what_is_done_aside_is_done_and_leaves_nothing_here(tmp_path: Path) -> None:
@@ -20,7 +25,7 @@ def test_what_is_done_aside_is_done_and_leaves_nothing_here(tmp_path: Path) -> N
         here.append(1)
         (tmp_path / "done").write_text(str(os.getpid()))
 
-    done_aside(work)
+    done_aside(work, nothing)
     assert here == []
     assert int((tmp_path / "done").read_text()) != os.getpid()
 
@@ -33,9 +38,22 @@ def test_a_failure_is_told_in_its_own_words() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(AsideError, match="too few rows"):
-        done_aside(fail)
+        done_aside(fail, nothing)
     with pytest.raises(AsideError, match="status 9"):
-        done_aside(die)
+        done_aside(die, nothing)
+
+
+def test_the_others_are_looked_after_meanwhile(tmp_path: Path) -> None:
+    """Work that takes long must cost neither the connection to a broker nor the patience of a watchdog."""
+    done_aside(lambda: wait_for((tmp_path / "go on").exists), (tmp_path / "go on").touch)
+
+
+def test_work_that_never_ends_is_ended() -> None:
+    begun = set(os.listdir("/proc"))
+    with pytest.raises(AsideError, match="too long"):
+        done_aside(lambda: time.sleep(600), nothing, longest=0.1)
+    left = [Path(f"/proc/{name}/stat") for name in set(os.listdir("/proc")) - begun if name.isdigit()]
+    assert not [stat for stat in left if stat.exists() and stat.read_text().split()[3] == str(os.getpid())]
 
 
 def test_a_connection_is_not_inherited(tmp_path: Path) -> None:
@@ -50,7 +68,7 @@ def test_a_connection_is_not_inherited(tmp_path: Path) -> None:
             except OSError:
                 (tmp_path / "closed").touch()
 
-        done_aside(look)
+        done_aside(look, nothing)
         near.close()
     assert (tmp_path / "closed").exists()
 
@@ -62,7 +80,7 @@ from fedkad.edge.aside import done_aside
 def work():
     open({str(tmp_path / "begun")!r}, "w").write(str(os.getpid()))
     time.sleep(60)
-done_aside(work)
+done_aside(work, lambda: None)
 """
     agent = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 60

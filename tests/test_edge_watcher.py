@@ -47,7 +47,9 @@ def make(tmp_path: Path, model: KoopmanDetector) -> Make:
 
     def made(maintenance: tuple[Maintenance, ...] = (), **changes: Any) -> Watcher:
         settings = DeviceSettings(
-            sampling, replace(alarm, **changes.pop("alarm", {})), replace(learning, **changes.pop("learning", {}))
+            replace(sampling, **changes.pop("sampling", {})),
+            replace(alarm, **changes.pop("alarm", {})),
+            replace(learning, **changes.pop("learning", {})),
         )
         return Watcher("pump", settings, Store(tmp_path / "agent.sqlite", said.append), said.append, maintenance)
 
@@ -197,6 +199,62 @@ def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_pa
     assert readings[0]["state"] == "ok"
     expected = other.decision_function(live)
     assert abs(readings[-1]["score"] - expected[-1]) < 1e-9
+
+
+def test_a_model_that_is_not_for_the_device_is_neither_used_nor_changed(make: Make, tmp_path: Path) -> None:
+    watcher = make(learning={"every": 100})
+    feed(watcher, series(90))
+    commit(watcher)
+    foreign = KoopmanDetector(window=6, rank=5, observables=16).fit(Series(series(3000, 5), ("a", "b", "c")))
+    foreign.save(tmp_path / "pump" / "model.safetensors")
+    content = (tmp_path / "pump" / "model.safetensors").read_bytes()
+    watcher.take_model_over()
+    feed(watcher, series(200)[90:], 90)
+    commit(watcher)
+    assert watcher.is_learning_due
+    watcher.learn()
+    assert (tmp_path / "pump" / "model.safetensors").read_bytes() == content
+    assert (watcher.status, watcher.learnt, watcher.is_learning_due) == ("ok", 0, False)
+
+
+def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
+    make: Make, model: KoopmanDetector, tmp_path: Path
+) -> None:
+    watcher, folder = make(learning={"model": "", "first": 300}), DeviceState(tmp_path / "pump")
+    feed(watcher, series(300))
+    commit(watcher)
+    fit = KoopmanDetector.fit
+
+    def fit_slowly(self: KoopmanDetector, *given: Any) -> KoopmanDetector:
+        with folder.locked():
+            folder.deliver(model, "run-1")
+        return fit(self, *given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(KoopmanDetector, "fit", fit_slowly)
+        watcher.learn()
+    assert watcher.is_model_renewed
+    watcher.take_model_over()
+    assert watcher._model.detector is not None
+    assert watcher._model.detector.threshold_ == model.threshold_
+    assert watcher.status != "learning"
+
+
+def test_a_device_of_another_period_gathers_a_new_window_once(make: Make, model: KoopmanDetector) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    commit(watcher)
+    watcher._store.close()
+    again = make(sampling={"period": 2.0})
+    again.take(BEGIN + 100.0, dict.fromkeys(CHANNELS, 0.0), BEGIN)
+    assert again.status == "warming"
+    for k in range(51, 80):
+        again.take(BEGIN + 2.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN)
+    assert again.status == "ok"
+    commit(again)
+    again.take_model_over()
+    again.take(BEGIN + 160.0, dict.fromkeys(CHANNELS, 8.0), BEGIN)
+    assert again.status == "ok"
 
 
 def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_path: Path) -> None:

@@ -17,18 +17,18 @@ from fedkad.edge.notify import Notifier
 from fedkad.edge.reading import SAID_ALOUD, Reader
 from fedkad.edge.settings import AgentSettings
 from fedkad.edge.sinks.stdout import Lines
-from fedkad.edge.sources import Message
+from fedkad.edge.sources import MOST_IN_HAND, Message
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from fedkad.locks import holding
 
 Say = Callable[[str], None]
 
-MOST_IN_HAND = 16
-"""Messages that are taken before a commit; brokers send about 20 without hearing of any."""
-
 IDLE = 0.2
 """Seconds that the loop waits for something to arrive."""
+
+READ_ON = 0.05
+"""Seconds that the loop listens to brokers now and then while it waits for something else."""
 
 LOOK_FOR_MODELS = 2.0
 TICK = 0.25
@@ -90,7 +90,7 @@ class Agent:
         self._gone: set[int] = set()  # alerts that were taken, but are still in the outbox until the next commit
         self._first_uncommitted = self._retry_at = self._next_tick = self._next_look = self._next_offer = 0.0
         self._has_alerts = self._has_offers = True
-        self._said = dict[str, int]()
+        self._said: dict[str, list[float]] = {}
         self._is_disk_full = False
 
     def _listen(self) -> None:
@@ -123,7 +123,7 @@ class Agent:
         now = time.monotonic()
         self._notifier.alive()
         if self._is_disk_full:  # nothing is taken before what was taken is committed
-            self._keep_connected(min(timeout, max(self._retry_at - now, 0.0)))
+            self._wait(min(timeout, max(self._retry_at - now, 0.0)))
         else:
             for message in self.source.poll(0.0 if self.source.is_finished else self._patience(timeout, now)):
                 self.take(message)
@@ -140,15 +140,23 @@ class Agent:
 
     def _patience(self, timeout: float, now: float) -> float:
         """How long the loop may wait: not beyond the next commit."""
+        if self._gone:  # an alert that was taken must be known to be, or a kill repeats it
+            return 0.0
         if not self._first_uncommitted:
             return timeout
         return min(timeout, max(self._first_uncommitted + self.settings.commit_every - now, 0.0))
 
-    def _keep_connected(self, timeout: float) -> None:
-        """Wait for a disk that is full; brokers must hear from us, and keep what they have."""
-        for connection in self._connections:
-            connection.keep_alive()
-        time.sleep(timeout)
+    def _wait(self, timeout: float) -> None:
+        """Take nothing for a while, and stay connected: what arrives is neither looked at nor acknowledged."""
+        self._notifier.alive()
+        until = time.monotonic() + timeout
+        while True:
+            for connection in self._connections:
+                connection.poll(max(until - time.monotonic(), 0.0) / len(self._connections))
+            if not self._connections:
+                time.sleep(timeout)
+            if time.monotonic() >= until:
+                return
 
     def take(self, message: Message) -> None:
         """Take one message to the devices it is about."""
@@ -161,7 +169,8 @@ class Agent:
                     self._keep(self.watchers[device].take(moment, values, message.arrival))
         except Exception as error:
             # A mistake of ours. The broker would send the message again to an agent that ended, for ever.
-            self._say_few(f"A message cannot be taken, which is a defect of the agent: {error!r}; it is left out.")
+            text = f"A message cannot be taken, which is a defect of the agent: {error!r}; it is left out."
+            self._say_few(type(error).__name__, text)
 
     def _keep(self, alerts: list[dict[str, Any]]) -> None:
         for alert in alerts:
@@ -177,7 +186,7 @@ class Agent:
         due = next((name for name in self._taken_from if self.watchers[name].is_learning_due), None)
         self._taken_from.clear()
         if due is not None and self.commit():
-            self.watchers[due].learn()
+            self.watchers[due].learn(meanwhile=lambda: self._wait(READ_ON))
 
     def _look_around(self) -> None:
         """Notice silence, new models and what is to be learnt, every now and then."""
@@ -211,7 +220,6 @@ class Agent:
     def _is_commit_due(self) -> bool:
         if self._is_disk_full:
             return time.monotonic() >= self._retry_at
-        # An alert that was taken must be known to be, or it comes again after a kill.
         urgent = self._has_alerts or self._gone or self.source.in_hand >= MOST_IN_HAND
         if urgent or self.source.is_finished or self._stopping:
             return True
@@ -250,11 +258,14 @@ class Agent:
         if device:
             self.watchers[device].refuse()
 
-    def _say_few(self, text: str) -> None:
-        """Say a thing a few times only: the same trouble with every sample must not fill the log."""
-        count = self._said[text[:40]] = self._said.get(text[:40], 0) + 1
-        if count <= SAID_ALOUD:
+    def _say_few(self, kind: str, text: str) -> None:
+        """Say things of one kind a few times an hour only: trouble with every sample must not fill the log."""
+        now = time.monotonic()
+        recent = [moment for moment in self._said.get(kind, []) if now - moment < 3600.0]
+        if len(recent) < SAID_ALOUD:
             self._say(text)
+            recent.append(now)
+        self._said[kind] = recent
 
     def _tell_readings(self) -> None:
         """Write what was read to standard output; a disk that is full there must not stop the rest."""
@@ -266,7 +277,7 @@ class Agent:
         except BrokenPipeError:
             raise
         except OSError as error:
-            self._say_few(f"Standard output takes nothing ({error.strerror}); readings are left out.")
+            self._say_few("readings", f"Standard output takes nothing ({error.strerror}); readings are left out.")
         finally:
             self._readings.clear()
 
@@ -296,7 +307,9 @@ class Agent:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                self._say_few(f"{sink.name} takes nothing ({error.strerror}); what it should is kept for it.")
+                self._say_few(
+                    sink.name, f"{sink.name} takes nothing ({error.strerror}); what it should is kept for it."
+                )
         return found
 
     def _end(self) -> None:

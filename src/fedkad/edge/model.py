@@ -118,6 +118,8 @@ class DeviceModel:
             detector.fit(Series(rows, settings.sampling.channels))
         detector.learnt_through_ = through
         with self._folder.locked(wait=False):
+            if self._folder.version() is not None:
+                raise ValueError(f"{self._folder.model} was put in place meanwhile")
             detector.save(self._folder.model)
 
     def learn(self, rows: Array, through: str) -> None:
@@ -131,6 +133,7 @@ class DeviceModel:
         with self._folder.locked(wait=False):
             path = self._folder.model
             detector = KoopmanDetector.load(path, statistics=False)
+            check_channels(detector, path, self._settings)  # whoever put it there meant another device
             detector.learn(rows, self._settings.learning.forgetting, known=path)
             detector.learnt_through_ = through
             detector.save(self._folder.model)

@@ -72,6 +72,7 @@ class Connection:
         self._listeners: dict[str, Callable[[bytes], None]] = {}
         self._unconfirmed: set[int] = set()
         self.is_connected = self._is_open = self._is_refused = False
+        self.generation = 0  # connections so far: what came over one cannot be acknowledged over the next
         self.receive: Receive = lambda message: None
         self.sent: Callable[[int], None] = lambda number: None
         self._wait, self._next_attempt = SHORTEST_WAIT, 0.0
@@ -134,11 +135,6 @@ class Connection:
         """Read the next message, if it is there: quicker than `poll`, which looks after all else too."""
         if self.is_connected and self.client.socket() is not None:
             self.client.loop_read()
-
-    def keep_alive(self) -> None:
-        """Let the broker know that we are there, and read nothing."""
-        if self.is_connected:
-            self.client.loop_misc()
 
     def _attempt(self, timeout: float) -> None:
         remaining = self._next_attempt - time.monotonic()
@@ -215,6 +211,7 @@ class Connection:
             self._tell(f"{self._where} refuses the agent ({reason}); {hint}.")
             return
         self.is_connected, self._since = True, time.monotonic()
+        self.generation += 1
         if self._filters:  # said once they are granted: what is published before is not heard
             client.subscribe([(each, 1) for each in self._filters])
         else:
@@ -233,20 +230,28 @@ class Connection:
             self._tell(f"{self._where}: connected.")
 
     def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
-        then = self._listeners.get(message.topic)
+        try:
+            then = self._listeners.get(message.topic)
+        except UnicodeDecodeError:  # it would be sent again after every start
+            self.acknowledge(message, self.generation)
+            self._tell(f"{self._where}: a topic is not UTF-8; its messages are left out.")
+            return
         if then is None:
             self.receive(message)
         else:
-            self.acknowledge(message)
+            self.acknowledge(message, self.generation)
             then(bytes(message.payload))
 
     def _on_publish(self, client: paho.Client, _: Any, number: int, reason: ReasonCode, __: Any) -> None:
         self._unconfirmed.discard(number)
         self.sent(number)
 
-    def acknowledge(self, message: paho.MQTTMessage) -> None:
-        """Tell the broker that a message need not be sent again."""
-        if message.qos:
+    def acknowledge(self, message: paho.MQTTMessage, generation: int) -> None:
+        """Tell the broker that a message need not be sent again, over the connection that it came over.
+
+        Over any other, its number may be that of another message. The broker sends it again there, if at all.
+        """
+        if message.qos and self.is_connected and generation == self.generation:
             self.client.ack(message.mid, message.qos)
 
     def close(self, patience: float = 2.0) -> None:

@@ -61,16 +61,18 @@ class Watcher:
     # -- where it stood -------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
+        reshaped = False
         try:
-            self._go_on_from(self._store.device_state(self.name) or {})
+            reshaped = self._go_on_from(self._store.device_state(self.name) or {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._say(f"{self.name}: what was kept of the device cannot be read ({error!r}); it begins anew.")
             self._go_on_from({"seq": self._store.last_number(self.name)})
         self._settle_learning()
         if self._model.detector is not None:
-            self._fill_window()
+            self._fill_window(empty=reshaped)
 
-    def _go_on_from(self, state: Mapping[str, Any]) -> None:
+    def _go_on_from(self, state: Mapping[str, Any]) -> bool:
+        """Take what was kept; True if its rows are of other channels or of another period."""
         sampling = self.settings.sampling
         self._seq, self._fresh = int(state.get("seq", 0)), int(state.get("fresh", 0))
         self._spent = int(state.get("spent", 0))
@@ -79,10 +81,11 @@ class Watcher:
         self._grid = Grid(sampling, state.get("grid"))
         self._alarms = Alarms(self.name, self.settings.alarm, sampling.period, state.get("alarms"))
         shape = self._grid.state()
-        self._is_reshaped = any(state["grid"][key] != shape[key] for key in ("channels", "period") if "grid" in state)
-        if self._is_reshaped:  # the rows of other channels, or of another period, have nothing to say about these
+        reshaped = any(state["grid"][key] != shape[key] for key in ("channels", "period") if "grid" in state)
+        if reshaped:  # such rows have nothing to say about these; with the first commit they are gone
             self._fresh = 0
             self._store.forget(self.name, self._seq + 1)
+        return reshaped
 
     def _settle_learning(self) -> None:
         """Drop rows that the model has learnt from already: the agent was killed between its file and the store."""
@@ -95,12 +98,12 @@ class Watcher:
         """What the rows of this device in this store are called in the model that has learnt from them."""
         return f"{self._store.identity}/{self.name}"
 
-    def _fill_window(self) -> None:
-        """Bring a new stream to where the committed rows end."""
+    def _fill_window(self, *, empty: bool = False) -> None:
+        """Bring a new stream to where the committed rows end, or leave it empty."""
         assert self._model.detector is not None
         stream = self._stream = self._model.detector.stream()
         channels = len(self.settings.sampling.channels)
-        for values in [] if self._is_reshaped else self._store.last_rows(self.name, stream.memory, channels):
+        for values in [] if empty else self._store.last_rows(self.name, stream.memory, channels):
             stream.update(values, adapt=False)
         try:
             kept = self._store.judge_state(self.name)
@@ -258,21 +261,25 @@ class Watcher:
         calm = self._alarms.open is None and time.monotonic() >= self._learning_after
         return bool(wanted) and self._fresh >= wanted and calm
 
-    def learn(self) -> None:
-        """Learn from the rows that were committed; the store must have been committed just before."""
-        self._is_reshaped = False  # and so rows of another shape are gone
+    def learn(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Learn from the rows that were committed; the store must have been committed just before.
+
+        It takes its time, and what is to be done `meanwhile` is done every half second.
+        """
         through, rows = self._store.rows_to_learn(self.name, len(self.settings.sampling.channels))
         self._fresh = int(np.isfinite(rows.sum(axis=1)).sum())  # some were revoked since they were counted
         if self._fresh < self._wanted():
             return
         mark, work = f"{self._feed}:{through}", self._model.fit if self._stream is None else self._model.learn
         try:
-            done_aside(lambda: work(rows, mark))  # learning takes more memory than all else, for a moment
+            done_aside(lambda: work(rows, mark), meanwhile)  # learning takes more memory than all else, for a moment
         except (ValueError, OSError) as error:
             self._learning_after = time.monotonic() + LEARN_RETRY
             self._say(f"{self.name}: nothing was learnt ({error}); trying again later.")
             return
-        if self._model.reload():
+        if not self._model.reload():  # somebody has put another in its place at once
+            self._learning_after = time.monotonic() + LEARN_RETRY
+        else:
             self._fill_window()
             self._settle_learning()
             assert self._stream is not None

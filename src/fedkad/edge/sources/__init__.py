@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+MOST_IN_HAND = 16
+"""Messages that are taken before a commit; brokers send about 20 without hearing of any."""
+
 
 class Message(NamedTuple):
     """One message or line as it arrived.

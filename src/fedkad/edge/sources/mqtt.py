@@ -10,15 +10,17 @@ from collections.abc import Collection, Iterable
 from paho.mqtt.client import MQTTMessage
 
 from fedkad.edge.mqtt import Connection
-from fedkad.edge.sources import Message
+from fedkad.edge.sources import MOST_IN_HAND, Message
 from fedkad.edge.store import Store
 
 Placed = tuple[str | None, str | None]
 """Device and channel that a topic names."""
 
+Arrived = tuple[MQTTMessage, int]
+"""A message, and the connection that it came over."""
 
-AT_ONCE = 16
-"""Messages that are read before the agent looks at them."""
+MOST_WAITING = 1000
+"""Messages without a promise, those of QoS 0, that wait while the agent can take none."""
 
 
 class Topics:
@@ -76,8 +78,8 @@ class MqttSource:
 
     def __init__(self, connection: Connection, topics: Topics, store: Store) -> None:
         self._connection, self._topics, self._store = connection, topics, store
-        self._arrived: list[MQTTMessage] = []
-        self._handed: list[MQTTMessage] = []
+        self._arrived: list[Arrived] = []
+        self._handed: list[Arrived] = []
         self._taken: dict[int, bytes] = {}
         connection.receive = self._receive
         connection.subscribe(topics.filters)
@@ -91,7 +93,7 @@ class MqttSource:
         """What has arrived, as many as are committed together: a round of the agent's loop for each would cost more."""
         self._connection.poll(timeout)
         found = 0
-        while found < len(self._arrived) < AT_ONCE:
+        while found < len(self._arrived) < MOST_IN_HAND:
             found = len(self._arrived)
             self._connection.read_on()
         arrived, self._arrived = self._arrived, []
@@ -99,12 +101,14 @@ class MqttSource:
 
     def _receive(self, message: MQTTMessage) -> None:
         # Not handed out yet: what arrives while the agent ends must not be acknowledged with what it has taken.
-        self._arrived.append(message)
+        if message.qos or len(self._arrived) < MOST_WAITING:
+            self._arrived.append((message, self._connection.generation))
 
-    def _hand_out(self, message: MQTTMessage) -> Message | None:
+    def _hand_out(self, arrived: Arrived) -> Message | None:
         """The message as a sample, None for one that is only to be acknowledged."""
+        message, _ = arrived
         topic, payload = message.topic, bytes(message.payload)
-        self._handed.append(message)
+        self._handed.append(arrived)
         place, digest = self._topics.place(topic), _digest(topic, payload)
         # What is retained was said at some time before; a sample is what is said now.
         if place is None or message.retain or (message.dup and digest == self._last_under(message.mid)):
@@ -123,8 +127,8 @@ class MqttSource:
 
     def committed(self) -> None:
         """Acknowledge what was handed out."""
-        for message in self._handed:
-            self._connection.acknowledge(message)
+        for message, generation in self._handed:
+            self._connection.acknowledge(message, generation)
         self._handed, self._taken = [], {}
 
     def close(self) -> None:
