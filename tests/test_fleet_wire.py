@@ -256,7 +256,9 @@ def test_a_device_says_nothing_but_what_flowers_fleet_interface_takes(recorded: 
     flower = {"flwr-package-name", "flwr-package-version", "flwr-component-name"}
     signature = {"flwr-public-key", "flwr-signature", "flwr-timestamp"}
     for name, said in recorded.requests.items():
-        assert sum(request.size for request in said) == recorded.bytes_up[name]  # nothing is left unexplained
+        # Nothing is left unexplained, but for the last request of the device that was killed, which may be cut off.
+        left = recorded.bytes_up[name] - sum(request.size for request in said)
+        assert left == 0 or (name == VANISHING and 0 < left < 10_000)
         for request in said:
             assert (request.method, request.path in eavesdropper.KNOWN) == ("POST", True), request.path
             assert request.message is not None
