@@ -1,5 +1,6 @@
 """The model file: everything back, nothing half-written, nothing damaged or foreign let in."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.detect import modelfile
-from fedkad.detect.modelfile import ModelFileError, read_model, write_model
+from fedkad.detect.modelfile import DamagedFileError, ModelFileError, read_model, write_model
 from tests import naive
 
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4}
@@ -240,11 +241,36 @@ def test_observables_that_cannot_be_drawn_again_are_refused(path: Path) -> None:
         lambda header, arrays: header["parameters"].update(colour="blue"),
         lambda header, arrays: header.update(parameters=3),
         lambda header, arrays: header.update(n_features_in="two"),
+        lambda header, arrays: header.update(n_features_in=-1),
+        lambda header, arrays: header.update(n_features_in=float("inf")),
     ],
 )
 def test_an_incomplete_model_is_refused(path: Path, change: Any) -> None:
     rewrite(path, change)
     refusal(path)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "metadata", [DEEP, json.dumps({"format": modelfile.FORMAT, "version": modelfile.VERSION, "header": DEEP})]
+)
+def test_a_header_without_a_bottom_is_damage(tmp_path: Path, metadata: str) -> None:
+    save_file({"a": np.ones(2)}, tmp_path / "m", metadata={"fedkad": metadata})
+    with pytest.raises(DamagedFileError, match="damaged"):
+        read_model(tmp_path / "m")
+
+
+def test_a_shape_without_an_end_is_damage(path: Path) -> None:
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    layout = json.loads(content[8 : 8 + size])
+    layout["operator"]["shape"] = [float("inf")]
+    text = json.dumps(layout).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+    with pytest.raises(DamagedFileError, match="whole numbers"):
+        read_model(path)
 
 
 def test_an_unfitted_detector_cannot_be_saved(tmp_path: Path) -> None:

@@ -81,6 +81,11 @@ HOSTILE = {
     "not in the file": b'{"a":{"dtype":"F64","shape":[1000000],"data_offsets":[0,8000000]}}',
     "negative": b'{"a":{"dtype":"F64","shape":[-1,-1],"data_offsets":[0,8]}}',
     "of another type": b'{"a":{"dtype":"O","shape":[1],"data_offsets":[0,8]}}',
+    "an endless side": b'{"a":{"dtype":"F64","shape":[Infinity],"data_offsets":[0,8]}}',
+    "a side of no number": b'{"a":{"dtype":"F64","shape":[NaN],"data_offsets":[0,8]}}',
+    "a long side of nothing": b'{"a":{"dtype":"F64","shape":[0,1' + b"0" * 30 + b'],"data_offsets":[8,8]}}',
+    "a broken place": b'{"a":{"dtype":"F64","shape":[1],"data_offsets":[0.0,8.0]}}',
+    "an endless place": b'{"a":{"dtype":"F64","shape":[1],"data_offsets":[-Infinity,8]}}',
     "texts for places": b'{"a":{"dtype":"F64","shape":["x"],"data_offsets":["0",8]}}',
 }
 

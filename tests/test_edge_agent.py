@@ -213,11 +213,123 @@ def test_what_is_written_just_before_a_file_is_rotated_is_read(tmp_path: Path) -
 
     path.write_text("1\n")
     store = Store(tmp_path / "store", print)
-    source = Unlucky(path, store)
+    source = Unlucky(path, store, print)
     found = [message.payload for _ in range(6) for message in source.poll(0.0)]
     source.close()
     store.close()
     assert found == [b"1", b"2", b"3"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "store", print)
+    yield store
+    store.close()
+
+
+def read_all(source: GrowingFile, polls: int = 6) -> list[bytes]:
+    return [message.payload for _ in range(polls) for message in source.poll(0.0)]
+
+
+def keep(source: GrowingFile, store: Store) -> None:
+    source.put_position()
+    store.commit()
+
+
+def test_empty_cells_at_either_end_of_a_row_are_kept(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "samples"
+    path.write_bytes(b"\n\ttime\tflow\t\r\n\t1\t2\t\r\n \t \n")
+    source = GrowingFile(path, store, print, headed=True)
+    assert read_all(source) == [b"\t1\t2\t"]
+    assert source.header == b"\ttime\tflow\t"
+    keep(source, store)
+    again = GrowingFile(path, store, print, headed=True)
+    assert read_all(again) == []
+    assert again.header == b"\ttime\tflow\t"
+    source.close()
+    again.close()
+
+
+@pytest.mark.parametrize("killed_after", range(5))
+def test_the_last_line_of_a_rotated_file_needs_no_end(tmp_path: Path, store: Store, killed_after: int) -> None:
+    path, found = tmp_path / "samples", list[bytes]()
+    path.write_bytes(b"1\n2")
+    source = GrowingFile(path, store, print)
+    found += read_all(source)
+    path.rename(tmp_path / "samples.1")
+    path.write_bytes(b"")
+    assert read_all(source) == []  # until something is in the new one, somebody may still write to the old one
+    path.write_bytes(b"3\n")
+    found += read_all(source, killed_after)
+    keep(source, store)
+    source.close()
+    again = GrowingFile(path, store, print)
+    found += read_all(again)
+    again.close()
+    assert found == [b"1", b"2", b"3"]
+
+
+def test_what_is_left_of_a_line_when_its_file_is_cut_is_no_line(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "samples"
+    path.write_bytes(b"1\n2.")
+    source = GrowingFile(path, store, print)
+    assert read_all(source) == [b"1"]
+    path.write_bytes(b"5\n")
+    assert read_all(source) == [b"5"]
+    source.close()
+
+
+@pytest.mark.parametrize("call", ["open", "pread"])
+def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path, said, found = tmp_path / "samples", list[str](), list[bytes]()
+    path.write_bytes(b"1\n2")
+    source = GrowingFile(path, store, said.append)
+    found += read_all(source)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    for number in (1, 2):
+        path.rename(tmp_path / f"samples.{number}")
+        path.write_bytes(b"%d3\n" % number)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path if call == "open" else os, call, fail)
+            found += read_all(source)
+            keep(source, store)
+        assert said == [f"{path}: it cannot be read now (Permission denied); the agent tries again."] * number
+        again = GrowingFile(path, store, said.append)
+        assert [*found, *read_all(again)] == [b"1", b"2", b"13", b"23"][: number + 2]
+        again.close()
+        found += read_all(source)
+    source.close()
+    assert found == [b"1", b"2", b"13", b"23"]
+
+
+def test_a_position_is_that_of_one_file(tmp_path: Path, store: Store) -> None:
+    path, other = tmp_path / "samples", tmp_path / "other"
+    path.write_bytes(b"1\n2\n")
+    source = GrowingFile(path, store, print)
+    assert read_all(source) == [b"1", b"2"]
+    keep(source, store)
+    source.close()
+    with path.open("ab") as file:
+        file.write(b"3\n")
+    other.write_bytes(b"9\n")
+    for name, expected in ((other, [b"9"]), (path, [b"3"])):
+        source = GrowingFile(name, store, print)
+        assert read_all(source) == expected
+        source.close()
+    position = store.position("file")
+    del position["path"]  # as older versions left it
+    store.put_position("file", position)
+    store.commit()
+    path.rename(tmp_path / "samples.1")
+    path.write_bytes(b"4\n")
+    source = GrowingFile(path, store, print)
+    assert read_all(source) == [b"3", b"4"]
+    source.close()
 
 
 # -- learning -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedkad.detect import modelfile
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.edge import main
@@ -147,6 +148,19 @@ def test_a_damaged_model_of_the_device_itself_is_only_told(tmp_path: Path, model
     told, _ = checked(tmp_path, learning={"model": str(model)}).split("\n")
     assert "1 with a model" in told
     refused(tmp_path, "model of pump must name one.", learning={"model": "none"})  # which is needed now
+
+
+def test_a_sound_model_that_is_not_for_the_device_stops_it(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = own_model(tmp_path, b"")
+    header, arrays = modelfile.read_model(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(modelfile, "VERSION", modelfile.VERSION + 1)
+        modelfile.write_model(path, header, arrays)
+    refused(tmp_path, f"pump: {path}: written in format version")
+    modelfile.write_model(path, header, arrays, kind="fedkad-other")
+    refused(tmp_path, f"pump: {path}: not a FedKAD model")
 
 
 def test_a_device_with_a_model_of_its_own_no_longer_needs_the_named_one(tmp_path: Path, model: Path) -> None:

@@ -340,10 +340,12 @@ def test_messages_of_one_moment_are_one_voice_for_another_clock() -> None:
     assert same.duplicates == same.late == same.off_clock == 0
 
 
-def test_another_clock_is_believed_though_its_samples_come_out_of_order() -> None:
-    grid = Grid(sampling(2, lateness=1.0))
+@pytest.mark.parametrize("lateness", [0.0, 1.0])
+@pytest.mark.parametrize("shift", [-900.0, 60.0, 900.0])
+def test_another_clock_is_believed_though_its_samples_come_out_of_order(lateness: float, shift: float) -> None:
+    grid = Grid(sampling(2, lateness=lateness))
     fed(grid, steady(START, 3, channels=2))
-    pairs = [((START + 900 + k, {"a": 1.0}), (START + 900 + k - 0.1, {"b": 1.0})) for k in range(12)]
+    pairs = [((START + shift + k, {"a": 1.0}), (START + shift + k - 0.1, {"b": 1.0})) for k in range(12)]
     rows = fed(grid, [sample for pair in pairs for sample in pair])
     assert grid.jumps == 1
     assert sum(row.complete for row in rows) == 12

@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedkad.edge.agent import Agent
+from fedkad.edge.settingsfile import load
 from fedkad.edge.sources.mqtt import Topics
 from fedkad.edge.store import Store
 from tests.broker import Process, broken, config, sample, saved_model, series, wait_for
@@ -87,3 +91,45 @@ def test_shared_subscriptions_are_understood() -> None:
     topics = Topics(["$share/pair/plant/{device}"], ["p"])
     assert topics.filters == ["$share/pair/plant/p"]
     assert topics.place("plant/p") == ("p", None)
+
+
+class Hesitant(BaseHTTPRequestHandler):
+    """A webhook that has the alert, and answers when it is told to."""
+
+    asked, go_on = threading.Event(), threading.Event()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.set()
+        self.go_on.wait(60)
+        self.send_response(204)
+        self.end_headers()
+
+
+def test_what_is_taken_at_the_very_end_does_not_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.edge.agent.LAST_WORDS", 0.0)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hesitant)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (tmp_path / "state").mkdir()
+    store = Store(tmp_path / "state" / "agent.sqlite", print)
+    store.put_alert(["webhook"], alert(1))
+    store.commit()
+    (tmp_path / "in.jsonl").touch()
+    (tmp_path / "agent.toml").write_text(
+        config(
+            {"kind": "file", "path": "in.jsonl"},
+            learning={"model": str(saved_model(tmp_path)), "every": 0},
+            webhook={"url": f"http://127.0.0.1:{server.server_port}/"},
+        )
+    )
+    agent = Agent(load(tmp_path / "agent.toml"), print)
+    agent.step(0.0)
+    assert Hesitant.asked.wait(60)
+    agent._end()
+    assert len(store.waiting("webhook", 9)) == 1
+    Hesitant.go_on.set()
+    agent.close()
+    assert store.waiting("webhook", 9) == []
+    store.close()
+    server.shutdown()
+    server.server_close()

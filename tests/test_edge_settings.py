@@ -259,6 +259,18 @@ def test_what_is_wrong_between_two_sections_names_both() -> None:
         parsed(text)
 
 
+def test_messages_that_say_whose_they_are_only_inside_are_of_one_zone() -> None:
+    zones = '[override.p.sampling]\nzone = "UTC"\n[override.q.sampling]\nzone = "Asia/Tokyo"\n'
+    both = BROKER.replace('["p"]', '["p", "q"]')
+    assert both != BROKER
+    parsed(both + f'topics = ["a/{{device}}", "{{device}}/+"]\n{zones}')
+    for topics in ('["a/b"]', '["a/{device}", "a/{channel}"]'):
+        text = both + f'topics = {topics}\ndevice_key = "device"\n{zones}'
+        sentence = "zone = 'Asia/Tokyo' in [override.q.sampling] must be the same for all devices of one input"
+        with pytest.raises(SettingsError, match=re.escape(sentence)):
+            parsed(text)
+
+
 def test_every_device_has_a_folder_of_its_own(tmp_path: Path) -> None:
     sentence = re.escape("each device needs a folder of its own; use {device}")
     for folder in ("devices", "", "{device}/../same"):

@@ -1,8 +1,10 @@
 """Ways out for alerts, against real parts: an HTTP server, a scrape, a broker."""
 
+import errno
 import io
 import json
 import math
+import os
 import re
 import shutil
 import socket
@@ -22,6 +24,7 @@ import pytest
 from fedkad.edge.settings import Prometheus, SettingsError
 from fedkad.edge.settings import Webhook as WebhookSettings
 from fedkad.edge.sinks import Sink, to_json
+from fedkad.edge.sinks import webhook as module
 from fedkad.edge.sinks.homeassistant import discovery, object_id
 from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, Metrics
 from fedkad.edge.sinks.publications import Message, Publications, level, state_payload
@@ -77,6 +80,47 @@ def test_a_reader_that_has_gone_is_told_to_the_caller() -> None:
         process.stdin.write("\n")
         process.stdin.close()
         assert process.stderr.read().strip() == "[1]"
+
+
+class Narrow(io.RawIOBase):
+    """A file on a disk with little room."""
+
+    def __init__(self) -> None:
+        self.room, self.content = 0, b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = bytes(content)[: self.room]
+        self.room -= len(taken)
+        self.content += taken
+        return len(taken)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("size", [3, 20_000])
+def test_a_line_that_could_not_be_written_is_written_once(size: int, buffered: bool) -> None:
+    raw = Narrow()
+    stream = io.TextIOWrapper(io.BufferedWriter(raw) if buffered else raw, write_through=not buffered)  # type: ignore[type-var]
+    lines = Lines(stream)
+    alerts: list[tuple[int, dict[str, Any]]] = [(key, {"key": key, "text": "ä" * size}) for key in (1, 2, 3)]
+    for room in (0, 0, 25, 0, 0, size, 0):
+        raw.room = room
+        with pytest.raises(OSError, match="No space"):
+            lines.offer(alerts)
+        with pytest.raises(OSError, match="No space"):
+            lines.reading({"key": -1})
+    assert (lines.taken(), raw.content.count(b"\n")) == ([], 0)
+    raw.room = 10**6
+    lines.reading({"key": 0})
+    assert lines.taken() == [1]
+    lines.offer(alerts[1:])
+    lines.offer(alerts[1:])
+    assert lines.taken() == [2, 3]
+    assert [json.loads(line)["key"] for line in raw.content.splitlines()] == [1, 0, 2, 3]
 
 
 def test_json_is_strict() -> None:
@@ -180,14 +224,34 @@ def test_a_webhook_delivers_in_order_through_failures() -> None:
 
 
 def test_a_refusal_is_said_once_and_nothing_is_lost() -> None:
-    with receiving(400, 400, 400) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, said):
+    with receiving(403, 403, 403) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, said):
         webhook.offer([(1, ALERT), (2, ALERT)])
         assert collect(webhook, 2) == [1, 2]
-        assert said == ["The webhook at 127.0.0.1 refuses an alert with status 400; alerts are kept."]
+        assert said == ["The webhook at 127.0.0.1 refuses an alert with status 403; alerts are kept."]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_an_alert_that_is_refused_for_good_holds_up_no_other(status: int) -> None:
+    with receiving(200, status) as receiver, posting(WebhookSettings(receiver.url), longest=300.0) as (webhook, said):
+        webhook.offer([(key, {**ALERT, "id": f"pump-{key}"}) for key in (1, 2, 3)])
+        assert collect(webhook, 3) == [1, 2, 3]
+        assert [json.loads(body)["id"] for *_, body in receiver.requests] == ["pump-1", "pump-2", "pump-3"]
+        assert said == [
+            f"The webhook at 127.0.0.1 refuses an alert with status {status}: alert pump-2 (start) is not sent again; "
+            "the next ones are."
+        ]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 408, 425, 429, 500])
+def test_an_alert_is_kept_while_its_refusal_may_mend(status: int) -> None:
+    with receiving(status, status) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, _):
+        webhook.offer([(1, ALERT), (2, ALERT)])
+        assert collect(webhook, 2) == [1, 2]
+        assert len(receiver.requests) == 4
 
 
 def test_a_refusal_is_tried_again_slowly_a_failure_soon() -> None:
-    with receiving(400) as receiver, posting(WebhookSettings(receiver.url), longest=300.0) as (webhook, said):
+    with receiving(403) as receiver, posting(WebhookSettings(receiver.url), longest=300.0) as (webhook, said):
         webhook.offer([(1, ALERT)])
         soon(lambda: said)
         time.sleep(0.2)
@@ -207,6 +271,33 @@ def test_the_patience_that_a_server_asks_for() -> None:
     assert patience("9" * 30) == 3600.0
     assert patience("-5") == 0.0
     assert patience("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "Thu, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "Thu, 01 Jan 2026 00:00:00 +99999999999999999999",
+        "Thu, 01 Jan 0001 00:00:00 +2359",
+        *("²", "Mon", " ", "1e9", "nan"),
+    ],
+)
+def test_no_answer_of_a_server_ends_the_thread(asked: str) -> None:
+    assert patience(asked) == 0.0
+    with receiving((503, {"Retry-After": asked})) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, _):
+        webhook.offer([(1, ALERT)])
+        assert collect(webhook, 1) == [1]
+
+
+def test_a_mistake_in_reading_an_answer_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ArithmeticError
+
+    with receiving(503) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, said):
+        monkeypatch.setattr(module, "patience", fail)
+        webhook.offer([(1, ALERT)])
+        assert collect(webhook, 1) == [1]
+        assert said == ["The webhook at 127.0.0.1 cannot be used (ArithmeticError); alerts are kept."]
 
 
 def test_a_token_goes_to_one_host_only(tmp_path: Path) -> None:
@@ -367,6 +458,7 @@ def test_every_number_has_a_meaning_and_a_lawful_name() -> None:
     for name, meaning in {**GAUGES, **COUNTERS}.items():
         assert re.fullmatch("[a-z_]+", name)
         assert meaning.endswith(".")
+        assert "NaN" not in meaning  # what a device has no number of is left out
 
 
 # --- MQTT and Home Assistant

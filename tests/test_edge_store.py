@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,12 @@ def test_a_sink_that_takes_nothing_does_not_fill_the_disk(path: Path, monkeypatc
     assert len(said) == 1
     assert [entry["id"] for _, entry in store.waiting("webhook", 9)] == ["p-2", "p-3", "p-4"]
     assert "oldest are dropped" in said[0]
+    for number in range(5):
+        store.put_alert(["mqtt"], alert(number))
+    store.commit()
+    assert store.drop_surplus("mqtt")
+    assert len(said) == 2
+    assert said[1].startswith("mqtt: it takes no alerts")
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:
@@ -116,6 +123,20 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:
     store.commit()
     assert len(store.waiting("mqtt", 9)) == 2
     assert [list(row) for row in store.last_rows("p", 9, 1)] == [[1.0]]
+
+
+def test_incidents_of_an_older_version_are_found_by_their_device(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript(f"{';'.join(MIGRATIONS[:3])}; PRAGMA user_version = 3;")
+    old.execute("INSERT INTO incident (id, device, alert) VALUES ('p-1', 'p', '{\"id\": \"p-1\"}')")
+    old.commit()
+    old.close()
+    store = Store(path, unsaid)
+    assert [entry["id"] for entry in store.incidents("p")] == ["p-1"]
+    query = "EXPLAIN QUERY PLAN SELECT alert FROM incident WHERE device = ? ORDER BY number DESC"
+    ((*_, plan),) = store._connected().execute(query, ("p",)).fetchall()
+    assert "incident_of_device" in plan
+    assert store._connected().execute("PRAGMA user_version").fetchone() == (4,)
 
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
@@ -169,6 +190,114 @@ def test_damage_found_while_it_runs_loses_no_later_batch(path: Path) -> None:
     store.revoke("p", 0)
     store.commit()
     assert said
+    assert store.device_state("p") == {"seq": 500}
+
+
+def spoil(store: Store) -> None:
+    """Damage its file behind its back, so that whoever reads next finds out."""
+    store._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    with store.path.open("r+b") as file:
+        file.write(os.urandom(store.path.stat().st_size))
+    store._connected().execute("PRAGMA shrink_memory")
+
+
+READERS: dict[str, Callable[[Store], Any]] = {
+    "device": lambda store: store.device_state("p"),
+    "number": lambda store: store.last_number("p"),
+    "last rows": lambda store: store.last_rows("p", 9, 2),
+    "rows to learn": lambda store: store.rows_to_learn("p", 2)[1].size,
+    "waiting": lambda store: store.waiting("mqtt", 9),
+    "incidents": lambda store: store.incidents("p"),
+    "judge": lambda store: store.judge_state("p"),
+    "position": lambda store: store.position("file"),
+    "taken": lambda store: store.taken(7),
+    "other sinks": lambda store: store.drop_other_sinks(["mqtt"]),
+    "surplus": lambda store: store.drop_surplus("mqtt"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_damage_found_by_a_reader_is_said_and_an_empty_file_goes_on(path: Path, reader: str) -> None:
+    store = filled(path)
+    store.commit()
+    store.close()
+    said: list[str] = []
+    store = Store(path, said.append)
+    before = store.identity
+    store.put_state("p", {"seq": 500})
+    spoil(store)
+    assert not READERS[reader](store)
+    assert len(said) == 1
+    assert "it is now agent.sqlite.damaged-1, and the agent goes on" in said[0]
+    assert store.identity != before
+    store.commit()
+    assert store.device_state("p") == {"seq": 500}
+    store.close()
+    assert Store(path, unsaid).device_state("p") == {"seq": 500}
+
+
+def test_a_reader_that_the_disk_fails_touches_nothing(path: Path) -> None:
+    class Failing:
+        def execute(self, *_: Any) -> Any:
+            raise sqlite3.OperationalError("disk I/O error")
+
+    store = filled(path)
+    store.commit()
+    connection, store._database = store._database, Failing()  # type: ignore[assignment]
+    with pytest.raises(OSError, match=f"{path}: disk I/O error"):
+        store.waiting("mqtt", 9)
+    store._database = connection
+    assert len(store.waiting("mqtt", 9)) == 1
+
+
+@pytest.mark.parametrize("told", ["taken", "surplus"])
+def test_an_alert_after_damage_is_not_taken_for_one_before(
+    path: Path, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    said: list[str] = []
+    store = Store(path, said.append)
+    for number in range(5):
+        store.put_alert(["mqtt"], alert(number))
+    store.commit()
+    if told == "taken":
+        store.put_delivered([key for key, _ in store.waiting("mqtt", 9)])
+    else:
+        assert store.drop_surplus("mqtt")
+    store.put_alert(["mqtt"], alert(6))
+    store.put_alert(["mqtt"], alert(7))
+    spoil(store)
+    store.commit()
+    assert "damaged" in said[-1]
+    keys, alerts = zip(*store.waiting("mqtt", 9), strict=True)
+    assert [entry["id"] for entry in alerts] == ["p-6", "p-7"]
+    assert min(keys) > (5 if told == "taken" else 3)
+    store.put_delivered(range(1, min(keys)))  # what a sink still says of those before
+    store.commit()
+    assert len(store.waiting("mqtt", 9)) == 2
+
+
+def test_a_disk_that_is_full_when_damage_is_found_delays_the_new_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(path)
+    store.commit()
+    store.close()
+    said: list[str] = []
+    store = Store(path, said.append)
+    store.put_state("p", {"seq": 500})
+    spoil(store)
+
+    def full(*_: Any) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_open", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="is full"):
+                store.commit()
+    store.commit()
+    assert len(said) == 1
     assert store.device_state("p") == {"seq": 500}
 
 

@@ -70,7 +70,9 @@ def load_detector(kind: type[D], path: str | Path, *, statistics: bool) -> D:
     header, arrays = read_model(path, leave_out=() if statistics else ("statistics.", "held_out"))
     try:
         return _rebuild(kind, Path(path), header, arrays)
-    except (KeyError, TypeError, AttributeError) as error:
+    except ModelFileError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ModelFileError(f"{path}: incomplete or of another kind ({error}); fit it again.") from None
 
 
@@ -85,12 +87,12 @@ def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str
     if header["channels"] is not None:
         detector.feature_names_in_ = np.array(header["channels"], dtype=object)
     lifting = Lifting(detector.n_features_in_, detector.window, detector.observables, detector.seed)
+    _check_shapes(path, detector, lifting, arrays)  # before anything is drawn in a size that only the header says
     if lifting.digest != header["lifting"]:
         raise ModelFileError(
             f"{path}: its observables cannot be drawn again from seed {detector.seed} "
             f"(digest {lifting.digest[:12]} instead of {header['lifting'][:12]}); fit the model on this machine."
         )
-    _check_shapes(path, detector, lifting, arrays)
     detector.lifting_ = lifting
     detector.scaling_ = Scaling(arrays["scaling.mean"], arrays["scaling.scale"])
     detector.dynamics_ = Dynamics(lifting, arrays["subspace"], arrays["operator"], detector.horizon)
@@ -201,7 +203,7 @@ def _visit(path: Path, kind: str, visit: Callable[[str, NDArray[Any]], None]) ->
         raise
     except OSError as error:
         raise ModelFileError(f"{path}: it cannot be read ({error.strerror or error}); see who may read it.") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{path}: damaged, or not a FedKAD model ({error}); fit or copy it again.") from None
     if hashed.hexdigest() != described.get("digest"):
         raise DamagedFileError(f"{path}: damaged, its contents do not match its digest; fit or copy it again.")

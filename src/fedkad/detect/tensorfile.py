@@ -92,15 +92,21 @@ class TensorFile:
 
     def _read(self, entry: Any) -> NDArray[Any]:
         try:
-            (first, stop), shape = entry["data_offsets"], [int(length) for length in entry["shape"]]
+            (first, stop), shape = entry["data_offsets"], list(entry["shape"])
             dtype = np.dtype(NUMPY_TYPES[entry["dtype"]])
         except (KeyError, TypeError, ValueError):
             raise ValueError("an array is not described as it must be") from None
+        if not all(type(number) is int for number in (first, stop, *shape)):
+            raise ValueError("an array is not described in whole numbers")
         within = 0 <= first <= stop <= self._length - self._start
         if not within or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stop - first:
             raise ValueError("an array does not lie within the file")
         self._file.seek(self._start + first)
-        return np.fromfile(self._file, dtype, math.prod(shape)).reshape(shape)
+        found = np.fromfile(self._file, dtype, math.prod(shape))
+        try:
+            return found.reshape(shape)
+        except OverflowError:  # an empty array may have sides of any length
+            raise ValueError("an array has a side that is too long") from None
 
     def __enter__(self) -> TensorFile:
         return self

@@ -16,6 +16,7 @@ from fedkad.edge.assembly import assemble, serve_numbers
 from fedkad.edge.notify import Notifier
 from fedkad.edge.reading import SAID_ALOUD, Reader
 from fedkad.edge.settings import AgentSettings
+from fedkad.edge.sinks import Sink
 from fedkad.edge.sinks.stdout import Lines
 from fedkad.edge.sources import MOST_IN_HAND, Message
 from fedkad.edge.store import Store
@@ -66,8 +67,10 @@ class Agent:
 
     def _open(self) -> None:
         settings, say = self.settings, self._say
+        self.sinks: list[Sink] = []
         self.store = Store(settings.state / "agent.sqlite", say)
         self._closing.callback(self.store.close)
+        self._closing.callback(self._note_last_taken)
         self.watchers = {
             name: Watcher(name, device, self.store, say, settings.maintenance)
             for name, device in settings.devices.items()
@@ -287,14 +290,24 @@ class Agent:
         if urgent or now >= self._next_offer:
             self._next_offer = now + OFFER_AGAIN if self._offer() else math.inf
             self._has_offers = False
-        for sink in self.sinks:
-            taken = sink.taken()
-            if taken:
-                self._gone.update(taken)
-                self.store.put_delivered(taken)
-                self._first_uncommitted = self._first_uncommitted or time.monotonic()
+        if taken := self._note_taken():
+            self._gone.update(taken)
+            self._first_uncommitted = self._first_uncommitted or time.monotonic()
         if self._broker is not None:
             self._broker.tell_states(urgent=urgent)
+
+    def _note_taken(self) -> list[int]:
+        """Keys of the alerts that were delivered, which now need not be kept."""
+        taken = [key for sink in self.sinks for key in sink.taken()]
+        self.store.put_delivered(taken)
+        return taken
+
+    def _note_last_taken(self) -> None:
+        """Note what was delivered while the sinks were closed, and nothing else: what was to be committed has been."""
+        self.store.discard()
+        if self._note_taken():
+            with suppress(OSError):  # then it is sent once more
+                self.store.commit()
 
     def _offer(self) -> bool:
         """Offer what is in the outbox; False if nothing is."""

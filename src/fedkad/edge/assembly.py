@@ -91,7 +91,7 @@ def _source(
     if wanted.kind == "stdin":
         return Stdin(headed=headed)
     if wanted.kind == "file":
-        return GrowingFile(Path(wanted.path), store, headed=headed)
+        return GrowingFile(Path(wanted.path), store, say, headed=headed)
     from fedkad.edge.mqtt import Connection
     from fedkad.edge.sources.mqtt import MqttSource, Topics
 

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.detect.modelfile import ModelFileError
+from fedkad.detect.modelfile import DamagedFileError, ModelFileError
 from fedkad.edge.assembly import require_extra
 from fedkad.edge.model import check_channels
 from fedkad.edge.settings import AgentSettings, DeviceSettings, MqttSink, SettingsError, Source, Webhook
@@ -135,9 +135,11 @@ def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) 
         return None
     try:
         found = KoopmanDetector.load(path, statistics=False)
-    except ModelFileError as error:
+    except DamagedFileError as error:
         notes.append(f"{name}: {error} The agent will set it aside and go on without it.")
         return None
+    except ModelFileError as error:  # it may be somebody's, and the agent puts nothing in its place
+        raise SettingsError(f"{name}: {error}") from None
     check_channels(found, path, device)
     return found
 

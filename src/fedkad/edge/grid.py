@@ -249,7 +249,8 @@ class Grid:
     def _set_aside(self, time: float, values: Mapping[str, float]) -> list[Row]:
         """Keep a sample whose time does not fit, until enough of them agree that the clock is another one."""
         newest = max((earlier for earlier, _ in self._aside), default=nan)
-        if not -self._lateness <= time - newest <= self._step:
+        # Channels with stamps of their own come out of order by a moment: a sample may be as old as in `_is_off`.
+        if not -self._lateness - self._period <= time - newest <= self._step:
             self._drop_aside()
         if len(self._aside) == MAX_ASIDE:
             del self._aside[0]

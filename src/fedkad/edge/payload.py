@@ -60,7 +60,6 @@ class _Reader:
 
     def __init__(self, channels: Sequence[str], zone: str, device_key: str) -> None:
         self.channels = tuple(channels)
-        self.unknown = 0
         self.refused = 0
         self._known = frozenset(self.channels)
         self._zone = zone_called(zone)
@@ -104,8 +103,6 @@ class Payloads(_Reader):
 
     Attributes
     ----------
-    unknown : int
-        Values of other channels that were passed over so far; a time or device at the top of a record is none.
     refused : int
         Values of channels that were no finite number, and were left out.
 
@@ -118,8 +115,8 @@ class Payloads(_Reader):
     [Sample(device=None, time=None, values={'temperature': 21.5})]
     >>> payloads.read(b'{"temperature": "unavailable", "occupancy": null, "battery": 97}')
     []
-    >>> payloads.refused, payloads.unknown
-    (1, 1)
+    >>> payloads.refused
+    1
     """
 
     def __init__(self, channels: Sequence[str], zone: str = "local", device_key: str = "") -> None:
@@ -136,7 +133,6 @@ class Payloads(_Reader):
     def read(self, payload: bytes, channel: str | None = None) -> list[Sample]:
         """Read a message; `channel` is what its topic names. Empty if it carries no configured channel."""
         if channel is not None and channel not in self._known:
-            self.unknown += 1
             return []
         text = _text(payload)
         try:
@@ -209,17 +205,9 @@ class Payloads(_Reader):
         if "ts" in record and "values" in self._envelopes and isinstance(record.get("values"), dict):
             body = record["values"]
         try:
-            found = dict(zip(self.channels, map(body.__getitem__, self.channels), strict=True))
+            return dict(zip(self.channels, map(body.__getitem__, self.channels), strict=True))
         except KeyError:
             return self._searched(body, body is record)
-        if len(body) > len(found):
-            self._pass_over({key: body[key] for key in body.keys() - self._known}, body is record)
-        return found
-
-    def _pass_over(self, rest: dict[str, Any], top: bool) -> None:
-        for key, value in rest.items():
-            if not (top and self._is_about(key, value)):
-                self.unknown += _leaves(value, 2)
 
     def _is_about(self, key: str, value: Any) -> bool:
         """Whether a key at the top of a record is about the record and no channel."""
@@ -227,34 +215,30 @@ class Payloads(_Reader):
 
     def _searched(self, body: dict[str, Any], top: bool) -> dict[str, Any]:
         """What stands under the configured names at any depth: a whole path goes before the end of one."""
-        exact: dict[str, tuple[str, Any]] = {}
+        exact: dict[str, Any] = {}
         ending: dict[str, list[tuple[str, Any]]] = {}
-        leaves = 0
         for path, value in self._paths(body, "", 1, top):
             if path in self._known:
-                exact.setdefault(path, (path, value))
+                exact.setdefault(path, value)
             if not isinstance(value, dict):
-                leaves += 1
                 for name in self._ended(path):
                     ending.setdefault(name, []).append((path, value))
-        found = {
+        return {
             name: exact[name] if name in exact else self._only(name, ending[name])
             for name in self.channels
             if name in exact or name in ending
         }
-        self.unknown += leaves - len({path for path, value in found.values() if not isinstance(value, dict)})
-        return {name: value for name, (_, value) in found.items()}
 
-    def _only(self, name: str, candidates: list[tuple[str, Any]]) -> tuple[str, Any]:
+    def _only(self, name: str, candidates: list[tuple[str, Any]]) -> Any:
         if len(candidates) > 1:
             listed = _cut(", ".join(path for path, _ in candidates))
             raise PayloadError(
                 f"The channel {quoted(name)} may be any of {listed} in the message; configure one of these paths."
             )
-        return candidates[0]
+        return candidates[0][1]
 
     def _paths(self, body: dict[str, Any], prefix: str, depth: int, top: bool) -> Iterator[tuple[str, Any]]:
-        """Paths that may end in a configured name, with what stands there; all other values are counted only."""
+        """Paths that may end in a configured name, with what stands there."""
         if depth > MAX_DEPTH:
             raise _too_deep()
         for key, value in body.items():
@@ -263,8 +247,6 @@ class Payloads(_Reader):
                 continue
             if key.rpartition(".")[2] in self._endings:
                 yield (prefix + key)[-self._reach :], value
-            elif not nested:
-                self.unknown += 1
             if nested:
                 yield from self._paths(value, f"{prefix}{key}."[-self._reach :], depth + 1, False)
 
@@ -295,7 +277,6 @@ class Payloads(_Reader):
         for field, value in fields.items():
             names = [name for name in (field, f"{metric}.{field}") if name in self._known]
             carried |= dict.fromkeys(names, value)
-            self.unknown += not names
         return carried
 
     def _time(self, record: dict[str, Any]) -> float | None:
@@ -346,8 +327,6 @@ class CsvRows(_Reader):
         times = self._time_keys(columns)
         self._time_column = (columns.index(times[0]), times[0]) if times else None
         self._device_column = columns.index(device_key) if device_key and device_key in columns else None
-        used = {*self._positions.values(), self._device_column, self._time_column and self._time_column[0]}
-        self._others = [at for at in range(self._width) if at not in used]
 
     def read(self, line: bytes) -> list[Sample]:
         """Read a row; empty if it is blank, carries no value, or repeats the header, as loggers do when restarted."""
@@ -367,7 +346,6 @@ class CsvRows(_Reader):
                 values[name] = number
             elif not is_missing(cells[at]):
                 self.refused += 1
-        self.unknown += sum(not is_missing(cells[at]) for at in self._others)
         return [Sample(self._device(cells), self._time(cells), values)] if values else []
 
     def _cells(self, line: str) -> list[str]:
@@ -436,15 +414,6 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:  # an integer of hundreds of digits
         return nan
-
-
-def _leaves(value: Any, depth: int) -> int:
-    """How many values an object holds at any depth."""
-    if not isinstance(value, dict):
-        return 1
-    if depth > MAX_DEPTH:
-        raise _too_deep()
-    return sum(_leaves(inner, depth + 1) for inner in value.values())
 
 
 def _endings(path: str) -> Iterator[str]:

@@ -322,11 +322,14 @@ def _check_topic(topic: str, source: Source) -> None:
 
 
 def _check_zones(settings: AgentSettings, document: Mapping[str, Any]) -> None:
-    """A line is read before it is known whose it is, so that all devices must mean the same by a time."""
+    """What does not say whose it is before it is read must mean the same by a time, whosever it is."""
+    source = settings.source
+    if source.kind == "mqtt" and all("{device}" in topic.split("/") for topic in source.topics):
+        return
     first, common = next((name, device.sampling.zone) for name, device in settings.devices.items())
     for name, device in settings.devices.items():
         zone = device.sampling.zone
-        if settings.source.kind != "mqtt" and zone != common:
+        if zone != common:
             where, other = (_where(document, each, "sampling", "zone") for each in (name, first))
             allowed = f"the same for all devices of one input, and {first} has {common!r} by [{other}]"
             raise _refused(where, "zone", zone, allowed)

@@ -3,13 +3,14 @@
     device     where each device stands: its grid, its alarms, what is counted
     row        rows of the grid that are still needed: to fill the window after a restart, and to learn from
     outbox     alerts that a sink has not taken yet
-    incident   the last word on every incident
+    incident   the last word on every incident, also on those that every sink has taken or one has refused
     judge      thresholds that adapt, as the scores so far have left them
     source     how far a file was read
     taken      of each number that a broker gives to messages, the digest of the last one under it
 
 Changes are gathered in memory and written in one transaction. If that fails because the disk is full, they stay
-gathered, nothing is acknowledged, and the next commit tries again.
+gathered, nothing is acknowledged, and the next commit tries again. A file that turns out to be damaged, whether it is
+written or read, is set aside, and an empty one takes its place.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 MIGRATIONS = (
     """
@@ -45,6 +47,7 @@ MIGRATIONS = (
     CREATE TABLE judge (device TEXT PRIMARY KEY, state TEXT NOT NULL);
     """,
     "CREATE INDEX outbox_of_sink ON outbox (sink, key);",
+    "CREATE INDEX incident_of_device ON incident (device, number);",
 )
 """What takes a file from one version to the next; a new file goes through all of them."""
 
@@ -57,7 +60,7 @@ MOST_INCIDENTS = 1000
 
 NOT_DAMAGED = (
     *("SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED"),
-    *("SQLITE_PERM", "SQLITE_NOMEM", "SQLITE_AUTH"),
+    *("SQLITE_PERM", "SQLITE_NOMEM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT"),
 )
 """What SQLite calls troubles that are not the file's own."""
 
@@ -80,67 +83,101 @@ class Store:
     def __init__(self, path: Path, say: Say) -> None:
         self.path, self._say = path, say
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
-        self._is_surplus_said = False
+        self._surplus_said: set[str] = set()
+        self._last_key = 0  # of the alerts that anybody was told of
+        self._database: sqlite3.Connection | None = None
         try:
-            if path.exists() and not path.stat().st_size:
-                raise sqlite3.DatabaseError("it is empty")
-            self._database = _open(path)
-            self.identity = self._identity()
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorname", "").startswith(NOT_DAMAGED):
-                raise StoreError(f"{path}: {error}; free some space, or see who may write there.") from None
-            self._begin_again(error)
+            self._safely(self._begin)
+        except OSError as error:
+            raise StoreError(f"{error}; free some space, or see who may write there.") from None
+
+    def _begin(self) -> None:
+        if self.path.exists() and not self.path.stat().st_size:
+            raise sqlite3.DatabaseError("it is empty")
+        try:
+            self._connected()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname.startswith(NOT_DAMAGED):
+                raise
+            raise sqlite3.DatabaseError(str(error)) from None  # such as a table that is missing
+
+    def _connected(self) -> sqlite3.Connection:
+        """The connection to the file, which is made anew after damage, as soon as the disk has room for that."""
+        if self._database is None:
+            database = _open(self.path)
+            try:
+                self.identity = _identity(database)
+                _number_above(database, self._last_key)
+            except BaseException:
+                database.close()
+                raise
+            self._database = database
+        return self._database
 
     def _begin_again(self, error: sqlite3.DatabaseError) -> None:
+        self.close()
         aside = set_aside(self.path)
         self._say(f"{self.path}: damaged ({error}); it is now {aside.name}, and the agent goes on with an empty one.")
-        self._database = _open(self.path)
-        self.identity = self._identity()
 
-    def _identity(self) -> str:
-        """What this file is called in the models that have learnt from its rows."""
-        found = self._database.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
-        if found:
-            return str(found[0])
-        made = uuid.uuid4().hex
-        self._database.execute("INSERT INTO meta VALUES ('identity', ?)", (made,))
-        return made
+    def _safely(self, work: Callable[[], T], *, is_new: bool = False) -> T:
+        """Do something with the file, and once more with an empty one if this shows that it is damaged.
+
+        Raises `OSError` for troubles that are not the file's own. What is gathered stays so: it says where every device
+        of it stands.
+        """
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{self.path}: {error}") from None
+        except sqlite3.ProgrammingError:
+            raise  # a mistake of ours, and the file is sound
+        except sqlite3.DatabaseError as error:
+            if is_new:
+                raise
+            self._begin_again(error)
+        return self._safely(work, is_new=True)
+
+    def _read(self, query: str, *values: Any) -> list[Any]:
+        """What a query finds."""
+        return self._safely(lambda: self._connected().execute(query, values).fetchall())
 
     # -- what was committed -------------------------------------------------------------------------------------
 
     def device_state(self, device: str) -> Any:
         """Where a device stood, None for a new one; raises `ValueError` where that cannot be read."""
-        found = self._database.execute("SELECT state FROM device WHERE name = ?", (device,)).fetchone()
-        return json.loads(found[0]) if found else None
+        found = self._read("SELECT state FROM device WHERE name = ?", device)
+        return json.loads(found[0][0]) if found else None
 
     def last_number(self, device: str) -> int:
         """The number of the last row of a device."""
-        (found,) = self._database.execute("SELECT max(seq) FROM row WHERE device = ?", (device,)).fetchone()
+        ((found,),) = self._read("SELECT max(seq) FROM row WHERE device = ?", device)
         return found or 0
 
     def last_rows(self, device: str, count: int, channels: int) -> list[Array]:
         """The last rows of a device, oldest first; a damaged one is a gap."""
-        query = "SELECT vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?"
-        found = self._database.execute(query, (device, count)).fetchall()
+        found = self._read("SELECT vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?", device, count)
         return [_values(content, channels) for (content,) in reversed(found)]
 
     def rows_to_learn(self, device: str, channels: int) -> tuple[int, Array]:
         """The rows gathered so far, with NaN where one must not be learnt from, and the number of the last."""
-        count, last = self._database.execute(
-            "SELECT count(*), max(seq) FROM row WHERE device = ?", (device,)
-        ).fetchone()
+        return self._safely(lambda: self._rows_to_learn(device, channels))
+
+    def _rows_to_learn(self, device: str, channels: int) -> tuple[int, Array]:
+        """Not by `_read`: they are many, and would be in memory twice."""
+        database = self._connected()
+        count, last = database.execute("SELECT count(*), max(seq) FROM row WHERE device = ?", (device,)).fetchone()
         rows = np.full((count, channels), np.nan)
         query = "SELECT vals, trains FROM row WHERE device = ? ORDER BY seq"
-        for k, (content, trains) in enumerate(self._database.execute(query, (device,))):
+        for k, (content, trains) in enumerate(database.execute(query, (device,))):
             if trains:
                 rows[k] = _values(content, channels)
         return last or 0, rows
 
     def waiting(self, sink: str, most: int) -> list[tuple[int, dict[str, Any]]]:
         """The oldest alerts that a sink has not taken; one that cannot be read is dropped, and said so."""
-        query = "SELECT key, alert FROM outbox WHERE sink = ? ORDER BY key LIMIT ?"
         found = []
-        for key, text in self._database.execute(query, (sink, most)).fetchall():
+        for key, text in self._read("SELECT key, alert FROM outbox WHERE sink = ? ORDER BY key LIMIT ?", sink, most):
+            self._last_key = max(self._last_key, key)
             try:
                 found.append((key, json.loads(text)))
             except ValueError:
@@ -149,9 +186,12 @@ class Store:
         return found
 
     def incidents(self, device: str) -> list[dict[str, Any]]:
-        """The last alert of every incident that is remembered, the newest first."""
+        """The last alert of every incident that is remembered, the newest first.
+
+        The agent itself does not ask: it is for whoever wants to know what there was after the sinks have forgotten it.
+        """
         query = "SELECT alert FROM incident WHERE device = ? ORDER BY number DESC"
-        return [json.loads(alert) for (alert,) in self._database.execute(query, (device,))]
+        return [json.loads(alert) for (alert,) in self._read(query, device)]
 
     def judge_state(self, device: str) -> dict[str, Any] | None:
         """What was kept of an adapting threshold."""
@@ -164,17 +204,17 @@ class Store:
 
     def _plain(self, query: str, key: str) -> Any:
         """Plain data that the agent can do without: none where it is damaged."""
-        found = self._database.execute(query, (key,)).fetchone()
+        found = self._read(query, key)
         try:
-            return json.loads(found[0]) if found else None
+            return json.loads(found[0][0]) if found else None
         except ValueError:
             self._say(f"{self.path}: what was kept of {key} is damaged and left out.")
             return None
 
     def taken(self, number: int) -> bytes | None:
         """The digest of the last message under a number of the broker."""
-        found = self._database.execute("SELECT digest FROM taken WHERE number = ?", (number,)).fetchone()
-        return found[0] if found else None
+        found = self._read("SELECT digest FROM taken WHERE number = ?", number)
+        return found[0][0] if found else None
 
     # -- what is to be committed --------------------------------------------------------------------------------
 
@@ -237,6 +277,10 @@ class Store:
     def _gather(self, statement: str, *values: Any) -> None:
         self._pending.append((statement, values))
 
+    def discard(self) -> None:
+        """Forget what was gathered, as a kill does."""
+        self._pending.clear()
+
     @property
     def is_dirty(self) -> bool:
         """Whether there is something to commit."""
@@ -247,19 +291,11 @@ class Store:
 
         Once it returns, not even a power cut takes it back.
         """
-        try:
-            self._write()
-        except sqlite3.OperationalError as error:
-            raise OSError(f"{self.path}: {error}") from None
-        except sqlite3.DatabaseError as error:
-            # Found damaged while it runs. What is gathered says where every device of it stands.
-            self._database.close()
-            self._begin_again(error)
-            self._write()
+        self._safely(self._write)
         self._pending.clear()
 
     def _write(self) -> None:
-        database = self._database
+        database = self._connected()
         try:
             database.execute("BEGIN IMMEDIATE")
             for statement, alike in groupby(self._pending, key=itemgetter(0)):
@@ -275,7 +311,7 @@ class Store:
         wanted = list(sinks)
         marks = ", ".join("?" * len(wanted))
         query = f"SELECT count(*), group_concat(DISTINCT sink) FROM outbox WHERE sink NOT IN ({marks})"
-        count, others = self._database.execute(query, wanted).fetchone()
+        ((count, others),) = self._read(query, *wanted)
         if count:
             self._say(f"{count} alert(s) that waited for {others}, which is not configured any more, are dropped.")
             self._gather(f"DELETE FROM outbox WHERE sink NOT IN ({marks})", *wanted)
@@ -283,18 +319,22 @@ class Store:
     def drop_surplus(self, sink: str) -> bool:
         """Keep no more than `MOST_WAITING` alerts for a sink; True if there is something to commit."""
         query = "SELECT key FROM outbox WHERE sink = ? ORDER BY key DESC LIMIT 1 OFFSET ?"
-        found = self._database.execute(query, (sink, MOST_WAITING)).fetchone()
+        found = self._read(query, sink, MOST_WAITING)
         if not found:
             return False
-        if not self._is_surplus_said:
-            self._is_surplus_said = True
+        ((key,),) = found
+        self._last_key = max(self._last_key, key)
+        if sink not in self._surplus_said:
+            self._surplus_said.add(sink)
             self._say(f"{sink}: it takes no alerts; more than {MOST_WAITING} wait, and the oldest are dropped.")
-        self._gather("DELETE FROM outbox WHERE sink = ? AND key <= ?", sink, found[0])
+        self._gather("DELETE FROM outbox WHERE sink = ? AND key <= ?", sink, key)
         return True
 
     def close(self) -> None:
         """Close the file; what was gathered and not committed is gone."""
-        self._database.close()
+        if self._database is not None:
+            self._database.close()
+            self._database = None
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -313,6 +353,23 @@ def _open(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _identity(database: sqlite3.Connection) -> str:
+    """What this file is called in the models that have learnt from its rows."""
+    found = database.execute("SELECT value FROM meta WHERE key = 'identity'").fetchone()
+    if found:
+        return str(found[0])
+    made = uuid.uuid4().hex
+    database.execute("INSERT INTO meta VALUES ('identity', ?)", (made,))
+    return made
+
+
+def _number_above(database: sqlite3.Connection, last: int) -> None:
+    """Let the keys of alerts go on where those of a damaged file ended: sinks still speak of these."""
+    if last:
+        unused = "SELECT 'outbox', ? WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'outbox')"
+        database.execute(f"INSERT INTO sqlite_sequence (name, seq) {unused}", (last,))
 
 
 def _values(content: Any, channels: int) -> Array:

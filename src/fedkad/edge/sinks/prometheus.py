@@ -14,7 +14,7 @@ Snapshot = Mapping[str, Mapping[str, float]]
 """For each device its numbers, by the names in `GAUGES` and `COUNTERS`; those that are missing are left out."""
 
 GAUGES = {
-    "score": "How far the last sample departs from the learnt dynamics; NaN without a score.",
+    "score": "How far the last sample departs from the learnt dynamics; left out without a score.",
     "threshold": "Score above which a sample is abnormal.",
     "abnormal": "1 if the last sample is abnormal.",
     "incident_open": "1 while an incident is open.",

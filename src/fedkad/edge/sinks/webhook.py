@@ -27,15 +27,19 @@ LONGEST_REQUEST = 3600.0
 PASSING = (408, 425, 429)
 """Refusals that say: not now."""
 
+FINAL = (400, 413, 422)
+"""Refusals of what an alert says, and not of the agent or of the address: nobody can repair them for this alert."""
+
 
 class Webhook:
     """Posts alerts in a thread of its own, in order, one at a time.
 
     Every alert has an `Idempotency-Key`, by which a server tells one that it has already seen. Without an answer, or
     with one that says "not now", it is posted again after 1 s, 2 s, 4 s … 5 min, each a little longer by chance so that
-    a fleet does not knock all at once, or after what `Retry-After` asks for. Any other refusal, redirections included,
-    needs a person: it is said, and the alert is posted again every 5 min until somebody has repaired it. The files
-    of token and authority are read for every alert, so that new ones need no restart.
+    a fleet does not knock all at once, or after what `Retry-After` asks for. An alert whose contents are refused, by
+    status 400, 413 or 422, is said and passed over, for it would hold up all behind it. Any other refusal, redirections
+    included, needs a person: it is said, and the alert is posted again every 5 min until somebody has repaired it. The
+    files of token and authority are read for every alert, so that new ones need no restart.
 
     Parameters
     ----------
@@ -77,7 +81,7 @@ class Webhook:
             self._change.notify_all()
 
     def taken(self) -> list[int]:
-        """Keys that the server has accepted since the last call."""
+        """Keys that the server has accepted since the last call, or refused for good."""
         with self._change:
             keys, self._taken = self._taken, []
             self._known.difference_update(keys)
@@ -104,9 +108,12 @@ class Webhook:
                 self._change.wait_for(lambda: self._closed, timeout=wait)
 
     def _deliver(self, key: int, alert: Mapping[str, Any]) -> float | None:
-        """Post once; return None if it was taken, or the seconds to wait before the next try."""
+        """Post once; return None if it was taken or passed over, or the seconds to wait before the next try."""
         answer = self._post(key, alert)
-        if 200 <= answer.code < 300:
+        if answer.code in FINAL:
+            named = f"alert {alert.get('id', key)} ({alert.get('event', 'of no event')})"
+            self._say(f"The webhook at {self._host} {answer.trouble}: {named} is not sent again; the next ones are.")
+        if 200 <= answer.code < 300 or answer.code in FINAL:
             with self._change:
                 self._queue.popleft()
                 self._taken.append(key)
@@ -124,10 +131,20 @@ class Webhook:
         if trouble in self._said:
             return
         self._said.add(trouble)
-        # An address may hold a secret in its path: only the host is said.
-        self._say(f"The webhook at {urlsplit(self._settings.url).hostname} {trouble}; alerts are kept.")
+        self._say(f"The webhook at {self._host} {trouble}; alerts are kept.")
+
+    @property
+    def _host(self) -> str | None:
+        """All that is said of an address: there may be a secret in its path."""
+        return urlsplit(self._settings.url).hostname
 
     def _post(self, key: int, alert: Mapping[str, Any]) -> _Answer:
+        try:
+            return self._ask(key, alert)
+        except Exception as error:  # a thread that dies would deliver nothing for months, and nobody would know
+            return _Answer(0, trouble=f"cannot be used ({type(error).__name__})", needs_person=True)
+
+    def _ask(self, key: int, alert: Mapping[str, Any]) -> _Answer:
         from http.client import HTTPException
         from urllib.error import HTTPError, URLError
 
@@ -142,8 +159,6 @@ class Webhook:
             return _Answer(0, trouble=f"cannot be reached ({error or type(error).__name__})")
         except _FileError as error:
             return _Answer(0, trouble=str(error), needs_person=True)
-        except Exception as error:  # a thread that dies would deliver nothing for months, and nobody would know
-            return _Answer(0, trouble=f"cannot be used ({type(error).__name__})", needs_person=True)
 
 
 class _Answer(NamedTuple):
@@ -182,7 +197,7 @@ def patience(retry_after: str | None, now: Callable[[], float] = time) -> float:
             if retry_after.strip().isdigit()
             else parsedate_to_datetime(retry_after).timestamp() - now()
         )
-    except ValueError:
+    except (ValueError, TypeError, OverflowError, OSError):  # a year or a zone that no clock can show
         return 0.0
     return min(max(asked, 0.0), LONGEST_REQUEST)
 

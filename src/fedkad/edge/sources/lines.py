@@ -6,13 +6,15 @@ import hashlib
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedkad.edge.sources import Message
 from fedkad.edge.store import Store
+
+Say = Callable[[str], None]
 
 AT_ONCE = 1 << 16
 LONGEST = 4 << 20
@@ -36,17 +38,22 @@ class LineSplitter:
         if len(self._begun) > LONGEST:
             lines.append(self._begun)
             self._begun = b""
-        return [line for line in (line.strip() for line in lines) if line]
+        return list(_filled(lines))
 
     def rest(self) -> list[bytes]:
         """The last line, where the end of the input ends it."""
-        rest, self._begun = self._begun.strip(), b""
-        return [rest] if rest else []
+        rest, self._begun = self._begun, b""
+        return list(_filled([rest]))
 
     @property
     def held(self) -> int:
         """Bytes of a line that has begun."""
         return len(self._begun)
+
+
+def _filled(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines without their ends, and without blank ones; a tab at the end of one is an empty cell."""
+    return (line.rstrip(b"\r\n") for line in lines if line.strip())
 
 
 class Stdin:
@@ -85,86 +92,135 @@ class GrowingFile:
     """A file that is followed as it grows, from its beginning; one that is replaced or cut is begun anew.
 
     The position is committed with what was read: after a kill nothing is lost and nothing is read twice. A file that
-    was renamed meanwhile, as logs are, is read to its end first if it lies in the same folder.
+    was renamed meanwhile, as logs are, is read to its end first if it lies in the same folder. One that cannot be read
+    now, as in the moment of a rotation, is tried again, and its trouble is said once.
     """
 
     name = "file"
     is_finished = False
     in_hand = 0
 
-    def __init__(self, path: Path, store: Store, *, headed: bool = False) -> None:
-        self._path, self._store, self._headed = path, store, headed
+    def __init__(self, path: Path, store: Store, say: Say, *, headed: bool = False) -> None:
+        self._path, self._store, self._say, self._headed = path, store, say, headed
         self._wanted: Mapping[str, Any] | None = store.position(self.name)
         self.header: bytes | None = None
         self._file: Any = None
+        self._inode = self._read = 0
         self._splitter = LineSplitter()
-        self._read = 0
+        self._is_trouble_said = False
 
     def poll(self, timeout: float) -> list[Message]:
         """The lines that were appended; looks once a `timeout`, but reads on while there is more."""
-        piece = self._next_piece()
-        if not piece:
+        try:
+            lines = self._next_lines()
+        except OSError as error:
+            self._let_go(error)
+            lines = None
+        if lines is None:
             time.sleep(timeout)
             return []
-        self._read += len(piece)
-        lines = self._splitter.feed(piece)
         if self._headed and self.header is None and lines:
             self.header = lines.pop(0)
         now = time.time()
         return [Message(line, now) for line in lines]
 
-    def _next_piece(self) -> bytes:
-        if self._file is None and not self._open():
-            return b""
-        piece: bytes = self._file.read(AT_ONCE)
-        if piece or not self._was_replaced():
-            return piece
-        piece = self._file.read(AT_ONCE)  # what was still written to it before it was replaced
-        if piece:
-            return piece
-        self._file.close()
-        self._file = None
-        return self._file.read(AT_ONCE) if self._open() else b""
+    def _next_lines(self) -> list[bytes] | None:
+        """The lines in the next piece of the file; None if there is no such piece now."""
+        if self._file is None:
+            self._open()
+        piece = self._next_piece()
+        if not piece and self._was_replaced():
+            piece = self._next_piece()  # what was still written to it before it was replaced
+            if not piece and self._is_whole() and (rest := self._splitter.rest()):
+                return rest  # nobody will end this line; it counts as read from here on, and then comes the next file
+            if not piece:
+                self._begin(self._path.open("rb"))
+                piece = self._next_piece()
+        return self._splitter.feed(piece) if piece else None
 
-    def _open(self) -> bool:
-        wanted, self._wanted = self._wanted, None
+    def _next_piece(self) -> bytes:
+        piece = os.pread(self._file.fileno(), AT_ONCE, self._read)
+        self._read += len(piece)
+        self._is_trouble_said = self._is_trouble_said and not piece
+        return piece
+
+    def _open(self) -> None:
+        """Open the file where it was left, whatever its name is now."""
+        wanted = self._wanted
+        file = (self._path if wanted is None else self._last_read(wanted)).open("rb")
         try:
-            file = self._file = (self._path if wanted is None else self._last_read(wanted)).open("rb")
-        except FileNotFoundError:
-            self._wanted = wanted
-            return False
-        self._splitter, self._read, self.header = LineSplitter(), 0, None
-        if wanted is not None and _is_where(file, wanted):
-            if self._headed and wanted["offset"]:
-                self.header = file.readline(LONGEST).strip()
-            self._read = wanted["offset"]
-            file.seek(self._read)
-        return True
+            offset = wanted["offset"] if wanted is not None and _is_where(file, wanted) else 0
+            header = _first_line(file) if self._headed and offset else None
+        except BaseException:
+            file.close()
+            raise
+        self._begin(file)
+        self._read, self.header = offset, header
+
+    def _begin(self, file: BinaryIO) -> None:
+        """Read this file from now on."""
+        inode = os.fstat(file.fileno()).st_ino
+        self.close()
+        self._file, self._inode = file, inode
+        self._wanted, self.header = None, None
+        self._splitter, self._read = LineSplitter(), 0
+
+    def _let_go(self, error: OSError) -> None:
+        """Remember where to go on once it can be read; a file that is not there yet is no trouble."""
+        if self._file is not None:
+            self._wanted = self._position()
+            self.close()
+            self._file = None
+        if not self._is_trouble_said and not isinstance(error, FileNotFoundError):
+            self._is_trouble_said = True
+            self._say(f"{self._path}: it cannot be read now ({error.strerror or error}); the agent tries again.")
 
     def _last_read(self, wanted: Mapping[str, Any]) -> Path:
-        """The file that was read last: it may have got another name while the agent was down."""
-        with suppress(OSError):
-            for path in (self._path, *sorted(self._path.parent.iterdir())):
-                if path.is_file() and path.stat().st_ino == wanted["inode"]:
-                    with path.open("rb") as file:
-                        if _is_where(file, wanted):
-                            return path
+        """The file that was read last: it may have got another name while the agent was down.
+
+        Where the configuration had another path then, it is another file, which is none of ours now.
+        """
+        others: list[Path] = []
+        if wanted.get("path", str(self._path)) == str(self._path):  # older positions have no path
+            with suppress(OSError):
+                others = sorted(self._path.parent.iterdir())
+        for path in (self._path, *others):
+            try:
+                if not path.is_file() or path.stat().st_ino != wanted["inode"]:
+                    continue
+                file = path.open("rb")
+            except OSError:  # gone meanwhile, or closed to us, maybe for ever
+                continue
+            with file:
+                if _is_where(file, wanted):
+                    return path
         return self._path
 
     def _was_replaced(self) -> bool:
         """Whether another file has this name now, or this one was cut; only asked at its end."""
         try:
             found = self._path.stat()
-        except FileNotFoundError:
+        except OSError:
             return False
-        return found.st_ino != os.fstat(self._file.fileno()).st_ino or found.st_size < self._read
+        if found.st_ino != self._inode:
+            return found.st_size > 0  # until something is in it, whoever writes may still write to this one
+        return found.st_size < self._read
+
+    def _is_whole(self) -> bool:
+        """Whether it was not cut: what is left of a line then is not of this file any more."""
+        return bool(os.fstat(self._file.fileno()).st_size >= self._read)
 
     def put_position(self) -> None:
         """Commit which file it is, and the end of the last whole line that was handed out."""
-        if self._file is not None:
-            inode, offset = os.fstat(self._file.fileno()).st_ino, self._read - self._splitter.held
-            position = {"inode": inode, "offset": offset, "before": _before(self._file, offset)}
+        position = self._wanted if self._file is None else self._position()
+        if position is not None:
             self._store.put_position(self.name, position)
+
+    def _position(self) -> dict[str, Any]:
+        offset, before = self._read - self._splitter.held, None
+        with suppress(OSError):
+            before = _before(self._file, offset)
+        return {"path": str(self._path), "inode": self._inode, "offset": offset, "before": before}
 
     def committed(self) -> None:
         """Nobody waits for it."""
@@ -187,3 +243,7 @@ def _before(file: BinaryIO, offset: int) -> str:
     """What stands before a place in a file, in short."""
     start = max(offset - 256, 0)
     return hashlib.blake2b(os.pread(file.fileno(), offset - start, start), digest_size=8).hexdigest()
+
+
+def _first_line(file: BinaryIO) -> bytes | None:
+    return next(_filled(iter(lambda: file.readline(LONGEST), b"")), None)
