@@ -361,6 +361,18 @@ def test_a_round_is_over_at_its_quorum_or_its_deadline(tmp_path: Path, prepared:
     assert hasty.training.round == 0
 
 
+def test_a_quorum_is_never_less_than_a_round_needs(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    """Else a round would be over with two and be refused for want of a third, again and again."""
+    plan = Plan(quorum=0.5, deadline=1000.0, participation=1.0, least=3)
+    fleet = Fleet(tmp_path, prepared, make_terms(robust=True), plan)
+    asked = fleet.training.open(NAMES)
+    for name in ("a", "b", "c"):
+        assert not fleet.training.is_over()
+        fleet.training.take(name, fleet.ask(name, asked[name]))
+    assert fleet.training.is_over()
+    assert fleet.training.close()
+
+
 def test_the_status_is_json_for_people_and_programs(fleet: Fleet) -> None:
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
@@ -413,8 +425,9 @@ def test_a_result_outlives_the_training_that_follows(fleet: Fleet) -> None:
     np.testing.assert_array_equal(result.server.shared, expected.server.shared)
     held = json.loads((fleet.folder / "server" / "result.json").read_text())
     assert held == {"run": "run-1", "delivered": []}
-    result.finish()  # a delivery of it leaves the training under way alone
+    result.finish()  # a delivery of it leaves the training under way alone, and what is said of that
     assert stored_terms(fleet.folder / "server", UNDER_WAY) == fleet.terms
+    assert json.loads((fleet.folder / "server" / "status.json").read_text())["run"] == "run-2"
 
 
 def test_a_file_that_cannot_be_read_is_set_aside(fleet: Fleet) -> None:

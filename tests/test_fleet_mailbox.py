@@ -33,6 +33,7 @@ class Link:
         self.parts: dict[str, bytes | None] = {}
         self.asked: list[list[str]] = []
         self.confirmed: list[str] = []
+        self.pulled: list[str] = []
 
     def announce(self, content: RecordDict) -> tuple[str, Callable[[], None]]:
         """A reply of which nothing is uploaded: what it answers, and what uploads it."""
@@ -64,6 +65,7 @@ class Link:
         )
 
     def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802
+        self.pulled.append(request.object_id)
         found = request.object_id in self.parts
         content = self.parts.get(request.object_id)
         return PullObjectResponse(
@@ -97,6 +99,25 @@ def test_a_whole_reply_is_not_held_up_by_half_a_one_which_comes_when_it_is_whole
     assert dict(mailbox.collect([half])) == {half: {"device": "slow"}}
     assert link.asked == [[half, whole]], "who asks again for what was announced is told that there is no such message"
     assert len(link.confirmed) == 2, "Flower keeps what nobody says he has"
+
+
+def test_a_part_that_is_withheld_costs_one_question_a_look(link: Link, mailbox: Mailbox) -> None:
+    asked, finish = link.announce(packed({"device": "sly"}))
+    finish()
+    last = list(link.parts)[-1]
+    content, link.parts[last] = link.parts[last], None
+    for _ in range(10):
+        assert not list(mailbox.collect([asked]))
+    assert len(link.pulled) <= len(link.parts) + 9
+    link.parts[last] = content
+    assert dict(mailbox.collect([asked])) == {asked: {"device": "sly"}}
+
+
+def test_a_reply_of_many_parts_is_refused(link: Link, mailbox: Mailbox) -> None:
+    asked, finish = link.announce(RecordDict({f"{k}": ConfigRecord({"device": f"{k}"}) for k in range(50)}))
+    finish()
+    assert dict(mailbox.collect([asked])) == {asked: "The reply has more than 16 parts."}
+    assert not link.pulled
 
 
 def test_a_reply_that_flower_has_given_up_is_a_reason(link: Link, mailbox: Mailbox) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad.fleet.masking import (
+    BOX,
     MODULUS,
     PRIME,
     SECRET,
@@ -28,7 +29,9 @@ from fedkad.fleet.masking import (
     Quantised,
     Roster,
     Session,
+    SharesError,
     advertise,
+    agree,
     check_range,
     default_threshold,
     join_shares,
@@ -484,8 +487,9 @@ def test_a_changed_ciphertext_is_refused(spot: int) -> None:
     box = bytearray(blob(play.forwarded[7], "boxes", 1))
     box[spot] ^= 1
     message = changed(play.forwarded[7], "boxes", lambda boxes: boxes.__setitem__(1, bytes(box)))
-    with pytest.raises(MaskingError, match="from device 27 to device 7 were changed"):
+    with pytest.raises(SharesError, match="from device 27 to device 7 were changed") as refused:
         mask(play.secrets(7), message, play.plain[7])
+    assert refused.value.device == 27
     play.mask()  # the refusal has spoilt nothing
     assert np.isfinite(play.server.unmask(play.reveal())).all()
 
@@ -566,9 +570,10 @@ def test_the_server_notices_a_wrong_share() -> None:
     for name, owner in (("seed_shares", 7), ("key_shares", 37)):
         wrong = bytes(byte ^ 1 for byte in blob(answers[17], name, 0))
         spoilt = changed(answers[17], name, lambda shares, wrong=wrong: shares.__setitem__(0, wrong))  # type: ignore[misc]
-        with pytest.raises(MaskingError, match=f"shares of device {owner} do not join"):
+        with pytest.raises(SharesError, match=f"shares of device {owner} do not join") as refused:
             play.server.unmask({**answers, 17: spoilt})
-    with pytest.raises(MaskingError, match="Device 17 revealed shares of other devices"):
+        assert refused.value.device == owner
+    with pytest.raises(MaskingError, match="of other devices than those asked about"):
         play.server.unmask({**answers, 17: {**answers[17], "survivors": [7, 17, 37]}})
 
 
@@ -585,11 +590,92 @@ def test_the_server_refuses_matrices_that_do_not_belong_together() -> None:
             play.server.settle(masked | spoilt)
 
 
-def test_the_server_refuses_shares_that_leave_somebody_out() -> None:
+P = 2**255 - 19
+ORDER_EIGHT = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+"""The first coordinates of points of order 8, in the two halves of such points."""
+LOW_ORDER = [(u + high).to_bytes(32, "little") for u in (0, 1, P - 1, P, P + 1, *ORDER_EIGHT) for high in (0, 2**255)]
+"""All the ways to write a point of low order; nobody reads the highest bit."""
+
+
+@pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
+def test_a_point_of_low_order_is_of_no_use_to_anybody_and_the_server_sees_it(point: bytes) -> None:
+    for private in (bytes(32), bytes(range(32)), b"\xff" * 32, advertise(context(3), 1)[1].mask_key):
+        with pytest.raises(MaskingError, match="of no use"):
+            agree(private, point)
+    sound = advertise(context(3), 1)[0]
+    for name in sound:
+        with pytest.raises(MaskingError, match="of no use"):
+            MaskedSum(context(3)).check_keys(1, {**sound, name: point})
+
+
+def test_the_server_refuses_a_key_of_another_size_or_that_was_sent_before() -> None:
+    server, (first, second) = MaskedSum(context(3)), (advertise(context(3), device)[0] for device in (1, 2))
+    for _ in range(2):  # to look again changes nothing
+        server.check_keys(1, first)
+    for message, words in (
+        ({**second, "mask_key": b"short"}, "of no use"),
+        ({**second, "mask_key": "text"}, "no 'mask_key'"),
+        ({"sharing_key": second["sharing_key"]}, "no 'mask_key'"),
+        ({**second, "mask_key": second["sharing_key"]}, "sent before"),
+        ({**second, "mask_key": first["sharing_key"]}, "sent before"),
+    ):
+        with pytest.raises(MaskingError, match=words):
+            server.check_keys(2, message)
+    server.check_keys(2, second)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"devices": [], "boxes": []}, "not for each of the others"),
+        ({"devices": [17, 27], "boxes": [bytes(BOX)] * 2}, "not for each of the others"),
+        ({"devices": [7, 17, 27]}, "not for each of the others"),
+        ({"devices": [17, 27, 47]}, "not for each of the others"),
+        ({"devices": [17, 17, 27, 37], "boxes": [bytes(BOX)] * 4}, "not for each of the others"),
+        ({"devices": ["17", "27", "37"]}, "whole numbers"),
+        ({"devices": 7}, "no 'devices'"),
+        ({"boxes": [bytes(BOX)] * 2}, f"3 pieces of {BOX} bytes"),
+        ({"boxes": [bytes(BOX + 1)] * 3}, f"3 pieces of {BOX} bytes"),
+        ({"boxes": ["text"] * 3}, f"3 pieces of {BOX} bytes"),
+        ({"boxes": 7}, "no 'boxes'"),
+        ({"commitment": "text"}, "no 'commitment'"),
+        ({"commitment": b"short"}, "'commitment' in a message of the round must be 32 bytes"),
+    ],
+)
+def test_the_server_refuses_shares_without_sense(changes: dict[str, object], words: str) -> None:
     play = ready()
-    short = {"devices": [17], "boxes": [b""], "commitment": b""}
-    with pytest.raises(MaskingError, match="Device 7 did not share with each"):
-        play.server.forward({**play.shared, 7: short})
+    play.server.check_shares(7, play.shared[7])
+    with pytest.raises(MaskingError, match=words):
+        play.server.check_shares(7, {**play.shared[7], **changes})
+    with pytest.raises(MaskingError, match=words):
+        play.server.forward({**play.shared, 7: {**play.shared[7], **changes}})
+
+
+def test_the_server_refuses_shares_of_a_stranger() -> None:
+    play = ready()
+    with pytest.raises(MaskingError, match="not for each of the others"):
+        play.server.check_shares(8, {**play.shared[7], "devices": [7, 17, 27, 37], "boxes": [bytes(BOX)] * 4})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"survivors": [7, 17, 37]}, "of other devices"),
+        ({"dropped": [], "key_shares": []}, "of other devices"),
+        ({"seed_shares": []}, "3 pieces of 33 bytes"),
+        ({"key_shares": [b"short"]}, "1 pieces of 33 bytes"),
+        ({"key_shares": b"short"}, "no 'key_shares'"),
+    ],
+)
+def test_the_server_refuses_an_answer_to_another_verdict(changes: dict[str, object], words: str) -> None:
+    play = ready().mask(without=[37])
+    answer = play.reveal()[17]
+    play.server.check_revealed(answer)
+    with pytest.raises(MaskingError, match=words):
+        play.server.check_revealed({**answer, **changes})
 
 
 # What is stored and sent.

@@ -326,6 +326,7 @@ class Book:
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
         self.used: set[str] = set()
+        self.stopped = 0
 
     def nodes(self) -> list[Any]:
         from fedkad.fleet.control import Node
@@ -344,7 +345,7 @@ class Book:
         del self.known[node.public_key]
 
     def stop_all(self) -> None:
-        pass
+        self.stopped += 1
 
 
 def test_flower_knows_just_the_devices_that_may_take_part(tmp_path: Path) -> None:
@@ -400,7 +401,8 @@ def test_a_full_disk_does_not_end_the_server(tmp_path: Path, monkeypatch: pytest
     trainings.ask(tmp_path / "training")
     assert office.attend()
     assert "train: run 1 started" in said
-    (tmp_path / "training" / "status.json").write_text('{"run": "r", "state": "done"}')
+    assert book.stopped == 2, "at the start and before a run, whose forerunner may have begun unnoticed"
+    (tmp_path / "training" / "result.json").write_text('{"run": "r", "delivered": ["a"]}')
     with monkeypatch.context() as full:
         full.setattr(trainings, "write_private", no_room)
         assert not office.attend()

@@ -1,9 +1,11 @@
 """Secure aggregation in a training carried by hand: the sum is right, and nothing but the sum is ever known."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from fedkad import KoopmanDetector, federate
 from fedkad.federation import wire
 from fedkad.federation.client import Client
 from fedkad.federation.devicestate import DeviceState
-from fedkad.federation.protocol import Reply, Request
+from fedkad.federation.ledger import STRIKES
+from fedkad.federation.protocol import ProtocolError, Reply, Request, refusal
 from fedkad.federation.training import Plan
 from fedkad.fleet.masking import quantisation_error
 from fedkad.fleet.secure import BOUND, SecureParticipant, gather
@@ -24,18 +27,22 @@ from tests.test_federation_training import MODEL, NAMES, Fleet, make_terms, prep
 __all__ = ["prepared"]
 
 
+Answer = dict[str, Any]
+Lie = Callable[[Answer], Answer]
+
+
 class SecureFleet(Fleet):
-    """A fleet whose devices mask; `lost` names (device, kind) whose answers never arrive."""
+    """A fleet whose devices mask; `lost` names (device, kind) whose answers never arrive, `lies` those changed."""
 
     lost: Collection[tuple[str, str]] = ()
-    lies: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {}
+    lies: Mapping[tuple[str, str], Lie] = MappingProxyType({})
 
     def device(self, name: str) -> SecureParticipant:
         state = DeviceState(self.folder / name)
         return SecureParticipant(name, state, lambda terms: KoopmanDetector.load(self.prepared[name]))
 
     def round(self, names: list[str]) -> bool:
-        self.seen: list[dict[str, Any]] = []
+        self.seen: list[Answer] = []
         gather(self.training, self.training.open(names), self.exchange)
         return self.training.close()
 
@@ -44,12 +51,36 @@ class SecureFleet(Fleet):
         for name, request in self.training.ask(requests).items():
             if (name, request.kind) in self.lost:
                 continue
-            answer = {**self.ask(name, request), **self.lies.get((name, request.kind), {})}
+            answer = self.said(name, request)
+            if lie := self.lies.get((name, request.kind)):
+                answer |= lie(answer)
             self.seen.append(answer)
             reply = self.training.hear(name, answer)
             if reply is not None:
                 replies[name] = reply
         return replies
+
+    def said(self, name: str, request: Request) -> Answer:
+        """What the app of a device says, whatever becomes of it."""
+        try:
+            return self.ask(name, request)
+        except ProtocolError as error:
+            return refusal(str(error))
+        except ValueError:
+            return refusal("The device cannot answer; the reason is in its log.")
+
+    def struck(self) -> dict[str, int]:
+        return self.training.ledger.strikes
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(entry["device"], entry["reason"]) for entry in self.training.ledger.refused]
+
+    def compare_with_plain(self) -> None:
+        """What came of the sums is what comes of the same rounds without masks."""
+        everybody = {name: series(name) for name in NAMES}
+        schedule = self.training.schedule
+        plain = federate(everybody, schedule=schedule, start="common", encoding="float64", **MODEL)
+        np.testing.assert_allclose(self.delivered("a").subspace_, plain.subspace, atol=5e-5)
 
 
 def make_fleet(folder: Path, prepared: dict[str, Path], start: str = "common", **changes: Any) -> SecureFleet:
@@ -68,6 +99,8 @@ def test_the_sum_is_that_of_the_plain_round(tmp_path: Path, prepared: dict[str, 
         encoding="float64",
         **MODEL,
     )
+    sent = [record.bytes_down for record in fleet.training.records]
+    assert sent == [len(NAMES) * 8 * math.prod(fleet.terms.shape)] * len(sent), "Z goes down once a round and device"
     found = fleet.delivered("a").subspace_
     error = quantisation_error(len(NAMES), BOUND, 2**20)
     assert 0.0 < np.abs(found - plain.subspace).max() < 10 * len(fleet.training.records) * error
@@ -81,22 +114,116 @@ def test_where_nothing_is_masked_the_device_is_as_any_other(tmp_path: Path, prep
     assert masked.answer(request).payload == plain.answer(request).payload
 
 
-LIES: dict[tuple[str, str], dict[str, Any]] = {
-    ("b", "advertise"): {"masking.sharing_key": b"short"},
-    ("b", "share"): {"masking.boxes": 7},
-    ("b", "admm"): {"payload": b"short"},
+def longer(boxes: list[bytes]) -> list[bytes]:
+    return [box + b"." for box in boxes]
+
+
+def spoilt(boxes: list[bytes]) -> list[bytes]:
+    return [bytes(len(box)) for box in boxes]
+
+
+ORDER_EIGHT = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800")
+
+LIES: dict[str, tuple[str, Lie]] = {
+    "short key": ("advertise", lambda said: {"masking.sharing_key": b"short"}),
+    "zero key": ("advertise", lambda said: {"masking.sharing_key": bytes(32)}),
+    "zero mask key": ("advertise", lambda said: {"masking.mask_key": bytes(32)}),
+    "key of low order": ("advertise", lambda said: {"masking.sharing_key": ORDER_EIGHT}),
+    "one key twice": ("advertise", lambda said: {"masking.mask_key": said["masking.sharing_key"]}),
+    "no list": ("share", lambda said: {"masking.boxes": 7}),
+    "empty lists": ("share", lambda said: {"masking.devices": [], "masking.boxes": []}),
+    "for itself": ("share", lambda said: {"masking.devices": [1, 2, 3]}),
+    "for strangers": ("share", lambda said: {"masking.devices": [11, 13, 14]}),
+    "a box too few": ("share", lambda said: {"masking.boxes": said["masking.boxes"][1:]}),
+    "long boxes": ("share", lambda said: {"masking.boxes": longer(said["masking.boxes"])}),
+    "text in boxes": ("share", lambda said: {"masking.boxes": ["text"] * 3}),
+    "text to commit to": ("share", lambda said: {"masking.commitment": "text"}),
+    "short commitment": ("share", lambda said: {"masking.commitment": b"short"}),
+    "short reply": ("admm", lambda said: {"payload": b"short"}),
+    "blames itself": ("admm", lambda said: {"payload": b"", "masking.unopened": 2}),
+    "blames a stranger": ("admm", lambda said: {"payload": b"", "masking.unopened": 9}),
+    "blames nobody": ("admm", lambda said: {"payload": b"", "masking.unopened": "c"}),
+    "others revealed": ("reveal", lambda said: {"masking.survivors": [1, 2, 3]}),
+    "short shares": ("reveal", lambda said: {"masking.seed_shares": [b"short"] * 4}),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_device_that_makes_no_sense_is_refused_by_name_and_the_others_go_on(
-    tmp_path: Path, prepared: dict[str, Path], lie: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared: dict[str, Path], lie: str
+) -> None:
+    fleet, (kind, changed) = make_fleet(tmp_path, prepared), LIES[lie]
+    fleet.lies = {("b", kind): changed}
+    assert fleet.round(list(NAMES))
+    assert fleet.training.schedule == [NAMES if kind == "reveal" else ("a", "c", "d")]
+    assert fleet.struck() == {"b": 1}
+    ((name, reason),) = fleet.told()
+    assert name == "b"
+    assert reason.startswith(f"What it sent in the step '{kind}' of secure aggregation makes no sense. ")
+    fleet.compare_with_plain()
+
+
+@pytest.mark.parametrize("lie", ["zero key", "empty lists"])
+def test_who_keeps_lying_is_out_and_the_training_ends_well(tmp_path: Path, prepared: dict[str, Path], lie: str) -> None:
+    fleet, (kind, changed) = make_fleet(tmp_path, prepared), LIES[lie]
+    fleet.lies = {("b", kind): changed}
+    while not fleet.training.finished:
+        asked = fleet.training.choose(NAMES)
+        assert ("b" in asked) == (len(fleet.training.records) < STRIKES)
+        assert fleet.round(asked)
+    assert fleet.struck() == {"b": STRIKES}
+    assert all(set(names) == {"a", "c", "d"} for names in fleet.training.schedule)
+    fleet.compare_with_plain()
+
+
+def test_of_two_with_the_same_keys_one_is_refused(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    fleet = make_fleet(tmp_path, prepared)
+
+    def copied(said: Answer) -> Answer:
+        return {name: fleet.seen[1][name] for name in ("masking.sharing_key", "masking.mask_key")}
+
+    fleet.lies = {("c", "advertise"): copied}
+    assert fleet.round(list(NAMES))
+    assert fleet.training.schedule == [("a", "b", "d")]
+    assert fleet.struck() == {"c": 1}
+    fleet.compare_with_plain()
+
+
+def test_a_box_that_does_not_open_puts_out_only_who_got_it_and_names_who_made_it(
+    tmp_path: Path, prepared: dict[str, Path]
 ) -> None:
     fleet = make_fleet(tmp_path, prepared)
-    monkeypatch.setattr(SecureFleet, "lies", {lie: LIES[lie]})
+    fleet.lies = {("b", "share"): lambda said: {"masking.boxes": [bytes(94), *said["masking.boxes"][1:]]}}
     assert fleet.round(list(NAMES))
-    assert fleet.training.schedule == [("a", "c", "d")]
-    assert [refused["device"] for refused in fleet.training.ledger.refused] == ["b"]
+    assert fleet.training.schedule == [("b", "c", "d")]
+    assert fleet.told() == [("a", "It cannot open the shares that device 'b' made for it.")]
+    assert fleet.struck() == {}
+    fleet.compare_with_plain()
+
+
+def test_boxes_that_nobody_can_open_end_the_round_without_a_strike(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    fleet = make_fleet(tmp_path, prepared)
+    fleet.lies = {("b", "share"): lambda said: {"masking.boxes": spoilt(said["masking.boxes"])}}
+    for _ in range(4):
+        assert not fleet.round(list(NAMES))
+    *named, (nobody, reason) = fleet.told()[-4:]
+    assert named == [(name, "It cannot open the shares that device 'b' made for it.") for name in "acd"]
+    assert (nobody, "Only 1 devices sent a masked matrix" in reason) == ("", True)
+    assert fleet.struck() == {}
+    fleet.lies = {}
+    assert fleet.round(list(NAMES))
+    fleet.compare_with_plain()
+
+
+def test_shares_that_do_not_join_end_the_round_and_the_reason_names_their_maker(
+    tmp_path: Path, prepared: dict[str, Path]
+) -> None:
+    fleet = make_fleet(tmp_path, prepared)
+    fleet.lies = {("b", "share"): lambda said: {"masking.commitment": bytes(32)}}
+    assert not fleet.round(list(NAMES))
+    reason = "The shares of device 'b' do not join: it made wrong ones, or others gave wrong ones back."
+    assert fleet.told() == [("", reason)]
+    assert fleet.struck() == {}
 
 
 def test_a_sum_of_two_is_never_opened(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -127,14 +254,7 @@ def test_a_device_lost_at_any_step_is_as_if_it_had_not_been_asked(
     assert fleet.training.schedule[-1] == expected
     fleet.lost = ()
     fleet.round(list(NAMES))
-    plain = federate(
-        {name: series(name) for name in NAMES},
-        schedule=fleet.training.schedule,
-        start="common",
-        encoding="float64",
-        **MODEL,
-    )
-    np.testing.assert_allclose(fleet.delivered("a").subspace_, plain.subspace, atol=5e-5)
+    fleet.compare_with_plain()
 
 
 def test_too_few_end_the_round_and_nothing_has_happened(tmp_path: Path, prepared: dict[str, Path]) -> None:

@@ -35,7 +35,7 @@ class Flower:
 class World:
     """A training folder, a clock, which may be set, a timer, and what was said."""
 
-    def __init__(self, folder: Path, *, every: float | None = None) -> None:
+    def __init__(self, folder: Path, *, every: float | None = None, least: int = 1) -> None:
         self.folder, self.flower, self.now, self.shift = folder, Flower(), 1000.0, 0.0
         self.said: list[str] = []
         self.trainings = Trainings(
@@ -43,6 +43,7 @@ class World:
             self.flower,
             self.said.append,
             every=every,
+            least=least,
             clock=lambda: self.now + self.shift,
             timer=lambda: self.now,
         )
@@ -166,6 +167,32 @@ def test_latecomers_are_delivered_to_once_a_minute_at_most(world: World) -> None
     assert len(world.step({"a": True, "b": True, "c": True})) == 3
 
 
+def test_who_cannot_be_delivered_to_is_tried_less_and_less_often_until_somebody_comes(world: World) -> None:
+    world.status(run="r", state="done", delivered=["a"])
+    for _ in range(24 * 60):
+        world.step()
+        world.flower.end()
+        world.step()
+        world.now += 60.0
+    assert 20 <= len(world.flower.jobs) <= 32, "each hour, after the first few"
+    before = len(world.flower.jobs)
+    three = {**HERE, "c": True}
+    assert len(world.step(three)) == before + 1
+    world.flower.end()
+    world.step(three)
+    world.now += DELIVERY_PAUSE
+    assert len(world.step(three)) == before + 2
+
+
+def test_a_training_waits_for_as_many_as_a_round_needs_and_says_so_once(tmp_path: Path) -> None:
+    world = World(tmp_path, least=3)
+    trainings.ask(world.folder)
+    for _ in range(3):
+        assert world.step() == []
+    assert world.said == ["train: waits for devices; 2 there, 3 needed"]
+    assert world.step({**HERE, "c": True}) == ["train"]
+
+
 def test_nothing_is_delivered_before_a_training_is_done(world: World) -> None:
     world.status(run="r", state="training", delivered=[])
     assert world.step() == []
@@ -232,6 +259,17 @@ def test_a_server_that_dies_before_it_notices_the_end_trains_no_second_time(worl
     assert again.step() == []
     assert not (world.folder / "wanted").exists()
     assert again.step() == []
+
+
+def test_an_app_that_dies_between_its_last_two_files_has_trained(world: World) -> None:
+    trainings.ask(world.folder)
+    world.step()
+    world.status(run="r", state="done")
+    (world.folder / "status.json").write_text(json.dumps({"run": "r", "state": "delivering"}))
+    world.flower.end()
+    world.step()
+    assert not trainings.is_wanted(world.folder)
+    assert world.step() == ["train"]
 
 
 def test_an_end_in_the_future_does_not_end_the_intervals(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import takewhile
+from operator import eq
 from typing import Any, Literal
 
 from fedkad import __version__
@@ -210,9 +212,20 @@ def check_terms(ours: Terms, theirs: Terms, us: str, them: str) -> None:
 
 
 def compare(words: str, ours: Any, theirs: Any, us: str, them: str) -> None:
-    """Refuse a value that is not our own."""
-    if ours != theirs:
-        raise ProtocolError(f"The {words} of {them} is {_short(theirs)} and that of {us} {_short(ours)}.")
+    """Refuse a value that is not our own; of two lists, what both begin with is left out.
+
+    >>> try:
+    ...     compare("channels", ("flow", "level"), ("flow", "speed"), "device 'p'", "the server")
+    ... except ProtocolError as error:
+    ...     print(error)
+    The channels of the server is ..., speed and that of device 'p' ..., level.
+    """
+    if ours == theirs:
+        return
+    if isinstance(ours, tuple) and isinstance(theirs, tuple):
+        alike = sum(takewhile(bool, map(eq, ours, theirs)))
+        ours, theirs = (("...",) * bool(alike) + value[alike:] for value in (ours, theirs))
+    raise ProtocolError(f"The {words} of {them} is {_short(theirs)} and that of {us} {_short(ours)}.")
 
 
 def _short(value: Any) -> str:

@@ -36,6 +36,7 @@ from fedkad.federation.settings import Sampling
 
 Array = NDArray[np.float64]
 UNDER_WAY, RESULT = "training.safetensors", "result.safetensors"
+STATUS, HOLDERS = "status.json", "result.json"
 KIND = "fedkad-training"
 
 WARM_NORM = 1.0 + 1e-2
@@ -141,7 +142,9 @@ class Training:
         self.phase = "warm" if self.server.begin_round(names) else "admm"
         self._opened, self._sent = time.monotonic(), 0
         self.shared = wire.decode(self._encoded(), self.terms.shape, wire.downward(self.terms.encoding))
-        return self.ask({name: self._request(name, self.phase) for name in names}, self.plan.quorum)
+        requests = {name: self._request(name, self.phase) for name in names}
+        # With secure aggregation, each step towards a sum is asked by itself.
+        return requests if self.terms.secure else self.ask(requests, self.plan.quorum)
 
     def ask(self, requests: dict[str, Request], quorum: float = 1.0) -> dict[str, Request]:
         """Await the answers to these requests, and to no others, from now on."""
@@ -241,7 +244,8 @@ class Training:
 
     def is_over(self) -> bool:
         """Whether what was asked last has all its answers, its quorum, or no time left."""
-        enough = len(self._taken) >= math.ceil(self._quorum * len(self._open) - 1e-9)
+        quorum = max(math.ceil(self._quorum * len(self._open) - 1e-9), self.plan.least)
+        enough = len(self._taken) >= quorum
         outstanding = set(self._open).difference(self._taken, self._failed)
         return enough or not outstanding or time.monotonic() - self._began >= self.plan.deadline
 
@@ -322,10 +326,19 @@ class Training:
         self._await({}, 1.0)
         self._save(RESULT)
         held = {"run": self.terms.run, "delivered": self.ledger.delivered}
-        write_atomically(self.folder / "result.json", json.dumps(held).encode())
+        write_atomically(self.folder / HOLDERS, json.dumps(held).encode())
         if (under_way := stored_terms(self.folder, UNDER_WAY)) is not None and under_way.run == self.terms.run:
             (self.folder / UNDER_WAY).unlink()
-        self._write_status()  # last: from then on another training may begin
+        if self._is_the_last():
+            self._write_status()
+
+    def _is_the_last(self) -> bool:
+        """Whether no other training has begun since: what is known of that one stays."""
+        try:
+            known = json.loads((self.folder / STATUS).read_text())
+        except (FileNotFoundError, ValueError):
+            return True
+        return not isinstance(known, dict) or known.get("run") == self.terms.run
 
     # -- the folder ---------------------------------------------------------------------------------------------
 
@@ -353,7 +366,7 @@ class Training:
         self.ledger, self.done, self._made = Ledger(**header["ledger"]), header["done"], made
 
     def _write_status(self) -> None:
-        write_atomically(self.folder / "status.json", json.dumps(self.status(), indent=1).encode())
+        write_atomically(self.folder / STATUS, json.dumps(self.status(), indent=1).encode())
 
     def status(self) -> dict[str, Any]:
         """The training in a few words, for people and programs."""

@@ -30,6 +30,7 @@ class Carrier:
     def __init__(self, grid: Grid, folder: Path, terms: Terms) -> None:
         self._grid, self._terms, self._mailbox = grid, terms, Mailbox(grid)
         self._registry = folder / "devices.json"
+        self._is_registered = self._registry.exists()
         self._names: dict[int, str] = {}
         self._asked: dict[str, str] = {}  # devices by the messages that they have not answered
         self._current: set[str] = set()
@@ -41,7 +42,7 @@ class Carrier:
 
     def _recognise(self) -> dict[int, str]:
         nodes = list(self._grid.get_nodes())
-        if self._registry.exists():
+        if self._is_registered:  # and if the list has gone since, nobody is believed by name alone
             keys = {d.public_key.strip(): d.name for d in registry.read(self._registry).values() if not d.revoked}
             found = {node.node_id: keys.get(node.public_key.decode(errors="replace").strip()) for node in nodes}
             return {node: name for node, name in found.items() if name is not None}

@@ -30,6 +30,9 @@ SOON = 5.0
 SETTLE = 60.0
 """Seconds for the news of a delivery to reach the server, at most, before a client that waited for it leaves."""
 
+LONGEST_ANSWER = 3600.0
+"""Seconds that a client which was asked stays for its answer, however soon it would leave otherwise."""
+
 CONNECTED, RECEIVING, SENT = "SuperNode ID:", "Receiving:", "Sent successfully"
 BAD_KEY, NOT_ACTIVATED = "Exit Code: 302", "[code: 2004]"
 TELLING = (CONNECTED, RECEIVING, SENT, BAD_KEY, NOT_ACTIVATED)
@@ -133,7 +136,7 @@ class _Client:
                 self._tend()
                 if once and self.delivery.is_settled(self._owes_reply):
                     return Outcome.DELIVERED
-                if idle is not None and time.monotonic() - self.came > idle:
+                if idle is not None and self._is_idle(idle):
                     return Outcome.IDLE
                 time.sleep(TICK)
         finally:
@@ -196,6 +199,10 @@ class _Client:
         """Leave in peace: a Flower process that is asked to end tells the server that the device is gone."""
         if self.child is not None:
             self.child.end()
+
+    def _is_idle(self, idle: float) -> bool:
+        """Tell whether nothing came for so long; an answer that is due may take longer, but not for ever."""
+        return time.monotonic() - self.came > max(idle, LONGEST_ANSWER if self._owes_reply() else 0.0)
 
     def _owes_reply(self) -> bool:
         return self.child is not None and self.tally.counts[RECEIVING] > self.tally.counts[SENT]

@@ -29,7 +29,7 @@ from flwr.supercore.fab import Fab
 T = TypeVar("T")
 
 PATIENCE = 10.0
-GONE = 404
+GONE, SERVER_ERROR = 404, 500
 FINISHED = "finished"
 UNREGISTERED = "unregistered"
 STATES = {"online": "online", "offline": "offline", "registered": "never seen"}
@@ -132,6 +132,9 @@ def _asked(question: Callable[[], T]) -> T:
     try:
         return question()
     except httpx.HTTPStatusError as error:
-        raise RefusedError(error.response.status_code, error.response.text.strip()) from error
+        status, text = error.response.status_code, error.response.text.strip()
+        if status >= SERVER_ERROR:  # it may answer the next time
+            raise ControlError(f"{status} {text}") from error
+        raise RefusedError(status, text) from error
     except (httpx.HTTPError, OSError) as error:
         raise ControlError(str(error) or type(error).__name__) from error

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,16 @@ class DeviceData:
         parameters = {**self._shared(terms), **self._checked_own()}
         prepared = self.state.prepared(self._fingerprint(parameters))
         try:
-            return KoopmanDetector.load(prepared)
+            detector = KoopmanDetector.load(prepared)
         except ModelFileError:  # not there yet, or damaged: the table is still there
             return self._prepare(parameters, terms, prepared)
+        self._compare_channels(detector.channel_names_, terms)
+        return detector
 
     def _prepare(self, parameters: dict[str, Any], terms: Terms, prepared: Path) -> KoopmanDetector:
         assert self.path is not None
         device = read_device(self.path, **self.reading)
-        if terms.channels != device.channels:
-            compare("channels", device.channels, terms.channels, f"device {self.device!r}", "the server")
+        self._compare_channels(device.channels, terms)
         parameters.setdefault("sample_period", _period(device))
         series = [Series(values, device.channels) for values in device.series()]
         with warnings.catch_warnings():
@@ -72,18 +73,26 @@ class DeviceData:
         return detector
 
     def _gathered(self, terms: Terms) -> KoopmanDetector:
+        if self.own:
+            raise ProtocolError(
+                f"device.toml of device {self.device!r}: [detector] is for a table (--data), and the model of the "
+                "agent has its own parameters; remove the section."
+            )
         if self.state.version() is None:
             raise ProtocolError(
                 f"Device {self.device!r} has neither a table (data in device.toml or --data) nor a model of its agent: "
                 "give it one of them."
             )
         detector = KoopmanDetector.load(self.state.model)
-        us = f"device {self.device!r}"
-        compare("channels", detector.channel_names_, terms.channels, us, "the server")
+        self._compare_channels(detector.channel_names_, terms)
         for name, theirs in self._shared(terms).items():
-            compare(name, getattr(detector.parameters_, name), theirs, us, "the server")
+            compare(name, getattr(detector.parameters_, name), theirs, f"device {self.device!r}", "the server")
         detector.kept()
         return detector
+
+    def _compare_channels(self, ours: Sequence[str] | None, terms: Terms) -> None:
+        """Refuse other channels, or the same in another order: their sums would mix what does not belong together."""
+        compare("channels", ours, terms.channels, f"device {self.device!r}", "the server")
 
     @staticmethod
     def _shared(terms: Terms) -> dict[str, Any]:

@@ -41,7 +41,8 @@ What this does not protect:
   answer each way. As 2·threshold > n, honest devices alone are too few for that; with c colluding devices,
   2·threshold > n + c would be needed. There is no further round in which devices compare what they were told.
 - Nothing stops a device from sending a poisoned matrix: the server sees no norm and no direction of any single one.
-- A wrong answer of a device is noticed, and ends the round; it is not repaired.
+- Nothing stops a device from ending a round. An answer without sense is refused, and the others go on; but shares that
+  nobody can use, in boxes that do not open or with a wrong number inside, are noticed too late to repair the sum.
 - What the sum itself says about a device is not blurred; that is a matter of noise, not of masks.
 """
 
@@ -68,6 +69,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from fedkad.fleet.settings import FEWEST
+
 Array = NDArray[np.float64]
 Integers = NDArray[np.uint32]
 Message = dict[str, int | float | str | bytes | list[int] | list[bytes]]
@@ -77,12 +80,20 @@ MODULUS = 2**32
 SECRET = 32  # bytes of a seed and of a key
 PRIME = 2**256 + 297  # the first beyond all secrets, so that each is one number of Shamir's field
 SHARE = 33  # bytes of a number below it
-NONCE = 12
-FEWEST = 3
+NONCE, TAG = 12, 16
+BOX = NONCE + 2 * SHARE + TAG  # bytes of the shares of one device for another, encrypted
 
 
 class MaskingError(ValueError):
     """A step of the secure aggregation that cannot or must not be taken; the message says why and what to do."""
+
+
+class SharesError(MaskingError):
+    """Shares of a device that are of no use to others: made wrong, or changed by who passed them on."""
+
+    def __init__(self, device: int, message: str) -> None:
+        super().__init__(message)
+        self.device = device
 
 
 # The integers: a grid with `levels` steps from 0 to `bound`, on either side.
@@ -294,9 +305,10 @@ class Session:
         except (InvalidTag, ValueError):
             content = b""
         if len(content) != 2 * SHARE:
-            raise MaskingError(
+            raise SharesError(
+                sender,
                 f"The shares from device {sender} to device {receiver} were changed on their way, or made for another "
-                f"round or roster; leave this round."
+                f"round or roster; leave this round.",
             )
         return content
 
@@ -321,7 +333,7 @@ def agree(private: bytes, public: bytes) -> bytes:
     try:
         return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise MaskingError("A public key of the roster is of no use for an agreement; do not answer it.") from None
+        raise MaskingError("A public key is of no use for an agreement; do not use it.") from None
 
 
 def public_key(private: bytes) -> bytes:
@@ -538,35 +550,55 @@ def _check_verdict(secrets: DeviceSecrets, survivors: Sequence[int], dropped: Se
 class MaskedSum:
     """The server's side of one sum: what it sends after each step, and at last the sum.
 
-    Each method takes what the devices answered, by device; a device that did not answer is left out. A device is
-    whatever whole number the transport knows it by.
+    Each step takes what the devices answered, by device; a device that did not answer is left out. So must be one whose
+    answer `check_keys`, `check_shares` or `check_revealed` refuses: in the step itself it would end the round for all.
+    A device is whatever whole number the transport knows it by.
     """
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self._session: Session | None = None
+        self._owners: dict[bytes, int] = {}  # of public keys
         self._commitments: dict[int, bytes] = {}
         self._survivors: list[int] = []
         self._dropped: list[int] = []
         self._total: Integers | None = None
 
+    def check_keys(self, device: int, message: Received) -> tuple[bytes, bytes]:
+        """The public keys that a device advertised; refused if the others could not answer a roster with them.
+
+        Nobody has seen the keys of others in this step: a key that comes twice is of two devices in league.
+        """
+        keys = _entry(message, "sharing_key", bytes), _entry(message, "mask_key", bytes)
+        for key in keys:
+            agree(bytes(SECRET), key)  # private keys are multiples of 8: a point of low order fails with all or none
+        if keys[0] == keys[1] or any(self._owners.setdefault(key, device) != device for key in keys):
+            raise MaskingError("A public key was sent before, and fresh ones never are; do not use it.")
+        return keys
+
     def roster(self, publics: Mapping[int, Received]) -> Message:
         """After `advertise`: the public keys of all who answered, to be sent to each of them."""
-        devices = sorted(publics)
-        sharing, masks = (
-            tuple(_entry(publics[device], name, bytes) for device in devices) for name in ("sharing_key", "mask_key")
-        )
-        roster = Roster.from_message(Roster(tuple(devices), sharing, masks).message())
+        keys = {device: self.check_keys(device, publics[device]) for device in sorted(publics)}
+        roster = Roster(tuple(keys), *(tuple(pair[k] for pair in keys.values()) for k in (0, 1)))
         roster.check(self.context)
         self._session = Session(self.context, roster)
         return roster.message()
 
+    def check_shares(self, device: int, message: Received) -> dict[int, bytes]:
+        """The boxes that a device made, by receiver; what is in them only the receivers can tell."""
+        devices = self._begun().roster.devices
+        others = [peer for peer in devices if peer != device]
+        if device not in devices or _integers(message, "devices") != others:
+            raise MaskingError("The boxes are not for each of the others in the roster; do not use them.")
+        _blob(message, "commitment", SECRET)
+        return dict(zip(others, _blobs(message, "boxes", len(others), BOX), strict=True))
+
     def forward(self, shares: Mapping[int, Received]) -> dict[int, Message]:
         """After `share`: for each device that shared, the boxes that the others made for it."""
-        session = self._begun()
+        self._begun()
         self._enough(shares, "shared their secrets")
-        boxes = {sender: self._boxes(session, sender, message) for sender, message in shares.items()}
-        self._commitments = {sender: _entry(shares[sender], "commitment", bytes) for sender in sorted(shares)}
+        boxes = {sender: self.check_shares(sender, message) for sender, message in shares.items()}
+        self._commitments = {sender: _blob(shares[sender], "commitment", SECRET) for sender in sorted(shares)}
         forwarded: dict[int, Message] = {}
         for receiver in self._commitments:
             senders = [sender for sender in self._commitments if sender != receiver]
@@ -593,6 +625,17 @@ class MaskedSum:
         self._total = np.sum(list(masked.values()), axis=0, dtype=np.uint32)
         return {"survivors": list(self._survivors), "dropped": list(self._dropped)}
 
+    def check_revealed(self, message: Received) -> None:
+        """Refuse shares that were not asked for; whether they are the right ones shows when they are joined."""
+        for asked, name, devices in self._asked():
+            if _integers(message, asked) != devices:
+                raise MaskingError("The shares are of other devices than those asked about; do not use them.")
+            _blobs(message, name, len(devices), SHARE)
+
+    def _asked(self) -> tuple[tuple[str, str, list[int]], ...]:
+        """What an answer to the verdict holds: the list of devices, that of their shares, and which devices."""
+        return ("survivors", "seed_shares", self._survivors), ("dropped", "key_shares", self._dropped)
+
     def unmask(self, revealed: Mapping[int, Received]) -> Array:
         """After `reveal`: the sum of the survivors' matrices, Σ x_i · bound / levels.
 
@@ -603,11 +646,10 @@ class MaskedSum:
         session, total = self._begun(), self._total.copy()
         answers = {device: revealed[device] for device in self._survivors if device in revealed}
         self._enough(answers, "revealed their shares")
-        helpers = list(answers)[: self.context.threshold]
-        seeds, keys = (
-            self._restored(session, {helper: answers[helper] for helper in helpers}, *names)
-            for names in (("survivors", "seed_shares", self._survivors), ("dropped", "key_shares", self._dropped))
-        )
+        helpers = {session.position(device): answers[device] for device in list(answers)[: self.context.threshold]}
+        for answer in helpers.values():
+            self.check_revealed(answer)
+        seeds, keys = (self._restored(helpers, name, devices) for _, name, devices in self._asked())
         for device, seed in seeds.items():
             self._verify(session.commitment(device, seed) == self._commitments[device], device)
             total -= session.self_mask(device, seed, total.shape)
@@ -636,23 +678,9 @@ class MaskedSum:
             )
 
     @staticmethod
-    def _boxes(session: Session, sender: int, message: Received) -> dict[int, bytes]:
-        receivers = _integers(message, "devices")
-        boxes = dict(zip(receivers, _blobs(message, "boxes", len(receivers)), strict=True))
-        if sender not in session.roster.devices or set(boxes) != set(session.roster.devices) - {sender}:
-            raise MaskingError(f"Device {sender} did not share with each of the others in the roster; leave it out.")
-        return boxes
-
-    @staticmethod
-    def _restored(
-        session: Session, answers: Mapping[int, Received], asked: str, name: str, devices: Sequence[int]
-    ) -> dict[int, bytes]:
-        """The secrets of `devices`, joined from the list `name` of every answer."""
-        columns = {}
-        for helper, answer in answers.items():
-            if _integers(answer, asked) != list(devices):
-                raise MaskingError(f"Device {helper} revealed shares of other devices than it was asked; leave it out.")
-            columns[session.position(helper)] = _blobs(answer, name, len(devices), SHARE)
+    def _restored(answers: Mapping[int, Received], name: str, devices: Sequence[int]) -> dict[int, bytes]:
+        """The secrets of `devices`, joined from the list `name` of every answer, by the positions of who gave it."""
+        columns = {position: _blobs(answer, name, len(devices), SHARE) for position, answer in answers.items()}
         return {
             device: join_shares({position: column[k] for position, column in columns.items()})
             for k, device in enumerate(devices)
@@ -661,7 +689,7 @@ class MaskedSum:
     @staticmethod
     def _verify(fits: bool, device: int) -> None:
         if not fits:
-            raise MaskingError(f"The shares of device {device} do not join to its secret; begin a new round.")
+            raise SharesError(device, f"The shares of device {device} do not join to its secret; begin a new round.")
 
 
 # Entries of messages, checked where they come in.
@@ -670,14 +698,14 @@ class MaskedSum:
 def _entry(message: Received, name: str, kind: type | tuple[type, ...]) -> Any:
     value = message.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise MaskingError(f"A message of the round has no {name!r}, or one of the wrong type; begin a new round.")
+        raise MaskingError(f"A message of the round has no {name!r}, or one of the wrong type; do not use it.")
     return value
 
 
 def _integers(message: Received, name: str) -> list[int]:
     values: list[int] = list(_entry(message, name, (list, tuple)))
     if any(type(value) is not int for value in values):
-        raise MaskingError(f"{name!r} in a message of the round must be whole numbers; begin a new round.")
+        raise MaskingError(f"{name!r} in a message of the round must be whole numbers; do not use them.")
     return values
 
 
@@ -685,8 +713,15 @@ def _blobs(message: Received, name: str, count: int, size: int | None = None) ->
     values: list[bytes] = list(_entry(message, name, (list, tuple)))
     if len(values) != count or any(type(value) is not bytes or size not in (None, len(value)) for value in values):
         expected = f"{count} pieces" + (f" of {size} bytes" if size else "")
-        raise MaskingError(f"{name!r} in a message of the round must be {expected}; begin a new round.")
+        raise MaskingError(f"{name!r} in a message of the round must be {expected}; do not use them.")
     return values
+
+
+def _blob(message: Received, name: str, size: int) -> bytes:
+    value: bytes = _entry(message, name, bytes)
+    if len(value) != size:
+        raise MaskingError(f"{name!r} in a message of the round must be {size} bytes; do not use it.")
+    return value
 
 
 def _unpacked(entry: dict[str, Any]) -> Any:

@@ -29,7 +29,7 @@ ROUND = 3.0
 RETRY = 1.0
 """Seconds to the next look when Flower did not answer."""
 
-WARN_DAYS = 30.0
+WARN_DAYS, DAY = 30.0, 86_400.0
 
 FREED_WITHIN = 10.0
 """Seconds in which the processes of a server that was killed let go of its ports."""
@@ -41,7 +41,6 @@ def serve(folder: ServerFolder, say: Say, app: Path = APP) -> None:
     with holding(folder.lock, refusal), until_stopped():
         os.environ.update(flower.environment(folder.flower))
         prepare(folder)
-        _tell_expiry(folder, say)
         place = folder.settings.place
         check_ports(place)
         with (
@@ -88,8 +87,11 @@ def _processes(folder: ServerFolder, say: Say) -> list[Kept]:
 def _operate(office: Office, processes: Sequence[Kept]) -> None:
     """Keep everything going; the proxy comes last, so that no device is refused before Flower has heard of it."""
     *flower_processes, door = processes
-    seen, next_round = 0, 0.0
+    seen, next_round, next_day = 0, 0.0, 0.0
     while True:
+        if time.monotonic() >= next_day:
+            next_day = time.monotonic() + DAY
+            _tell_expiry(office.folder, office.say)
         for process in (*flower_processes, door) if office.is_ready else flower_processes:
             process.tend()
         changed = _time_of(office.folder.registry)
@@ -108,7 +110,7 @@ class Office:
     def __init__(self, folder: ServerFolder, control: Control, app: Path, say: Say) -> None:
         self.folder, self.control, self.app, self.say = folder, control, app, say
         every = settings.seconds(folder.settings.training.every)
-        self.trainings = Trainings(folder.training, self, say, every=every)
+        self.trainings = Trainings(folder.training, self, say, every=every, least=folder.settings.least)
         self.is_ready = False
         self.complaint = ""
         self.refused: set[str] = set()
@@ -135,7 +137,8 @@ class Office:
         return True
 
     def submit(self, job: str) -> int:
-        """Start a run of the app."""
+        """Start a run of the app; one that was started while its answer was lost must not train beside it."""
+        self.control.stop_all()
         return self.control.submit(self.app, {"folder": str(self.folder.root), "job": job})
 
     def has_ended(self, run: int) -> bool:
@@ -188,7 +191,7 @@ class Office:
         log = Log(self.folder.logs / "app.log")
         try:
             log.bound()
-            with suppress(RefusedError):  # Flower knows the run no more
+            with suppress(ControlError):  # Flower knows the run no more, or cannot say
                 log.append(self.control.log(run))
         except OSError as error:
             self.say(f"{log.path}: what run {run} said cannot be kept ({error.strerror}); make room for the next.")
@@ -207,7 +210,13 @@ def online(devices: Registry, nodes: list[Node]) -> Mapping[str, bool]:
 
 
 def _tell_expiry(folder: ServerFolder, say: Say) -> None:
-    left = days_left(folder.server_certificate.read_bytes())
-    if left < WARN_DAYS:
-        when = f"ends in {left:.0f} days" if left > 0 else "has ended"
-        say(f"warning: the certificate of the server {when}; run `fedkad fleet renew {folder.root}` and start again.")
+    anew = "make a new fleet with `fedkad fleet init`, and move the devices there"
+    remedies = {
+        "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and start again"),
+        "authority of the fleet": (folder.ca_certificate, anew),
+    }
+    for whose, (path, remedy) in remedies.items():
+        left = days_left(path.read_bytes())
+        if left < WARN_DAYS:
+            when = f"ends in {left:.0f} days" if left > 0 else "has ended"
+            say(f"warning: the certificate of the {whose} {when}; {remedy}.")

@@ -75,10 +75,6 @@ class Log:
         with os.fdopen(self.open(), "w") as file:
             file.write(text)
 
-    def since(self, start: int) -> str:
-        """What was written after `start` bytes, or all there is if the file was cut in between."""
-        return self.read(start if start <= self.size else 0).decode(errors="replace")
-
     def read(self, start: int) -> bytes:
         """The bytes from `start` on."""
         if not self.path.exists():
@@ -140,11 +136,6 @@ class Child:
             )
         finally:
             os.close(handle)
-
-    @property
-    def said(self) -> str:
-        """What the process has written so far."""
-        return self.log.since(self.log_start)
 
     @property
     def status(self) -> int | None:

@@ -37,7 +37,7 @@ Registry = dict[str, Device]
 def read(path: Path) -> Registry:
     """All devices by name."""
     try:
-        entries = json.loads(path.read_text())["devices"]
+        entries = json.loads(path.read_text(encoding="utf-8"))["devices"]
         return {entry["name"]: Device(**entry) for entry in entries}
     except FileNotFoundError:
         raise FleetFileError(f"{path}: there is no such file; make the folder with `fedkad fleet init`.") from None
@@ -108,7 +108,7 @@ def _known(devices: Registry, name: str) -> Device:
 
 
 def _refuse_shared_key(devices: Registry, name: str, public_key: str) -> None:
-    """Refuse a key that was ever used: Flower knows devices by their key and takes none twice."""
+    """Refuse a key that a device has, or had when it was revoked: Flower knows devices by their key."""
     other = next((device.name for device in devices.values() if device.public_key == public_key), None)
     if other is not None:
         whose = "its own" if other == name else f"that of {other}"

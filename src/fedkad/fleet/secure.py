@@ -25,6 +25,7 @@ from fedkad.fleet.masking import (
     DeviceSecrets,
     MaskedSum,
     MaskingError,
+    SharesError,
     advertise,
     default_threshold,
     mask,
@@ -36,10 +37,14 @@ from fedkad.fleet.private import write_private
 Array = NDArray[np.float64]
 Answers = dict[str, Reply]
 Ask = Callable[[dict[str, Request]], Answers]
+Check = Callable[[int, Reply], object]
 
-BOUND, DEVIATIONS, LEVELS, KEY = 4.0, 7.0, 2**20, 32
+BOUND, DEVIATIONS, LEVELS = 4.0, 7.0, 2**20
 """Largest entry of what is summed, differences P + Λ/ρ − Z or sketches of weighted directions, without noise; how many
-deviations of noise find room besides; steps of the grid, as long as the sum of all devices has room; bytes of a key."""
+deviations of noise find room besides; steps of the grid, as long as the sum of all devices has room."""
+
+UNOPENED = "unopened"
+"""What a device says instead of a masked reply: the number of the device whose box for it does not open."""
 
 
 class SecureParticipant(Participant):
@@ -54,12 +59,19 @@ class SecureParticipant(Participant):
         elif request.kind == "reveal":
             message = reveal(secrets := self._secrets(request), request.masking)
         else:
-            reply = super()._answer(request)
-            if request.kind == "deliver":
-                self._secrets_file.unlink(missing_ok=True)
-            return reply
+            return self._answer_itself(request)
         self._keep(secrets)
         return Reply(self.device, masking=message)
+
+    def _answer_itself(self, request: Request) -> Reply:
+        """The reply that the other steps are about; or whose shares keep the device from it, which is not its fault."""
+        try:
+            reply = super()._answer(request)
+        except SharesError as error:
+            return Reply(self.device, masking={UNOPENED: error.device})
+        if request.kind == "deliver":
+            self._secrets_file.unlink(missing_ok=True)
+        return reply
 
     def _pack(self, client: Client, message: Array, reference: Array, request: Request) -> bytes:
         """The masked integers of the reply. With noise, so much that the sum of a threshold of devices has enough."""
@@ -120,8 +132,15 @@ def gather(training: Training, requests: Mapping[str, Request], ask: Ask) -> Non
     `ask` sends requests and brings the replies that came in time. Too few of them at any step end the round, and what
     the devices did in it counts for nothing. Who sends what makes no sense in a step is refused and left out.
     """
+    names = dict(enumerate(sorted(requests), start=1))
     try:
-        survivors, total = _masked_sum(training, requests, ask)
+        survivors, total = _masked_sum(training, requests, names, ask)
+    except SharesError as error:
+        maker = names[error.device]
+        training.void(
+            f"The shares of device {maker!r} do not join: it made wrong ones, or others gave wrong ones back."
+        )
+        return
     except MaskingError as error:
         training.void(str(error))
         return
@@ -130,23 +149,29 @@ def gather(training: Training, requests: Mapping[str, Request], ask: Ask) -> Non
     training.take_sum(survivors, total)
 
 
-def _masked_sum(training: Training, requests: Mapping[str, Request], ask: Ask) -> tuple[list[str], Array]:
-    numbers = {name: number for number, name in enumerate(sorted(requests), start=1)}
-    names = {number: name for name, number in numbers.items()}
-
-    def step(kind: Kind, said: Mapping[int, Mapping[str, object]]) -> dict[int, Reply]:
+def _masked_sum(
+    training: Training, requests: Mapping[str, Request], names: Mapping[int, str], ask: Ask
+) -> tuple[list[str], Array]:
+    def step(kind: Kind, said: Mapping[int, Mapping[str, object]], check: Check) -> dict[int, Reply]:
         asked = {names[n]: _in_step(requests[names[n]], kind, message) for n, message in said.items()}
-        return {numbers[name]: reply for name, reply in ask(asked).items() if _is_sound(reply, kind, training)}
+        replies = ask(asked)
+        return {
+            n: replies[name]
+            for n, name in names.items()
+            if name in replies and _is_sound(training, kind, check, n, replies[name])
+        }
 
-    total = MaskedSum(context := context_of(training, len(numbers)))
-    keys = step("advertise", {n: {**context.message(), "device": n} for n in names})
+    total = MaskedSum(context := context_of(training, len(names)))
+    opening = {n: {**context.message(), "device": n} for n in names}
+    keys = step("advertise", opening, lambda n, reply: total.check_keys(n, reply.masking))
     roster = total.roster({n: reply.masking for n, reply in keys.items()})
-    shares = step("share", dict.fromkeys(keys, roster))
+    shares = step("share", dict.fromkeys(keys, roster), lambda n, reply: total.check_shares(n, reply.masking))
     boxes = total.forward({n: reply.masking for n, reply in shares.items()})
-    masked = step(training.phase, boxes)
+    senders = {n: names[n] for n in boxes}
+    masked = step(training.phase, boxes, lambda n, reply: _check_masked(reply, senders, training))
     training.keep_for_sum()
     verdict = total.settle({n: _integers(reply, training) for n, reply in masked.items()})
-    revealed = step("reveal", dict.fromkeys(masked, verdict))
+    revealed = step("reveal", dict.fromkeys(masked, verdict), lambda n, reply: total.check_revealed(reply.masking))
     summed = total.unmask({n: reply.masking for n, reply in revealed.items()})
     return [names[n] for n in total.survivors], summed
 
@@ -158,21 +183,31 @@ def _in_step(request: Request, kind: Kind, masking: Mapping[str, object]) -> Req
     return replace(request, kind=kind, masking=masking, shared=b"", accepted_shared=b"")
 
 
-def _is_sound(reply: Reply, kind: Kind, training: Training) -> bool:
-    """Whether a device said what its step asks for; if not, it is refused by name, and the others go on."""
-    said = reply.masking
-    sound = {
-        "advertise": all(_is_bytes(said.get(name), KEY) for name in ("sharing_key", "mask_key")),
-        "share": all(isinstance(said.get(name), list) for name in ("devices", "boxes")) and "commitment" in said,
-        "reveal": all(isinstance(said.get(name), list) for name in ("seed_shares", "key_shares")),
-    }.get(kind, len(reply.payload) == 4 * math.prod(_shape(training)))
-    if not sound:
-        training.refuse(reply.device, f"What it sent in the step {kind!r} of secure aggregation makes no sense.")
-    return sound
+def _is_sound(training: Training, kind: Kind, check: Check, number: int, reply: Reply) -> bool:
+    """Whether a device said what its step asks for; if not, it is refused by name, and the others go on.
+
+    It gets no strike for what somebody else sent it.
+    """
+    try:
+        check(number, reply)
+    except SharesError as error:
+        training.refuse(reply.device, str(error), strike=False)
+        return False
+    except MaskingError as error:
+        training.refuse(
+            reply.device, f"What it sent in the step {kind!r} of secure aggregation makes no sense. {error}"
+        )
+        return False
+    return True
 
 
-def _is_bytes(value: object, size: int) -> bool:
-    return isinstance(value, bytes) and len(value) == size
+def _check_masked(reply: Reply, senders: Mapping[int, str], training: Training) -> None:
+    """Refuse a masked reply of another size, and the word of a device that it cannot mask with the shares it got."""
+    blamed = reply.masking.get(UNOPENED)
+    if type(blamed) is int and senders.get(blamed, reply.device) != reply.device:
+        raise SharesError(blamed, f"It cannot open the shares that device {senders[blamed]!r} made for it.")
+    if len(reply.payload) != (size := 4 * math.prod(_shape(training))):
+        raise MaskingError(f"The masked reply has {len(reply.payload)} bytes and not {size}; do not use it.")
 
 
 def _shape(training: Training) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from logging import INFO, WARNING
 from pathlib import Path
@@ -20,7 +20,6 @@ from fedkad.federation.settings import Consensus, Encoding, Start
 from fedkad.federation.training import RESULT, UNDER_WAY, Plan, Training, stored_terms
 from fedkad.fleet import secure, settings
 from fedkad.fleet.carrier import Carrier
-from fedkad.fleet.masking import FEWEST
 from fedkad.fleet.settings import FleetSettings
 from fedkad.koopman.lifting import Lifting
 
@@ -107,34 +106,54 @@ def terms(run: str, known: FleetSettings) -> Terms:
 def plan(known: FleetSettings) -> Plan:
     """How this fleet trains."""
     asked = known.training
-    least = FEWEST if known.privacy.secure_aggregation or asked.robust else 1
-    return Plan(asked.rounds, asked.participation, asked.quorum, asked.deadline, least=least)
+    return Plan(asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.least)
 
 
 def exchange(training: Training, carrier: Carrier) -> None:
     """One round, however often it takes until somebody answers."""
-    began = time.monotonic()
+    began, was_asked = time.monotonic(), False
     while time.monotonic() - began < PATIENCE:
-        names = training.choose(carrier.devices())
+        there = carrier.devices()
+        names = training.choose(there)
         if names and run_round(training, carrier, names):
             return
+        was_asked = was_asked or bool(names)
         time.sleep(POLL)
-    raise RuntimeError(f"No device answered in {PATIENCE:g} s; the training goes on from round {training.round}.")
+    raise RuntimeError(f"{_why_none(training, there, was_asked)}; the training goes on from round {training.round}.")
+
+
+def _why_none(training: Training, there: Collection[str], was_asked: bool) -> str:
+    if was_asked:
+        return f"Too few devices answered in {PATIENCE:g} s"
+    out = sum(training.ledger.is_out(name) for name in there)
+    return (
+        f"Nobody could be asked in {PATIENCE:g} s: a round needs {training.plan.least} devices, {len(there)} are "
+        f"there, and {out} of these are left out for answers that could not be used"
+    )
 
 
 def run_round(training: Training, carrier: Carrier, names: list[str]) -> bool:
     """Ask these devices, and take what they answer until the round is over; False if too few did."""
-    requests = training.open(names)
+    requests, before = training.open(names), training.ledger.refusals
     if training.terms.secure:
         secure.gather(training, requests, lambda asked: hear(training, carrier, asked))
     else:
         ask(training, carrier, requests, training.take)
+    _tell_refusals(training, before)
     if not training.close():
+        log(WARNING, "Round %d is asked anew: too few answers could be used.", training.round)
         return False
     record = training.records[-1]
     said = ", ".join(record.participants)
     log(INFO, "Round %d (%s) of %d: %s", training.round, record.phase, training.plan.rounds, said)
     return True
+
+
+def _tell_refusals(training: Training, before: int) -> None:
+    """Say what was refused since there were so many refusals."""
+    fresh = training.ledger.refusals - before
+    for refused in training.ledger.refused[-fresh:] if fresh else ():
+        log(WARNING, "%s: %s", refused["device"] or "all", refused["reason"])
 
 
 def ask(
@@ -147,8 +166,8 @@ def ask(
         for name, answer in carrier.answers():
             if answer is None:
                 training.refuse_late(name)
-            elif not take(name, answer):
-                log(WARNING, "%s: %s", name, training.ledger.refused[-1]["reason"])
+            else:
+                take(name, answer)
 
 
 def hear(training: Training, carrier: Carrier, requests: dict[str, Request]) -> dict[str, Reply]:
@@ -167,6 +186,8 @@ def hear(training: Training, carrier: Carrier, requests: dict[str, Request]) -> 
 
 def deliver(training: Training, carrier: Carrier) -> None:
     """Give the result to all who are there and do not hold it."""
+    before = training.ledger.refusals
     ask(training, carrier, training.deliveries(carrier.devices()), training.confirm)
+    _tell_refusals(training, before)
     training.finish()
     log(INFO, "Training %s is delivered to %d devices.", training.terms.run, len(training.ledger.delivered))

@@ -14,6 +14,7 @@ from fedkad.federation.settings import ENCODINGS, STARTS
 from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
 
 FILE = "fleet.toml"
+FEWEST = 3
 
 
 class SettingError(ValueError):
@@ -88,6 +89,11 @@ class FleetSettings:
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
     privacy: Privacy = field(default_factory=Privacy)
+
+    @property
+    def least(self) -> int:
+        """Devices that a round needs: of two, neither a median nor a masked sum is worth anything."""
+        return FEWEST if self.privacy.secure_aggregation or self.training.robust else 1
 
 
 SECTIONS: dict[str, type[Any]] = {"place": Place, "model": Model, "training": Training, "privacy": Privacy}

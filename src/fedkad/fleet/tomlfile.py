@@ -15,7 +15,7 @@ class FleetFileError(ValueError):
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
     """What a file says; `remedy` is what to do where there is none."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FleetFileError(f"{path}: there is no such file; {remedy}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

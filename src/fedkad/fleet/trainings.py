@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from fedkad.federation.training import HOLDERS, STATUS
 from fedkad.fleet.private import write_private
 from fedkad.fleet.processes import Say
 from fedkad.locks import waiting_for
 
-TRAIN, DELIVER, DONE = "train", "deliver", "done"
-WANTED, ENDED, STATUS, RESULT = "wanted", "ended", "status.json", "result.json"
+TRAIN, DELIVER = "train", "deliver"
+WANTED, ENDED = "wanted", "ended"
 
 ATTEMPTS = 5
 """Trainings that break off in a row without a round gained, after which the wish is given up."""
@@ -33,8 +34,8 @@ FIRST_WAIT = 5.0
 PRESENT = 0.5
 """Share of the devices that must be there for a training at its time; one on demand takes whoever is there."""
 
-DELIVERY_PAUSE = 60.0
-"""Seconds until a delivery that did not reach the same devices is tried again."""
+DELIVERY_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
+"""Seconds until a delivery that did not reach the same devices is tried again; twice as many each time, up to these."""
 
 
 class Runs(Protocol):
@@ -82,17 +83,13 @@ def read_wish(training: Path) -> Wish | None:
 
 
 def is_fulfilled(training: Path, wish: Wish) -> bool:
-    """Tell whether the app says that another training is done than when the wish was made."""
-    status = read_status(training)
-    return status is not None and status.get("state") == DONE and _run(status) != wish.after
+    """Tell whether the last training that was done is another than when the wish was made."""
+    return last_done(training) != wish.after
 
 
 def last_done(training: Path) -> str:
     """The run of the last training that was done; empty if there was none."""
-    status = read_status(training)
-    if status is None or status.get("state") != DONE:
-        status = read_result(training)
-    return "" if status is None else _run(status)
+    return _run(read_result(training) or {})
 
 
 def read_status(training: Path) -> dict[str, Any] | None:
@@ -102,7 +99,7 @@ def read_status(training: Path) -> dict[str, Any] | None:
 
 def read_result(training: Path) -> dict[str, Any] | None:
     """What the app says about the last training that was done, whatever has begun since; None without any."""
-    return _read(training / RESULT)
+    return _read(training / HOLDERS)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -133,7 +130,8 @@ def _wishing(training: Path) -> Iterator[None]:
 class Trainings:
     """Decides, each time it is asked, whether a run is to be started; there is never more than one.
 
-    `clock` is for what must outlive the server, `timer` for waits, which no setting of the clock may lengthen.
+    A training begins when `least` devices are there. `clock` is for what must outlive the server, `timer` for waits,
+    which no setting of the clock may lengthen.
     """
 
     def __init__(
@@ -143,16 +141,18 @@ class Trainings:
         say: Say,
         *,
         every: float | None,
+        least: int = 1,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.training, self.runs, self.say, self.every = training, runs, say, every
+        self.training, self.runs, self.say, self.every, self.least = training, runs, say, every, least
         self.clock, self.timer = clock, timer
         self.run: int | None = None
         self.job, self.wish = "", Wish("", "")
         self.failures, self.not_before = 0, -math.inf
         self.reached = ("", 0)
-        self.delivered_to: tuple[frozenset[str], float] = (frozenset(), -math.inf)
+        self.missing, self.delivery_pause, self.next_delivery = frozenset[str](), 0.0, -math.inf
+        self.is_waiting = False
 
     def step(self, online: Mapping[str, bool]) -> None:
         """Look at the run there is, or start one; `online` tells of every device whether it is there."""
@@ -166,11 +166,19 @@ class Trainings:
             ask(self.training)
         wish = read_wish(self.training)
         if wish is not None:
-            if present and self.timer() >= self.not_before:
+            if self._are_enough(len(present)) and self.timer() >= self.not_before:
                 self.wish = wish
                 self._start(TRAIN)
         elif self._latecomers(present):
             self._start(DELIVER)
+
+    def _are_enough(self, present: int) -> bool:
+        """Tell whether a round can be held with so many, and say once that a training waits for more."""
+        waits = present < self.least
+        if waits and not self.is_waiting:
+            self.say(f"{TRAIN}: waits for devices; {present} there, {self.least} needed")
+        self.is_waiting = waits
+        return not waits
 
     def _start(self, job: str) -> None:
         self.run, self.job = self.runs.submit(job), job
@@ -244,9 +252,9 @@ class Trainings:
         result = read_result(self.training)
         if result is None:
             return False
-        missing = frozenset(present - set(result.get("delivered", ())))
-        before, moment = self.delivered_to
-        if not missing or (missing == before and self.timer() < moment + DELIVERY_PAUSE):
+        missing, before, now = frozenset(present - set(result.get("delivered", ()))), self.missing, self.timer()
+        if not missing or (missing == before and now < self.next_delivery):
             return False
-        self.delivered_to = (missing, self.timer())
+        self.delivery_pause = min(2.0 * self.delivery_pause, LONGEST_PAUSE) if missing == before else DELIVERY_PAUSE
+        self.missing, self.next_delivery = missing, now + self.delivery_pause
         return True

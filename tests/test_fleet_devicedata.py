@@ -1,0 +1,78 @@
+"""What a device trains from: its table, read once, or the model of its agent."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
+
+from fedkad import KoopmanDetector
+from fedkad.detect.series import Series
+from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.protocol import ProtocolError, Terms
+from fedkad.federation.settings import Consensus
+from fedkad.fleet.devicedata import DeviceData
+from fedkad.koopman.lifting import Lifting
+
+CHANNELS = ("flow", "level")
+TERMS = Terms.of(
+    "run-1", Lifting(2, 4, 6, 0), CHANNELS, horizon=1, encoding="float32", consensus=Consensus(rank=3, seed=0)
+)
+
+
+def values(seed: int = 0) -> Any:
+    t = np.arange(900.0)[:, None]
+    return np.sin(t / np.array([[5.0, 11.0]])) + 0.1 * np.random.default_rng(seed).normal(size=(900, 2))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    write(tmp_path / "pump.csv", values())
+    return tmp_path / "pump.csv"
+
+
+def write(path: Path, rows: Any) -> None:
+    path.write_text("\n".join([",".join(CHANNELS), *(",".join(map(repr, map(float, row))) for row in rows)]) + "\n")
+
+
+def data(folder: Path, table: Path | None, **settings: Any) -> DeviceData:
+    return DeviceData("pump", DeviceState(folder / "device"), table, settings)
+
+
+def test_a_table_is_read_once_until_it_changes(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = data(tmp_path, table).detector(TERMS)
+    with monkeypatch.context() as blind:
+        blind.setattr("fedkad.fleet.devicedata.read_device", None)
+        again = data(tmp_path, table).detector(TERMS)
+    assert again.threshold_ == first.threshold_
+    write(table, values(1))
+    assert data(tmp_path, table).detector(TERMS).threshold_ != first.threshold_
+
+
+@pytest.mark.parametrize("channels", [("level", "flow"), ("flow", "speed")])
+def test_other_channels_are_refused_also_when_the_table_is_known(
+    tmp_path: Path, table: Path, channels: tuple[str, str]
+) -> None:
+    other = replace(TERMS, channels=channels)
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"The channels of the server is .* and that of device 'pump' .*level"):
+            data(tmp_path, table).detector(other)
+        data(tmp_path, table).detector(TERMS)
+
+
+def test_without_a_table_the_model_of_the_agent_counts(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="neither a table"):
+        data(tmp_path, None).detector(TERMS)
+    model = KoopmanDetector(window=4, rank=3, observables=6).fit(Series(values(), CHANNELS))
+    state = DeviceState(tmp_path / "device")
+    with state.locked():
+        model.save(state.model)
+    assert data(tmp_path, None).detector(TERMS).threshold_ == model.threshold_
+    for changes in ({"channels": ("level", "flow")}, {"window": 5}):
+        with pytest.raises(ProtocolError, match="of the server is"):
+            data(tmp_path, None).detector(replace(TERMS, **changes))
+    with pytest.raises(ProtocolError, match=r"\[detector\] is for a table"):
+        data(tmp_path, None, detector={"threshold": 5.0}).detector(TERMS)
