@@ -13,17 +13,16 @@ An *excursion* begins with an abnormal row and goes on until a quiet one; from i
 from __future__ import annotations
 
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.edge.settings import Alarm
+from fedkad.edge.tally import LARGEST, Tally, as_number
+from fedkad.edge.wording import as_date, as_text, sentence
 
 Array = NDArray[np.float64]
 Explain = Callable[[], tuple[Array, Array, Array]]
@@ -31,18 +30,8 @@ Explain = Callable[[], tuple[Array, Array, Array]]
 BUCKETS = 60
 """The rate is counted in so many parts of its window: months of rows cost no more memory than a minute's."""
 
-MOST_CHANNELS = 5
-"""An alert names no more: who looks at five sensors has found it or needs the plot."""
-
-WORTH_SAYING = 0.1
-"""A second channel is in the text if its share is at least this."""
-
 SLACK = 1e-3
 """Durations may fall short by this share of a period: times in seconds since 1970 are rounded."""
-
-_LARGEST = sys.float_info.max
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_TIME, _LAST_TIME = -62135596800.0, 253402300799.0  # years 1 and 9999, all that a date can say
 
 
 class Judged(NamedTuple):
@@ -64,76 +53,6 @@ class Judged(NamedTuple):
     threshold: float
     abnormal: bool
     evidence: bool = True
-
-
-class Cause(NamedTuple):
-    """A channel's part in an incident.
-
-    Attributes
-    ----------
-    channel : str
-    share : float
-        Its part of the scores of all abnormal rows so far, between 0 and 1.
-    seen, expected : float
-        In units of the channel, at the row with the highest score so far.
-    """
-
-    channel: str
-    share: float
-    seen: float
-    expected: float
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What abnormal rows have in common: since when, how many, how bad, by which channels."""
-
-    start: float
-    last: float
-    samples: int = 0
-    peak: float = -math.inf
-    critical: bool = False
-    total: float = 0.0
-    shares: list[float] = field(default_factory=list)
-    seen: list[float] = field(default_factory=list)
-    expected: list[float] = field(default_factory=list)
-
-    def add(self, time: float, score: float, critical: bool, explained: tuple[Array, Array, Array]) -> None:
-        """Count one row."""
-        shares, seen, expected = explained
-        self.last, self.samples = time, self.samples + 1
-        self.critical = self.critical or critical
-        if score > self.peak or len(self.seen) != len(shares):
-            self.peak, self.seen, self.expected = max(score, self.peak), _floats(seen), _floats(expected)
-        if score < 1e300 and np.isfinite(shares).all():
-            self.total += score
-            self.shares = [a + b for a, b in zip(self.shares or [0.0] * len(shares), _floats(shares), strict=True)]
-
-    def joined(self, later: _Tally) -> _Tally:
-        """Both as one, the other being the later."""
-        worse = later if later.peak > self.peak else self
-        shares = [a + b for a, b in zip(self.shares, later.shares, strict=False)] or self.shares or later.shares
-        return replace(
-            worse,
-            start=min(self.start, later.start),
-            last=later.last,
-            samples=self.samples + later.samples,
-            critical=self.critical or later.critical,
-            total=self.total + later.total,
-            shares=shares,
-        )
-
-    def forget_channels(self) -> None:
-        """Other channels from now on: sums over the old ones say nothing about the new."""
-        self.total, self.shares, self.seen, self.expected = 0.0, [], [], []
-
-    def causes(self, channels: Sequence[str]) -> list[Cause]:
-        """The channels with the largest shares, at most `MOST_CHANNELS`."""
-        if not self.total > 0.0 or len(self.shares) != len(channels):
-            return []
-        order = sorted(range(len(channels)), key=lambda k: -self.shares[k])[:MOST_CHANNELS]
-        portions = {k: min(max(self.shares[k] / self.total, 0.0), 1.0) for k in order}
-        return [Cause(channels[k], round(portions[k], 4), self.seen[k], self.expected[k]) for k in order]
 
 
 class Alarms:
@@ -202,9 +121,9 @@ class Alarms:
         self._told = _or(state.get("told"), -math.inf)
         self._cool_until = _or(state.get("cool_until"), -math.inf)
         self._channels: list[str] = list(state.get("channels", []))
-        self._incident = _tally(state.get("incident"))
-        self._excursion = _tally(state.get("excursion"))
-        self._recent = [_Tally(**_numbers(tally)) for tally in state.get("recent", [])]
+        self._incident = _restored(state.get("incident"))
+        self._excursion = _restored(state.get("excursion"))
+        self._recent = [Tally.restored(tally) for tally in state.get("recent", [])]
         # Counts of another window would be counted in the wrong places.
         counts = state.get("buckets", []) if state.get("width") == self._width else []
         self._buckets: deque[list[int]] = deque([int(index), scored, abnormal] for index, scored, abnormal in counts)
@@ -216,18 +135,18 @@ class Alarms:
         return {
             "incidents": self.incidents,
             "watched": self.watched,
-            "time": _number(self._time),
-            "score": _number(self._score),
-            "threshold": _number(self._threshold),
+            "time": as_number(self._time),
+            "score": as_number(self._score),
+            "threshold": as_number(self._threshold),
             "open": self._open,
-            "said": _number(self._said),
+            "said": as_number(self._said),
             "quiet": None if self._quiet is None else float(self._quiet),
-            "told": _number(self._told),
-            "cool_until": _number(self._cool_until),
+            "told": as_number(self._told),
+            "cool_until": as_number(self._cool_until),
             "channels": list(self._channels),
-            "incident": _plain(self._incident),
-            "excursion": _plain(self._excursion),
-            "recent": [_plain(tally) for tally in self._recent],
+            "incident": None if self._incident is None else self._incident.state(),
+            "excursion": None if self._excursion is None else self._excursion.state(),
+            "recent": [tally.state() for tally in self._recent],
             "width": self._width,
             "buckets": [list(bucket) for bucket in self._buckets],
         }
@@ -333,9 +252,9 @@ class Alarms:
     def _take_abnormal(self, explained: tuple[Array, Array, Array], channels: Sequence[str]) -> list[dict[str, Any]]:
         self._name(channels)
         self._quiet = None
-        time, score = float(self._time), min(float(self._score), _LARGEST)
+        time, score = float(self._time), min(float(self._score), LARGEST)
         if (tally := self._incident or self._excursion) is None:
-            tally = self._excursion = _Tally(time, time)
+            tally = self._excursion = Tally(time, time)
         critical, known = self._is_critical(), tally.critical
         tally.add(time, score, critical, explained)
         if self._incident is None:
@@ -356,7 +275,7 @@ class Alarms:
             return bool(self._score > 0.0)
         return bool(self._score >= self._critical * self._threshold)
 
-    def _begin(self, excursion: _Tally, critical: bool) -> list[dict[str, Any]]:
+    def _begin(self, excursion: Tally, critical: bool) -> list[dict[str, Any]]:
         time = self._time
         if time < self._cool_until and not critical:
             return []
@@ -368,7 +287,7 @@ class Alarms:
             return []
         self._excursion, self._recent = None, []
         self.incidents += 1
-        start = f"{_date(self._incident.start):%Y%m%dT%H%M%SZ}"
+        start = f"{as_date(self._incident.start):%Y%m%dT%H%M%SZ}"
         self._open = {"id": f"{self._device}-{start}-{self.incidents}", "kind": kind}
         return [self._alert("start", reason, time)]
 
@@ -379,7 +298,7 @@ class Alarms:
         scored, abnormal = sum(bucket[1] for bucket in since), sum(bucket[2] for bucket in since)
         return scored * self._period >= self._half and abnormal >= self._limit * scored
 
-    def _gathered(self, excursion: _Tally) -> _Tally:
+    def _gathered(self, excursion: Tally) -> Tally:
         """The abnormal rows of about one window: those of earlier excursions and of this one."""
         tally = excursion
         for earlier in reversed(self._recent):
@@ -441,101 +360,17 @@ class Alarms:
             "start": as_text(incident.start),
             "time": as_text(time),
             "duration": round(max(float(time) - incident.start, 0.0), 3),
-            "score": _number(self._score),
-            "peak": _number(incident.peak),
-            "threshold": _number(self._threshold),
-            "rate": _number(round(self.rate, 4)),
+            "score": as_number(self._score),
+            "peak": as_number(incident.peak),
+            "threshold": as_number(self._threshold),
+            "rate": as_number(round(self.rate, 4)),
             "samples": incident.samples,
             "channels": [_numbers_or_none(cause._asdict()) for cause in causes],
             "reason": reason,
         }
-        alert["text"] = _sentence(alert, causes, self._window)
+        alert["text"] = sentence(alert, causes, self._window)
         self._open, self._said = alert, time
         return alert
-
-
-def as_text(time: float) -> str:
-    """Seconds since 1970 as ISO 8601 in UTC.
-
-    >>> as_text(1.5)
-    '1970-01-01T00:00:01.500Z'
-    """
-    return _date(time).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _date(time: float) -> datetime:
-    return _EPOCH + timedelta(seconds=min(max(time, _FIRST_TIME), _LAST_TIME))
-
-
-def _sentence(alert: Mapping[str, Any], causes: Sequence[Cause], window: float) -> str:
-    """What a person reads on a phone."""
-    device, why = alert["device"], _reasons(causes)
-    after = _span(alert["duration"])
-    if alert["event"] == "end":
-        how = "ended by maintenance" if alert["reason"] == "maintenance" else "over"
-        return "; ".join([f"{device}: {how} after {after}", *why, f"peak {_short(alert['peak'])}"])
-    if alert["kind"] == "rate":
-        numbers = f"{_percent(alert['rate'])} of the last {_span(window)} abnormal"
-    else:
-        numbers = f"score {_short(alert['score'])}, threshold {_short(alert['threshold'])}"
-    opening = {"worse": f"{device}, now critical", "still": f"{device}, for {after}"}.get(alert["reason"], device)
-    return f"{opening}: {'; '.join([*why, numbers])}"
-
-
-def _reasons(causes: Sequence[Cause]) -> list[str]:
-    """The first channel with its values and the second with its share, as one clause; none if nothing is known."""
-    if not causes:
-        return []
-    first, *others = causes
-    values = ""
-    if math.isfinite(first.seen) and math.isfinite(first.expected):
-        values = " {} instead of {}".format(*_pair(first.seen, first.expected))
-    text = f"{first.channel}{values} ({_percent(first.share)})"
-    if others and others[0].share >= WORTH_SAYING:
-        text += f", then {others[0].channel} ({_percent(others[0].share)})"
-    return [text]
-
-
-def _pair(seen: float, expected: float) -> tuple[str, str]:
-    """Two values with as many decimals as show how they differ.
-
-    >>> _pair(1013.254, 1013.761), _pair(3.2, 5.1), _pair(0.0, 12345.6)
-    (('1013.25', '1013.76'), ('3.2', '5.1'), ('0', '12346'))
-    """
-    apart = abs(seen - expected)
-    if not 1e-6 < apart < 1e9 or max(abs(seen), abs(expected)) >= 1e9:
-        return f"{seen:.6g}", f"{expected:.6g}"
-    decimals = max(1 - math.floor(math.log10(apart)), 0)
-    return f"{seen:.{decimals}f}", f"{expected:.{decimals}f}"
-
-
-def _short(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g}" if abs(value) < 1000.0 else f"{value:.5g}"
-
-
-def _percent(share: float | None) -> str:
-    return "some" if share is None else f"{100.0 * share:.0f} %"
-
-
-def _span(seconds: float) -> str:
-    """A duration for people.
-
-    >>> _span(45.0), _span(600.0), _span(5400.0), _span(200000.0)
-    ('45 s', '10 min', '1.5 h', '2.3 d')
-    """
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return f"{float(f'{seconds / size:.2g}'):g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def _floats(values: Any) -> list[float]:
-    return [float(value) for value in np.asarray(values).tolist()]
-
-
-def _number(value: float) -> float | None:
-    """A number that JSON has, or None."""
-    return float(value) if abs(value) < _LARGEST else None
 
 
 def _or(value: float | None, other: float) -> float:
@@ -543,20 +378,8 @@ def _or(value: float | None, other: float) -> float:
 
 
 def _numbers_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _number(value) if isinstance(value, float) else value for key, value in values.items()}
+    return {key: as_number(value) if isinstance(value, float) else value for key, value in values.items()}
 
 
-def _plain(tally: _Tally | None) -> dict[str, Any] | None:
-    """For JSON, which has no NaN: None stands for it."""
-    if tally is None:
-        return None
-    values = asdict(tally)
-    return {k: [_number(x) for x in v] if isinstance(v, list) else v for k, v in values.items()}
-
-
-def _tally(values: Mapping[str, Any] | None) -> _Tally | None:
-    return None if values is None else _Tally(**_numbers(values))
-
-
-def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: [_or(x, math.nan) for x in v] if isinstance(v, list) else v for k, v in values.items()}
+def _restored(state: Mapping[str, Any] | None) -> Tally | None:
+    return None if state is None else Tally.restored(state)

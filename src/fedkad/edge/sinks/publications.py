@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fedkad.edge.alarms import as_text
 from fedkad.edge.sinks import to_json
+from fedkad.edge.wording import as_text
 
 ONLINE, OFFLINE = "online", "offline"
 STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance")
