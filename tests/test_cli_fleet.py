@@ -247,7 +247,7 @@ def test_a_training_is_a_wish_that_a_running_server_finds(fleet: Path) -> None:
         assert (fleet / "training" / "wanted").exists()
         assert "already, and no other follows it" in Done("fleet", "train", fleet).out
         assert document("fleet", "train", fleet) == {"wanted": True, "already": True}
-        (fleet / "training" / "status.json").write_text('{"run": "r", "state": "done"}')
+        (fleet / "training" / "result.json").write_text('{"run": "r", "delivered": []}')
         assert document("fleet", "status", fleet)["wanted"] is False
         assert "The server begins a training." in Done("fleet", "train", fleet).out
 
