@@ -151,6 +151,7 @@ class Fleet(NamedTuple):
     resident: float
     peak: float
     microseconds: float
+    kilobytes: float
 
 
 def run_fleet(bench: Bench, devices: int, *, different: bool = False, every: int = 0) -> Fleet:
@@ -167,12 +168,14 @@ def run_fleet(bench: Bench, devices: int, *, different: bool = False, every: int
     with Agent(folder, names, on_broker(bench.broker, every)) as agent:
         agent.wait_connected()
         bench.send(agent, 0, 30)
+        written = agent.written
         seconds = bench.send(agent, 30, rows)
+        written = agent.written - written
         if every:
             bench.send(agent, 30 + rows, every)
             wait(lambda: min(state["learnt"] for state in agent.states()) >= 1, "learning")
         time.sleep(1.0)
-        return Fleet(agent.resident, agent.peak, 1e6 * seconds / rows / devices)
+        return Fleet(agent.resident, agent.peak, 1e6 * seconds / rows / devices, written / rows / devices)
 
 
 def fleets(bench: Bench) -> None:
@@ -191,8 +194,23 @@ def fleets(bench: Bench) -> None:
         print(
             f"    {devices} devices{what}: {found.resident:.1f} MB, {each:.2f} MB for each further one, "
             f"{verdict(each, MOST_EACH)}; peak {found.peak:.1f} MB"
-            + ("" if every else f"; {found.microseconds:.0f} µs a sample")
+            + ("" if every else f"; {found.microseconds:.0f} µs and {found.kilobytes:.1f} kB written a sample")
         )
+
+
+def wear(bench: Bench) -> None:
+    """What a device with a sample now and then writes: each is committed alone."""
+    folder, samples = bench.folder(), 20
+    place_model(folder, "device-0", bench.model)
+    with Agent(folder, ["device-0"], on_broker(bench.broker, 0)) as agent:
+        agent.wait_connected()
+        bench.send(agent, 0, 100)
+        before = agent.written
+        for k in range(samples):
+            bench.send(agent, 100 + k, 1)
+        each = (agent.written - before) / samples
+    daily = each * 86.4
+    print(f"  written to the disk, each sample committed alone: {each:.1f} kB; with one a second {daily:.0f} MB a day")
 
 
 def cost_of_a_sample(bench: Bench) -> None:
@@ -320,7 +338,7 @@ def main() -> None:
         if given.soak:
             soak(bench, given.soak)
             return
-        for measurement in (modules, memory, fleets, cost_of_a_sample, start_again):
+        for measurement in (modules, memory, fleets, wear, cost_of_a_sample, start_again):
             measurement(bench)
             sys.stdout.flush()
         soak(bench, sizes.soak)

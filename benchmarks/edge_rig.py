@@ -115,6 +115,12 @@ class Process:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
+    @property
+    def written(self) -> float:
+        """What it has sent to the disk so far, in kB of 10³ bytes."""
+        lines = Path(f"/proc/{self.process.pid}/io").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes")) / 1e3
+
     def __enter__(self) -> Self:
         return self
 
