@@ -279,6 +279,78 @@ def test_what_is_left_of_a_line_when_its_file_is_cut_is_no_line(tmp_path: Path, 
     source.close()
 
 
+def write_over(path: Path, content: bytes) -> None:
+    """As `cp` does it: the same file, with other content."""
+    inode = path.stat().st_ino
+    path.write_bytes(content)
+    assert path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("more", [0, 1, 50_000])
+def test_a_file_that_is_written_over_is_begun_anew(tmp_path: Path, store: Store, more: int) -> None:
+    path = tmp_path / "pump-1.csv"
+    first = b"".join(b"%d,1\n" % row for row in range(100))
+    path.write_bytes(b"time,flow\n" + first + b"100,")
+    source = GrowingFile(path, store, print, headed=True)
+    assert read_all(source) == first.splitlines()
+    keep(source, store)
+    second = first.replace(b",1", b",2") + b"100,2\n" * more
+    write_over(path, b"when,flow\n" + second + b"100,")
+    assert read_all(source, polls=20) == second.splitlines()
+    assert source.header == b"when,flow"
+    with path.open("ab") as file:
+        file.write(b"3\n101,3\n")
+    assert read_all(source) == [b"100,3", b"101,3"]
+    keep(source, store)
+    source.close()
+    again = GrowingFile(path, store, print, headed=True)
+    assert read_all(again) == []
+    write_over(path, b"time,flow\n" + second + b"102,4\n" * 10)
+    assert read_all(again, polls=20) == [*second.splitlines(), *[b"102,4"] * 10]
+    again.close()
+
+
+def test_the_same_content_with_more_of_it_is_the_same_file(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "samples"
+    path.write_bytes(b"1\n" * 300)
+    source = GrowingFile(path, store, print)
+    assert len(read_all(source)) == 300
+    write_over(path, b"1\n" * 300 + b"2\n")
+    assert read_all(source) == [b"2"]
+    source.close()
+
+
+def test_a_file_that_is_cut_under_a_writer_that_keeps_its_place_is_read_on(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "samples"
+    with path.open("wb", buffering=0) as writer:
+        writer.write(b"1\n2\n")
+        source = GrowingFile(path, store, print)
+        assert read_all(source) == [b"1", b"2"]
+        os.truncate(path, 0)
+        writer.write(b"3\n")
+        assert read_all(source) == [b"3"]
+    source.close()
+
+
+def test_a_file_that_is_not_there_is_said_once_each_time(tmp_path: Path, store: Store) -> None:
+    path, said = tmp_path / "samples", list[str]()
+    source = GrowingFile(path, store, said.append)
+    for number in (1, 2):
+        assert read_all(source) == []
+        assert said == [f"{path}: it is not there; the agent waits for it."] * number
+        path.write_bytes(b"%d\n" % number)
+        assert read_all(source) == [b"%d" % number]
+        path.unlink()
+    path.write_bytes(b"3\n")
+    assert read_all(source) == [b"3"]
+    path.rename(tmp_path / "samples.1")
+    assert read_all(source, polls=1) == []  # a rotation takes a moment
+    path.write_bytes(b"4\n")
+    assert read_all(source) == [b"4"]
+    assert len(said) == 2
+    source.close()
+
+
 @pytest.mark.parametrize("call", ["open", "pread"])
 def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, call: str

@@ -58,6 +58,7 @@ def test_an_alert_says_what_when_and_why() -> None:
         "duration": 0.0,
         "score": 10.0,
         "peak": 10.0,
+        "worst": "2023-11-14T22:13:21.000Z",
         "threshold": 6.0,
         "rate": 0.5,
         "samples": 1,
@@ -94,7 +95,7 @@ def test_rows_between_release_and_threshold_neither_begin_nor_clear() -> None:
 def test_a_duration_of_whole_periods_is_reached_at_that_row(period: float) -> None:
     alarms = Alarms("d", Alarm(min_duration=7 * period, clear_after=3 * period, rate_limit=0.0), period)
     alerts = feed(alarms, [7.0] * 8 + [1.0] * 4, start=1_700_000_000.0, period=period)
-    assert [alert["duration"] for alert in alerts] == pytest.approx([7 * period, 11 * period], abs=2e-3)
+    assert [alert["duration"] for alert in alerts] == pytest.approx([7 * period, 7 * period], abs=2e-3)
 
 
 def test_the_worst_row_says_what_was_seen_and_all_rows_say_who() -> None:
@@ -107,6 +108,54 @@ def test_the_worst_row_says_what_was_seen_and_all_rows_say_who() -> None:
         {"channel": "a", "share": 0.6, "seen": 1.0, "expected": 11.0},
         {"channel": "b", "share": 0.4, "seen": 1.0, "expected": 11.0},
     ]
+
+
+def test_values_of_the_worst_row_are_told_with_its_time() -> None:
+    alarms = Alarms("d", Alarm(clear_after=120.0, rate_limit=0.0, update_every=120.0), 60.0)
+    values = "pressure 3.2 instead of 5.1"
+    start, update, _, end = feed(alarms, [10.0, 12.0, 10.0, 8.0, 1.0, 1.0, 1.0], start=50_400.0, period=60.0)
+    assert [alert["worst"][11:16] for alert in (start, update, end)] == ["14:00", "14:01", "14:01"]
+    assert start["text"] == f"d: {values} (60 %), then flow (30 %); score 10, threshold 6"
+    told = f"at worst (14:01Z) {values} (56 %), then flow (28 %)"
+    assert update["text"] == f"d, for 2 min: {told}; score 10, threshold 6"
+    assert end["text"] == f"d: over, lasted 3 min; at worst (14:01Z) {values} (60 %), then flow (30 %); peak 12"
+    assert (end["time"], end["duration"]) == ("1970-01-01T14:06:00.000Z", 180.0)
+
+
+def test_an_update_at_the_worst_row_tells_of_now() -> None:
+    alarms = Alarms("d", Alarm(rate_limit=0.0), 1.0)
+    _, update = feed(alarms, [7.0, 20.0])
+    assert update["text"].startswith("d, now critical: pressure 3.2 instead of 5.1")
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores"),
+    [
+        (Alarm(min_duration=2.0, rate_limit=0.0), [7.0, 9.0, 7.0]),
+        (Alarm(min_duration=9.0, rate_window=6.0), [7.0, 9.0, 1.0, 7.0]),
+    ],
+)
+def test_a_start_after_the_worst_row_says_so(rule: Alarm, scores: list[float]) -> None:
+    (start,) = feed(Alarms("d", rule, 1.0), scores)
+    assert start["worst"] == "1970-01-01T00:00:01.000Z"
+    assert start["text"].startswith("d: at worst (00:00:01Z) pressure 3.2 instead of 5.1")
+
+
+def test_a_single_sample_is_told_as_such() -> None:
+    _, end = feed(Alarms("d", SHARP, 1.0), [7.0, 1.0])
+    assert (end["duration"], end["text"].split(";")[0]) == (0.0, "d: over, lasted one sample")
+
+
+def test_a_state_of_a_version_that_did_not_keep_the_time_of_the_worst_row() -> None:
+    rule = Alarm(clear_after=0.0, rate_limit=0.0, update_every=1.0)
+    alarms = Alarms("d", rule, 1.0)
+    feed(alarms, [9.0])
+    state = json.loads(json.dumps(alarms.state()))
+    del state["incident"]["worst"], state["open"]["worst"]
+    update, worse = feed(Alarms("d", rule, 1.0, state), [7.0, 12.0], start=1.0)
+    assert (update["worst"], update["peak"]) == (None, 9.0)
+    assert update["text"].startswith("d, for 1 s: at worst pressure 3.2 instead of 5.1")
+    assert worse["worst"] == "1970-01-01T00:00:02.000Z"
 
 
 def test_cool_down_holds_the_next_one_back_until_it_is_over() -> None:
@@ -136,7 +185,13 @@ def test_updates_come_when_it_gets_worse_and_now_and_then() -> None:
         ("update", "still"),
         ("end", "cleared"),
     ]
-    assert [alert["duration"] for alert in alerts] == [0.0, 2.0, 5.0, 8.0, 11.0]
+    assert [alert["duration"] for alert in alerts] == [
+        0.0,
+        2.0,
+        5.0,
+        8.0,
+        6.0,
+    ]  # to the last abnormal row, once it is over
     assert [alert["severity"] for alert in alerts] == ["warning"] + 4 * ["critical"]
     assert [alert["peak"] for alert in alerts] == [7.0, 18.0, 20.0, 20.0, 20.0]
     assert len({alert["id"] for alert in alerts}) == 1
@@ -157,7 +212,8 @@ def test_a_rate_of_short_excursions_is_an_incident() -> None:
     (end,) = feed(alarms, [1.0] * 60, start=200.0)
     assert (end["event"], end["reason"]) == ("end", "cleared")
     assert end["rate"] < 0.24
-    assert end["duration"] > 220.0
+    assert end["time"] > "1970-01-01T00:03:40"
+    assert end["duration"] == 198.0
 
 
 def test_what_was_told_is_not_counted_towards_a_rate() -> None:

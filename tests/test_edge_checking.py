@@ -69,7 +69,9 @@ def looped(path: Path) -> Path:
 
 def test_the_file_to_follow_may_be_missing_but_not_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = {"kind": "file", "path": "later.csv"}
-    assert checked(tmp_path, source).startswith(f"1 device(s) from {tmp_path / 'later.csv'}, 0 with a model;")
+    told, note = checked(tmp_path, {**source, "format": "csv"}).split("\n")
+    assert told.startswith(f"1 device(s) from {tmp_path / 'later.csv'}, 0 with a model;")
+    assert note == f"{tmp_path / 'later.csv'}: it is not there yet; the agent will wait for it."
     refused(tmp_path, f"there is no folder {tmp_path / 'no'}; make it", {**source, "path": "no/later.csv"})
     refused(tmp_path, f"{tmp_path}: this is a folder; path in [source] must name a file.", {**source, "path": "."})
     looped(tmp_path / "loop.csv")
@@ -78,6 +80,40 @@ def test_the_file_to_follow_may_be_missing_but_not_its_folder(tmp_path: Path, mo
     checked(tmp_path, {**source, "path": "pipe"})  # and does not wait for somebody to write
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)
     refused(tmp_path, f"the agent may not look into {tmp_path}; let it, or correct path in [source].", source)
+
+
+def test_a_table_that_is_not_read_as_one_is_noted(tmp_path: Path) -> None:
+    path, source = tmp_path / "pump.CSV", {"kind": "file", "path": "pump.CSV"}
+    path.write_text("")
+    sentence = (
+        f'{path}: its name ends in .csv, and format in [source] is json; set format = "csv" if its lines are rows.'
+    )
+    assert checked(tmp_path, source).split("\n")[1:] == [sentence]
+    assert "\n" not in checked(tmp_path, {**source, "format": "csv"})
+    path.rename(tmp_path / "pump.log")
+    assert "\n" not in checked(tmp_path, {**source, "path": "pump.log"})
+
+
+def test_a_header_without_a_channel_is_noted(tmp_path: Path) -> None:
+    path, source = tmp_path / "pump.csv", {"kind": "file", "path": "pump.csv", "format": "csv"}
+    path.write_text("\n\ufefftime;flow;pressure;heat\n1;2;3;4\n")
+    assert "\n" not in checked(tmp_path, source)
+    override = {"override_b_sampling": {"channels": ["flow", "presure"]}}
+    assert checked(tmp_path, source, devices=("a", "b"), **override).split("\n")[1:] == [
+        f"{path}: The header has no column 'presure'; its columns are: time, flow, pressure, heat; "
+        "check channels in [sampling]."
+    ]
+
+
+def test_who_is_told_of_alerts_and_of_states(tmp_path: Path) -> None:
+    def told(**sections: dict[str, Any]) -> str:
+        return checked(tmp_path, MQTT, **sections).partition("; ")[2]
+
+    silent: dict[str, Any] = {"stdout": {"readings": False}}
+    assert told(**silent) == "alerts go to stdout; states go to nobody."
+    assert told(stdout={"enabled": False}) == "alerts go to nobody; states go to nobody."
+    everyone: dict[str, Any] = {"mqtt": {}, "webhook": {"url": "http://x/"}, "prometheus": {"port": 9108}}
+    assert told(**silent, **everyone) == "alerts go to stdout, mqtt, webhook; states go to mqtt, prometheus."
 
 
 @pytest.mark.parametrize("key", ["password_file", "ca_file", "certificate_file", "key_file"])
@@ -97,7 +133,9 @@ def test_the_files_of_a_webhook_can_be_used(tmp_path: Path) -> None:
         return {"webhook": {"url": "https://127.0.0.1/", **names}}
 
     (tmp_path / "token").write_text("word\n")
-    assert checked(tmp_path, **with_file(token_file="token")).endswith("go to stdout, webhook.")
+    assert checked(tmp_path, **with_file(token_file="token")).endswith(
+        "; alerts go to stdout, webhook; states go to stdout."
+    )
     looped(tmp_path / "loop")
     for key in ("token_file", "ca_file"):
         refused(tmp_path, f"there is no such file; {key} in [webhook] must name one.", **with_file(**{key: "none"}))
@@ -127,6 +165,17 @@ def test_the_first_model_has_rows_enough(tmp_path: Path, model: Path) -> None:
     refused(tmp_path, "pump: first = 261 must be at least 262 rows: window 60 + horizon 2 + 200.", **few)
     checked(tmp_path, detector=few["detector"], learning={"first": 262})
     checked(tmp_path, detector=few["detector"], learning={"first": 261, "model": str(model)})  # none is fitted
+
+
+def test_a_threshold_from_few_rows_is_noted(tmp_path: Path, model: Path) -> None:
+    note = (
+        "pump: first = 699, and a threshold from fewer than about 700 rows is a guess: "
+        "expect false alarms, or set a larger first in [learning]."
+    )
+    assert checked(tmp_path, learning={"first": 699}).split("\n")[1:] == [note]
+    assert "\n" not in checked(tmp_path, learning={"first": 700})
+    assert "\n" not in checked(tmp_path, learning={"first": 699}, alarm={"threshold": 3.0})
+    assert "\n" not in checked(tmp_path, learning={"first": 699, "model": str(model)})
 
 
 def test_a_named_model_must_be_sound(tmp_path: Path, model: Path) -> None:

@@ -369,7 +369,7 @@ def test_garbage_is_counted_acknowledged_and_stops_nothing(tmp_path: Path, model
             process.assert_scored_once(rows[: len(GARBAGE)])
             assert metrics(port)['fedkad_refused_total{device="pump"}'] == len(GARBAGE)
             said = process.log.splitlines()
-            assert sum("fedkad-agent: pump: " in line for line in said) == 3
+            assert sum("fedkad-agent: pump: " in line for line in said) == 6
             assert sum("'ghost', which is none of the devices" in line for line in said) == 3
             assert all(len(line) < 300 for line in said)
             acknowledged = "Received PUBACK from fedkad-hall"

@@ -18,8 +18,8 @@ from fedkad.edge.payload import MAX_BYTES, MAX_DEPTH, CsvRows, PayloadError, Pay
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()
 
 
-def reader(*channels: str, zone: str = "UTC", device_key: str = "") -> Payloads:
-    return Payloads(channels, zone, device_key)
+def reader(*channels: str, zone: str = "UTC", device_key: str = "", time_key: str = "") -> Payloads:
+    return Payloads(channels, zone, device_key, time_key)
 
 
 def told(payloads: Payloads, content: Any, channel: str | None = None) -> list[Sample]:
@@ -180,6 +180,7 @@ def test_an_object_of_the_channel_in_the_topic() -> None:
     assert told(payloads, content, "heat") == [Sample("hall", NOON, {"heat": 21.5})]
     assert told(payloads, [content, {"value": False}], "heat")[1] == Sample(None, None, {"heat": 0.0})
     assert "without 'value'" in refusal(payloads, {"heat": 3}, "heat")
+    assert "is 'off', and a number is expected; send a bare number" in refusal(payloads, b"off", "heat")
     assert told(payloads, b"null", "heat") == []
     assert told(payloads, b'"unavailable"', "heat") == []
     assert payloads.refused == 1
@@ -214,7 +215,10 @@ def test_a_value_that_is_no_number_is_left_out_and_the_rest_is_used(text: str) -
     payloads = reader("a", "c")
     for content in (f'{{"a": {text}, "c": 2.5}}', f'{{"x": {{"c": 2.5}}, "a": {text}}}'):
         assert told(payloads, content.encode()) == [Sample(None, None, {"c": 2.5})]
+        assert list(payloads.left_out) == ["a"]
     assert payloads.refused == 2
+    told(payloads, {"a": 1.5})
+    assert payloads.left_out == {}
 
 
 def test_numbers_whose_sum_overflows_are_numbers() -> None:
@@ -250,6 +254,25 @@ def test_the_most_telling_time_counts_and_null_is_none() -> None:
     assert told(reader("a"), {"last_seen": 5, "t": 7, "Time": NOON, "a": 1.5})[0].time == NOON
     assert told(reader("a"), {"last_seen": 5, "t": 7, "Time": None, "a": 1.5})[0].time == 7.0
     assert told(reader("a"), {"inner": {"time": 5}, "a": 1.5})[0].time is None
+
+
+def test_a_time_of_another_name_goes_before_the_usual_ones() -> None:
+    payloads = reader("a", time_key="created_at")
+    assert told(payloads, {"a": 1.5, "created_at": "2024-01-01T12:00:00", "time": 5})[0].time == NOON
+    for content in ({"time": 5}, {"created_at": None, "time": 5}, {"inner": {"created_at": 5}}):
+        assert told(payloads, {"a": 1.5, **content})[0].time is None
+    assert told(payloads, {"value": 1.5, "created_at": NOON}, "a")[0].time == NOON
+    assert "The time under 'created_at' is 'soon'" in refusal(payloads, {"a": 1.5, "created_at": "soon"})
+    nested = reader("a", time_key="meta.at")
+    assert told(nested, {"a": 1.5, "meta": {"at": NOON}})[0].time == told(nested, {"a": 1, "meta.at": NOON})[0].time
+    metric = {"name": "x", "fields": {"a": 1.5}, "tags": {"at": NOON}, "timestamp": 5}
+    assert told(reader("a", time_key="tags.at"), metric)[0].time == NOON
+
+
+def test_a_time_of_another_name_in_a_column() -> None:
+    header = "time,created_at,flow"
+    assert CsvRows(("flow",), "UTC", "", header, "created_at").read(b"5,2024-01-01T12:00,1")[0].time == NOON
+    assert CsvRows(("flow",), "UTC", "", header, "other").read(b"5,7,1")[0].time is None
 
 
 @pytest.mark.parametrize(
@@ -451,7 +474,7 @@ def test_rows_that_are_refused(line: bytes, says: str) -> None:
 
 
 def test_headers_that_are_refused() -> None:
-    with pytest.raises(PayloadError, match=r"no column 'heat'; its columns are: time, flow\."):
+    with pytest.raises(PayloadError, match=r"no column 'heat'; its columns are: time, flow; check channels in "):
         CsvRows(("flow", "heat"), "UTC", "", "time,flow")
     with pytest.raises(PayloadError, match="2 columns 'flow'"):
         CsvRows(("flow",), "UTC", "", "time,flow,flow")

@@ -66,6 +66,25 @@ def test_maintenance_takes_dates_of_both_kinds() -> None:
     assert planned.end - planned.start == 7200.0
 
 
+def planned(text: str) -> list[float]:
+    """When maintenance begins, in hours of the day in UTC."""
+    return [each.start / 3600.0 % 24.0 for each in parsed(text).maintenance]
+
+
+def test_maintenance_without_a_zone_is_in_that_of_the_samples() -> None:
+    for moment in ("2026-03-01T08:00:00", '"2026-03-01T08:00"'):
+        entry = f"[[maintenance]]\nfrom = {moment}\nuntil = 2026-03-01T23:00:00Z\n"
+        assert planned(LEAST + 'zone = "Asia/Tokyo"\n' + entry) == [23.0]
+        assert planned(LEAST + 'zone = "UTC"\n' + entry) == [8.0]
+        zones = 'zone = "UTC"\n[override.q.sampling]\nzone = "Asia/Tokyo"\n'
+        text = BROKER.replace('["p"]', '["p", "q"]').replace("[source]", zones + "[source]")
+        entries = entry + entry + 'device = "p"\n' + entry + 'device = "q"\n'
+        assert planned(text + 'topics = ["{device}"]\n' + entries) == [8.0, 8.0, 23.0]
+    lost = LEAST.replace(', "pump-2"', "") + 'zone = "Mars"\n[override.pump-1.sampling]\nzone = "UTC"\n'
+    with pytest.raises(SettingsError, match=re.escape("zone = 'Mars' in [sampling] must be local, UTC")):
+        parsed(lost + "[[maintenance]]\nfrom = 2026-03-01T08:00:00\nuntil = 2026-03-01T23:00:00\n")
+
+
 MQTT = 'devices = ["p"]\n[sampling]\nchannels = ["a"]\n[source]\nkind = "mqtt"\n'
 BROKER = MQTT + 'broker = "mqtt://x"\n'
 WEB = "must be http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces"
@@ -89,7 +108,7 @@ BAD = {
     LEAST + '[alarm]\nthreshold = "magic"': "threshold = 'magic' in [alarm] must be a number, or one of pot",
     LEAST + "[alarm]\nthreshold = -1": "threshold = -1 in [alarm] must be above 0",
     LEAST + "[alarm]\nrelease = 2": "release = 2 in [alarm] must be above 0 and at most 1",
-    LEAST + "[alarm]\nthreshold = true": "threshold = True in [alarm] must be a number",
+    LEAST + "[alarm]\nthreshold = true": "threshold = true in [alarm] must be a number",
     LEAST + "[learning]\nfirst = 10": "first = 10 in [learning] must be 200 rows or more",
     LEAST + "[learning]\nevery = 1.5": "every = 1.5 in [learning] must be a whole number",
     LEAST + "[detector]\nwindow = 0": "[detector]: window=0 must be a whole number above 0",
@@ -102,7 +121,18 @@ BAD = {
     LEAST + "[homeassistant]\nenabled = true": "[homeassistant] needs [mqtt]",
     LEAST + '[webhook]\nurl = "example.org"': "url = 'example.org' in [webhook] must be http://",
     LEAST + "[prometheus]\nport = 70000": "port = 70000 in [prometheus] must be a port",
-    LEAST + "[[maintenance]]\nfrom = 2026-03-01T08:00:00": "until = None in [[maintenance]] must be a date",
+    LEAST + "[[maintenance]]\nfrom = 2026-03-01T08:00:00": "until is missing in [[maintenance]]; it must be a date",
+    LEAST + "[[maintenance]]\nfrom = 20:00:00": "from = 20:00:00 in [[maintenance]] must be a date and time",
+    LEAST
+    + "[alarm]\nthreshold = [true, {a = 2026-03-01T08:00:00}]": "threshold = [true, {a = 2026-03-01T08:00:00}] in",
+    LEAST
+    + "[[maintenance]]\nfrom = 2026-03-01T08:00:00\nuntil = 2026-03-01T07:00:00": "until = 2026-03-01T07:00:00 in "
+    "[[maintenance]] must be after 2026-03-01T08:00:00.",
+    "name = 'a'": "devices is missing; it must be a list of names",
+    LEAST + '[[maintenance]]\nfrom = 2026-03-01T08:00:00\nuntil = "later"': "until = 'later' in [[maintenance]]",
+    LEAST + "[prometheus]": "[prometheus] has no port; add port = 9108, or remove the section.",
+    LEAST + '[prometheus]\naddress = "localhost"': "[prometheus] has no port; add port = 9108, or remove the section.",
+    LEAST + '[webhook]\ntoken_file = "t"': '[webhook] has no url; add url = "https://…", or remove the section.',
     LEAST + '[[maintenance]]\ndevice = "x"\n': "device = 'x' in [[maintenance]] must be one of pump-1, pump-2",
     MQTT: "broker = '' in [source] must be mqtt://host:port",
     MQTT + 'broker = "http://x"': "broker = 'http://x' in [source] must be mqtt://host:port",
@@ -141,9 +171,8 @@ BAD = {
     LEAST + "stale_after = 1": "stale_after = 1.0 in [sampling] must be at least the period, 2 s in [sampling]",
     LEAST + "stale_after = 0": "stale_after = 0.0 in [sampling] must be at least the period, 2 s in [sampling]",
     LEAST + '[[maintenance]]\ndevice = ["p"]': "device = ['p'] in [[maintenance]] must be one of pump-1, pump-2",
-    LEAST + "[[maintenance]]\ndevice = false": "device = False in [[maintenance]] must be one of pump-1, pump-2",
-    LEAST
-    + "[[maintenance]]\nfrom = 0001-01-01T00:00:00\nuntil = 2026-03-01T08:00:00": "from = '0001-01-01 00:00:00' in "
+    LEAST + "[[maintenance]]\ndevice = false": "device = false in [[maintenance]] must be one of pump-1, pump-2",
+    LEAST + "[[maintenance]]\nfrom = 0001-01-01T00:00:00\nuntil = 2026-03-01T08:00:00": "from = 0001-01-01T00:00:00 in "
     "[[maintenance]] must be a date and time",
     LEAST
     + '[[maintenance]]\nfrom = "0001-01-01T00:00:00"': "from = '0001-01-01T00:00:00' in [[maintenance]] must be a",
@@ -170,7 +199,8 @@ BAD = {
     MQTT + 'broker = "mqtt://x:65536"': "must be mqtt://host:port",
     MQTT + 'broker = "mqtt://x?a=b"': "must be mqtt://host:port",
     MQTT + 'broker = "mqtt://x/#a"': "must be mqtt://host:port",
-    MQTT + 'broker = "mqtt://u@x"': "must be mqtt://host:port",
+    MQTT + 'broker = "mqtt://u@x"': "must be mqtt://host:port or mqtts://host:port, and nothing else; a user goes into "
+    "username, and a password into the file that password_file names.",
     MQTT + 'broker = "mqtt://x y"': "must be mqtt://host:port",
     MQTT + 'broker = "mqtt://[::1"': "must be mqtt://host:port",
     # Topics.
@@ -310,8 +340,11 @@ def test_no_gap_is_carried_over_if_so_it_is_written() -> None:
         LEAST + '[webhook]\nurl = "https://[::1]:8443/hook?key=1"',
         LEAST + '[webhook]\nurl = "http://bücher.example/x"',
         LEAST + '[prometheus]\naddress = "::1"\nport = 9108',
-        LEAST + '[prometheus]\naddress = "localhost"',
-        LEAST + '[prometheus]\naddress = "0.0.0.0"',
+        LEAST + '[prometheus]\naddress = "localhost"\nport = 9108',
+        LEAST + '[prometheus]\naddress = "0.0.0.0"\nport = 0',
+        LEAST + '[webhook]\nurl = ""',
+        LEAST + '[source]\ntime_key = "created_at"',
+        LEAST + 'lateness = "1 min"\nmax_gap = "5min"\nstale_after = "1.5 h"',
         f"commit_every = 3600\n{LEAST}",
         LEAST + 'max_gap = "3650d"',
         LEAST + "[learning]\nfirst = 1000000\nevery = 1000000",
@@ -323,6 +356,20 @@ def test_no_gap_is_carried_over_if_so_it_is_written() -> None:
 )
 def test_what_makes_sense_is_taken(text: str) -> None:
     parsed(text)
+
+
+@pytest.mark.parametrize("user", ["me:secret", "me:se/cret", "me:se@cret", "secret"])
+def test_no_error_shows_a_password(user: str) -> None:
+    broker = BROKER.replace("//x", "//y") + 'topics = ["{device}"]\n'
+    for text in (
+        *(MQTT + f'broker = "{scheme}{user}@host"' for scheme in ("mqtt://", "mqtts://", "http://", "")),
+        broker + f'[mqtt]\nbroker = "mqtt://{user}@host"',
+        LEAST + f'[webhook]\nurl = "https://{user}@host"',
+    ):
+        with pytest.raises(SettingsError, match="@host") as refusal:
+            parsed(text)
+        assert "cret" not in str(refusal.value)
+        assert ("username" in str(refusal.value)) == ("broker" in str(refusal.value))
 
 
 def test_a_broker_is_split() -> None:

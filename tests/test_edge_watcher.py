@@ -1,5 +1,6 @@
 """One device: what it scores is what the batch scores, and what it learns is normal, measured, and learnt once."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ Make = Callable[..., Watcher]
 
 
 @pytest.fixture
-def make(tmp_path: Path, model: KoopmanDetector) -> Make:
+def make(tmp_path: Path, model: KoopmanDetector, said: list[str]) -> Make:
     model.save(tmp_path / "model.fedkad")
     learning = Learning(model=str(tmp_path / "model.fedkad"), folder=str(tmp_path / "pump"), every=0)
     sampling = Sampling(channels=CHANNELS, period=1.0, max_gap=3.0, stale_after=10.0)
@@ -53,8 +54,12 @@ def make(tmp_path: Path, model: KoopmanDetector) -> Make:
         )
         return Watcher("pump", settings, Store(tmp_path / "agent.sqlite", said.append), said.append, maintenance)
 
-    said: list[str] = []
     return made
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
 
 
 def feed(watcher: Watcher, rows: Array, first: int = 0) -> list[dict[str, Any]]:
@@ -199,6 +204,76 @@ def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_pa
     assert readings[0]["state"] == "ok"
     expected = other.decision_function(live)
     assert abs(readings[-1]["score"] - expected[-1]) < 1e-9
+
+
+def test_a_new_model_in_the_configuration_takes_the_place_of_the_old_one(
+    make: Make, model: KoopmanDetector, tmp_path: Path, said: list[str]
+) -> None:
+    watcher = make(learning={"every": 100})
+    feed(watcher, series(200))
+    commit(watcher)
+    watcher.learn()
+    learnt = watcher.snapshot()
+    assert learnt["learnt"] == 1
+    commit(watcher)
+    watcher._store.close()
+    again = make(learning={"every": 100})  # the same file: what was learnt since stays
+    assert again._model.learnt_through
+    again._store.close()
+    other = KoopmanDetector.load(tmp_path / "model.fedkad")
+    other.threshold_ = 50.0
+    other.save(tmp_path / "model.fedkad")
+    third = make()
+    assert third._model.detector is not None
+    assert third._model.detector.threshold_ == 50.0
+    assert "is another model than before" in said[-1]
+    third._store.close()
+    (tmp_path / "model.fedkad").unlink()
+    assert make().status == "waiting"  # with the one that it has
+
+
+def test_a_model_that_the_device_has_already_is_not_replaced_unasked(
+    make: Make, model: KoopmanDetector, tmp_path: Path, said: list[str]
+) -> None:
+    state = DeviceState(tmp_path / "pump")
+    other = KoopmanDetector.load(tmp_path / "model.fedkad").learn(series(500, 7))
+    with state.locked():
+        state.deliver(other, "run-1")
+    watcher = make()
+    assert watcher._model.detector is not None
+    assert watcher._model.detector.threshold_ == other.threshold_
+    assert "is not used, as the device has" in said[-1]
+
+
+def test_a_device_says_how_its_first_model_comes_about(make: Make, said: list[str]) -> None:
+    watcher = make(learning={"model": "", "first": 300})
+    assert said.pop() == "pump: no model yet; one is made of 300 normal rows, 0 are there."
+    feed(watcher, series(250))
+    watcher.finish()
+    watcher.finish()
+    assert said == ["pump: the input has ended with 250 of 300 rows for a first model."]
+    feed(watcher, series(300)[250:], 250)
+    commit(watcher)
+    watcher.learn()
+    assert "a first model is made of 300 rows" in said[-1]
+    assert "a guess" in said[-1]
+
+
+def test_a_stale_device_says_why(make: Make, said: list[str]) -> None:
+    watcher = make()
+    watcher.tick(time.monotonic() + 11.0)
+    assert "no sample has come since the agent was started; check its name" in said[-1]
+    feed(watcher, series(20))
+    watcher.tick(time.monotonic() + 30.0)
+    assert "no sample has come for 30 s" in said[-1]
+    assert watcher.snapshot()["why"] == "no sample has come for 30 s"
+
+
+def test_samples_without_a_time_that_come_at_once_are_told_of_once(make: Make, said: list[str]) -> None:
+    watcher = make()
+    for row in series(100):
+        watcher.take(None, dict(zip(CHANNELS, map(float, row), strict=True)), BEGIN)
+    assert sum("without a time that is known" in text for text in said) == 1
 
 
 def test_a_model_that_is_not_for_the_device_is_neither_used_nor_changed(make: Make, tmp_path: Path) -> None:

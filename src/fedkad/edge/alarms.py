@@ -65,7 +65,8 @@ class Alarms:
     critical score begins another; what still goes on then begins. All durations are differences of the rows' times.
 
     The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; one that began
-    by its rate starts with the first of the abnormal rows that are counted in it, about one window back.
+    by its rate starts with the first of the abnormal rows that are counted in it, about one window back. One that has
+    cleared has lasted until its last abnormal row, not until the quiet after it was long enough.
 
     Parameters
     ----------
@@ -91,9 +92,9 @@ class Alarms:
     ...         print(alert["event"], alert["id"], alert["duration"])
     ...         print(alert["text"])
     start pump-1-19700101T000001Z-1 2.0
-    pump-1: flow 3.2 instead of 5.1 (78 %), then pressure (22 %); score 9, threshold 6
-    end pump-1-19700101T000001Z-1 5.0
-    pump-1: over after 5 s; flow 3.2 instead of 5.1 (78 %), then pressure (22 %); peak 9
+    pump-1: at worst (00:00:01Z) flow 3.2 instead of 5.1 (78 %), then pressure (22 %); score 9, threshold 6
+    end pump-1-19700101T000001Z-1 2.0
+    pump-1: over, lasted 2 s; at worst (00:00:01Z) flow 3.2 instead of 5.1 (78 %), then pressure (22 %); peak 9
     """
 
     def __init__(self, device: str, settings: Alarm, period: float, state: Mapping[str, Any] | None = None) -> None:
@@ -351,6 +352,8 @@ class Alarms:
         assert self._open is not None
         incident = self._incident
         causes = incident.causes(self._channels)
+        # What has cleared was over before the quiet that was waited for.
+        until = incident.last if reason == "cleared" else float(time)
         alert: dict[str, Any] = {
             "id": self._open["id"],
             "device": self._device,
@@ -359,9 +362,10 @@ class Alarms:
             "severity": "critical" if incident.critical else "warning",
             "start": as_text(incident.start),
             "time": as_text(time),
-            "duration": round(max(float(time) - incident.start, 0.0), 3),
+            "duration": round(max(until - incident.start, 0.0), 3),
             "score": as_number(self._score),
             "peak": as_number(incident.peak),
+            "worst": None if incident.worst is None else as_text(incident.worst),
             "threshold": as_number(self._threshold),
             "rate": as_number(round(self.rate, 4)),
             "samples": incident.samples,

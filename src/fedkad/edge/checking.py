@@ -12,11 +12,16 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError
 from fedkad.edge.assembly import require_extra
 from fedkad.edge.model import check_channels
+from fedkad.edge.payload import CsvRows, PayloadError
 from fedkad.edge.settings import AgentSettings, DeviceSettings, MqttSink, SettingsError, Source, Webhook
 from fedkad.edge.settingsfile import split_broker
+from fedkad.edge.sources.lines import first_line
 
 BEYOND_WINDOW = 200
 """Rows that a first model needs besides those of its window and its horizon."""
+
+FEW_ROWS = 700
+"""Rows of a first model below which the highest score that is normal has hardly been seen."""
 
 OTHER_PERIOD = 0.01
 """The share by which the period of a model may differ from that of the grid."""
@@ -28,15 +33,16 @@ def check(settings: AgentSettings) -> str:
     What the agent could not run with is a `SettingsError`; a note is of what it would get along with.
     """
     require_extra(settings)
+    notes: list[str] = []
     if settings.source.kind == "file":
         _check_followed(settings.source.path)
+        _note_followed(settings, notes)
     if settings.source.kind == "mqtt":
         _check_login(settings.source, "source")
     if settings.mqtt.enabled and settings.mqtt.broker:
         _check_login(settings.mqtt, "mqtt")
     _check_webhook(settings.webhook)
     _check_folder(settings.state, "state")
-    notes: list[str] = []
     with_model = sum(_has_model(name, device, notes) for name, device in settings.devices.items())
     return "\n".join([_described(settings, with_model), *notes])
 
@@ -53,6 +59,32 @@ def _check_followed(path: str) -> None:
         raise SettingsError(f"{path}: there is no folder {folder}; make it, or correct path in [source].")
     elif not os.access(folder, os.X_OK):
         raise SettingsError(f"{path}: the agent may not look into {folder}; let it, or correct path in [source].")
+
+
+def _note_followed(settings: AgentSettings, notes: list[str]) -> None:
+    path, is_csv = settings.source.path, settings.source.format == "csv"
+    if not _is_there(path):
+        notes.append(f"{path}: it is not there yet; the agent will wait for it.")
+    if not is_csv and path.lower().endswith(".csv"):
+        notes.append(
+            f"{path}: its name ends in .csv, and format in [source] is {settings.source.format}; "
+            'set format = "csv" if its lines are rows.'
+        )
+    if is_csv and os.path.isfile(path):  # a pipe would have to be waited for
+        _note_header(settings, notes)
+
+
+def _note_header(settings: AgentSettings, notes: list[str]) -> None:
+    source, devices = settings.source, settings.devices.values()
+    with open(source.path, "rb") as file:
+        header = first_line(file)
+    if header is None:
+        return
+    channels = dict.fromkeys(name for device in devices for name in device.sampling.channels)
+    try:
+        CsvRows(list(channels), "UTC", source.device_key, header.decode(errors="replace"))
+    except PayloadError as error:
+        notes.append(f"{source.path}: {error}")
 
 
 def _check_login(broker: Source | MqttSink, section: str) -> None:
@@ -125,6 +157,7 @@ def _has_model(name: str, device: DeviceSettings, notes: list[str]) -> bool:
     used = own or named
     if used is None:
         _check_first(name, device)
+        _note_first(name, device, notes)
     else:
         _note_period(name, used, device, notes)
     return used is not None
@@ -171,6 +204,15 @@ def _check_first(name: str, device: DeviceSettings) -> None:
         )
 
 
+def _note_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
+    first = device.learning.first
+    if first < FEW_ROWS and isinstance(device.alarm.threshold, str):  # else somebody knows the threshold
+        notes.append(
+            f"{name}: first = {first}, and a threshold from fewer than about {FEW_ROWS} rows is a guess: "
+            "expect false alarms, or set a larger first in [learning]."
+        )
+
+
 def _note_period(name: str, model: KoopmanDetector, device: DeviceSettings, notes: list[str]) -> None:
     learnt, period = model.parameters_.sample_period, device.sampling.period
     if learnt is not None and abs(period - learnt) > OTHER_PERIOD * learnt:
@@ -186,9 +228,11 @@ def _note_period(name: str, model: KoopmanDetector, device: DeviceSettings, note
 def _described(settings: AgentSettings, with_model: int) -> str:
     source, devices = settings.source, settings.devices
     where = {"stdin": "standard input", "file": source.path, "mqtt": source.broker}[source.kind]
-    sinks = [name for name in ("stdout", "mqtt", "homeassistant") if getattr(settings, name).enabled]
-    sinks += ["webhook"] * bool(settings.webhook.url) + ["prometheus"] * bool(settings.prometheus.port)
+    stdout, brokers = settings.stdout, [name for name in ("mqtt", "homeassistant") if getattr(settings, name).enabled]
+    alerts = ["stdout"] * stdout.enabled + brokers + ["webhook"] * bool(settings.webhook.url)
+    states = ["stdout"] * (stdout.enabled and stdout.readings) + brokers
+    states += ["prometheus"] * bool(settings.prometheus.port)
     return (
         f"{len(devices)} device(s) from {where}, {with_model} with a model; "
-        f"alerts and states go to {', '.join(sinks) or 'nobody'}."
+        f"alerts go to {', '.join(alerts) or 'nobody'}; states go to {', '.join(states) or 'nobody'}."
     )

@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from fedkad import __version__
+
 MMAP_THRESHOLD, LARGE = -3, 1 << 17
 """What glibc calls the size from which memory goes back to the system as soon as it is free, and that size."""
 
@@ -18,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="fedkad-agent", description="Watch devices, live: score, explain, alert.")
     parser.add_argument("config", type=Path, metavar="CONFIG.toml")
     parser.add_argument("--check", action="store_true", help="say whether the configuration can be used, and leave")
+    parser.add_argument("--version", action="version", version=f"fedkad {__version__}")
     given = parser.parse_args()
     stay_small()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -38,16 +39,43 @@ class DeviceModel:
         self._begin()
 
     def _begin(self) -> None:
-        """Load what there is; where that is nothing sound, put the model that the configuration names in place."""
-        self.reload()
-        given = self._settings.learning.model
-        if given and self._folder.version() is None:
-            if not Path(given).is_file():
-                raise SettingsError(f"{given}: there is no such file; model in [learning] must name a model.")
-            check_channels(KoopmanDetector.load(given, statistics=False), Path(given), self._settings)
-            with self._folder.locked():
-                write_atomically(self._folder.model, Path(given).read_bytes())
+        """Load what there is, or the model that the configuration names: at first, and when that is another one."""
+        given = Path(self._settings.learning.model) if self._settings.learning.model else None
+        known, digest = self._known_digest(), _digest(given)
+        if known is None or digest in ("", known):
             self.reload()
+        if given is None:
+            return
+        if self._folder.version() is None or (known is not None and digest not in ("", known)):
+            self._put_in_place(given, digest)
+            self.reload()
+        elif known is None and digest == _digest(self._folder.model):
+            write_atomically(self._mark, digest.encode())  # an agent was killed before it could
+        elif known is None:
+            self._say(
+                f"{self._device}: {given}, model in [learning], is not used, as the device has {self._folder.model}; "
+                "remove that to begin with it."
+            )
+
+    def _put_in_place(self, given: Path, digest: str) -> None:
+        if not digest:
+            raise SettingsError(f"{given}: there is no such file; model in [learning] must name a model.")
+        check_channels(KoopmanDetector.load(given, statistics=False), given, self._settings)
+        with self._folder.locked():
+            if self._folder.version() is not None:
+                self._say(
+                    f"{self._device}: {given} is another model than before, and takes the place of the one in use."
+                )
+            write_atomically(self._folder.model, given.read_bytes())
+            write_atomically(self._mark, digest.encode())
+
+    @property
+    def _mark(self) -> Path:
+        """What the model was that the configuration named when it was put in place."""
+        return self._folder.path / "given"
+
+    def _known_digest(self) -> str | None:
+        return self._mark.read_text().strip() if self._mark.is_file() else None
 
     @property
     def version(self) -> str:
@@ -139,12 +167,21 @@ class DeviceModel:
             detector.save(self._folder.model)
 
 
+def _digest(path: Path | None) -> str:
+    """What tells a file from others; empty if there is none."""
+    if path is None or not path.is_file():
+        return ""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
 def check_channels(detector: KoopmanDetector, path: Path, settings: DeviceSettings) -> None:
     """Refuse a model of other channels than the configuration has, or in another order."""
     channels = settings.sampling.channels
     named = hasattr(detector, "feature_names_in_")
     if detector.n_features_in_ != len(channels) or (named and detector.channel_names_ != channels):
+        own = path.parent == Path(settings.learning.folder)
+        otherwise = "remove the file, for the device to learn anew" if own else "name another model"
         raise SettingsError(
             f"{path}: the model is of the channels {', '.join(detector.channel_names_)}, and channels in [sampling] "
-            f"are {', '.join(channels)}; name them in the order of the model."
+            f"are {', '.join(channels)}; name them as the model does and in its order, or {otherwise}."
         )

@@ -29,7 +29,7 @@ MAX_BYTES, MAX_DEPTH, MAX_NAME = 4 << 20, 16, 200
 ENVELOPES = ("values", "fields", "metrics")
 DELIMITERS = ",;\t"
 
-_LISTED = 80
+_LISTED, _WHOLE = 80, 120
 _FLOATS = {float}
 
 
@@ -58,12 +58,17 @@ class Sample(NamedTuple):
 class _Reader:
     """What messages in JSON and rows in CSV have in common."""
 
-    def __init__(self, channels: Sequence[str], zone: str, device_key: str) -> None:
+    def __init__(self, channels: Sequence[str], zone: str, device_key: str, time_key: str) -> None:
         self.channels = tuple(channels)
         self.refused = 0
+        self.left_out: dict[str, str] = {}
         self._known = frozenset(self.channels)
         self._zone = zone_called(zone)
-        self._device_key = device_key
+        self._device_key, self._time_key = device_key, time_key
+
+    def _leave_out(self, name: str, value: object) -> None:
+        self.refused += 1
+        self.left_out.setdefault(name, quoted(value))
 
     def _time_keys(self, keys: Iterable[str]) -> list[str]:
         """The keys that name a time and no channel, the most telling first."""
@@ -100,11 +105,15 @@ class Payloads(_Reader):
         Of times without a zone: "local", "UTC", or a name such as Europe/Berlin.
     device_key
         Where a record names its device, as a path such as ``tags.host``; empty if it does not.
+    time_key
+        Where a record says its time, as such a path, and nowhere else; empty for the usual names.
 
     Attributes
     ----------
     refused : int
         Values of channels that were no finite number, and were left out.
+    left_out : dict
+        Those of the last message by channel, as an error quotes them.
 
     Examples
     --------
@@ -119,9 +128,8 @@ class Payloads(_Reader):
     1
     """
 
-    def __init__(self, channels: Sequence[str], zone: str = "local", device_key: str = "") -> None:
-        super().__init__(channels, zone, device_key)
-        self._device_path = device_key.split(".")
+    def __init__(self, channels: Sequence[str], zone: str = "local", device_key: str = "", time_key: str = "") -> None:
+        super().__init__(channels, zone, device_key, time_key)
         self._endings = frozenset(name.rpartition(".")[2] for name in self.channels)
         # A path is cut from the left to what a configured name may need: no message can make it long.
         self._reach = max([_LISTED, *map(len, self.channels)]) + 2
@@ -132,6 +140,7 @@ class Payloads(_Reader):
 
     def read(self, payload: bytes, channel: str | None = None) -> list[Sample]:
         """Read a message; `channel` is what its topic names. Empty if it carries no configured channel."""
+        self.left_out = {}
         if channel is not None and channel not in self._known:
             return []
         text = _text(payload)
@@ -139,11 +148,20 @@ class Payloads(_Reader):
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
             if channel is None or not isfinite(content := plain_number(text)):  # "+21.5" is no JSON
-                raise _not_json(text, error) from None
+                raise _not_json(text, error, channel) from None
         try:
             return self._read_all(self._records(content)) if channel is None else self._read_channel(content, channel)
         except RecursionError:  # two of Telegraf's tags may be nested just deep enough not to be comparable
             raise _too_deep() from None
+
+    def devices(self, payload: bytes) -> set[str]:
+        """The devices that a message names, also one that carries no channel; what cannot be read names none."""
+        try:
+            content = json.loads(_text(payload))
+            found = (self._device(record) for record in self._records(content) if isinstance(record, dict))
+            return {name for name in found if name is not None}
+        except (ValueError, RecursionError):
+            return set()
 
     def _records(self, content: Any) -> list[Any]:
         """The records of a message: its list, what Telegraf lists as metrics, or itself."""
@@ -196,7 +214,7 @@ class Payloads(_Reader):
             if isfinite(number):
                 values[name] = number
             else:
-                self.refused += 1
+                self._leave_out(name, value)
         return values
 
     def _found(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +229,8 @@ class Payloads(_Reader):
 
     def _is_about(self, key: str, value: Any) -> bool:
         """Whether a key at the top of a record is about the record and no channel."""
-        return (key == self._device_key or key.lower() in TIME_KEYS) and not isinstance(value, dict)
+        named = key in (self._device_key, self._time_key) or key.lower() in TIME_KEYS
+        return named and not isinstance(value, dict)
 
     def _searched(self, body: dict[str, Any], top: bool) -> dict[str, Any]:
         """What stands under the configured names at any depth: a whole path goes before the end of one."""
@@ -280,20 +299,16 @@ class Payloads(_Reader):
         return carried
 
     def _time(self, record: dict[str, Any]) -> float | None:
+        if self._time_key:
+            value = _at(record, self._time_key)
+            return None if value is None else self._moment(value, self._time_key)
         for key in self._time_keys(record):
             if record[key] is not None:
                 return self._moment(record[key], key)
         return None
 
     def _device(self, record: dict[str, Any]) -> str | None:
-        if not self._device_key:
-            return None
-        value: Any = record.get(self._device_key)
-        if value is None and len(self._device_path) > 1:
-            value = record
-            for part in self._device_path:
-                value = value.get(part) if isinstance(value, dict) else None
-        return self._name(value)
+        return self._name(_at(record, self._device_key)) if self._device_key else None
 
 
 class CsvRows(_Reader):
@@ -301,8 +316,8 @@ class CsvRows(_Reader):
 
     Parameters
     ----------
-    channels, zone, device_key
-        As for :class:`Payloads`; a column that is called `device_key` names the device.
+    channels, zone, device_key, time_key
+        As for :class:`Payloads`; a column that is called `device_key` names the device, one `time_key` the time.
     header
         The first line. Columns are separated by commas, semicolons or tabs, whichever it has most of.
 
@@ -313,23 +328,25 @@ class CsvRows(_Reader):
     [Sample(device=None, time=86400.0, values={'flow': 0.5})]
     >>> CsvRows(["flow"], "UTC", "", "time,heat")
     Traceback (most recent call last):
-    fedkad.edge.payload.PayloadError: The header has no column 'flow'; its columns are: time, heat.
+    fedkad.edge.payload.PayloadError: The header has no column 'flow'; its columns are: time, heat; check channels \
+in [sampling].
     """
 
-    def __init__(self, channels: Sequence[str], zone: str, device_key: str, header: str) -> None:
-        super().__init__(channels, zone, device_key)
+    def __init__(self, channels: Sequence[str], zone: str, device_key: str, header: str, time_key: str = "") -> None:
+        super().__init__(channels, zone, device_key, time_key)
         line = header.removeprefix("\ufeff").strip("\r\n")
         self._header = line
         self._delimiter = max(DELIMITERS, key=re.sub('"[^"]*"', "", line).count)
         columns = [cell.strip() for cell in self._cells(line)]
         self._width = len(columns)
         self._positions = {name: _position(columns, name) for name in self.channels}
-        times = self._time_keys(columns)
+        times = [name for name in columns if name == time_key] if time_key else self._time_keys(columns)
         self._time_column = (columns.index(times[0]), times[0]) if times else None
         self._device_column = columns.index(device_key) if device_key and device_key in columns else None
 
     def read(self, line: bytes) -> list[Sample]:
         """Read a row; empty if it is blank, carries no value, or repeats the header, as loggers do when restarted."""
+        self.left_out = {}
         text = _text(line).strip("\r\n")
         if not text.strip() or text == self._header:
             return []
@@ -345,7 +362,7 @@ class CsvRows(_Reader):
             if isfinite(number):
                 values[name] = number
             elif not is_missing(cells[at]):
-                self.refused += 1
+                self._leave_out(name, cells[at])
         return [Sample(self._device(cells), self._time(cells), values)] if values else []
 
     def _cells(self, line: str) -> list[str]:
@@ -364,6 +381,27 @@ class CsvRows(_Reader):
         return None if self._device_column is None else self._name(cells[self._device_column].strip() or None)
 
 
+def shown(payload: bytes) -> str:
+    r"""A message as the log shows it: one line of at most 120 characters, all of them printable.
+
+    >>> print(shown(b'{"flow": 1,\n "\x00": 2}'), len(shown(b"x" * 500)))
+    {"flow": 1, "?": 2} 120
+    """
+    text = " ".join(payload[: 8 * _WHOLE].decode(errors="replace").split())
+    text = "".join(each if each.isprintable() else "?" for each in text)
+    return text if len(text) <= _WHOLE else text[: _WHOLE - 1] + "…"
+
+
+def _at(record: dict[str, Any], key: str) -> Any:
+    """What stands in a record under a key, or else under the path that it is; None if nothing does."""
+    value: Any = record.get(key)
+    if value is None and "." in key:
+        value = record
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
 def _text(payload: bytes) -> str:
     if len(payload) > MAX_BYTES:
         raise PayloadError(f"The message has {len(payload)} bytes, more than {MAX_BYTES}; send fewer records at once.")
@@ -375,9 +413,14 @@ def _text(payload: bytes) -> str:
         ) from None
 
 
-def _not_json(text: str, error: Exception) -> PayloadError:
+def _not_json(text: str, error: Exception, channel: str | None) -> PayloadError:
     if isinstance(error, RecursionError):
         return _too_deep()
+    if channel is not None and "{" not in text:
+        return PayloadError(
+            f"The message of channel {quoted(channel)} is {quoted(text)}, and a number is expected; "
+            'send a bare number or {"value": number}.'
+        )
     if not text.strip():
         return PayloadError("The message is empty; send an object with names and numbers.")
     if not isinstance(error, json.JSONDecodeError):
@@ -429,7 +472,10 @@ def _position(columns: list[str], name: str) -> int:
         return columns.index(name)
     if found:
         raise PayloadError(f"The header has {found} columns {quoted(name)}; rename all but one.")
-    raise PayloadError(f"The header has no column {quoted(name)}; its columns are: {_cut(', '.join(columns), 400)}.")
+    raise PayloadError(
+        f"The header has no column {quoted(name)}; its columns are: {_cut(', '.join(columns), 400)}; "
+        "check channels in [sampling]."
+    )
 
 
 def _cut(text: str, length: int = _LISTED) -> str:

@@ -37,6 +37,8 @@ class Source:
         Topics with `{device}`, and with `{channel}` where a message is a bare number; other levels may be ``+``.
     device_key : str
         Where a message names its device, as a path such as ``tags.host``, when its topic does not.
+    time_key : str
+        Where a message says its time, as such a path or a column; empty for the usual names, such as ``timestamp``.
     username, password_file, ca_file, certificate_file, key_file, client_id : str
         How the broker is reached; files are relative to the configuration.
     """
@@ -47,6 +49,7 @@ class Source:
     broker: str = ""
     topics: tuple[str, ...] = ()
     device_key: str = "device"
+    time_key: str = ""
     username: str = ""
     password_file: str = ""
     ca_file: str = ""
@@ -179,7 +182,7 @@ class HomeAssistant:
 
 @dataclass(frozen=True)
 class Webhook:
-    """Alerts by HTTP POST, kept until they are taken."""
+    """Alerts by HTTP POST, kept until they are taken; no url for none."""
 
     url: str = ""
     token_file: str = ""

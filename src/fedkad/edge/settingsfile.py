@@ -9,17 +9,17 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from datetime import datetime
+from datetime import date, datetime, time, tzinfo
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.durations import parse_duration
+from fedkad.edge.moments import zone_called
 from fedkad.edge.settings import (
     BY_PERIOD,
     CLOCKS,
@@ -70,6 +70,9 @@ MOST_CHARACTERS, MOST_BYTES = 100, 200
 """Of a name: it stands in topics, and folders are called so."""
 
 LARGEST = sys.float_info.max
+NEEDED = {"webhook": ("url", '"https://…"'), "prometheus": ("port", "9108")}
+"""Of a section the key that it does nothing without, and what that may be."""
+
 Where = Callable[[str, str], str]
 """Takes a section and a key; says in which section the value was written, that of all devices or that of one."""
 
@@ -105,6 +108,9 @@ def parse(document: Mapping[str, Any], home: Path) -> AgentSettings:
     for name in ("mqtt", "homeassistant"):
         if name in document and "enabled" not in document[name]:  # whoever writes the section wants it
             sections[name] = replace(sections[name], enabled=True)
+    for name, (key, example) in NEEDED.items():
+        if name in document and key not in document[name]:
+            raise SettingsError(f"[{name}] has no {key}; add {key} = {example}, or remove the section.")
     state = document.get("state", "state")
     if not isinstance(state, str) or not state or "\0" in state:
         raise _refused("", "state", state, "the name of a folder")
@@ -114,7 +120,7 @@ def parse(document: Mapping[str, Any], home: Path) -> AgentSettings:
         state=home / state,
         commit_every=_duration("", "commit_every", document.get("commit_every", 1.0), most=3600.0),
         devices=devices,
-        maintenance=_maintenance(document.get("maintenance", []), devices),
+        maintenance=_maintenance(document.get("maintenance", []), devices, document),
         **sections,
     )
     _check_source(settings.source)
@@ -385,7 +391,10 @@ def split_broker(url: str, section: str) -> tuple[str, int, bool]:
     """
     parts = _split(url)
     if parts is None or parts.scheme not in ("mqtt", "mqtts") or parts.path.strip("/") or re.search("[?#]", url):
-        raise _refused(section, "broker", url, "mqtt://host:port or mqtts://host:port, and nothing else")
+        allowed = "mqtt://host:port or mqtts://host:port, and nothing else"
+        if "@" in url:
+            allowed += "; a user goes into username, and a password into the file that password_file names"
+        raise _refused(section, "broker", url, allowed)
     secure = parts.scheme == "mqtts"
     return str(parts.hostname), parts.port or (8883 if secure else 1883), secure
 
@@ -395,15 +404,17 @@ def _check_sampling(sampling: Sampling, where: Where) -> None:
     if not channels or not all(channels) or len(set(channels)) < len(channels):
         allowed = "the names of all channels, none empty and none twice"
         raise _refused(where("sampling", "channels"), "channels", list(channels), allowed)
-    if sampling.zone not in ("local", "UTC"):
-        try:
-            ZoneInfo(sampling.zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            allowed = "local, UTC, or a name such as Europe/Berlin"
-            raise _refused(where("sampling", "zone"), "zone", sampling.zone, allowed) from None
+    _zone(where("sampling", "zone"), sampling.zone)
     if sampling.stale_after < sampling.period:
         allowed = f"at least the period, {sampling.period:g} s in [{where('sampling', 'period')}]"
         raise _refused(where("sampling", "stale_after"), "stale_after", sampling.stale_after, allowed)
+
+
+def _zone(section: str, name: str) -> tzinfo | None:
+    try:
+        return zone_called(name)
+    except ValueError:
+        raise _refused(section, "zone", name, "local, UTC, or a name such as Europe/Berlin") from None
 
 
 def _check_alarm(alarm: Alarm, where: Where) -> None:
@@ -451,33 +462,36 @@ def _check_rank(given: Mapping[str, Any], channels: int, where: Where) -> None:
         raise _refused(place, "rank", detector.rank, f"at most {most}, the numbers of a lifted state ({sizes})")
 
 
-def _maintenance(given: Any, devices: Mapping[str, Any]) -> tuple[Maintenance, ...]:
+def _maintenance(
+    given: Any, devices: Mapping[str, DeviceSettings], document: Mapping[str, Any]
+) -> tuple[Maintenance, ...]:
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
         raise SettingsError("maintenance must be sections; write [[maintenance]] above each.")
-    return tuple(_one_maintenance(entry, devices) for entry in given)
+    common = document.get("sampling", {}).get("zone", Sampling.zone)
+    return tuple(_one_maintenance(entry, devices, common) for entry in given)
 
 
-def _one_maintenance(entry: Mapping[str, Any], devices: Mapping[str, Any]) -> Maintenance:
+def _one_maintenance(entry: Mapping[str, Any], devices: Mapping[str, DeviceSettings], common_zone: str) -> Maintenance:
     for key in entry:
         if key not in ("device", "from", "until"):
             raise SettingsError(f"[[maintenance]] has no {key!r}; it knows device, from, until.")
     device = entry.get("device", "")
     if not isinstance(device, str) or (device and device not in devices):
         raise _refused("[maintenance]", "device", device, f"one of {_listed(devices)}")
-    start, end = (_moment(key, entry.get(key)) for key in ("from", "until"))
+    zone = _zone("sampling", devices[device].sampling.zone if device else common_zone)
+    start, end = (_moment(key, entry.get(key), zone) for key in ("from", "until"))
     if start >= end:
-        raise _refused("[maintenance]", "until", str(entry["until"]), f"after {entry['from']}")
+        raise _refused("[maintenance]", "until", entry["until"], f"after {_shown(entry['from'])}")
     return Maintenance(start, end, device)
 
 
-def _moment(key: str, value: Any) -> float:
-    """Seconds of a TOML date and time, or of text like one; local without a zone."""
+def _moment(key: str, value: Any, zone: tzinfo | None) -> float:
+    """Seconds of a TOML date and time, or of text like one; in the zone of the samples if it names none."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-        return moment.timestamp()
+        return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
     except (TypeError, ValueError, OverflowError, OSError):
-        shown = str(value) if isinstance(value, datetime) else value
-        raise _refused("[maintenance]", key, shown, "a date and time such as 2026-03-01T08:00") from None
+        raise _refused("[maintenance]", key, value, "a date and time such as 2026-03-01T08:00") from None
 
 
 def _table(name: str, given: Any) -> dict[str, Any]:
@@ -500,13 +514,45 @@ def _listed(names: Any, most: int = 8) -> str:
 
 def _refused(section: str, key: str, value: Any, allowed: str) -> SettingsError:
     where = f" in [{section}]" if section else ""
+    if value is None:
+        return SettingsError(f"{key} is missing{where}; it must be {allowed}.")
+    if key in ("broker", "url") and isinstance(value, str):
+        value = _without_login(value)
     return SettingsError(f"{key} = {_shown(value)}{where} must be {allowed}.")
+
+
+def _without_login(url: str) -> str:
+    """An address as it may be shown: passwords are nobody's business.
+
+    >>> _without_login("mqtt://me:secret@host:1883"), _without_login("mqtt://host")
+    ('mqtt://…@host:1883', 'mqtt://host')
+    """
+    login, at, host = url.rpartition("@")
+    scheme, mark, _ = login.partition("://")
+    return f"{scheme + mark if mark else ''}…@{host}" if at else url
 
 
 def _shown(value: Any, most: int = 200) -> str:
     """A value as a person may recognise it."""
     try:
-        text = repr(value)
-    except ValueError:  # Python does not write the digits of a very large number
+        text = _as_toml(value)
+    except (ValueError, RecursionError):  # Python does not write the digits of a very large number
         return "…"
     return text if len(text) <= most else text[:most] + "…"
+
+
+def _as_toml(value: Any) -> str:
+    """A value as it may stand in the file.
+
+    >>> print(_as_toml({"a": [True, "x", time(20)], "b": date(2026, 3, 1)}))
+    {a = [true, 'x', 20:00:00], b = 2026-03-01}
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_as_toml(entry)}' for key, entry in value.items())}}}"
+    return repr(value)

@@ -39,12 +39,17 @@ class Cause(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What abnormal rows have in common: since when, how many, how bad, by which channels."""
+    """What abnormal rows have in common: since when, how many, how bad, by which channels.
+
+    `worst` is the time of the row that `seen` and `expected` are of; None where an older version, which did not keep
+    it, has counted that row.
+    """
 
     start: float
     last: float
     samples: int = 0
     peak: float = -math.inf
+    worst: float | None = None
     critical: bool = False
     total: float = 0.0
     shares: list[float] = field(default_factory=list)
@@ -57,7 +62,8 @@ class Tally:
         self.last, self.samples = time, self.samples + 1
         self.critical = self.critical or critical
         if score > self.peak or len(self.seen) != len(shares):
-            self.peak, self.seen, self.expected = max(score, self.peak), _floats(seen), _floats(expected)
+            self.peak, self.worst = max(score, self.peak), time
+            self.seen, self.expected = _floats(seen), _floats(expected)
         if score < 1e300 and np.isfinite(shares).all():
             self.total += score
             self.shares = [a + b for a, b in zip(self.shares or [0.0] * len(shares), _floats(shares), strict=True)]

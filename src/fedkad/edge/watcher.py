@@ -28,6 +28,12 @@ JUDGE_EVERY = 60.0
 FORGET_EVERY = 500
 """Rows between two times that old rows are dropped."""
 
+FEW = 700
+"""Rows below which a threshold is a guess."""
+
+MANY_AT_ONCE = 20
+"""Samples without a time of their own that fell into a period with others, after which that is said."""
+
 LEARN_RETRY = 600.0
 """Seconds before learning is tried again after it failed."""
 
@@ -54,6 +60,8 @@ class Watcher:
         self.reading: Reading | None = None
         self.row: Row | None = None
         self._arrived = self._judged_at = time.monotonic()
+        self._stale_because = ""
+        self._was_heard = self._is_timeless_said = self._is_end_said = False
         self._heard = self._is_silenced = self._is_stale = self._is_changed = self._was_abnormal = False
         self.listener: Callable[[dict[str, Any]], None] | None = None
         self._judge_kept = self._learning_after = 0.0
@@ -70,6 +78,10 @@ class Watcher:
         self._settle_learning()
         if self._model.detector is not None:
             self._fill_window(empty=reshaped)
+        else:
+            self._say(
+                f"{self.name}: no model yet; one is made of {self._wanted()} normal rows, {self._fresh} are there."
+            )
 
     def _go_on_from(self, state: Mapping[str, Any]) -> bool:
         """Take what was kept; True if its rows are of other channels or of another period."""
@@ -142,17 +154,28 @@ class Watcher:
 
     def take(self, moment: float | None, values: Mapping[str, float], arrival: float) -> list[dict[str, Any]]:
         """Take a sample; returns the alerts that it gives rise to, as a rule none."""
-        self._arrived, self._heard, self._is_changed = time.monotonic(), True, True
+        self._arrived, self._heard, self._is_changed, self._was_heard = time.monotonic(), True, True, True
         sampling = self.settings.sampling
         if sampling.clock == "count":
             self._counted += 1
             moment = self._counted * sampling.period
         elif moment is None or sampling.clock == "arrival":
             moment = arrival
+            self._tell_timeless()
         alerts: list[dict[str, Any]] = []
         for row in self._grid.add(moment, values):
             alerts += self._take_row(row, arrival)
         return alerts
+
+    def _tell_timeless(self) -> None:
+        """Say once that samples without a time come too fast: of those in one period only the first counts."""
+        surplus = self._grid.duplicates + self._grid.late
+        if surplus >= max(MANY_AT_ONCE, self._grid.rows) and not self._is_timeless_said:
+            self._is_timeless_said = True
+            self._say(
+                f"{self.name}: samples come without a time that is known, and many in one period, of which only the "
+                'first counts; set time_key in [source], or clock = "count" in [sampling] if they are a period apart.'
+            )
 
     def refuse(self) -> None:
         """Count a message of the device, or a value in it, that could not be read."""
@@ -221,14 +244,28 @@ class Watcher:
                 alerts += self._take_row(row, time.time())
         if now - self._judged_at > sampling.stale_after and not self._is_stale:
             self._is_stale = self._is_changed = True
+            self._stale_because = self._why_stale(silent)
+            self._say(f"{self.name}: {self._stale_because}; it is stale.")
             if self.row is not None:
                 alerts += self._alarms.interrupt(self.row.time)
             if self.listener is not None:
                 self.listener(self.describe())
         return alerts
 
+    def _why_stale(self, silent: float) -> str:
+        if self._was_heard and silent < self.settings.sampling.stale_after:
+            return f"samples come, but in {self.settings.sampling.stale_after:g} s none could be judged"
+        if self._was_heard:
+            return f"no sample has come for {silent:.0f} s"
+        return "no sample has come since the agent was started; check its name, and topics or path in [source]"
+
     def finish(self) -> list[dict[str, Any]]:
         """The source has ended: judge what still waits for late values."""
+        if self._stream is None and self._fresh < self._wanted() and not self._is_end_said:
+            self._is_end_said = True
+            self._say(
+                f"{self.name}: the input has ended with {self._fresh} of {self._wanted()} rows for a first model."
+            )
         alerts: list[dict[str, Any]] = []
         for row in self._grid.flush():
             self._is_changed = True
@@ -277,6 +314,7 @@ class Watcher:
             self._learning_after = time.monotonic() + LEARN_RETRY
             self._say(f"{self.name}: nothing was learnt ({error}); trying again later.")
             return
+        is_first = self._stream is None
         if not self._model.reload():  # somebody has put another in its place at once
             self._learning_after = time.monotonic() + LEARN_RETRY
         else:
@@ -284,6 +322,14 @@ class Watcher:
             self._settle_learning()
             assert self._stream is not None
             self._store.forget(self.name, through - self._stream.memory)
+            if is_first:
+                self._tell_first(len(rows))
+
+    def _tell_first(self, rows: int) -> None:
+        assert self._model.detector is not None
+        doubt = "; from so few it is a guess, expect false alarms" if rows < FEW else ""
+        threshold = self._model.detector.threshold_
+        self._say(f"{self.name}: a first model is made of {rows} rows, with threshold {threshold:.3g}{doubt}.")
 
     def _spend(self, through: int) -> None:
         self._fresh, self._spent, self._is_changed = 0, through, True
@@ -328,7 +374,7 @@ class Watcher:
             "abnormal": bool(reading is not None and scored and reading.is_anomaly),
             "rate": None if math.isnan(alarms.rate) else alarms.rate,
             "incident": incident,
-            "why": grid.broken,
+            "why": self._stale_because if self._is_stale else grid.broken,
             "budget": self._budget(),
             "rows": grid.rows,
             "carried": grid.carried,
@@ -363,7 +409,8 @@ class Watcher:
         if self.progress():
             told["progress"] = self.progress()
         if reading is not None and reading.state == "ok" and not self._is_stale:
-            channels = [{"channel": name, "share": share} for name, share in reading.channels[:3]]
+            score = reading.score if reading.score > 0.0 else 1.0
+            channels = [{"channel": name, "share": share / score} for name, share in reading.channels[:3]]
             told |= {"score": reading.score, "threshold": reading.threshold, "abnormal": reading.is_anomaly}
             told |= {"channels": channels}
         return told

@@ -32,44 +32,81 @@ def as_date(time: float) -> datetime:
 
 def sentence(alert: Mapping[str, Any], causes: Sequence[Cause], window: float) -> str:
     """What a person reads on a phone."""
-    device, why = alert["device"], _reasons(causes)
-    after = _span(alert["duration"])
+    device, why = alert["device"], _reasons(causes, _when(alert))
     if alert["event"] == "end":
-        how = "ended by maintenance" if alert["reason"] == "maintenance" else "over"
-        return "; ".join([f"{device}: {how} after {after}", *why, f"peak {_short(alert['peak'])}"])
+        return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
     if alert["kind"] == "rate":
         numbers = f"{_percent(alert['rate'])} of the last {_span(window)} abnormal"
     else:
         numbers = f"score {_short(alert['score'])}, threshold {_short(alert['threshold'])}"
-    opening = {"worse": f"{device}, now critical", "still": f"{device}, for {after}"}.get(alert["reason"], device)
-    return f"{opening}: {'; '.join([*why, numbers])}"
+    news = {"worse": ", now critical", "still": f", for {_span(alert['duration'])}"}.get(alert["reason"], "")
+    return f"{device}{news}: {'; '.join([*why, numbers])}"
 
 
-def _reasons(causes: Sequence[Cause]) -> list[str]:
+def _when(alert: Mapping[str, Any]) -> str:
+    """What is said before values that are not those of now: they are of the worst row.
+
+    >>> _when({"time": "2026-03-01T14:40:00.000Z", "worst": "2026-03-01T14:14:00.000Z"})
+    'at worst (14:14Z) '
+    >>> _when({"time": "2026-03-02T00:05:00.000Z", "worst": "2026-03-01T23:59:58.000Z"})
+    'at worst (2026-03-01T23:59:58Z) '
+    """
+    worst, time = alert["worst"], alert["time"]
+    if worst == time:
+        return ""
+    if worst is None:
+        return "at worst "
+    shown = worst[11:19] if worst[:10] == time[:10] else worst[:19]
+    return f"at worst ({shown.removesuffix(':00')}Z) "
+
+
+def _ending(alert: Mapping[str, Any]) -> str:
+    span = _span(alert["duration"])
+    if alert["reason"] == "maintenance":
+        return f"ended by maintenance after {span}"
+    return f"over, lasted {'one sample' if alert['samples'] == 1 else span}"
+
+
+def _reasons(causes: Sequence[Cause], when: str) -> list[str]:
     """The first channel with its values and the second with its share, as one clause; none if nothing is known."""
     if not causes:
         return []
     first, *others = causes
-    values = ""
+    text = first.channel
     if math.isfinite(first.seen) and math.isfinite(first.expected):
-        values = " {} instead of {}".format(*_pair(first.seen, first.expected))
-    text = f"{first.channel}{values} ({_percent(first.share)})"
+        text = "{}{} {} instead of {}".format(when, text, *_pair(first.seen, first.expected))
+    text += f" ({_percent(first.share)})"
     if others and others[0].share >= WORTH_SAYING:
         text += f", then {others[0].channel} ({_percent(others[0].share)})"
     return [text]
 
 
 def _pair(seen: float, expected: float) -> tuple[str, str]:
-    """Two values with as many decimals as show how they differ.
+    """Two values with as many decimals as show how they differ, and no more: an expected value has endless ones.
 
-    >>> _pair(1013.254, 1013.761), _pair(3.2, 5.1), _pair(0.0, 12345.6)
-    (('1013.25', '1013.76'), ('3.2', '5.1'), ('0', '12346'))
+    Two digits of the difference are shown, or one if that is at least 5, which says as much as 10 to 49 do; from 1 to
+    10 a decimal always, and at the end of a number no zeros.
+
+    >>> _pair(1013.254, 1013.561), _pair(3.2, 5.1), _pair(0.0, 12345.6)
+    (('1013.25', '1013.56'), ('3.2', '5.1'), ('0', '12346'))
+    >>> _pair(37.5, 37.444), _pair(37.5, 37.4804), _pair(35.81, 44.53)
+    (('37.5', '37.44'), ('37.5', '37.48'), ('35.8', '44.5'))
     """
     apart = abs(seen - expected)
     if not 1e-6 < apart < 1e9 or max(abs(seen), abs(expected)) >= 1e9:
         return f"{seen:.6g}", f"{expected:.6g}"
-    decimals = max(1 - math.floor(math.log10(apart)), 0)
-    return f"{seen:.{decimals}f}", f"{expected:.{decimals}f}"
+    decimals = max(math.ceil(math.log10(5.0 / apart)), 1 if apart < 10.0 else 0)
+    return _fixed(seen, decimals), _fixed(expected, decimals)
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """A number with at most so many decimals.
+
+    >>> _fixed(37.5, 3), _fixed(120.2, 0), _fixed(-0.001, 1)
+    ('37.5', '120', '0')
+    """
+    text = f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0 makes -0.0 positive
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def _short(value: float | None) -> str:

@@ -4,6 +4,7 @@
     data-….safetensors     a detector prepared from a data file, where training reads one
     consensus.safetensors  P, Λ, Q̂, and what is pending, of the training under way
     delivered.json         the training whose result was put in use last
+    given                  the model that an agent's configuration named when it was put in use
     releases.json          how often something with noise has left the device
     model.lock             held by whoever reads the model to write it anew
     round.lock             held while a request is answered

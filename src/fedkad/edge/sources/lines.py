@@ -20,6 +20,12 @@ AT_ONCE = 1 << 16
 LONGEST = 4 << 20
 """A line longer than this is noise: it is handed out cut, for the reader to refuse it."""
 
+KNOWN_BY = 256
+"""Bytes before a place in a file by which it is known again."""
+
+LOOKS = 2
+"""Times in a row that a file must be missing before that is said: while logs are rotated it is for a moment."""
+
 
 class LineSplitter:
     r"""Bytes in any pieces to whole lines.
@@ -89,11 +95,11 @@ class Stdin:
 
 
 class GrowingFile:
-    """A file that is followed as it grows, from its beginning; one that is replaced or cut is begun anew.
+    """A file that is followed as it grows, from its beginning; one that is replaced, cut or written over is begun anew.
 
     The position is committed with what was read: after a kill nothing is lost and nothing is read twice. A file that
     was renamed meanwhile, as logs are, is read to its end first if it lies in the same folder. One that cannot be read
-    now, as in the moment of a rotation, is tried again, and its trouble is said once.
+    now, as in the moment of a rotation, is tried again, and its trouble is said once; so it is if it is not there.
     """
 
     name = "file"
@@ -106,8 +112,8 @@ class GrowingFile:
         self.header: bytes | None = None
         self._file: Any = None
         self._inode = self._read = 0
-        self._splitter = LineSplitter()
-        self._is_trouble_said = False
+        self._splitter, self._last = LineSplitter(), b""
+        self._is_trouble_said, self._missed = False, 0
 
     def poll(self, timeout: float) -> list[Message]:
         """The lines that were appended; looks once a `timeout`, but reads on while there is more."""
@@ -139,9 +145,17 @@ class GrowingFile:
         return self._splitter.feed(piece) if piece else None
 
     def _next_piece(self) -> bytes:
-        piece = os.pread(self._file.fileno(), AT_ONCE, self._read)
-        self._read += len(piece)
-        self._is_trouble_said = self._is_trouble_said and not piece
+        last = self._last
+        found = os.pread(self._file.fileno(), len(last) + AT_ONCE, self._read - len(last))
+        # A shorter one was cut, which is seen by its size; cut under a writer that keeps its place, it has a hole here.
+        if len(found) >= len(last) and not found.startswith(last) and found[: len(last)].strip(b"\0"):
+            self._begin_anew()
+            return self._next_piece()
+        piece = found[len(last) :]
+        if piece:
+            self._read += len(piece)
+            self._last = found[-KNOWN_BY:]
+            self._is_trouble_said = False
         return piece
 
     def _open(self) -> None:
@@ -150,20 +164,25 @@ class GrowingFile:
         file = (self._path if wanted is None else self._last_read(wanted)).open("rb")
         try:
             offset = wanted["offset"] if wanted is not None and _is_where(file, wanted) else 0
-            header = _first_line(file) if self._headed and offset else None
+            header = first_line(file) if self._headed and offset else None
+            last = _last_bytes(file, offset)
         except BaseException:
             file.close()
             raise
         self._begin(file)
-        self._read, self.header = offset, header
+        self._read, self._last, self.header = offset, last, header
 
     def _begin(self, file: BinaryIO) -> None:
         """Read this file from now on."""
         inode = os.fstat(file.fileno()).st_ino
         self.close()
-        self._file, self._inode = file, inode
-        self._wanted, self.header = None, None
-        self._splitter, self._read = LineSplitter(), 0
+        self._file, self._inode, self._missed = file, inode, 0
+        self._wanted = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.header = None
+        self._splitter, self._last, self._read = LineSplitter(), b"", 0
 
     def _let_go(self, error: OSError) -> None:
         """Remember where to go on once it can be read; a file that is not there yet is no trouble."""
@@ -171,9 +190,17 @@ class GrowingFile:
             self._wanted = self._position()
             self.close()
             self._file = None
-        if not self._is_trouble_said and not isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError):
+            self._miss()
+        elif not self._is_trouble_said:
             self._is_trouble_said = True
             self._say(f"{self._path}: it cannot be read now ({error.strerror or error}); the agent tries again.")
+
+    def _miss(self) -> None:
+        """Count that it is not there, and say it once until it is there again."""
+        self._missed += 1
+        if self._missed == LOOKS:
+            self._say(f"{self._path}: it is not there; the agent waits for it.")
 
     def _last_read(self, wanted: Mapping[str, Any]) -> Path:
         """The file that was read last: it may have got another name while the agent was down.
@@ -200,8 +227,12 @@ class GrowingFile:
         """Whether another file has this name now, or this one was cut; only asked at its end."""
         try:
             found = self._path.stat()
+        except FileNotFoundError:
+            self._miss()
+            return False
         except OSError:
             return False
+        self._missed = 0
         if found.st_ino != self._inode:
             return found.st_size > 0  # until something is in it, whoever writes may still write to this one
         return found.st_size < self._read
@@ -241,9 +272,14 @@ def _is_where(file: BinaryIO, wanted: Mapping[str, Any]) -> bool:
 
 def _before(file: BinaryIO, offset: int) -> str:
     """What stands before a place in a file, in short."""
-    start = max(offset - 256, 0)
-    return hashlib.blake2b(os.pread(file.fileno(), offset - start, start), digest_size=8).hexdigest()
+    return hashlib.blake2b(_last_bytes(file, offset), digest_size=8).hexdigest()
 
 
-def _first_line(file: BinaryIO) -> bytes | None:
+def _last_bytes(file: BinaryIO, offset: int) -> bytes:
+    start = max(offset - KNOWN_BY, 0)
+    return os.pread(file.fileno(), offset - start, start)
+
+
+def first_line(file: BinaryIO) -> bytes | None:
+    """The first line with anything in it, which names the columns of a table."""
     return next(_filled(iter(lambda: file.readline(LONGEST), b"")), None)

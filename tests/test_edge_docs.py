@@ -1,0 +1,137 @@
+"""The page about the agent: it names every key with its default, every state and number, and none that is not there."""
+
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.durations import parse_duration
+from fedkad.edge.alarms import Alarms, Judged
+from fedkad.edge.settings import Alarm, SettingsError
+from fedkad.edge.settingsfile import DURATIONS, OF_A_DEVICE, SECTIONS, TOP, parse
+from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES
+from fedkad.edge.sinks.publications import STATES, state_payload
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "agent.md").read_text(encoding="utf-8")
+SMALLEST: dict[str, Any] = {"devices": ["d"], "sampling": {"channels": ["a"], "period": 60}}
+
+IN_WORDS = {
+    ("top level", "devices"): "none, needed",
+    ("top level", "name"): "the host's name",
+    ("sampling", "max_gap"): "3 periods",
+    ("sampling", "stale_after"): "10 periods",
+    ("[maintenance]", "from"): "none, needed",
+    ("[maintenance]", "until"): "none, needed",
+}
+"""Defaults that follow from something else; a test below holds those that are to be worked out against the program."""
+
+
+def chapter(title: str) -> str:
+    (found,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def tables(text: str) -> dict[str, list[list[str]]]:
+    """By the first cell of their heads, without what marks it as a section: rows of cells."""
+    found = {}
+    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        head, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in block.splitlines()]
+        found[re.sub(r"^`\[?|\]?`$", "", head[0])] = rows
+    return found
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """Of each section its keys, with their defaults as they are written."""
+    found: dict[str, dict[str, str]] = {}
+    for section, rows in tables(chapter("All keys")).items():
+        keys = found[section] = {}
+        for names, default, *_ in rows:
+            written = re.findall("`(.+?)`", default) or [default]
+            named = re.findall("`(.+?)`", names)
+            assert not keys.keys() & set(named)
+            keys |= zip(named, written * len(named) if len(written) == 1 else written, strict=True)
+    return found
+
+
+def true_defaults() -> dict[str, dict[str, Any]]:
+    kinds = SECTIONS | OF_A_DEVICE
+    found = {
+        section: {each.name: getattr(kind(), each.name) for each in fields(kind)} for section, kind in kinds.items()
+    }
+    settings = parse(SMALLEST, Path("/home"))
+    found["top level"] = {key: getattr(settings, key) for key in TOP} | {"state": settings.state.name}
+    detector = KoopmanDetector().get_params()
+    found["detector"] = {key: detector[key] for key in detector if key not in ("threshold", "sample_period")}
+    found["[maintenance]"] = dict.fromkeys(maintenance_keys(), "")
+    return found
+
+
+def maintenance_keys() -> list[str]:
+    with pytest.raises(SettingsError) as refused:
+        parse(SMALLEST | {"maintenance": [{"": ""}]}, Path("/home"))
+    return str(refused.value).partition("it knows ")[2].rstrip(".").split(", ")
+
+
+def value(key: str, written: str) -> Any:
+    found = tomllib.loads(f"x = {written}")["x"]
+    if isinstance(found, str) and key in DURATIONS:
+        return parse_duration(found)
+    return tuple(found) if isinstance(found, list) else found
+
+
+def test_every_section_and_key_is_there_and_no_other() -> None:
+    names: Mapping[str, set[str]] = {section: set(keys) for section, keys in documented().items()}
+    assert names == {section: set(keys) for section, keys in true_defaults().items()}
+
+
+def test_a_section_of_the_program_is_one_of_the_page() -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse(SMALLEST | {"": ""}, Path("/home"))
+    known = str(refused.value).partition("known are ")[2].rstrip(".").split(", ")
+    assert {*documented(), *TOP, "maintenance", "override"} == {*known, "top level", "[maintenance]"}
+    assert "`[override.DEVICE.SECTION]` sets keys" in chapter("All keys")
+
+
+@pytest.mark.parametrize("section", list(documented()))
+def test_the_defaults_are_the_true_ones(section: str) -> None:
+    for key, written in documented()[section].items():
+        if (section, key) in IN_WORDS:
+            assert written == IN_WORDS[section, key]
+        else:
+            assert (key, value(key, written)) == (key, true_defaults()[section][key])
+
+
+def test_the_defaults_in_words_are_the_true_ones() -> None:
+    settings = parse(SMALLEST, Path("/home"))
+    sampling = settings.devices["d"].sampling
+    assert (sampling.max_gap, sampling.stale_after) == (3 * 60.0, 10 * 60.0)
+    assert settings.name == socket.gethostname()
+
+
+def test_every_state_is_there_and_no_other() -> None:
+    rows = tables(chapter("What it says of a device"))["state"]
+    assert [row[0].strip("`") for row in rows] == list(STATES)
+
+
+def test_what_a_state_holds() -> None:
+    (text,) = re.findall(r"^The retained .*?\n\n", chapter("What it says of a device"), flags=re.MULTILINE | re.DOTALL)
+    assert set(state_payload({})) <= set(re.findall("`(.+?)`", text))
+
+
+def test_every_metric_is_there_and_no_other() -> None:
+    names = {f"fedkad_{name}" for name in GAUGES} | {f"fedkad_{name}_total" for name in COUNTERS}
+    assert set(re.findall(r"`(fedkad_\w+)`", PAGE)) == names
+
+
+def test_the_alert_that_is_shown_has_what_alerts_have() -> None:
+    (shown,) = re.findall(r"```json\n(.*?)```", chapter("Alarms"), flags=re.DOTALL)
+    explained = np.ones(1), np.ones(1), np.ones(1)
+    (alert,) = Alarms("d", Alarm(), 1.0).update(Judged(0.0, 9.0, 6.0, True), lambda: explained, ["flow"])
+    assert set(re.findall(r'"(\w+)":', shown)) == {*alert, *alert["channels"][0]}
