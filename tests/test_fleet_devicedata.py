@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,24 @@ def test_a_table_is_read_once_until_it_changes(tmp_path: Path, table: Path, monk
     assert data(tmp_path, table).detector(TERMS).threshold_ != first.threshold_
 
 
-@pytest.mark.parametrize("channels", [("level", "flow"), ("flow", "speed")])
-def test_other_channels_are_refused_also_when_the_table_is_known(
-    tmp_path: Path, table: Path, channels: tuple[str, str]
-) -> None:
-    other = replace(TERMS, channels=channels)
+def test_the_channels_are_taken_by_name_and_the_fleets_order_counts(tmp_path: Path, table: Path) -> None:
+    plain = data(tmp_path, table).detector(TERMS)
+    turned = data(tmp_path, table).detector(replace(TERMS, channels=("level", "flow")))
+    assert turned.channel_names_ == ("level", "flow")
+    expected = KoopmanDetector(window=4, rank=3, observables=6, seed=0).fit(
+        Series(values()[:, ::-1], ("level", "flow"))
+    )
+    assert turned.threshold_ == pytest.approx(expected.threshold_, rel=1e-12)
+    again = data(tmp_path, table).detector(TERMS)
+    assert (again.channel_names_, again.threshold_) == (CHANNELS, plain.threshold_)
+
+
+def test_a_channel_that_the_table_lacks_is_named_also_when_the_table_is_known(tmp_path: Path, table: Path) -> None:
+    other = replace(TERMS, channels=("flow", "speed"))
     for _ in range(2):
-        with pytest.raises(ProtocolError, match=r"The channels of the server is .* and that of device 'pump' .*level"):
+        with pytest.raises(
+            ProtocolError, match=r"asks for the channels flow, speed, .* device 'pump' has no speed; give"
+        ):
             data(tmp_path, table).detector(other)
         data(tmp_path, table).detector(TERMS)
 
@@ -76,3 +88,24 @@ def test_without_a_table_the_model_of_the_agent_counts(tmp_path: Path) -> None:
             data(tmp_path, None).detector(replace(TERMS, **changes))
     with pytest.raises(ProtocolError, match=r"\[detector\] is for a table"):
         data(tmp_path, None, detector={"threshold": 5.0}).detector(TERMS)
+
+
+def test_why_a_device_cannot_answer_is_said_on_the_device(tmp_path: Path) -> None:
+    clientapp = pytest.importorskip(
+        "fedkad.fleet.clientapp", reason="a fleet needs Flower: pip install 'fedkad[fleet]'"
+    )
+    from fedkad.fleet import connection, devicefolder
+
+    devicefolder.write(tmp_path / "device", "pump", "localhost:8443", b"ca", b"key")
+    said: list[str] = []
+    client = connection._Client(devicefolder.load(tmp_path / "device"), "", said.append)
+    client.wait.pause(1000.0)  # it does not connect
+    client._tend()
+    for why in ("It has no data.", "It has no data.", "It has too few rows."):
+        clientapp._tell(SimpleNamespace(node_config={"folder": str(tmp_path / "device")}), why)
+        client._tend()
+        client._tend()
+    assert said == [
+        "pump could not answer the server: It has no data.",
+        "pump could not answer the server: It has too few rows.",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -349,18 +350,20 @@ def _print_status(document: Mapping[str, Any], folder: Path) -> None:
     if document["wanted"]:
         print_line("A training is wanted or under way.")
     if document["training"] is None:
-        print_line("There was no training yet.")
+        print_line("No round is closed yet." if document["wanted"] else "There was no training yet.")
         return
-    print_facts(_training_facts(document["training"]))
-    refused = [(str(e.get("device")), str(e.get("round")), str(e.get("reason"))) for e in _list(document, "refused")]
+    print_facts(_training_facts(document["training"], is_over=document["wanted"]))
+    refused = Counter((str(e.get("device")), str(e.get("reason"))) for e in _list(document, "refused"))
     if refused:
         print_line()
-        print_table(("Refused", "Round", "Reason"), refused, numbers=[1])
+        rows = [(device, str(times), reason) for (device, reason), times in refused.items()]
+        print_table(("Not taken from", "Times", "Reason"), rows, numbers=[1])
 
 
-def _training_facts(training: Mapping[str, Any]) -> dict[str, str]:
-    """The last training in words; what the app has not said is left out."""
-    facts = {"training": str(training.get("state", "unknown"))}
+def _training_facts(training: Mapping[str, Any], *, is_over: bool) -> dict[str, str]:
+    """The last training in words; what the app has not said is left out. Where another is wanted it may be over."""
+    state = str(training.get("state", "unknown"))
+    facts = {"last training" if is_over and state == "done" else "training": state}
     if "round" in training:
         facts["round"] = f"{training['round']} of {training.get('rounds', '?')}"
     if training.get("participants"):

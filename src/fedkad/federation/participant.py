@@ -102,13 +102,21 @@ class Participant:
             detector = self._source(request.terms)  # again, for the agent may have learnt since
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FewRowsWarning)
-                detector.adopt(subspace, request.least_threshold)
+                detector.adopt(subspace, max(request.least_threshold, self._kept_advice()))
             self.kept.deliver(detector, request.terms.run)
         if self._read_state(request.terms)[0]:
             self.kept.consensus.unlink()
         seconds = time.perf_counter() - began
         told = {} if request.terms.private else self._told_threshold(detector)
         return Reply(self.device, diagnostics={"seconds": seconds, **told})
+
+    def _kept_advice(self) -> float:
+        """The threshold that the fleet advised before, while it is the one in use: a training has no newer advice."""
+        try:
+            model = KoopmanDetector.load(self.kept.model, statistics=False)
+        except ModelFileError:
+            return 0.0
+        return model.least_threshold_ if model.threshold_ == model.least_threshold_ else 0.0
 
     @staticmethod
     def _told_threshold(detector: KoopmanDetector) -> dict[str, float]:

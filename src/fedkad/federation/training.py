@@ -133,9 +133,15 @@ class Training:
         group = next((group for group in groups if len(group) >= self.plan.least), None)
         if group is None:
             return []
-        chosen = self.sampler.next(group, of=len(usable), least=self.plan.least)
+        chosen = self.sampler.next(group, of=len(usable), least=self._fewest(group, len(usable)))
         self._tried.update(chosen if self.server.warm else ())
         return chosen
+
+    def _fewest(self, group: Sequence[str], usable: int) -> int:
+        """How many to ask at least: all, where those left over would be too few for a warm round of their own."""
+        left = len(group) - max(self.plan.least, math.ceil(self.plan.participation * usable - 1e-9))
+        is_fresh = self.server.warm and not self.server.heard.intersection(group)
+        return len(group) if is_fresh and 0 < left < self.plan.least else self.plan.least
 
     def open(self, names: Sequence[str]) -> dict[str, Request]:
         """Begin a round: the request for each device."""

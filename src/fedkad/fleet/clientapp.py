@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from logging import ERROR
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from flwr.common import log
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Request, refusal
 from fedkad.fleet.devicedata import DeviceData, most_releases, read_settings
+from fedkad.fleet.devicefolder import REFUSAL
 from fedkad.fleet.envelope import packed, unpacked
+from fedkad.fleet.private import write_private
 from fedkad.fleet.secure import SecureParticipant
 from fedkad.tables.fleet import device_paths
 
@@ -30,11 +33,20 @@ def train(message: Message, context: Context) -> Message:
         request = Request.read(unpacked(message))
         header = participant(context).answer(request).header(request)
     except ProtocolError as error:
+        _tell(context, str(error))
         header = refusal(str(error))
     except Exception as error:
         log(ERROR, "%s: %s", type(error).__name__, error)
+        _tell(context, f"{type(error).__name__}: {error}")
         header = refusal("The device cannot answer; the reason is in its log.")
     return Message(packed(header), reply_to=message)
+
+
+def _tell(context: Context, why: str) -> None:
+    """Leave word for whoever looks after the device, whose client says it."""
+    with suppress(OSError):
+        if "folder" in context.node_config:
+            write_private(Path(str(context.node_config["folder"])) / REFUSAL, why.encode())
 
 
 def participant(context: Context) -> SecureParticipant:

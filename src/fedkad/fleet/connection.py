@@ -129,6 +129,7 @@ class _Client:
         self.delivery = Delivery(folder.delivered)
         self.came = time.monotonic()
         self.heard = 0
+        self.refusal = Replaced(folder.refusal)
 
     def run(self, *, once: bool, idle: float | None) -> Outcome:
         try:
@@ -151,6 +152,9 @@ class _Client:
         else:
             self._listen()
         self.log.bound()  # after it was read
+        if self.refusal.is_new():
+            why = self.folder.refusal.read_text(encoding="utf-8", errors="replace")
+            self._tell(f"{self.folder.device} could not answer the server: {why}")
 
     def _try(self) -> None:
         """Start; a device without room or memory for that may have some later."""
@@ -222,21 +226,17 @@ class _Client:
         return self._mark.exists() and time.time() - self._mark.stat().st_mtime < STILL_COUNTED
 
 
-class Delivery:
-    """Notices that a file was replaced by a delivery, and that the server has been told."""
+class Replaced:
+    """Notices that a file was replaced."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.before = self._identity()
-        self.seen: float | None = None
 
-    def is_settled(self, owes_reply: Callable[[], bool]) -> bool:
-        """Tell whether something was delivered and no reply about it is due, or had the time to be sent."""
-        if self.seen is None:
-            if self._identity() == self.before:
-                return False
-            self.seen = time.monotonic()
-        return not owes_reply() or time.monotonic() - self.seen > SETTLE
+    def is_new(self) -> bool:
+        """Tell whether it was replaced since the last time it was asked."""
+        before, self.before = self.before, self._identity()
+        return self.before not in (None, before)
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -244,3 +244,19 @@ class Delivery:
         except FileNotFoundError:
             return None
         return found.st_ino, found.st_mtime_ns
+
+
+class Delivery:
+    """Notices that a file was replaced by a delivery, and that the server has been told."""
+
+    def __init__(self, file: Path) -> None:
+        self.replaced = Replaced(file)
+        self.seen: float | None = None
+
+    def is_settled(self, owes_reply: Callable[[], bool]) -> bool:
+        """Tell whether something was delivered and no reply about it is due, or had the time to be sent."""
+        if self.seen is None:
+            if not self.replaced.is_new():
+                return False
+            self.seen = time.monotonic()
+        return not owes_reply() or time.monotonic() - self.seen > SETTLE

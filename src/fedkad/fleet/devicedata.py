@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +52,18 @@ class DeviceData:
         if self.path is None:
             return self._gathered(terms)
         parameters = {**self._shared(terms), **self._checked_own()}
-        prepared = self.state.prepared(self._fingerprint(parameters))
+        prepared = self.state.prepared(self._fingerprint(parameters, terms))
         try:
-            detector = KoopmanDetector.load(prepared)
+            return KoopmanDetector.load(prepared)
         except ModelFileError:  # not there yet, or damaged: the table is still there
             return self._prepare(parameters, terms, prepared)
-        self._compare_channels(detector.channel_names_, terms)
-        return detector
 
     def _prepare(self, parameters: dict[str, Any], terms: Terms, prepared: Path) -> KoopmanDetector:
         assert self.path is not None
         device = read_device(self.path, **self.reading)
-        self._compare_channels(device.channels, terms)
+        columns = self._columns(device, terms)
         parameters.setdefault("sample_period", _period(device))
-        series = [Series(values, device.channels) for values in device.series()]
+        series = [Series(values[:, columns], terms.channels) for values in device.series()]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewRowsWarning)
             detector = KoopmanDetector(**parameters).fit(series)
@@ -84,15 +82,21 @@ class DeviceData:
                 "give it one of them."
             )
         detector = KoopmanDetector.load(self.state.model)
-        self._compare_channels(detector.channel_names_, terms)
+        compare("channels", detector.channel_names_, terms.channels, f"device {self.device!r}", "the server")
         for name, theirs in self._shared(terms).items():
             compare(name, getattr(detector.parameters_, name), theirs, f"device {self.device!r}", "the server")
         detector.kept()
         return detector
 
-    def _compare_channels(self, ours: Sequence[str] | None, terms: Terms) -> None:
-        """Refuse other channels, or the same in another order: their sums would mix what does not belong together."""
-        compare("channels", ours, terms.channels, f"device {self.device!r}", "the server")
+    def _columns(self, device: Device, terms: Terms) -> list[int]:
+        """Where the fleet's channels stand in the table, which may have others besides, and them in any order."""
+        lacking = [name for name in terms.channels if name not in device.channels]
+        if lacking:
+            raise ProtocolError(
+                f"The server asks for the channels {', '.join(terms.channels)}, and the table of device "
+                f"{self.device!r} has no {', '.join(lacking)}; give it a table that has."
+            )
+        return [device.channels.index(name) for name in terms.channels]
 
     @staticmethod
     def _shared(terms: Terms) -> dict[str, Any]:
@@ -108,12 +112,12 @@ class DeviceData:
                 )
         return self.own
 
-    def _fingerprint(self, parameters: Mapping[str, Any]) -> str:
+    def _fingerprint(self, parameters: Mapping[str, Any], terms: Terms) -> str:
         """Changes with the files of the data and with what is made of them."""
         assert self.path is not None
         files = sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
         seen = [(str(file), os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
-        text = json.dumps([seen, dict(parameters), self.reading], sort_keys=True)
+        text = json.dumps([seen, dict(parameters), self.reading, terms.channels], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

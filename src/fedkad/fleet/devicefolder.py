@@ -10,6 +10,9 @@ from fedkad.fleet.private import write_private
 from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
 
 FILE, KEY = "device.toml", "device.key"
+REFUSAL = "refusal.txt"
+"""Why the device could not answer the last time that it could not."""
+
 REMEDY = "copy the folder that `fedkad fleet add` made on the server"
 
 
@@ -41,6 +44,11 @@ class DeviceFolder:
     def delivered(self) -> Path:
         """Replaced by each delivery, and by nothing else: the detector is also renewed by an agent."""
         return self.root / "delivered.json"
+
+    @property
+    def refusal(self) -> Path:
+        """Why the device could not answer, written by the process that answers."""
+        return self.root / REFUSAL
 
     @property
     def flower(self) -> Path:
@@ -93,6 +101,9 @@ def load(folder: Path) -> DeviceFolder:
     for name in ("device", "server", "data"):
         if not isinstance(document.get(name, "" if name == "data" else None), str):
             raise FleetFileError(f"{path}: {name} is missing or no text; {REMEDY}.")
+    host, _, port = document["server"].rpartition(":")
+    if not host or not port.isdigit():
+        raise FleetFileError(f"{path}: server = {document['server']!r} must be an address and a port, host:8443.")
     found = DeviceFolder(folder.resolve(), document["device"], document["server"], document.get("data", ""))
     for needed in (found.key, found.ca_certificate):
         if not needed.is_file():

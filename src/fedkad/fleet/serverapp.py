@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from logging import INFO, WARNING
 from pathlib import Path
@@ -70,6 +71,7 @@ def finished(place: Path, known: FleetSettings) -> Training | None:
         return None
     training = Training(place, result, plan(known))
     training.restore(RESULT)
+    training.plan = replace(training.plan, rounds=training.round)  # as many as there were, whatever is planned now
     return training
 
 

@@ -143,6 +143,15 @@ def _check_model(model: Model) -> None:
         raise SettingError("model", "rank", model.rank, allowed)
 
 
+KINDS: dict[type[object], str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+    tuple: "a list of texts",
+}
+"""What a value may be, by that of its default."""
+
 Rule = tuple[Callable[[Any], bool], str]
 
 POSITIVE: Rule = (lambda value: 0.0 < value < math.inf, "above 0 and finite")
@@ -188,7 +197,7 @@ def _section(path: Path, name: str, given: Any) -> Any:
         else:
             fine = type(value) in (int, float)
         if not fine:
-            raise FleetFileError(f"{path}: {key} = {value!r} in [{name}] must be like {toml_text(expected)}.")
+            raise FleetFileError(f"{path}: {key} = {value!r} in [{name}] must be {KINDS[type(expected)]}.")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
 
 
