@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,24 +87,3 @@ def test_without_a_table_the_model_of_the_agent_counts(tmp_path: Path) -> None:
             data(tmp_path, None).detector(replace(TERMS, **changes))
     with pytest.raises(ProtocolError, match=r"\[detector\] is for a table"):
         data(tmp_path, None, detector={"threshold": 5.0}).detector(TERMS)
-
-
-def test_why_a_device_cannot_answer_is_said_on_the_device(tmp_path: Path) -> None:
-    clientapp = pytest.importorskip(
-        "fedkad.fleet.clientapp", reason="a fleet needs Flower: pip install 'fedkad[fleet]'"
-    )
-    from fedkad.fleet import connection, devicefolder
-
-    devicefolder.write(tmp_path / "device", "pump", "localhost:8443", b"ca", b"key")
-    said: list[str] = []
-    client = connection._Client(devicefolder.load(tmp_path / "device"), "", said.append)
-    client.wait.pause(1000.0)  # it does not connect
-    client._tend()
-    for why in ("It has no data.", "It has no data.", "It has too few rows."):
-        clientapp._tell(SimpleNamespace(node_config={"folder": str(tmp_path / "device")}), why)
-        client._tend()
-        client._tend()
-    assert said == [
-        "pump could not answer the server: It has no data.",
-        "pump could not answer the server: It has too few rows.",
-    ]

@@ -30,12 +30,16 @@ SOON = 5.0
 SETTLE = 60.0
 """Seconds for the news of a delivery to reach the server, at most, before a client that waited for it leaves."""
 
+AWAY_FOR = 5.0
+"""Seconds without a server after which that is said: a single request fails now and then."""
+
 LONGEST_ANSWER = 3600.0
 """Seconds that a client which was asked stays for its answer, however soon it would leave otherwise."""
 
 CONNECTED, RECEIVING, SENT = "SuperNode ID:", "Receiving:", "Sent successfully"
 BAD_KEY, NOT_ACTIVATED = "Exit Code: 302", "[code: 2004]"
-TELLING = (CONNECTED, RECEIVING, SENT, BAD_KEY, NOT_ACTIVATED)
+AWAY, BACK = "Connection attempt failed, retrying", "Connection successful after"
+TELLING = (CONNECTED, RECEIVING, SENT, BAD_KEY, NOT_ACTIVATED, AWAY, BACK)
 """Words of Flower's by which a client knows how things stand."""
 
 
@@ -130,6 +134,8 @@ class _Client:
         self.came = time.monotonic()
         self.heard = 0
         self.refusal = Replaced(folder.refusal)
+        self.away = self.back = 0
+        self.away_since: float | None = None
 
     def run(self, *, once: bool, idle: float | None) -> Outcome:
         try:
@@ -172,6 +178,7 @@ class _Client:
             return
         command, environment = flower.supernode(self.folder, self.data), flower.environment(self.folder.flower)
         self.child, self.connected, self.heard = Child("supernode", command, self.log, environment), False, 0
+        self.away, self.back, self.away_since = 0, 0, None
         self.tally = Tally(self.log, self.child.log_start, TELLING)
 
     def _listen(self) -> None:
@@ -184,8 +191,21 @@ class _Client:
         if self.connected:
             with suppress(OSError):  # a full disk: without the mark one sentence is less exact
                 self._mark.touch()
+            self._notice_absence()
         if (heard := self.tally.counts[RECEIVING]) != self.heard:
             self.came, self.heard = time.monotonic(), heard
+
+    def _notice_absence(self) -> None:
+        """Say that the server does not answer, while Flower tries again by itself, and that it does."""
+        counts, now = self.tally.counts, time.monotonic()
+        if counts[BACK] > self.back:
+            self.back, self.away_since = counts[BACK], None
+            self._tell(f"{self.folder.device}: connected to {self.folder.server}")
+        elif counts[AWAY] > self.away and self.away_since is None:
+            self.away_since = now
+        self.away = counts[AWAY]
+        if self.away_since is not None and now - self.away_since >= AWAY_FOR:
+            self._tell(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
 
     def _ended(self, status: int) -> None:
         self.tally.listen()
