@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -326,19 +327,27 @@ def test_the_end_of_a_connection_is_explained(status: int, said: str, still_coun
     assert sentence in connection.reason(folder, status, said, still_counted=still_counted)[0]
 
 
-def test_a_delivery_is_settled_when_the_server_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("owes_for", "settled_after"), [(0.0, 0.0), (7.0, 7.0), (1e9, 61.0)])
+def test_a_delivery_is_settled_when_the_server_had_time_to_hear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owes_for: float, settled_after: float
+) -> None:
     delivered = DeviceFolder(tmp_path, "pump", "localhost:1").delivered
     assert delivered == tmp_path / "delivered.json"
     delivered.touch()
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     delivery = connection.Delivery(delivered)
     (tmp_path / "model.safetensors").touch()  # an agent renews its own
     assert not delivery.is_settled(lambda: False)
     (tmp_path / "new").touch()
     (tmp_path / "new").replace(delivered)
-    assert not delivery.is_settled(lambda: True)
-    assert delivery.is_settled(lambda: False)
-    monkeypatch.setattr(connection, "SETTLE", 0.0)
-    assert delivery.is_settled(lambda: True)
+
+    def owes_reply() -> bool:
+        return now - 1000.0 < owes_for
+
+    while not delivery.is_settled(owes_reply):
+        now += 1.0
+    assert now - 1000.0 == settled_after + connection.LINGER
 
 
 # -- the extra --------------------------------------------------------------------------------------------------

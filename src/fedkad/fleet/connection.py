@@ -30,6 +30,9 @@ SOON = 5.0
 SETTLE = 60.0
 """Seconds for the news of a delivery to reach the server, at most, before a client that waited for it leaves."""
 
+LINGER = 15.0
+"""Seconds that such a client stays after that: of a device that has left, Flower does not pass on what it has sent."""
+
 AWAY_FOR = 5.0
 """Seconds without a server after which that is said: a single request fails now and then."""
 
@@ -272,11 +275,15 @@ class Delivery:
     def __init__(self, file: Path) -> None:
         self.replaced = Replaced(file)
         self.seen: float | None = None
+        self.sent: float | None = None
 
     def is_settled(self, owes_reply: Callable[[], bool]) -> bool:
-        """Tell whether something was delivered and no reply about it is due, or had the time to be sent."""
+        """Tell whether something was delivered, and the server had the time to hear of it."""
+        now = time.monotonic()
         if self.seen is None:
             if not self.replaced.is_new():
                 return False
-            self.seen = time.monotonic()
-        return not owes_reply() or time.monotonic() - self.seen > SETTLE
+            self.seen = now
+        if self.sent is None and (not owes_reply() or now - self.seen > SETTLE):
+            self.sent = now
+        return self.sent is not None and now - self.sent >= LINGER
