@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -154,9 +155,8 @@ def test_adopt_goes_on_with_the_window() -> None:
     stream.adopt(new)
     readings = [stream.update(sample) for sample in series[30:]]
     assert [reading.state for reading in readings] == ["ok"] * 30
-    raw = copy.deepcopy(new)
-    raw.parameters_.smoothing = 1
-    fresh = raw.decision_function(series)
+    unsmoothed = replace(new.model_.setup, settings=replace(new.model_.settings, smoothing=1))
+    fresh = KoopmanDetector.of(replace(new.model_, setup=unsmoothed)).decision_function(series)
     assert readings[0].score == pytest.approx(fresh[30], rel=1e-9)
     # As soon as the smoothing has only scores of the new model, everything is as in batch.
     np.testing.assert_allclose([r.score for r in readings[3:]], new.decision_function(series)[33:], rtol=1e-9)

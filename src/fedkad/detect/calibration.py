@@ -20,7 +20,6 @@ from fedkad.detect.scoring import (
     Dynamics,
     PaperScoring,
     Scoring,
-    SeriesScores,
     score_series,
     smooth_causally,
 )
@@ -141,7 +140,8 @@ def calibrate(
     scoring: Scoring = (
         PaperScoring(dynamics) if paper else ResidualMoments.of(dynamics, statistics).calibrated(dynamics)
     )
-    smooth = smooth_causally(score_series(scoring, dynamics, held_out.rows), smoothing)
+    raw = score_series(scoring, held_out.rows)
+    smooth = smooth_causally(raw.values, raw.runs, smoothing)
     return Calibration(scoring, smooth[~np.isnan(smooth)])
 
 
@@ -163,12 +163,12 @@ def _cross_fit(
     raw = np.full(len(rows), np.nan)
     for fold in folds:
         judge: Scoring = PaperScoring(fold.dynamics) if paper else pooled.calibrated(fold.dynamics)
-        found = score_series(judge, fold.dynamics, rows[fold.rows]).values
+        found = score_series(judge, rows[fold.rows]).values
         seen = ~np.isnan(found)
         raw[fold.rows][seen] = found[seen]
     lead = dynamics.lifting.window + dynamics.horizon - 1
     runs = [slice(piece.start + lead, piece.stop) for piece in stretches(rows, shortest=lead + 1)]
-    smooth = smooth_causally(SeriesScores(raw, runs), smoothing)
+    smooth = smooth_causally(raw, runs, smoothing)
     scoring: Scoring = PaperScoring(dynamics) if paper else pooled.calibrated(dynamics)
     return Calibration(scoring, smooth[~np.isnan(smooth)])
 

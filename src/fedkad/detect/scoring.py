@@ -14,9 +14,10 @@ samples up to t say otherwise is the score of entry t. Two readings of the resid
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +96,11 @@ Seen = tuple[Array, ...]
 
 
 class Scoring(Protocol):
-    """A reading of the residual, for one moment or many at once."""
+    """How a residual becomes a score, for one moment or many at once."""
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """The model that predicts."""
 
     def see(self, windows: Array) -> Seen:
         """What is to be kept of these windows: for judging earlier predictions, and as a prediction to be judged."""
@@ -258,47 +263,57 @@ def _inner(left: Array, right: Array) -> Array:
     return products
 
 
-@dataclass(frozen=True)
-class SeriesScores:
-    """Raw scores of a series, NaN where there is none, with the runs of entries that smoothing may join."""
+class SeriesScores(NamedTuple):
+    """Raw scores of a series, NaN where there is none.
+
+    Attributes
+    ----------
+    values : (time,)
+    shares : (time, channel), or None unless they were asked for
+        The scores split over the channels.
+    runs : list of slice
+        Entries that smoothing may join: those between two gaps.
+    """
 
     values: Array
-    runs: list[slice] = field(default_factory=list)
+    shares: Array | None
+    runs: list[slice]
 
 
-def score_series(scoring: Scoring, dynamics: Dynamics, scaled: Array, *, shares: bool = False) -> SeriesScores:
-    """Raw scores `(time,)`, or shares `(time, channel)`, of every entry that has a full prediction behind it."""
-    lead = dynamics.lifting.window + dynamics.horizon - 1
-    shape = (len(scaled), dynamics.lifting.channels) if shares else (len(scaled),)
-    values, runs = np.full(shape, np.nan), []
-    judge = scoring.shares if shares else scoring.score
-    # Windows overlap, which BLAS does not take; copied block by block, into memory that is touched once.
-    memory = np.empty((min(BLOCK, len(scaled)) + dynamics.horizon, dynamics.lifting.state_size))
+def score_series(scoring: Scoring, scaled: Array, *, shares: bool = False) -> SeriesScores:
+    """Raw scores of every entry of a scaled series that has a full prediction behind it, in one pass."""
+    lifting, horizon = scoring.dynamics.lifting, scoring.dynamics.horizon
+    lead = lifting.window + horizon - 1
+    scores, runs = np.full(len(scaled), np.nan), []
+    parts = np.full((len(scaled), lifting.channels), np.nan) if shares else None
+    # Windows overlap, which BLAS does not take; they are copied block by block into memory that is touched once.
+    memory = np.empty((min(BLOCK, len(scaled)) + horizon, lifting.state_size))
     for piece in stretches(scaled, shortest=lead + 1):
         run = slice(piece.start + lead, piece.stop)
-        windows = dynamics.lifting.windows(scaled[piece])
-        out = values[run]
-        for start in range(0, len(out), BLOCK):
-            stop = min(start + BLOCK, len(out))
-            block = memory[: stop - start + dynamics.horizon]
-            block[:] = windows[start : stop + dynamics.horizon]
+        windows = lifting.windows(scaled[piece])
+        for start in range(run.start, run.stop, BLOCK):
+            count, first = min(BLOCK, run.stop - start), start - run.start
+            block = memory[: count + horizon]
+            block[:] = windows[first : first + count + horizon]
             seen = scoring.see(block)
-            moments = [tuple(array[h : h + stop - start] for array in seen) for h in range(dynamics.horizon + 1)]
-            out[start:stop] = judge(moments[0], moments[1:])
+            earlier, *since = [tuple(array[h : h + count] for array in seen) for h in range(horizon + 1)]
+            scores[start : start + count] = scoring.score(earlier, since)
+            if parts is not None:
+                parts[start : start + count] = scoring.shares(earlier, since)
         runs.append(run)
-    return SeriesScores(values, runs)
+    return SeriesScores(scores, parts, runs)
 
 
-def smooth_causally(raw: SeriesScores, width: int) -> Array:
-    """Mean of the last `width` raw scores, of those there are since the last gap.
+def smooth_causally(raw: Array, runs: Sequence[slice], width: int) -> Array:
+    """Mean of the last `width` raw scores, or of as many as there are since the last gap.
 
-    >>> smooth_causally(SeriesScores(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)]), 2)
+    >>> smooth_causally(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)], 2)
     array([nan,  3.,  2.,  3.])
     """
-    smooth = np.full_like(raw.values, np.nan)
-    for run in raw.runs:
-        values, length = raw.values[run], run.stop - run.start
-        # Summed oldest first, as the stream does, rather than from running totals that a spike would spoil.
+    smooth = np.full_like(raw, np.nan)
+    for run in runs:
+        values, length = raw[run], run.stop - run.start
+        # Summed oldest first, as the stream does; running totals would be spoilt by a spike.
         total = np.zeros_like(values)
         for lag in range(min(width, length) - 1, -1, -1):
             total[lag:] += values[: length - lag]
@@ -307,16 +322,16 @@ def smooth_causally(raw: SeriesScores, width: int) -> Array:
     return smooth
 
 
-def smooth_centred(raw: SeriesScores, reach: int) -> Array:
-    """Mean of the raw scores from `reach` before to `reach` after each entry, within its run.
+def smooth_centred(raw: Array, runs: Sequence[slice], reach: int) -> Array:
+    """Mean of the raw scores from `reach` entries before to `reach` after each entry, within its run.
 
-    >>> smooth_centred(SeriesScores(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)]), 1)
+    >>> smooth_centred(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)], 1)
     array([nan, 2., 3., 3.])
     """
-    smooth = np.full_like(raw.values, np.nan)
-    for run in raw.runs:
+    smooth = np.full_like(raw, np.nan)
+    for run in runs:
         length = run.stop - run.start
-        totals = np.concatenate([[0.0], np.cumsum(raw.values[run])])
+        totals = np.concatenate([[0.0], np.cumsum(raw[run])])
         stop = np.minimum(np.arange(length) + reach + 1, length)
         start = np.maximum(np.arange(length) - reach, 0)
         smooth[run] = (totals[stop] - totals[start]) / (stop - start)

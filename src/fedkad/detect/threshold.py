@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.settingerror import SettingError
+
 Array = NDArray[np.float64]
 
 LEVEL = 0.98
@@ -284,34 +286,45 @@ def parse_budget(text: str) -> float | None:
 
 
 def check_threshold(threshold: str | float, sample_period: float | None) -> None:
-    """Refuse a threshold that is neither a number, a known method nor a budget with a sampling rate."""
+    """Refuse a threshold that is neither a number, a known method nor a budget with a sampling period."""
     if threshold in METHODS or (isinstance(threshold, Real) and not math.isnan(threshold)):
         return
     if not isinstance(threshold, str) or parse_budget(threshold) is None:
         allowed = ", ".join(map(repr, METHODS))
-        raise ValueError(f"threshold={threshold!r} must be a number, one of {allowed}, or a budget such as '1/week'.")
+        raise SettingError("threshold", threshold, f"a number, one of {allowed}, or a budget such as '1/week'")
     if sample_period is None:
-        raise ValueError(f"threshold={threshold!r} needs sample_period, the seconds between two samples.")
+        raise SettingError("threshold", threshold, "given together with sample_period, the seconds between two samples")
 
 
-def make_judge(threshold: str | float, scores: Array, *, risk: float, sample_period: float | None, few: bool) -> Judge:
-    """The threshold that a method, a budget or a number asks for, from the scores of normal data.
+class ThresholdRule(NamedTuple):
+    """How a threshold is set: by a method, a budget of false alarms, or a number.
 
     A budget of alarms is met by flagging a normal sample with probability budget x period: every alarm has at least
-    one flagged sample. With too `few` scores for a tail, all methods are the plain quantile.
+    one flagged sample.
     """
-    if not isinstance(threshold, str):
-        return FixedThreshold(float(threshold))
-    # A device that stood still scores nothing but rounding: no threshold is that low.
-    scores = np.maximum(scores, SMALLEST)
-    budget = parse_budget(threshold)
-    if budget is not None and sample_period is not None:
-        risk = min(budget * sample_period, 1.0)
-    if threshold == "quantile" or few:
-        return FixedThreshold(quantile_threshold(scores, risk))
-    if threshold in ADAPTING:
-        return StreamingPot(scores, risk, depth=DRIFT_DEPTH if threshold == "dspot" else 0)
-    return FixedThreshold(pot_threshold(scores, risk))
+
+    threshold: str | float
+    risk: float
+    sample_period: float | None
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the threshold moves as scores come in."""
+        return self.threshold in ADAPTING
+
+    def judge(self, scores: Array, *, few: bool) -> Judge:
+        """The judge that follows from the scores of normal data; with too `few` for a tail, a plain quantile."""
+        if not isinstance(self.threshold, str):
+            return FixedThreshold(float(self.threshold))
+        # A device that stood still scores nothing but rounding; no threshold is that low.
+        scores, risk, budget = np.maximum(scores, SMALLEST), self.risk, parse_budget(self.threshold)
+        if budget is not None and self.sample_period is not None:
+            risk = min(budget * self.sample_period, 1.0)
+        if self.threshold == "quantile" or few:
+            return FixedThreshold(quantile_threshold(scores, risk))
+        if self.adapts:
+            return StreamingPot(scores, risk, depth=DRIFT_DEPTH if self.threshold == "dspot" else 0)
+        return FixedThreshold(pot_threshold(scores, risk))
 
 
 def judge_all(judge: Judge, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
