@@ -131,7 +131,7 @@ def test_the_stream_keeps_nothing_of_the_callers_sample() -> None:
 
 def test_samples_that_are_no_samples_are_refused() -> None:
     stream = fitted().stream()
-    with pytest.raises(ValueError, match="3 values and the detector 2 channels"):
+    with pytest.raises(ValueError, match="3 values but the detector has 2 channels"):
         stream.update([1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="numbers"):
         stream.update(["a", 1.0])

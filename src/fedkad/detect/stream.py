@@ -28,10 +28,10 @@ class Reading:
     Attributes
     ----------
     score, threshold : float
-        The smoothed score, NaN unless the state is "ok", and the threshold that it was held against.
+        The smoothed score, NaN unless the state is "ok", and the threshold that it was compared with.
     is_anomaly : bool
     state : {"warming", "ok", "gap"}
-        Whether the window is filling up, full, or was just broken by a missing value.
+        The window is filling up, is full, or was just broken by a missing value.
     missing : int
         Samples still needed before the next score.
     seen : (channel,)
@@ -100,7 +100,7 @@ class Stream:
         self._mean, self._scale = setup.scaling.mean, setup.scaling.scale
 
     def _start(self) -> None:
-        # Every sample is written twice, a ring apart, so that the last W + H samples always lie side by side.
+        # Every sample is written twice, one ring length apart, so that the last W + H samples are always contiguous.
         self._length = self._lifting.window + self._horizon
         self._channels, self._size = self._lifting.channels, self._lifting.state_size
         self._ring = np.empty(2 * self._length * self._channels)
