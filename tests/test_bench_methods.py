@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector, federate
-from fedkad.bench.methods.classical import KINDS, ClassicalMethod
-from fedkad.bench.methods.interface import VALIDATION, WINDOW, Method
-from fedkad.bench.methods.koopman import VARIANTS, KoopmanMethod
-from fedkad.bench.methods.registry import GROUPS, METHODS, MissingExtraError, make, require, settings_of
+from fedkad_bench.methods.classical import KINDS, ClassicalMethod
+from fedkad_bench.methods.interface import VALIDATION, WINDOW, Method
+from fedkad_bench.methods.koopman import VARIANTS, KoopmanMethod
+from fedkad_bench.methods.registry import GROUPS, METHODS, MissingExtraError, make, require, settings_of
 
 Array = NDArray[np.float64]
 
@@ -180,7 +180,7 @@ def test_too_few_rows_are_told() -> None:
 
 
 def test_the_registry_is_complete_and_ordered() -> None:
-    from fedkad.bench.methods.neural.method import NETWORKS
+    from fedkad_bench.methods.neural.method import NETWORKS
 
     assert set(METHODS) == {*VARIANTS, *KINDS, *NETWORKS}
     groups = list(dict.fromkeys(entry.group for entry in METHODS.values()))
@@ -202,15 +202,17 @@ def test_the_registry_is_complete_and_ordered() -> None:
 def test_wrong_names_and_missing_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="choose among fedkad, "):
         make("fedcad")
-    monkeypatch.setattr("fedkad.bench.methods.registry.find_spec", lambda name: None)
+    monkeypatch.setattr("fedkad_bench.methods.registry.find_spec", lambda name: None)
     require(["fedkad", "pca", "random"])
     with pytest.raises(
-        MissingExtraError, match=r"tranad, kmeansad need PyTorch and scikit-learn: pip install 'fedkad\[bench\]'"
+        MissingExtraError, match=r"tranad, kmeansad need PyTorch and scikit-learn: pip install fedkad-bench"
     ):
         require(["fedkad", "tranad", "kmeansad"])
 
 
 def test_the_registry_imports_no_heavy_library() -> None:
-    code = "import sys, fedkad.cli.bench; print(sorted({'torch', 'sklearn', 'scipy', 'pandas'} & set(sys.modules)))"
+    code = (
+        "import sys, fedkad_bench.cli.bench; print(sorted({'torch', 'sklearn', 'scipy', 'pandas'} & set(sys.modules)))"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from fedkad import KoopmanDetector, federate
-from fedkad.bench.data.dataset import Dataset
-from fedkad.bench.data.entity import Entity
-from fedkad.bench.data.sources import fetch
-from fedkad.bench.evaluation import evaluate_smoothings
-from fedkad.bench.methods.koopman import KoopmanMethod
-from fedkad.bench.studies import (
+from fedkad.koopman.subspace import relative_loss
+from fedkad_bench.data.dataset import Dataset
+from fedkad_bench.data.entity import Entity
+from fedkad_bench.data.sources import fetch
+from fedkad_bench.evaluation import evaluate_smoothings
+from fedkad_bench.methods.koopman import KoopmanMethod
+from fedkad_bench.studies import (
     STUDIES,
     Request,
     Row,
@@ -32,8 +33,7 @@ from fedkad.bench.studies import (
     study_file,
     write_study,
 )
-from fedkad.bench.studies.rounds import optimal_loss, prepare_fleet, statistics_of
-from fedkad.koopman.subspace import relative_loss
+from fedkad_bench.studies.rounds import optimal_loss, prepare_fleet, statistics_of
 from tests.fleetfolder import MACHINES, write_data
 
 MADE = {"command": "studies", "commit": "abc", "machine": "here", "date": "today"}
