@@ -365,6 +365,17 @@ def _place(record: Record) -> tuple[Any, ...]:
 # -- files ----------------------------------------------------------------------------------------------------
 
 
+def tidy(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as columns; a row without a value has None there.
+
+    >>> tidy([{"a": 1}, {"a": 2, "b": 3}])
+    {'a': [1, 2], 'b': [None, 3]}
+    """
+    listed = list(rows)
+    names = dict.fromkeys(name for row in listed for name in row)
+    return {name: [row.get(name) for row in listed] for name in names}
+
+
 def write_csv(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Columns as CSV, atomically; NaN is an empty cell."""
     text = io.StringIO()

@@ -7,14 +7,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from fedkad.report.document import Block, DataTable, Paragraph, Section, TableCell, TableColumn, TableRow
 from fedkad.report.palette import LIGHT
-from fedkad_bench.report.document import Block, Cell, Column, Figure, Row, Section, Table, Text, tidy
-from fedkad_bench.report.drawing import GROUP_COLOURS, canvas, look
+from fedkad_bench.report.drawing import GROUP_COLOURS, as_drawing, canvas, look
 from fedkad_bench.report.numbers import anything, missing, number, spread
 from fedkad_bench.report.selection import file_name
 from fedkad_bench.report.studies import Rows, distinct, study_section
 from fedkad_bench.report.trust_figure import height, in_order, panels
-from fedkad_bench.studies.study import Table as Study
+from fedkad_bench.results import tidy
+from fedkad_bench.studies.study import FinishedStudy
 
 HEADING = "What each choice is worth"
 
@@ -24,9 +25,9 @@ def ablation(folder: Path) -> Section:
     return study_section(folder, "ablations", HEADING, _blocks)
 
 
-def _blocks(study: Study, rows: Rows) -> list[Block]:
+def _blocks(study: FinishedStudy, rows: Rows) -> list[Block]:
     means = list(mean_rows(rows))
-    text = Text("VUS-PR in points, one setting changed at a time. Nothing was chosen by these numbers.")
+    text = Paragraph("VUS-PR in points, one setting changed at a time. Nothing was chosen by these numbers.")
     labels = distinct(rows, "dataset")
     over = "untouched" if any(row["clients"] == "untouched" and not missing(row["mean"]) for row in means) else "all"
     drawn = [r for r in means if r["clients"] == over and r["smoothing"] == "causal" and not missing(r["mean"])]
@@ -37,7 +38,7 @@ def _blocks(study: Study, rows: Rows) -> list[Block]:
     alt = "Dots by setting, a panel for each dataset; the numbers are in the tables below."
     blocks: list[Block] = [text]
     if drawn:
-        blocks.append(Figure("12-ablations", caption, alt, tidy(drawn), lambda: draw_levels(drawn)))
+        blocks.append(as_drawing("12-ablations", caption, alt, tidy(drawn), draw_levels(drawn)))
     return [*blocks, *(_table(label, [row for row in means if row["dataset"] == label]) for label in labels)]
 
 
@@ -67,21 +68,24 @@ def mean_rows(rows: Rows) -> Iterator[dict[str, Any]]:
         }
 
 
-def _table(label: str, rows: Rows) -> Table:
+def _table(label: str, rows: Rows) -> DataTable:
     kinds = [(clients, smoothing) for clients in distinct(rows, "clients") for smoothing in distinct(rows, "smoothing")]
-    shown: list[Row] = []
+    shown: list[TableRow] = []
     for factor in distinct(rows, "factor"):
-        shown.append(Row(factor))
+        shown.append(TableRow(factor))
         own = [row for row in rows if row["factor"] == factor]
         for level in distinct(own, "level"):
             here = {(r["clients"], r["smoothing"]): r for r in own if r["level"] == level}
             first = next(iter(here.values()))
-            cells = [Cell(spread(here[k]["mean"], here[k]["std"])) if k in here else Cell("–") for k in kinds]
+            cells = [TableCell(spread(here[k]["mean"], here[k]["std"])) if k in here else TableCell("–") for k in kinds]
             title = f"{level}, the default" if first["default"] else str(level)
-            shown.append(Row(title, (*cells, Cell(anything(first["bytes"] / 1e6)))))
-    columns = (*(Column(smoothing, f"{clients} entities") for clients, smoothing in kinds), Column("MB exchanged"))
+            shown.append(TableRow(title, (*cells, TableCell(anything(first["bytes"] / 1e6)))))
+    columns = (
+        *(TableColumn(smoothing, f"{clients} entities") for clients, smoothing in kinds),
+        TableColumn("MB exchanged"),
+    )
     caption = f"VUS-PR on {label} in points, mean over seeds, ± where there are several."
-    return Table(f"12-ablations-{file_name(label)}", caption, "Setting", columns, tuple(shown), tidy(rows))
+    return DataTable(f"12-ablations-{file_name(label)}", caption, "Setting", columns, tuple(shown), tidy(rows))
 
 
 def draw_levels(rows: Rows) -> Any:

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fedkad.report.document import (
+    Block,
+    DataTable,
+    Drawing,
+    Paragraph,
+    Section,
+    Subheading,
+    TableCell,
+    TableColumn,
+    TableRow,
+)
 from fedkad_bench.report import paper_figures as paper
 from fedkad_bench.report.certainty_figures import draw_differences, draw_ranks
-from fedkad_bench.report.document import Block, Cell, Column, Figure, Row, Section, Table, Text, tidy
+from fedkad_bench.report.drawing import as_drawing
 from fedkad_bench.report.numbers import DASH, interval, plain, probability, signed
 from fedkad_bench.report.selection import (
     OURS,
@@ -20,7 +31,7 @@ from fedkad_bench.report.selection import (
     key,
     networks,
 )
-from fedkad_bench.results import Results
+from fedkad_bench.results import Results, tidy
 from fedkad_bench.significance import (
     GATE,
     RankComparison,
@@ -38,9 +49,9 @@ COMPARED = {"vus_pr": ("VUS-PR", PRIMARY), F1: ("F1, PA%K 0.01", PRIMARY)}
 
 def certainty(results: Results) -> Section:
     """Tests over seeds, then over clients, then ranks."""
-    blocks: list[Block] = [Text("Over seeds, as in the paper", heading=True), *_seed_blocks(results)]
-    blocks += [Text("Over clients", heading=True), *_client_blocks(results)]
-    blocks += [Text("Ranks over clients", heading=True), *_rank_blocks(results)]
+    blocks: list[Block] = [Subheading("Over seeds, as in the paper"), *_seed_blocks(results)]
+    blocks += [Subheading("Over clients"), *_client_blocks(results)]
+    blocks += [Subheading("Ranks over clients"), *_rank_blocks(results)]
     return Section(HEADING, tuple(blocks))
 
 
@@ -50,32 +61,32 @@ def certainty(results: Results) -> Section:
 def _seed_blocks(results: Results) -> list[Block]:
     data = list(seed_rows(results))
     if not data:
-        return [Text("There are no two methods with a common seed, FedKAD and a network, to compare over seeds.")]
-    text = Text(
+        return [Paragraph("There are no two methods with a common seed, FedKAD and a network, to compare over seeds.")]
+    text = Paragraph(
         "A paired t-test over the seeds that both have, against the network with the best mean, on F1 under PA%K 0.01. "
         f"The verdict is the paper's: a margin above {GATE} points is a WIN whatever p says. A few seeds say how much "
         "training varies, not whether other devices would show the same. All clients count here, as in the paper, "
         "those that defaults were chosen on as well; and a network that the paper does not have may be the best one."
     )
-    rows = tuple(Row(f"{row['label']}, {row['title']}", _seed_cells(row)) for row in data)
+    rows = tuple(TableRow(f"{row['label']}, {row['title']}", _seed_cells(row)) for row in data)
     columns = (
-        Column("F1", "Here"),
-        Column("best network", "Here"),
-        Column("margin", "Here"),
-        Column("p", "Here"),
-        Column("d_z", "Here"),
-        Column("verdict", "Here"),
-        Column("seeds", "Here"),
-        Column("margin", "The paper"),
-        Column("p", "The paper"),
-        Column("d_z", "The paper"),
-        Column("verdict", "The paper"),
+        TableColumn("F1", "Here"),
+        TableColumn("best network", "Here"),
+        TableColumn("margin", "Here"),
+        TableColumn("p", "Here"),
+        TableColumn("d_z", "Here"),
+        TableColumn("verdict", "Here"),
+        TableColumn("seeds", "Here"),
+        TableColumn("margin", "The paper"),
+        TableColumn("p", "The paper"),
+        TableColumn("d_z", "The paper"),
+        TableColumn("verdict", "The paper"),
     )
     labels = ", ".join(dict.fromkeys(row["label"] for row in data))
     caption = f"FedKAD against the best network over seeds, F1 under PA%K 0.01 in points, on {labels}."
     reasons = [f"{row['label']}, {row['title']}: no p, because {row['reason']}." for row in data if row["reason"]]
-    blocks: list[Block] = [text, Table("6-seeds", caption, "Dataset, method", columns, rows, tidy(data))]
-    return [*blocks, Text(" ".join(reasons))] if reasons else blocks
+    blocks: list[Block] = [text, DataTable("6-seeds", caption, "Dataset, method", columns, rows, tidy(data))]
+    return [*blocks, Paragraph(" ".join(reasons))] if reasons else blocks
 
 
 def seed_rows(results: Results) -> Iterator[dict[str, Any]]:
@@ -103,7 +114,7 @@ def seed_rows(results: Results) -> Iterator[dict[str, Any]]:
             }
 
 
-def _seed_cells(row: dict[str, Any]) -> tuple[Cell, ...]:
+def _seed_cells(row: dict[str, Any]) -> tuple[TableCell, ...]:
     texts = (
         plain(row["f1"]),
         f"{row['best']} {plain(row['best_f1'])}",
@@ -117,7 +128,7 @@ def _seed_cells(row: dict[str, Any]) -> tuple[Cell, ...]:
         signed(row["paper_effect_size"], 2),
         row["paper_verdict"] or DASH,
     )
-    return tuple(map(Cell, texts))
+    return tuple(map(TableCell, texts))
 
 
 # -- over clients ---------------------------------------------------------------------------------------------
@@ -126,8 +137,8 @@ def _seed_cells(row: dict[str, Any]) -> tuple[Cell, ...]:
 def _client_blocks(results: Results) -> list[Block]:
     data = list(client_rows(results))
     if not data:
-        return [Text("There is no FedKAD with a baseline beside it to compare over clients.")]
-    text = Text(
+        return [Paragraph("There is no FedKAD with a baseline beside it to compare over clients.")]
+    text = Paragraph(
         "The mean over untouched clients of FedKAD's difference to each other method, means over seeds taken first, "
         "with the 95 % interval of a bootstrap over clients and the p of Wilcoxon's signed-rank test. Both are causal, "
         "of the mean of the last five scores. No p is corrected for the number of comparisons."
@@ -138,7 +149,7 @@ def _client_blocks(results: Results) -> list[Block]:
         f"better. Filled: VUS-PR. Hollow: F1 under PA%K 0.01. {'; '.join(labels)}."
     )
     alt = "Intervals of the differences between FedKAD and every other method; the numbers are in the tables below."
-    figure = Figure("6-differences", caption, alt, tidy(data), lambda: draw_differences(data))
+    figure = as_drawing("6-differences", caption, alt, tidy(data), draw_differences(data))
     datasets = dict.fromkeys(row["dataset"] for row in data)
     return [text, figure, *(_client_table([row for row in data if row["dataset"] == name]) for name in datasets)]
 
@@ -176,19 +187,19 @@ def client_rows(results: Results) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _client_table(data: list[dict[str, Any]]) -> Table:
+def _client_table(data: list[dict[str, Any]]) -> DataTable:
     rows = []
     for method in dict.fromkeys(row["method"] for row in data):
         own = [row for row in data if row["method"] == method]
-        cells: list[Cell] = []
+        cells: list[TableCell] = []
         for row in own:
             ends = interval(row["low"], row["high"])
-            cells += [Cell(signed(row["difference"])), Cell(ends), Cell(probability(row["p_value"]))]
-        rows.append(Row(own[0]["title"], (*cells, Cell(str(own[0]["clients"])))))
-    columns = [Column(t, short) for short, _ in COMPARED.values() for t in ("difference", "95 % interval", "p")]
+            cells += [TableCell(signed(row["difference"])), TableCell(ends), TableCell(probability(row["p_value"]))]
+        rows.append(TableRow(own[0]["title"], (*cells, TableCell(str(own[0]["clients"])))))
+    columns = [TableColumn(t, short) for short, _ in COMPARED.values() for t in ("difference", "95 % interval", "p")]
     caption = f"FedKAD minus each other method on {data[0]['label']}, in points, over untouched clients."
     name = f"6-clients-{file_name(data[0]['dataset'])}"
-    return Table(name, caption, "Against", (*columns, Column("clients")), tuple(rows), tidy(data))
+    return DataTable(name, caption, "Against", (*columns, TableColumn("clients")), tuple(rows), tidy(data))
 
 
 # -- ranks ----------------------------------------------------------------------------------------------------
@@ -203,11 +214,11 @@ def _rank_blocks(results: Results) -> list[Block]:
         if found.critical_difference > 0.0:
             blocks.append(_rank_figure(results, dataset, found))
         else:
-            blocks.append(Text(f"{results.labels[dataset]}: no ranks, because {found.reason}."))
+            blocks.append(Paragraph(f"{results.labels[dataset]}: no ranks, because {found.reason}."))
     return blocks
 
 
-def _rank_figure(results: Results, dataset: str, found: RankComparison) -> Figure:
+def _rank_figure(results: Results, dataset: str, found: RankComparison) -> Drawing:
     titles = {method: results.titles[method] for method in found.methods}
     label = results.labels[dataset]
     luck = f"Friedman's p {probability(found.p_value)}" if not found.reason else found.reason
@@ -230,4 +241,4 @@ def _rank_figure(results: Results, dataset: str, found: RankComparison) -> Figur
         }
         for method, rank in zip(found.methods, found.mean_ranks, strict=True)
     )
-    return Figure(f"6-ranks-{file_name(dataset)}", caption, alt, data, lambda: draw_ranks(found, titles))
+    return as_drawing(f"6-ranks-{file_name(dataset)}", caption, alt, data, draw_ranks(found, titles))

@@ -7,12 +7,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedkad_bench.report.document import Block, Cell, Column, Figure, Row, Section, Table, tidy
-from fedkad_bench.report.drawing import LINES, canvas, folded, look
+from fedkad.report.document import Block, DataTable, Section, TableCell, TableColumn, TableRow
+from fedkad_bench.report.drawing import LINES, as_drawing, canvas, folded, look
 from fedkad_bench.report.numbers import missing, number, plain
 from fedkad_bench.report.selection import file_name
 from fedkad_bench.report.studies import Rows, distinct, study_section
-from fedkad_bench.studies.study import Table as Study
+from fedkad_bench.results import tidy
+from fedkad_bench.studies.study import FinishedStudy
 
 HEADING = "A new device with few samples"
 
@@ -25,7 +26,7 @@ def coldstart(folder: Path) -> Section:
     return study_section(folder, "coldstart", HEADING, _blocks)
 
 
-def _blocks(study: Study, rows: Rows) -> list[Block]:
+def _blocks(study: FinishedStudy, rows: Rows) -> list[Block]:
     means = list(mean_rows(rows))
     labels = distinct(rows, "dataset")
     few = [row for row in means if not row["all_rows"]]
@@ -35,7 +36,7 @@ def _blocks(study: Study, rows: Rows) -> list[Block]:
         f"{'; '.join(labels)}."
     )
     alt = "Curves by number of samples for three ways; the numbers are in the tables below."
-    figure = Figure("13-coldstart", caption, alt, tidy(means), lambda: draw_ways(few))
+    figure = as_drawing("13-coldstart", caption, alt, tidy(means), draw_ways(few))
     return [figure, *(_table(label, [row for row in means if row["dataset"] == label]) for label in labels)]
 
 
@@ -56,17 +57,17 @@ def _mean(rows: Rows, measure: str) -> float:
     return fmean(values) if values else float("nan")
 
 
-def _table(label: str, rows: Rows) -> Table:
-    shown: list[Row] = []
+def _table(label: str, rows: Rows) -> DataTable:
+    shown: list[TableRow] = []
     for samples in dict.fromkeys((row["all_rows"], row["samples"]) for row in rows):
-        shown.append(Row("All training rows" if samples[0] else f"{samples[1]} samples"))
+        shown.append(TableRow("All training rows" if samples[0] else f"{samples[1]} samples"))
         for row in rows:
             if (row["all_rows"], row["samples"]) == samples:
-                numbers = (Cell(plain(row[measure])) for measure in MEASURES)
-                shown.append(Row(row["way"], (*numbers, Cell(f"{row['fitted']} of {row['tried']}"))))
-    columns = (*(Column(title) for title in MEASURES.values()), Column("fitted"))
+                numbers = (TableCell(plain(row[measure])) for measure in MEASURES)
+                shown.append(TableRow(row["way"], (*numbers, TableCell(f"{row['fitted']} of {row['tried']}"))))
+    columns = (*(TableColumn(title) for title in MEASURES.values()), TableColumn("fitted"))
     caption = f"A newcomer among {label}, mean over devices and beginnings; shares in percent."
-    return Table(f"13-coldstart-{file_name(label)}", caption, "Way", columns, tuple(shown), tidy(rows))
+    return DataTable(f"13-coldstart-{file_name(label)}", caption, "Way", columns, tuple(shown), tidy(rows))
 
 
 def draw_ways(rows: Rows) -> Any:

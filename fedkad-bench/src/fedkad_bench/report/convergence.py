@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedkad.report.document import Block, DataTable, Paragraph, Section, TableCell, TableColumn, TableRow
 from fedkad.report.palette import LIGHT
 from fedkad_bench.report import paper_figures as paper
-from fedkad_bench.report.document import Block, Cell, Column, Figure, Row, Section, Table, Text, tidy
-from fedkad_bench.report.drawing import LINES, canvas, look, plain_ticks
+from fedkad_bench.report.drawing import LINES, as_drawing, canvas, look, plain_ticks
 from fedkad_bench.report.numbers import DASH, anything, missing, number
 from fedkad_bench.report.studies import Rows, distinct, study_section
-from fedkad_bench.studies.study import Table as Study
+from fedkad_bench.results import tidy
+from fedkad_bench.studies.study import FinishedStudy
 
 HEADING = "Convergence"
 
@@ -30,7 +31,7 @@ def convergence(folder: Path) -> Section:
     return study_section(folder, "convergence", HEADING, _blocks)
 
 
-def _blocks(study: Study, rows: Rows) -> list[Block]:
+def _blocks(study: FinishedStudy, rows: Rows) -> list[Block]:
     clients = _clients(study)
     own = [row for row in rows if row["series"] != "paper"]
     scale = clients / paper.CONVERGENCE_CLIENTS if clients else 1.0
@@ -46,31 +47,36 @@ def _blocks(study: Study, rows: Rows) -> list[Block]:
     )
     ends = ", ".join(f"{s}: {_ends(own, s, 'consensus_residual')}" for s in distinct(own, "series"))
     alt = f"Three panels of curves by round. Consensus residual, first to last round: {ends}."
-    text = Text("The paper shows that the residual falls at ρ = 1 and stagnates below; here are the same three curves.")
+    text = Paragraph(
+        "The paper shows that the residual falls at ρ = 1 and stagnates below; here are the same three curves."
+    )
     return [
         text,
-        Figure("10-convergence", caption, alt, tidy(rows), lambda: draw_curves(own, scale)),
+        as_drawing("10-convergence", caption, alt, tidy(rows), draw_curves(own, scale)),
         _table(label, own, scale),
     ]
 
 
-def _clients(study: Study) -> int:
+def _clients(study: FinishedStudy) -> int:
     known = list(study.settings.get("datasets", {}).values())
     return int(known[0].get("clients", 0)) if known else 0
 
 
-def _table(label: str, rows: Rows, scale: float) -> Table:
-    columns = tuple(Column(title.partition("  ")[2]) for _, title, _, _ in PANELS.values())
+def _table(label: str, rows: Rows, scale: float) -> DataTable:
+    columns = tuple(TableColumn(title.partition("  ")[2]) for _, title, _, _ in PANELS.values())
     shown = [
-        Row(series, tuple(Cell(_ends(rows, series, column)) for column, *_ in PANELS.values()))
+        TableRow(series, tuple(TableCell(_ends(rows, series, column)) for column, *_ in PANELS.values()))
         for series in distinct(rows, "series")
     ]
     shown.append(
-        Row("the paper's text, ρ = 1", tuple(Cell(_stated(name, scale if p[3] else 1.0)) for name, p in PANELS.items()))
+        TableRow(
+            "the paper's text, ρ = 1",
+            tuple(TableCell(_stated(name, scale if p[3] else 1.0)) for name, p in PANELS.items()),
+        )
     )
     caption = f"From before the first round to after the last, on {label}; the paper's sums scaled to as many machines."
     data = [{"scale_of_the_papers_sums": scale, **row} for row in _first_and_last(rows)]
-    return Table("10-convergence-ends", caption, "Series", columns, tuple(shown), tidy(data))
+    return DataTable("10-convergence-ends", caption, "Series", columns, tuple(shown), tidy(data))
 
 
 def _first_and_last(rows: Rows) -> Rows:

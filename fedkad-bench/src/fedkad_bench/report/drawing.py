@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from fedkad.report.document import Columns, Drawing
 from fedkad.report.palette import LIGHT
 from fedkad_bench.methods.registry import GROUPS, METHODS
 
@@ -94,11 +95,11 @@ def standalone(svg: str) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + svg.replace("<svg ", begin, 1) + "\n"
 
 
-def markup(figure: Any, name: str) -> str:
-    """A figure as SVG markup to stand in the page."""
+def as_drawing(name: str, caption: str, alt: str, data: Columns, figure: Any) -> Drawing:
+    """A figure of matplotlib as a block of the page."""
     from fedkad.report.pictures import bare_svg
 
-    return bare_svg(figure, f"benchmark-{name}")
+    return Drawing(name, caption, bare_svg(figure, f"benchmark-{name}"), alt, data)
 
 
 def folded(label: str, width: int = 18) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedkad.report.document import Block, Bullets, DataTable, Section, TableCell, TableColumn, TableRow
 from fedkad_bench.report import paper_figures as paper
 from fedkad_bench.report.cost_figures import Panel, draw_bars
-from fedkad_bench.report.document import Block, Cell, Column, Figure, Items, Row, Section, Table, tidy
+from fedkad_bench.report.drawing import as_drawing
 from fedkad_bench.report.numbers import DASH, anything, missing, number, ratio
 from fedkad_bench.report.selection import OURS, file_name, is_neural
 from fedkad_bench.report.studies import Rows, distinct, study_section
-from fedkad_bench.studies.study import Table as Study
+from fedkad_bench.results import tidy
+from fedkad_bench.studies.study import FinishedStudy
 
 HEADING = "What training and detecting cost"
 
@@ -29,7 +31,7 @@ def efficiency(folder: Path) -> Section:
     return study_section(folder, "efficiency", HEADING, _blocks)
 
 
-def _blocks(study: Study, rows: Rows) -> list[Block]:
+def _blocks(study: FinishedStudy, rows: Rows) -> list[Block]:
     rows = [{**row, "label": _longest(row), "round_bytes_ratio": _round_ratio(row, rows)} for row in rows]
     labels = distinct(rows, "label")
     caption = (
@@ -38,8 +40,8 @@ def _blocks(study: Study, rows: Rows) -> list[Block]:
     )
     alt = "Three panels of bars by method and dataset; the numbers are in the table below."
     return [
-        Items(tuple(claim_sentences(rows))),
-        Figure("8-efficiency", caption, alt, tidy(rows), lambda: draw_bars(rows, PANELS)),
+        Bullets(tuple(claim_sentences(rows))),
+        as_drawing("8-efficiency", caption, alt, tidy(rows), draw_bars(rows, PANELS)),
         *(_table(label, [row for row in rows if row["label"] == label]) for label in labels),
     ]
 
@@ -67,41 +69,41 @@ def _range(rows: Rows, column: str) -> str:
     return f"from {low} to {high}"
 
 
-def _table(label: str, rows: Rows) -> Table:
+def _table(label: str, rows: Rows) -> DataTable:
     shown = [
-        Row(
+        TableRow(
             row["title"],
             (
-                Cell(anything(row["seconds_training"])),
-                Cell(_times(row, "training_ratio")),
-                Cell(anything(row["rounds"])),
-                Cell(_mega(number(row, "bytes_per_round"))),
-                Cell(_times(row, "round_bytes_ratio")),
-                Cell(_mega(number(row, "bytes_total"))),
-                Cell(_times(row, "bytes_ratio")),
-                Cell(anything(row["microseconds_per_step"])),
-                Cell(_times(row, "step_ratio")),
-                Cell(anything(row["peak_megabytes"])),
-                Cell(anything(row["measured"])),
+                TableCell(anything(row["seconds_training"])),
+                TableCell(_times(row, "training_ratio")),
+                TableCell(anything(row["rounds"])),
+                TableCell(_mega(number(row, "bytes_per_round"))),
+                TableCell(_times(row, "round_bytes_ratio")),
+                TableCell(_mega(number(row, "bytes_total"))),
+                TableCell(_times(row, "bytes_ratio")),
+                TableCell(anything(row["microseconds_per_step"])),
+                TableCell(_times(row, "step_ratio")),
+                TableCell(anything(row["peak_megabytes"])),
+                TableCell(anything(row["measured"])),
             ),
         )
         for row in rows
     ]
     columns = (
-        Column("s", "Training"),
-        Column("× FedKAD", "Training"),
-        Column("rounds", "Training"),
-        Column("MB a round", "Exchange"),
-        Column("× FedKAD", "Exchange"),
-        Column("MB in all", "Exchange"),
-        Column("× FedKAD", "Exchange"),
-        Column("µs a step", "Detection"),
-        Column("× FedKAD", "Detection"),
-        Column("peak MB", "Memory"),
-        Column("training was measured by", wide=True),
+        TableColumn("s", "Training"),
+        TableColumn("× FedKAD", "Training"),
+        TableColumn("rounds", "Training"),
+        TableColumn("MB a round", "Exchange"),
+        TableColumn("× FedKAD", "Exchange"),
+        TableColumn("MB in all", "Exchange"),
+        TableColumn("× FedKAD", "Exchange"),
+        TableColumn("µs a step", "Detection"),
+        TableColumn("× FedKAD", "Detection"),
+        TableColumn("peak MB", "Memory"),
+        TableColumn("training was measured by", kind="text"),
     )
     caption = f"Cost on {label}, {rows[0]['clients']} clients; × FedKAD is the ratio to FedKAD's default."
-    return Table(f"8-efficiency-{file_name(label)}", caption, "Method", columns, tuple(shown), tidy(rows))
+    return DataTable(f"8-efficiency-{file_name(label)}", caption, "Method", columns, tuple(shown), tidy(rows))
 
 
 def _longest(row: dict[str, Any]) -> str:

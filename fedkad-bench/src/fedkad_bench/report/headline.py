@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fedkad.report.document import (
+    Block,
+    Bullets,
+    DataTable,
+    Drawing,
+    Paragraph,
+    Section,
+    TableCell,
+    TableColumn,
+    TableRow,
+)
 from fedkad_bench.report import paper_figures as paper
-from fedkad_bench.report.document import Block, Cell, Column, Figure, Items, Row, Section, Table, Text, tidy
+from fedkad_bench.report.drawing import as_drawing
 from fedkad_bench.report.headline_figure import draw_matrix
 from fedkad_bench.report.numbers import DASH, missing, plain, signed, summed_up
 from fedkad_bench.report.selection import (
@@ -19,7 +30,7 @@ from fedkad_bench.report.selection import (
     most_seeds,
     networks,
 )
-from fedkad_bench.results import Results
+from fedkad_bench.results import Results, tidy
 
 HEADING = "The paper's headline: F1 under PA%K 0.01"
 METRIC, RANDOM = "pa1_f1", "pa1_random_f1"
@@ -28,13 +39,13 @@ METRIC, RANDOM = "pa1_f1", "pa1_random_f1"
 def headline(results: Results) -> Section:
     """The matrix as a figure and as a table, and what random alarms say about it."""
     blocks: tuple[Block, ...] = (
-        Text(
+        Paragraph(
             "A labelled segment counts as found as a whole once 1 % of it is flagged. That is generous to anybody who "
             "flags often, so beside each number stands what a detector reaches that flags as many samples at random. "
             "Only the difference says something about a method. Scores are averaged over the last five, as in the "
             "paper."
         ),
-        Items(tuple(_sentences(results))),
+        Bullets(tuple(_sentences(results))),
         _figure(results),
         _table(results),
     )
@@ -75,7 +86,7 @@ PAPER_GROUP = "The paper's numbers, on its data"
 PAPER_TITLES = ("FedKAD, the paper's number", "LSTM-AE, the paper's number")
 
 
-def _figure(results: Results) -> Figure:
+def _figure(results: Results) -> Drawing:
     rows = list(matrix_rows(results))
     caption = (
         "F1 under PA%K 0.01 in points, mean over clients and seeds; below each value that of random alarms at the same "
@@ -86,10 +97,10 @@ def _figure(results: Results) -> Figure:
         for row in rows
         if row["method"] == OURS
     )
-    return Figure("3-f1-matrix", caption, alt, tidy(rows), lambda: draw_matrix(rows))
+    return as_drawing("3-f1-matrix", caption, alt, tidy(rows), draw_matrix(rows))
 
 
-def _table(results: Results) -> Table:
+def _table(results: Results) -> DataTable:
     leading = {}
     for dataset in results.datasets:
         found = {m: results.summary(dataset, m, METRIC, PRIMARY) for m in results.methods}
@@ -101,14 +112,14 @@ def _table(results: Results) -> Table:
             ours = summed_up(METRIC, results.summary(dataset, method, METRIC, PRIMARY), _seeds(results, dataset))
             chance = results.summary(dataset, method, RANDOM, PRIMARY)
             small = "" if chance is None else f"random {plain(100.0 * chance.mean)}"
-            cells.append(Cell(ours, method in leading[dataset], small))
-        rows.append((method, Row(results.titles[method], tuple(cells))))
+            cells.append(TableCell(ours, method in leading[dataset], small))
+        rows.append((method, TableRow(results.titles[method], tuple(cells))))
     caption = (
         f"F1 under PA%K 0.01 in points, mean ± standard deviation over seeds, on {', '.join(results.labels.values())}; "
         "best of a column in bold, random alarms at the same rate beside it."
     )
-    columns = tuple(Column(results.labels[dataset]) for dataset in results.datasets)
-    return Table(
+    columns = tuple(TableColumn(results.labels[dataset]) for dataset in results.datasets)
+    return DataTable(
         "3-f1", caption, "Method", columns, (*grouped(rows), *_paper_rows(results)), tidy(matrix_rows(results))
     )
 
@@ -117,13 +128,13 @@ def _seeds(results: Results, dataset: str) -> int:
     return most_seeds(results, dataset)
 
 
-def _paper_rows(results: Results) -> tuple[Row, ...]:
+def _paper_rows(results: Results) -> tuple[TableRow, ...]:
     stated = [paper.PROTOCOLS["pa1"].get(dataset) for dataset in results.datasets]
     if not any(stated):
         return ()
-    ours = tuple(Cell(DASH if entry is None else str(entry.ours)) for entry in stated)
-    theirs = tuple(Cell(DASH if entry is None else str(entry.theirs)) for entry in stated)
-    return Row(PAPER_GROUP), Row(PAPER_TITLES[0], ours), Row(PAPER_TITLES[1], theirs)
+    ours = tuple(TableCell(DASH if entry is None else str(entry.ours)) for entry in stated)
+    theirs = tuple(TableCell(DASH if entry is None else str(entry.theirs)) for entry in stated)
+    return TableRow(PAPER_GROUP), TableRow(PAPER_TITLES[0], ours), TableRow(PAPER_TITLES[1], theirs)
 
 
 def _sentences(results: Results) -> Iterator[str]:

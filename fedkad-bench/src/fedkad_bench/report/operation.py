@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedkad_bench.report.document import Column, Section, Table, Text, tidy
+from fedkad.report.document import DataTable, Paragraph, Section, TableColumn
 from fedkad_bench.report.selection import Bound, average_note, file_name, method_rows, summary_rows
-from fedkad_bench.results import Results
+from fedkad_bench.results import Results, tidy
 
 HEADING = "Other metrics to trust, and what an operator feels"
 
@@ -29,7 +29,7 @@ def operation(results: Results) -> Section:
     return Section(
         HEADING,
         (
-            Text(
+            Paragraph(
                 "All but AUC-PR at the POT threshold, scores averaged over the last five. The delay is that of the "
                 "events that were found, so that a method which finds only the obvious may look quick; beside it "
                 "stands over how many clients it is, and none is marked as best. Affiliation is kind to random "
@@ -40,11 +40,11 @@ def operation(results: Results) -> Section:
     )
 
 
-def _table(results: Results, dataset: str) -> Table:
+def _table(results: Results, dataset: str) -> DataTable:
     bounds = [Bound(metric) for metric in SHOWN]
-    columns = tuple(Column(title, over) for title, over in SHOWN.values())
+    columns = tuple(TableColumn(title, over) for title, over in SHOWN.values())
     caption = f"{results.labels[dataset]}. {average_note(results, dataset)}. Best of a column in bold, but of no delay."
-    return Table(
+    return DataTable(
         f"5-metrics-{file_name(dataset)}",
         caption,
         "Method",

@@ -7,12 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from fedkad.report.document import (
+    Block,
+    Bullets,
+    DataTable,
+    Paragraph,
+    Section,
+    Subheading,
+    TableCell,
+    TableColumn,
+    TableRow,
+)
 from fedkad.report.wording import counted
 from fedkad_bench.data.dataset import PAPER_TABLE
-from fedkad_bench.report.document import Block, Cell, Column, Items, Row, Section, Table, Text, tidy
 from fedkad_bench.report.numbers import DASH
 from fedkad_bench.report.selection import clients_of, is_neural, most_seeds
-from fedkad_bench.results import SECONDS, Record, Results
+from fedkad_bench.results import SECONDS, Record, Results, tidy
 
 HEADING = "What was run"
 
@@ -22,10 +32,10 @@ FULL_ROUNDS, FULL_EPOCHS = 30, 5
 
 def overview(results: Results, notes: tuple[str, ...] = ()) -> Section:
     """Datasets with what is noted about them, origin and choices."""
-    blocks: list[Block] = [*_quick(results), Text(_sentence(results)), *_proximal(results)]
-    blocks += [_datasets(results), *([Items(notes)] if notes else []), *_gaps(results)]
-    blocks += [Text("Where the cells come from", heading=True), *_origin(results)]
-    blocks += [Text("What the paper leaves open, as it was chosen", heading=True), *_choices(results)]
+    blocks: list[Block] = [*_quick(results), Paragraph(_sentence(results)), *_proximal(results)]
+    blocks += [_datasets(results), *([Bullets(notes)] if notes else []), *_gaps(results)]
+    blocks += [Subheading("Where the cells come from"), *_origin(results)]
+    blocks += [Subheading("What the paper leaves open, as it was chosen"), *_choices(results)]
     return Section(HEADING, tuple(blocks))
 
 
@@ -36,7 +46,7 @@ def _quick(results: Results) -> list[Block]:
         return []
     part = "all of its" if len(short) == len(results.records) else f"{len(short)} of its {len(results.records)}"
     return [
-        Text(
+        Paragraph(
             f"A quick run: {part} cells were trained on the first rows alone, or for fewer rounds or other epochs than "
             "the paper's, to show that everything works; its numbers say nothing about the methods."
         )
@@ -59,7 +69,7 @@ def _proximal(results: Results) -> list[Block]:
         if is_neural(record.cell.method) and weight > 0.0:
             by.setdefault(weight, []).append(record)
     return [
-        Text(f"Trained with FedProx (μ = {weight:g}) instead of FedAvg: {_listed(results, own)}.")
+        Paragraph(f"Trained with FedProx (μ = {weight:g}) instead of FedAvg: {_listed(results, own)}.")
         for weight, own in sorted(by.items())
     ]
 
@@ -74,13 +84,13 @@ def _sentence(results: Results) -> str:
     )
 
 
-def _datasets(results: Results) -> Table:
+def _datasets(results: Results) -> DataTable:
     data = [_dataset_row(results, name) for name in results.datasets]
     rows = tuple(
-        Row(
+        TableRow(
             str(entry["label"]),
             tuple(
-                Cell(text)
+                TableCell(text)
                 for text in (
                     f"{entry['clients']}",
                     DASH if entry["paper_clients"] is None else f"{entry['paper_clients']}",
@@ -96,20 +106,20 @@ def _datasets(results: Results) -> Table:
         for entry in data
     )
     columns = (
-        Column("here", "Clients"),
-        Column("in the paper", "Clients"),
-        Column("untouched", "Clients"),
-        Column("without anomaly", "Clients"),
-        Column("here", "Test rows"),
-        Column("in the paper", "Test rows"),
-        Column("Methods"),
-        Column("Seeds"),
+        TableColumn("here", "Clients"),
+        TableColumn("in the paper", "Clients"),
+        TableColumn("untouched", "Clients"),
+        TableColumn("without anomaly", "Clients"),
+        TableColumn("here", "Test rows"),
+        TableColumn("in the paper", "Test rows"),
+        TableColumn("Methods"),
+        TableColumn("Seeds"),
     )
     caption = (
         "Datasets as they lay in the folder; a label says what is missing of one. On untouched clients nothing was "
         "chosen. Of a test series that all clients share, the rows count once."
     )
-    return Table("1-datasets", caption, "Dataset", columns, rows, tidy(data))
+    return DataTable("1-datasets", caption, "Dataset", columns, rows, tidy(data))
 
 
 def _dataset_row(results: Results, dataset: str) -> dict[str, Any]:
@@ -140,7 +150,9 @@ def _gaps(results: Results) -> list[Block]:
                 lacking.append(f"{dataset} {results.titles[method]} ({_seeds(seeds - there)})")
     if not lacking:
         return []
-    return [Text(f"Cells that are not there, so that their means are of fewer seeds or absent: {'; '.join(lacking)}.")]
+    return [
+        Paragraph(f"Cells that are not there, so that their means are of fewer seeds or absent: {'; '.join(lacking)}.")
+    ]
 
 
 # -- origin ---------------------------------------------------------------------------------------------------
@@ -158,7 +170,7 @@ def _origin(results: Results) -> list[Block]:
     ):
         if apart[gpu]:
             blocks.append(_origin_table(results, apart[gpu], name, f"Cells trained on {where}"))
-    return [*blocks, Items(tuple(_evaluations(results)))]
+    return [*blocks, Bullets(tuple(_evaluations(results)))]
 
 
 def _evaluations(results: Results) -> Iterator[str]:
@@ -175,7 +187,7 @@ def _on_gpu(record: Record) -> bool:
     return record.training.settings.get("device") == "cuda"
 
 
-def _origin_table(results: Results, records: list[Record], name: str, caption: str) -> Table:
+def _origin_table(results: Results, records: list[Record], name: str, caption: str) -> DataTable:
     by: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         made = record.training.provenance
@@ -185,20 +197,20 @@ def _origin_table(results: Results, records: list[Record], name: str, caption: s
         seconds = math.fsum(record.seconds for record in own)
         commands = merged(record.training.provenance.get("command", "") for record in own)
         cells = (_listed(results, own), f"{seconds:,.0f}", f"{commit}, {date}", machine, "; ".join(commands))
-        rows.append(Row(f"{len(own)}", tuple(map(Cell, cells))))
+        rows.append(TableRow(f"{len(own)}", tuple(map(TableCell, cells))))
         data += [_origin_row(record) for record in own]
     columns = (
-        Column("Which", wide=True),
-        Column("Seconds"),
-        Column("Commit, date", wide=True),
-        Column("Machine", wide=True),
-        Column("Commands", wide=True),
+        TableColumn("Which", kind="text"),
+        TableColumn("Seconds"),
+        TableColumn("Commit, date", kind="text"),
+        TableColumn("Machine", kind="text"),
+        TableColumn("Commands", kind="text"),
     )
     told = (
         f"{caption}; seconds are those of all trainings of a row together. {SECONDS} Braces stand for several "
         "commands; the CSV file has one row for each cell."
     )
-    return Table(name, told, "Cells", columns, tuple(rows), tidy(data))
+    return DataTable(name, told, "Cells", columns, tuple(rows), tidy(data))
 
 
 def _origin_row(record: Record) -> dict[str, Any]:
@@ -254,12 +266,12 @@ def _choices(results: Results) -> list[Block]:
     for cell, record in results.records.items():
         by.setdefault(tuple(record.choices.items()), set()).add(cell.dataset)
     if len(by) == 1:
-        return [Items(tuple(choice_sentences(dict(next(iter(by))))))]
+        return [Bullets(tuple(choice_sentences(dict(next(iter(by))))))]
     blocks: list[Block] = [
-        Text("Not all cells were evaluated with the same choices; numbers of different ones do not compare.")
+        Paragraph("Not all cells were evaluated with the same choices; numbers of different ones do not compare.")
     ]
     for choices, datasets in by.items():
-        blocks += [Text(f"On {', '.join(sorted(datasets))}:"), Items(tuple(choice_sentences(dict(choices))))]
+        blocks += [Paragraph(f"On {', '.join(sorted(datasets))}:"), Bullets(tuple(choice_sentences(dict(choices))))]
     return blocks
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fedkad.report.document import DataTable, Paragraph, Section, TableCell, TableColumn, TableRow
 from fedkad_bench.protocols import PROTOCOLS
 from fedkad_bench.report import paper_figures as paper
-from fedkad_bench.report.document import Cell, Column, Row, Section, Table, Text, tidy
 from fedkad_bench.report.numbers import DASH, missing, plain, signed
 from fedkad_bench.report.selection import (
     OURS,
@@ -20,7 +20,7 @@ from fedkad_bench.report.selection import (
     networks,
     summary_rows,
 )
-from fedkad_bench.results import Results
+from fedkad_bench.results import Results, tidy
 
 HEADING = "How much the protocol decides"
 
@@ -30,7 +30,7 @@ def robustness(results: Results) -> Section:
     return Section(
         HEADING,
         (
-            Text(
+            Paragraph(
                 "PA%K 0.01 has its threshold from validation scores, the other three have that of POT. Random stands "
                 "for the F1 of alarms that are drawn at random, as many as the method gives."
             ),
@@ -40,7 +40,7 @@ def robustness(results: Results) -> Section:
     )
 
 
-def _table(results: Results, dataset: str) -> Table:
+def _table(results: Results, dataset: str) -> DataTable:
     methods = [m for m in results.methods if results.of(dataset, m)]
     parts = ("f1", "precision", "recall", "random_f1")
     bounds = [Bound(f"{p.key}_{part}") for p in PROTOCOLS for part in parts] + [Bound("auc_roc")]
@@ -59,46 +59,46 @@ def _table(results: Results, dataset: str) -> Table:
         for protocol in PROTOCOLS:
             f1, precision, recall, chance = (100.0 * means[method, f"{protocol.key}_{part}"] for part in parts)
             cells += [
-                Cell(plain(f1), method in leading[f"{protocol.key}_f1"]),
-                Cell(f"{plain(precision)} / {plain(recall)}" if not missing(precision) else DASH),
-                Cell(plain(chance)),
+                TableCell(plain(f1), method in leading[f"{protocol.key}_f1"]),
+                TableCell(f"{plain(precision)} / {plain(recall)}" if not missing(precision) else DASH),
+                TableCell(plain(chance)),
             ]
-        cells.append(Cell(plain(100.0 * means[method, "auc_roc"]), method in leading["auc_roc"]))
-        rows.append((method, Row(results.titles[method], tuple(cells))))
-    columns = [Column(title, p.title) for p in PROTOCOLS for title in ("F1", "P / R", "random F1")]
+        cells.append(TableCell(plain(100.0 * means[method, "auc_roc"]), method in leading["auc_roc"]))
+        rows.append((method, TableRow(results.titles[method], tuple(cells))))
+    columns = [TableColumn(title, p.title) for p in PROTOCOLS for title in ("F1", "P / R", "random F1")]
     caption = (
         f"All protocols on {results.labels[dataset]}, in points: F1, precision / recall, and the F1 of random alarms. "
         "Mean over clients and seeds; standard deviations are in the CSV file."
     )
     data = tidy(summary_rows(results, dataset, wanted))
     name = f"4-protocols-{file_name(dataset)}"
-    return Table(name, caption, "Method", (*columns, Column("AUC-ROC")), tuple(grouped(rows)), data)
+    return DataTable(name, caption, "Method", (*columns, TableColumn("AUC-ROC")), tuple(grouped(rows)), data)
 
 
-def _beside_paper(results: Results) -> list[Table]:
+def _beside_paper(results: Results) -> list[DataTable]:
     """The paper's table with ours beside it, for the datasets that it has."""
     data = list(comparison_rows(results))
     if not data:
         return []
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for protocol in PROTOCOLS:
-        rows.append(Row(protocol.title))
-        rows += [Row(row["label"], _cells(row)) for row in data if row["protocol"] == protocol.key]
+        rows.append(TableRow(protocol.title))
+        rows += [TableRow(row["label"], _cells(row)) for row in data if row["protocol"] == protocol.key]
     columns = (
-        Column("FedKAD", "The paper"),
-        Column("best baseline", "The paper"),
-        Column("margin", "The paper"),
-        Column("as in the paper", "Here"),
-        Column("FedKAD", "Here"),
-        Column("best network", "Here"),
-        Column("margin as in the paper", "Here"),
-        Column("margin FedKAD", "Here"),
+        TableColumn("FedKAD", "The paper"),
+        TableColumn("best baseline", "The paper"),
+        TableColumn("margin", "The paper"),
+        TableColumn("as in the paper", "Here"),
+        TableColumn("FedKAD", "Here"),
+        TableColumn("best network", "Here"),
+        TableColumn("margin as in the paper", "Here"),
+        TableColumn("margin FedKAD", "Here"),
     )
     caption = (
         "F1 in points: the paper's numbers on its data, and ours on what is here of "
         f"{', '.join(results.labels.values())}. The best network is that of the dataset and protocol."
     )
-    return [Table("4-protocols-paper", caption, "Dataset", columns, tuple(rows), tidy(data))]
+    return [DataTable("4-protocols-paper", caption, "Dataset", columns, tuple(rows), tidy(data))]
 
 
 def comparison_rows(results: Results) -> Iterator[dict[str, Any]]:
@@ -141,11 +141,11 @@ def _minus(ours: float | None, theirs: float | None) -> float | None:
     return None if ours is None or theirs is None else ours - theirs
 
 
-def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:
+def _cells(row: dict[str, Any]) -> tuple[TableCell, ...]:
     best = DASH if row["network"] is None else f"{row['network']} {plain(row['network_f1'])}"
     return tuple(
         map(
-            Cell,
+            TableCell,
             (
                 str(paper.Figure(row["paper_f1"], row["paper_std"])),
                 f"{row['paper_baseline']} {paper.Figure(row['paper_baseline_f1'], row['paper_baseline_std'])}",

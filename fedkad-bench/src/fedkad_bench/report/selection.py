@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedkad.report.document import TableCell, TableRow
 from fedkad.report.wording import counted
 from fedkad_bench.evaluation import METRICS
 from fedkad_bench.methods.registry import GROUPS, METHODS
-from fedkad_bench.report.document import Cell, Row
 from fedkad_bench.report.numbers import digits_of, factor, missing, plain, summed_up
 from fedkad_bench.results import Clients, Results, Summary
 
@@ -97,14 +97,16 @@ def most_seeds(results: Results, dataset: str) -> int:
     return max(len(results.of(dataset, method)) for method in results.methods)
 
 
-def method_rows(results: Results, dataset: str, columns: list[Bound], unlike: Collection[str] = ()) -> tuple[Row, ...]:
+def method_rows(
+    results: Results, dataset: str, columns: list[Bound], unlike: Collection[str] = ()
+) -> tuple[TableRow, ...]:
     """A row for every method with a record, below the headings of the groups; the best of each column is marked.
 
     Metrics that are `unlike`, being over other clients for every method, have the number of clients instead of a mark.
     """
     methods = [method for method in results.methods if results.of(dataset, method)]
     seeds = most_seeds(results, dataset)
-    rows: dict[str, list[Cell]] = {method: [] for method in methods}
+    rows: dict[str, list[TableCell]] = {method: [] for method in methods}
     for column in columns:
         found = {method: results.summary(dataset, method, *column) for method in methods}
         means = {method: summary.mean for method, summary in found.items() if summary is not None}
@@ -112,21 +114,21 @@ def method_rows(results: Results, dataset: str, columns: list[Bound], unlike: Co
         leading = set() if apart else best_of(means, column.metric)
         for method in methods:
             small = _clients_counted(found[method]) if apart else ""
-            rows[method].append(Cell(summed_up(column.metric, found[method], seeds), method in leading, small))
-    return tuple(grouped((method, Row(results.titles[method], tuple(cells))) for method, cells in rows.items()))
+            rows[method].append(TableCell(summed_up(column.metric, found[method], seeds), method in leading, small))
+    return tuple(grouped((method, TableRow(results.titles[method], tuple(cells))) for method, cells in rows.items()))
 
 
 def _clients_counted(found: Summary | None) -> str:
     return "" if found is None or missing(found.mean) else counted(found.clients - found.omitted, "client")
 
 
-def grouped(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
+def grouped(rows: Iterable[tuple[str, TableRow]]) -> Iterator[TableRow]:
     """Rows with the heading of each group before its first."""
     last = ""
     for method, row in rows:
         if group_of(method) != last:
             last = group_of(method)
-            yield Row(last)
+            yield TableRow(last)
         yield row
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedkad.report.document import Block, DataTable, Paragraph, Section, TableCell, TableColumn, TableRow
 from fedkad.report.palette import LIGHT
-from fedkad_bench.report.document import Block, Cell, Column, Figure, Row, Section, Table, Text, tidy
-from fedkad_bench.report.drawing import GROUP_COLOURS, canvas, folded, look, plain_ticks
+from fedkad_bench.report.drawing import GROUP_COLOURS, as_drawing, canvas, folded, look, plain_ticks
 from fedkad_bench.report.numbers import DASH, anything, missing, number
 from fedkad_bench.report.studies import Rows, distinct, study_section
-from fedkad_bench.studies.study import Table as Study
+from fedkad_bench.results import tidy
+from fedkad_bench.studies.study import FinishedStudy
 
 HEADING = "How unlike the clients are"
 
@@ -26,29 +27,29 @@ def skew(folder: Path) -> Section:
     return study_section(folder, "heterogeneity", HEADING, _blocks)
 
 
-def _blocks(study: Study, rows: Rows) -> list[Block]:
-    text = Text(
+def _blocks(study: FinishedStudy, rows: Rows) -> list[Block]:
+    text = Paragraph(
         "Each point is a client. The bracket beside the points is the range that the paper's text states; of quantity "
         "it states the longest over the shortest training series, which stands below the names, ours first."
     )
     labels = distinct(rows, "dataset")
     caption = f"Feature, label and quantity skew of every client: {'; '.join(labels)}. Brackets: the paper's ranges."
     alt = "Three panels of points by dataset; the ranges are in the table below."
-    return [text, Figure("7-heterogeneity", caption, alt, tidy(rows), lambda: draw_skews(rows)), _table(rows)]
+    return [text, as_drawing("7-heterogeneity", caption, alt, tidy(rows), draw_skews(rows)), _table(rows)]
 
 
-def _table(rows: Rows) -> Table:
+def _table(rows: Rows) -> DataTable:
     ranges = [row for row in rows if row["client"] is None]
     shown = []
     for label in distinct(ranges, "dataset"):
-        cells: list[Cell] = []
+        cells: list[TableCell] = []
         for kind in KINDS:
             found = next((r for r in ranges if r["dataset"] == label and r["kind"] == kind), {})
-            cells += [Cell(_range(found, "low", "high")), Cell(_range(found, "paper_low", "paper_high"))]
-        shown.append(Row(label, tuple(cells)))
-    columns = tuple(Column(t, f"{title} ({unit})") for title, unit in _units() for t in ("here", "the paper"))
+            cells += [TableCell(_range(found, "low", "high")), TableCell(_range(found, "paper_low", "paper_high"))]
+        shown.append(TableRow(label, tuple(cells)))
+    columns = tuple(TableColumn(t, f"{title} ({unit})") for title, unit in _units() for t in ("here", "the paper"))
     caption = f"Ranges over the clients of {', '.join(distinct(ranges, 'dataset'))}, and those of the paper's text."
-    return Table("7-heterogeneity-ranges", caption, "Dataset", columns, tuple(shown), tidy(ranges))
+    return DataTable("7-heterogeneity-ranges", caption, "Dataset", columns, tuple(shown), tidy(ranges))
 
 
 def _units() -> list[tuple[str, str]]:

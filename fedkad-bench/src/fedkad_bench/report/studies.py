@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkad_bench.report.document import Block, Items, Section, Text, absent
+from fedkad.report.document import Block, Bullets, Paragraph, Section
 from fedkad_bench.report.numbers import DASH
-from fedkad_bench.studies.study import Table as Study
-from fedkad_bench.studies.study import read_study, study_file
+from fedkad_bench.studies.study import FinishedStudy, read_study, study_file
 
 Rows = list[dict[str, Any]]
-Make = Callable[[Study, Rows], list[Block]]
+Make = Callable[[FinishedStudy, Rows], list[Block]]
 
 
 def study_section(folder: Path, name: str, heading: str, make: Make) -> Section:
@@ -26,8 +25,8 @@ def study_section(folder: Path, name: str, heading: str, make: Make) -> Section:
         return absent(heading, f"studies/{name}.json has no column {error} and cannot be shown; do the study again.")
     known = dataset_notes(folder)
     notes = tuple(note for note in study.notes if note not in known)
-    tail: list[Block] = [Items(notes)] if notes else []
-    return Section(heading, (*blocks, *tail, Text(origin(study.provenance))))
+    tail: list[Block] = [Bullets(notes)] if notes else []
+    return Section(heading, (*blocks, *tail, Paragraph(origin(study.provenance))))
 
 
 def dataset_notes(folder: Path) -> tuple[str, ...]:
@@ -48,3 +47,8 @@ def origin(made: Mapping[str, str]) -> str:
 def distinct(rows: Iterable[Mapping[str, Any]], column: str) -> list[Any]:
     """The values of a column, each once, as they come."""
     return list(dict.fromkeys(row[column] for row in rows))
+
+
+def absent(heading: str, sentence: str) -> Section:
+    """A section that has no data, and says so."""
+    return Section(heading, (Paragraph(sentence),))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fedkad.report.document import Block, Bullets, DataTable, Drawing, Paragraph, Section, TableColumn
 from fedkad.report.wording import counted
 from fedkad_bench.evaluation import SMOOTHINGS
 from fedkad_bench.methods.registry import GROUPS, Group
-from fedkad_bench.report.document import Block, Column, Figure, Items, Section, Table, Text, tidy
+from fedkad_bench.report.drawing import as_drawing
 from fedkad_bench.report.numbers import interval, missing, plain
 from fedkad_bench.report.selection import (
     OURS,
@@ -26,7 +27,7 @@ from fedkad_bench.report.selection import (
     summary_rows,
 )
 from fedkad_bench.report.trust_figure import draw_dots
-from fedkad_bench.results import CLIENTS, Clients, Results
+from fedkad_bench.results import CLIENTS, Clients, Results, tidy
 from fedkad_bench.significance import Interval, bootstrap_interval
 
 HEADING = "What to trust first: VUS-PR"
@@ -38,12 +39,12 @@ OVER_WORDS = {"all": "all clients", "untouched": "untouched clients"}
 def trust(results: Results) -> Section:
     """Sentences, a figure, and a table for every dataset."""
     blocks: list[Block] = [
-        Text(
+        Paragraph(
             "The volume under the precision-recall surface, in points. It needs no threshold and adjusts nothing. "
             "Scores stand here as they are, averaged over the last five, and averaged over a third of a window before "
             "and after each sample; the last looks ahead and is for recordings, not for alarms."
         ),
-        Items(tuple(standings(results))),
+        Bullets(tuple(standings(results))),
         _figure(results),
         *(_table(results, dataset) for dataset in results.datasets),
     ]
@@ -55,13 +56,13 @@ def overs(results: Results, dataset: str) -> tuple[Clients, ...]:
     return CLIENTS if results.has_touched(dataset) else ("all",)
 
 
-def _table(results: Results, dataset: str) -> Table:
+def _table(results: Results, dataset: str) -> DataTable:
     bounds = [Bound(METRIC, smoothing, over) for over in overs(results, dataset) for smoothing in SMOOTHINGS]
-    columns = tuple(Column(SMOOTHING_WORDS[b.smoothing], OVER_WORDS[b.clients]) for b in bounds)
+    columns = tuple(TableColumn(SMOOTHING_WORDS[b.smoothing], OVER_WORDS[b.clients]) for b in bounds)
     caption = (
         f"VUS-PR on {results.labels[dataset]}, in points. {average_note(results, dataset)}. Best of a column in bold."
     )
-    return Table(
+    return DataTable(
         f"2-vus-pr-{file_name(dataset)}",
         caption,
         "Method",
@@ -154,7 +155,7 @@ def _difference(results: Results, dataset: str, other: str, smoothing: str, over
 # -- the figure -----------------------------------------------------------------------------------------------
 
 
-def _figure(results: Results) -> Figure:
+def _figure(results: Results) -> Drawing:
     rows = list(dot_rows(results))
     caption = (
         "VUS-PR over all clients, in points: the mean with a 95 % bootstrap interval over clients. Large: causal, the "
@@ -166,7 +167,7 @@ def _figure(results: Results) -> Figure:
         for row in rows
         if row["method"] == OURS and row["smoothing"] == PRIMARY
     )
-    return Figure("2-vus-pr", caption, alt, tidy(rows), lambda: draw_dots(rows))
+    return as_drawing("2-vus-pr", caption, alt, tidy(rows), draw_dots(rows))
 
 
 def dot_rows(results: Results) -> Iterator[dict[str, Any]]:

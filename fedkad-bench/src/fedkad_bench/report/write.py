@@ -8,27 +8,28 @@ from pathlib import Path
 
 from fedkad import __version__
 from fedkad.atomicfile import write_atomically
+from fedkad.report.document import Document, Section
+from fedkad.report.page import write_page
 from fedkad_bench.report.ablation import ablation
 from fedkad_bench.report.certainty import HEADING as CERTAINTY
 from fedkad_bench.report.certainty import certainty
 from fedkad_bench.report.coldstart import coldstart
 from fedkad_bench.report.convergence import convergence
-from fedkad_bench.report.document import Document, Section, absent
-from fedkad_bench.report.drawing import markup, standalone
+from fedkad_bench.report.drawing import standalone
 from fedkad_bench.report.efficiency import efficiency
 from fedkad_bench.report.exchange import exchange
 from fedkad_bench.report.headline import HEADING as HEADLINE
 from fedkad_bench.report.headline import headline
+from fedkad_bench.report.markdown import as_markdown
 from fedkad_bench.report.ondevice import ondevice
 from fedkad_bench.report.operation import HEADING as OPERATION
 from fedkad_bench.report.operation import operation
 from fedkad_bench.report.overview import HEADING as OVERVIEW
 from fedkad_bench.report.overview import overview
-from fedkad_bench.report.rendering import as_html, as_markdown
 from fedkad_bench.report.robustness import HEADING as ROBUSTNESS
 from fedkad_bench.report.robustness import robustness
 from fedkad_bench.report.skew import skew
-from fedkad_bench.report.studies import dataset_notes
+from fedkad_bench.report.studies import absent, dataset_notes
 from fedkad_bench.report.trust import HEADING as TRUST
 from fedkad_bench.report.trust import trust
 from fedkad_bench.results import Results, read_results, write_csv
@@ -67,10 +68,9 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
     out = folder if out is None else out
     for inner in ("tables", "figures"):
         (out / inner).mkdir(parents=True, exist_ok=True)
-    drawings = {figure.name: markup(figure.draw(), figure.name) for figure in document.figures()}
     page = out / "report.html"
-    write_atomically(page, as_html(document, drawings).encode())
-    return [page, *_write_tables(document, out), *_write_figures(document, drawings, out)]
+    write_page(page, document)
+    return [page, *_write_tables(document, out), *_write_drawings(document, out)]
 
 
 def compose(results: Results, folder: Path) -> Document:
@@ -84,6 +84,8 @@ def compose(results: Results, folder: Path) -> Document:
         ),
         sections=(*_from_cells(results, folder), *(section(folder) for section in FROM_STUDIES)),
         footer=f"fedkad {__version__}. The data behind every figure and table lies in the folder figures as CSV.",
+        numbered=True,
+        dark=False,
     )
 
 
@@ -103,11 +105,11 @@ def _write_tables(document: Document, out: Path) -> list[Path]:
     return written
 
 
-def _write_figures(document: Document, drawings: dict[str, str], out: Path) -> list[Path]:
+def _write_drawings(document: Document, out: Path) -> list[Path]:
     written = []
-    for figure in document.figures():
-        path, data = out / "figures" / f"{figure.name}.svg", out / "figures" / f"{figure.name}.csv"
-        write_atomically(path, standalone(drawings[figure.name]).encode())
-        write_csv(data, figure.data)
+    for drawing in document.drawings():
+        path, data = out / "figures" / f"{drawing.name}.svg", out / "figures" / f"{drawing.name}.csv"
+        write_atomically(path, standalone(drawing.svg).encode())
+        write_csv(data, drawing.data)
         written += [path, data]
     return written

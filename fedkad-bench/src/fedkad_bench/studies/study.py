@@ -122,7 +122,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Table:
+class FinishedStudy:
     """A finished study as it was read from its file."""
 
     name: str
@@ -168,20 +168,20 @@ def write_study(
     return path
 
 
-def read_study(path: Path) -> Table | None:
+def read_study(path: Path) -> FinishedStudy | None:
     """A finished study; None if there is none, or if the file is damaged or of another format."""
     read = _read_json(path)
     if read is None or read.pop("format", None) != FORMAT:
         return None
     try:
-        return Table(**{**read, "notes": tuple(read["notes"]), "rows": tuple(read["rows"])})
+        return FinishedStudy(**{**read, "notes": tuple(read["notes"]), "rows": tuple(read["rows"])})
     except (KeyError, TypeError):
         return None
 
 
 def perform(
     study: Study, request: Request, out: Path, *, redo: bool = False, provenance: Mapping[str, str] | None = None
-) -> Table:
+) -> FinishedStudy:
     """Do a study and write it to a folder of results, unless it is there with the same settings and data.
 
     `redo` does it again from the beginning, kept parts included.
