@@ -36,12 +36,14 @@ class Prepared:
 
     def transform(self, series: Array) -> Array:
         """A series in the units that the method asked for."""
+        if series.shape[1] != len(self.low):
+            raise ValueError(f"the series has {series.shape[1]} channels; the client learned from {len(self.low)}.")
         moved: Array = (self.scaling.transform(series) - self.low) / self.span
         return moved
 
 
 def prepare(fleet: Mapping[str, Array], scale: Scale = "device", units: Units = "z-score") -> dict[str, Prepared]:
-    """Split and scale every client; everything is learnt from the first part of the training rows alone.
+    """Split and scale every client; everything is learned from the first part of the training rows alone.
 
     >>> fleet = {"a": np.arange(200.0)[:, None]}
     >>> client = prepare(fleet, units="min-max")["a"]
