@@ -31,6 +31,7 @@ from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relativ
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.koopman.snapshots import Statistics, collect, stretches
 from fedkad.koopman.subspace import own_subspace
+from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
 
@@ -442,8 +443,8 @@ class KoopmanDetector(Parameters):
             _require(self, name, lambda v: operator.index(v) >= 0, "a whole number, 0 or above")
         _require(self, "ridge", lambda v: 0.0 <= v < np.inf, "0 or above, and finite")
         _require(self, "spectral_cap", lambda v: 0.0 < v < np.inf, "above 0, and finite")
-        _require(self, "validation", lambda v: 0.0 < v < 1.0, "between 0 and 1")
-        _require(self, "risk", lambda v: 0.0 < v < 1.0, "between 0 and 1")
+        _require(self, "validation", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
+        _require(self, "risk", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
         _require(self, "scoring", lambda v: v in ("calibrated", "paper"), "'calibrated' or 'paper'")
         _require(self, "sample_period", lambda v: v is None or v > 0.0, "a number of seconds above 0, or None")
         check_threshold(self.threshold, self.sample_period)
@@ -478,4 +479,4 @@ def _require(detector: KoopmanDetector, name: str, holds: Callable[[Any], bool],
     except TypeError:
         fine = False
     if not fine:
-        raise ValueError(f"{name}={value!r} must be {allowed}.")
+        raise SettingError(name, value, allowed)

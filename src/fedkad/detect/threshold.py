@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.settingerror import SettingError
+
 Array = NDArray[np.float64]
 
 LEVEL = 0.98
@@ -288,8 +290,9 @@ def check_threshold(threshold: str | float, sample_period: float | None) -> None
     if threshold in METHODS or (isinstance(threshold, Real) and not math.isnan(threshold)):
         return
     if not isinstance(threshold, str) or parse_budget(threshold) is None:
-        allowed = ", ".join(map(repr, METHODS))
-        raise ValueError(f"threshold={threshold!r} must be a number, one of {allowed}, or a budget such as '1/week'.")
+        units = ", ".join(SECONDS)
+        allowed = f"a number, one of {', '.join(METHODS)}, or a budget such as 1/week (a number per {units})"
+        raise SettingError("threshold", threshold, allowed)
     if sample_period is None:
         raise ValueError(f"threshold={threshold!r} needs sample_period, the seconds between two samples.")
 
