@@ -203,7 +203,7 @@ def report_near(fleet: Loopback, meter: Meter, near: list[float]) -> None:
 def by_default(folder: Path) -> None:
     """Let the next training have the default settings."""
     known = settings.load(folder)
-    settings.save(folder, replace(known, training=settings.Training()))
+    settings.save(folder, replace(known, training=settings.TrainingSettings()))
 
 
 def main() -> None:
