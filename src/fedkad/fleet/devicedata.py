@@ -19,7 +19,7 @@ from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms, compare
 from fedkad.fleet.devicefolder import FILE, REMEDY
 from fedkad.fleet.tomlfile import read_toml
-from fedkad.tables import Device, read_device
+from fedkad.tables import DeviceTables, read_device
 
 READING = ("time", "max_fill")
 SHARED = ("window", "rank", "observables", "horizon", "seed")
@@ -88,7 +88,7 @@ class DeviceData:
         detector.kept()
         return detector
 
-    def _columns(self, device: Device, terms: Terms) -> list[int]:
+    def _columns(self, device: DeviceTables, terms: Terms) -> list[int]:
         """Where the fleet's channels stand in the table, which may have others besides, and them in any order."""
         lacking = [name for name in terms.channels if name not in device.channels]
         if lacking:
@@ -142,6 +142,6 @@ def _table(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _period(device: Device) -> float | None:
+def _period(device: DeviceTables) -> float | None:
     known = [table.period for table in device.tables if table.period is not None]
     return float(np.median(known)) if known else None

@@ -28,7 +28,7 @@ from fedkad.bench.data.layouts import (
     read_smd,
 )
 from fedkad.bench.data.partition import partition
-from fedkad.tables.errors import Source
+from fedkad.tables.errors import TableSource as Source
 
 __all__ = [
     "KNOWN",

@@ -19,9 +19,11 @@ import numpy as np
 
 from fedkad.bench.data.entity import Array, Entity, Labels
 from fedkad.bench.data.numberfile import AGAIN, as_labels, read_numbers
-from fedkad.tables import Table, TableError, read_table
+from fedkad.tables import SeriesTable as Table
+from fedkad.tables import TableError, read_table
 from fedkad.tables.cells import shown
-from fedkad.tables.errors import Source, reason_in
+from fedkad.tables.errors import TableSource as Source
+from fedkad.tables.errors import reason_in
 from fedkad.tables.reading import table_ending
 
 SMD_MACHINES = tuple(

@@ -12,7 +12,8 @@ import numpy as np
 
 from fedkad.bench.data.entity import Array, Labels
 from fedkad.tables.cells import is_number, shown
-from fedkad.tables.errors import Source, TableError, reason_in
+from fedkad.tables.errors import TableError, reason_in
+from fedkad.tables.errors import TableSource as Source
 
 AGAIN = "fetch it again"
 
