@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple
 
 import httpx
 from flwr.cli.build import build_fab_from_disk
@@ -26,21 +25,19 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 
-T = TypeVar("T")
-
 PATIENCE = 10.0
-GONE, SERVER_ERROR = 404, 500
+NOT_FOUND, SERVER_ERROR = 404, 500
 FINISHED = "finished"
 UNREGISTERED = "unregistered"
 STATES = {"online": "online", "offline": "offline", "registered": "never seen"}
 
 
 class ControlError(Exception):
-    """The control interface cannot be reached or says no."""
+    """The control interface cannot be reached or fails."""
 
 
 class RefusedError(ControlError):
-    """It says no."""
+    """The control interface refuses a request."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"{status} {reason}")
@@ -58,69 +55,73 @@ class Node(NamedTuple):
 
 
 class Control:
-    """The few questions and orders that a fleet needs."""
+    """The few queries and commands that a fleet needs."""
 
-    def __init__(self, port: int, ca_certificate: Path) -> None:
-        trust = ssl.create_default_context(cafile=str(ca_certificate))
-        self._client = ControlHttpClient(f"https://127.0.0.1:{port}", verify=trust, timeout=PATIENCE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.close()
+    def __init__(self, client: ControlHttpClient) -> None:
+        self._client = client
 
     def nodes(self) -> list[Node]:
-        """The devices that are registered, seen or not."""
-        found = _asked(lambda: self._client.ListNodes(ListNodesRequest())).nodes_info
+        """The registered devices, including those that never connected."""
+        with _failures():
+            found = self._client.ListNodes(ListNodesRequest()).nodes_info
         return [_node(info) for info in found if info.status != UNREGISTERED]
 
     def register(self, name: str, public_key: str) -> None:
-        """Let a device in."""
-        _asked(lambda: self._client.RegisterNode(RegisterNodeRequest(public_key=public_key.encode(), name=name)))
+        """Allow a device to connect."""
+        with _failures():
+            self._client.RegisterNode(RegisterNodeRequest(public_key=public_key.encode(), name=name))
 
     def unregister(self, node: Node) -> None:
-        """Keep a device out."""
-        _asked(lambda: self._client.UnregisterNode(UnregisterNodeRequest(node_id=node.id)))
+        """Disconnect a device and refuse its key from now on."""
+        with _failures():
+            self._client.UnregisterNode(UnregisterNodeRequest(node_id=node.id))
 
     def submit(self, app: Path, config: dict[str, str]) -> int:
-        """Start a run of the app in a folder; its number."""
+        """Start a run of the app in a folder; returns its number."""
         try:
             content = build_fab_from_disk(app)
         except ValueError as error:
             raise ControlError(f"{app}: {error}") from error
         fab = fab_to_proto(Fab(hashlib.sha256(content).hexdigest(), content, {}))
-        request = StartRunRequest(fab=fab, override_config=user_config_to_proto({**config}))
-        started = _asked(lambda: self._client.StartRun(request))
+        with _failures():
+            started = self._client.StartRun(StartRunRequest(fab=fab, override_config=user_config_to_proto({**config})))
         if not started.HasField("run_id"):
             raise ControlError("Flower did not start the run")
         return started.run_id
 
     def has_ended(self, run: int) -> bool:
-        """Tell whether a run is over, well or not; one that Flower does not know is."""
+        """Whether a run is over, successful or not; a run that Flower does not know is over."""
         try:
-            found = _asked(lambda: self._client.ListRuns(ListRunsRequest(run_id=run))).run_dict
+            with _failures():
+                found = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict
         except RefusedError as error:
-            if error.status == GONE:
+            if error.status == NOT_FOUND:
                 return True
             raise
         return bool(found[run].status.status == FINISHED)
 
     def log(self, run: int) -> str:
-        """What the server app of a run that is over has said."""
-        return _asked(
-            lambda: "".join(part.log_output for part in self._client.StreamLogs(StreamLogsRequest(run_id=run)))
-        )
+        """The output of the server app in a run that is over."""
+        with _failures():
+            return "".join(part.log_output for part in self._client.StreamLogs(StreamLogsRequest(run_id=run)))
 
     def stop_all(self) -> None:
-        """End the runs that are not over."""
-        found = _asked(lambda: self._client.ListRuns(ListRunsRequest())).run_dict
-        for number, run in found.items():
-            if run.status.status != FINISHED:
-                request = StopRunRequest(run_id=number)
-                _asked(partial(self._client.StopRun, request))
+        """Stop the runs that are not over."""
+        with _failures():
+            for number, run in self._client.ListRuns(ListRunsRequest()).run_dict.items():
+                if run.status.status != FINISHED:
+                    self._client.StopRun(StopRunRequest(run_id=number))
+
+
+@contextmanager
+def open_control(port: int, ca_certificate: Path) -> Iterator[Control]:
+    """The control interface of the server that runs on this machine."""
+    trust = ssl.create_default_context(cafile=str(ca_certificate))
+    client = ControlHttpClient(f"https://127.0.0.1:{port}", verify=trust, timeout=PATIENCE)
+    try:
+        yield Control(client)
+    finally:
+        client.close()
 
 
 def _node(info: NodeInfo) -> Node:
@@ -128,12 +129,13 @@ def _node(info: NodeInfo) -> Node:
     return Node(info.node_id, info.name, info.public_key.decode(), STATES.get(info.status, info.status), since or None)
 
 
-def _asked(question: Callable[[], T]) -> T:
+@contextmanager
+def _failures() -> Iterator[None]:
     try:
-        return question()
+        yield
     except httpx.HTTPStatusError as error:
         status, text = error.response.status_code, error.response.text.strip()
-        if status >= SERVER_ERROR:  # it may answer the next time
+        if status >= SERVER_ERROR:  # the next attempt may succeed
             raise ControlError(f"{status} {text}") from error
         raise RefusedError(status, text) from error
     except (httpx.HTTPError, OSError) as error:
