@@ -97,10 +97,12 @@ def test_a_function_exists_and_can_be_called_this_way(
 ) -> None:
     function = found(name)
     expect(function, f"has {name}", module, purpose)
+    refusal = ""
     try:
         inspect.signature(function).bind(*[None] * arguments, **dict.fromkeys(keywords))
     except TypeError as error:
-        expect(False, f"lets {name} be called as before ({error})", module, purpose)
+        refusal = str(error)
+    expect(not refusal, f"lets {name} be called as before ({refusal})", module, purpose)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +247,12 @@ def test_a_program_accepts_our_options(
     expect(parser, f"builds the parser of its {program} in {PARSERS[program]}", "programs", "start it")
     assert parser is not None
     options = commands[program][next(k for k, word in enumerate(commands[program]) if word.startswith("--")) :]
+    refusal = ""
     try:
         parser().parse_args(options)
     except SystemExit:
         refusal = capsys.readouterr().err.strip().splitlines()[-1]
-        expect(False, f"accepts our options ({refusal})", "programs", f"start its {program}")
+    expect(not refusal, f"accepts our options ({refusal})", "programs", f"start its {program}")
 
 
 def device_options(root: Path) -> list[str]:
