@@ -324,13 +324,13 @@ class Book:
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        self.used: set[str] = set()
+        self.used: list[str] = []
         self.stopped = 0
 
-    def nodes(self) -> list[Any]:
+    def nodes(self) -> dict[str, Any]:
         from fedkad.fleet.flower.control import Node
 
-        return [Node(k, name, key, "online", None) for k, (key, name) in enumerate(self.known.items())]
+        return {key: Node(self.used.index(key), name, "online", None) for key, name in self.known.items()}
 
     def register(self, name: str, public_key: str) -> None:
         from fedkad.fleet.flower.control import RefusedError
@@ -338,10 +338,10 @@ class Book:
         if public_key in self.used:
             raise RefusedError(409, "in use")
         self.known[public_key] = name
-        self.used.add(public_key)
+        self.used.append(public_key)
 
     def unregister(self, node: Any) -> None:
-        del self.known[node.public_key]
+        del self.known[self.used[node.id]]
 
     def stop_all(self) -> None:
         self.stopped += 1

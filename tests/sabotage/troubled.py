@@ -100,7 +100,7 @@ class Fleet(Loopback):
             from fedkad.fleet.flower.control import ControlError, open_control
         with open_control(self.control_port, self.server_folder / "ca" / "ca.crt") as control:
             try:
-                return {node.name for node in control.nodes() if node.state == "online"}
+                return {node.name for node in control.nodes().values() if node.state == "online"}
             except ControlError:
                 return set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -310,8 +310,8 @@ def _client(device: str) -> str:
     return f"fedkad client {device} --data TABLE.csv"
 
 
-def _nodes(server: ServerFolder) -> list[Node] | None:
-    """What Flower knows about the devices; None if it does not answer."""
+def _nodes(server: ServerFolder) -> dict[str, Node] | None:
+    """What Flower knows about the devices, by their keys; None if it does not answer."""
     from fedkad.fleet.flower.control import ControlError, open_control
 
     try:
@@ -322,11 +322,10 @@ def _nodes(server: ServerFolder) -> list[Node] | None:
         return None
 
 
-def _states(devices: Registry, nodes: Sequence[Node] | None) -> list[dict[str, Any]]:
-    known = {node.public_key: node for node in nodes or ()}
+def _states(devices: Registry, nodes: Mapping[str, Node] | None) -> list[dict[str, Any]]:
     found = []
     for device in devices.values():
-        node = known.get(device.public_key)
+        node = (nodes or {}).get(device.public_key)
         entry: dict[str, Any] = {"device": device.name, "state": None, "since": None}
         if device.revoked:
             entry |= {"state": "revoked", "since": device.revoked}

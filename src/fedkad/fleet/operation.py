@@ -126,26 +126,25 @@ class Supervisor:
 
     def _attend(self) -> None:
         devices = registry.active(registry.read(self.folder.registry))
-        nodes = self._match(devices)
+        nodes = self.control.nodes()
+        self._match(devices, nodes)
         if not self.is_ready:
             self.control.stop_all()  # runs of an earlier server, whose apps died with it; Flower notices only later
             self.is_ready = True
             logger.info("devices reach this server at %s", self.folder.settings.place.reached_at)
-        self.trainings.step(online(devices, nodes))
+        online = {key for key, node in nodes.items() if node.state == "online"}
+        self.trainings.step({name: device.public_key in online for name, device in devices.items()})
 
-    def _match(self, devices: Registry) -> list[Node]:
+    def _match(self, devices: Registry, nodes: Mapping[str, Node]) -> None:
         """Register the devices that Flower does not know, and unregister those that may not take part."""
-        nodes = self.control.nodes()
         allowed = {device.public_key for device in devices.values()}
-        known = {node.public_key for node in nodes}
-        for node in nodes:
-            if node.public_key not in allowed:
+        for key, node in nodes.items():
+            if key not in allowed:
                 self.control.unregister(node)
                 logger.info("%s: may no longer take part with this key", node.name)
         for device in devices.values():
-            if device.public_key not in known | self.refused_keys:
+            if device.public_key not in nodes.keys() | self.refused_keys:
                 self._register(device)
-        return nodes
 
     def _register(self, device: RegisteredDevice) -> None:
         """Admit a device; one that Flower refuses must not keep the others out."""
@@ -185,12 +184,6 @@ class AppRuns:
                 log.append(self.control.log(run))
         except OSError as error:
             logger.warning("%s: the output of run %d cannot be kept (%s); make room.", log.path, run, error.strerror)
-
-
-def online(devices: Registry, nodes: list[Node]) -> Mapping[str, bool]:
-    """For every device, whether it is connected."""
-    present = {node.public_key for node in nodes if node.state == "online"}
-    return {name: device.public_key in present for name, device in devices.items()}
 
 
 def warn_of_expiry(folder: ServerFolder) -> None:

@@ -45,11 +45,10 @@ class RefusedError(ControlError):
 
 
 class Node(NamedTuple):
-    """A device as Flower knows it: by its key."""
+    """A device as Flower knows it."""
 
     id: int
     name: str
-    public_key: str
     state: str
     since: str | None
 
@@ -60,11 +59,11 @@ class Control:
     def __init__(self, client: ControlHttpClient) -> None:
         self._client = client
 
-    def nodes(self) -> list[Node]:
-        """The registered devices, including those that never connected."""
+    def nodes(self) -> dict[str, Node]:
+        """The registered devices by their public keys, including those that never connected."""
         with _failures():
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
-        return [_node(info) for info in found if info.status != UNREGISTERED]
+        return {info.public_key.decode(): _node(info) for info in found if info.status != UNREGISTERED}
 
     def register(self, name: str, public_key: str) -> None:
         """Allow a device to connect."""
@@ -126,7 +125,7 @@ def open_control(port: int, ca_certificate: Path) -> Iterator[Control]:
 
 def _node(info: NodeInfo) -> Node:
     since = {"online": info.last_activated_at, "offline": info.last_deactivated_at}.get(info.status)
-    return Node(info.node_id, info.name, info.public_key.decode(), STATES.get(info.status, info.status), since or None)
+    return Node(info.node_id, info.name, STATES.get(info.status, info.status), since or None)
 
 
 @contextmanager
