@@ -218,7 +218,7 @@ def test_a_vanished_device_is_forgotten_in_time() -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> ServerFolder:
-    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     for name in ("ca/ca.crt", "server/server.crt", "server/server.key", "flower/superexec.secret"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -352,7 +352,7 @@ def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, cap
     from fedkad.fleet.operation import Supervisor
     from fedkad.fleet.serverfolder import ServerFolder
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     book: Any = Book()
     supervisor = Supervisor(ServerFolder(tmp_path), book, tmp_path)
     assert not supervisor.attend()
@@ -390,7 +390,7 @@ def test_a_full_disk_does_not_end_the_server(
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     registry.write(tmp_path / "devices.json", {})
     with registry.changing(tmp_path / "devices.json") as devices:
         registry.add(devices, "a", "key a")
@@ -420,7 +420,7 @@ def test_the_end_of_a_run_counts_even_if_its_output_cannot_be_kept(
     from fedkad.fleet.operation import AppRuns
     from fedkad.fleet.serverfolder import ServerFolder
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     (tmp_path / "logs").write_text("no folder")
     book: Any = Book()
     book.has_ended, book.log = lambda run: True, lambda run: "words"

@@ -14,9 +14,9 @@ from pathlib import Path
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.flower.supernodelog import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
-from fedkad.fleet.tomlfile import FleetFileError
 from fedkad.locks import holding
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fedkad.fleet import certificates, devicefolder, flower, registry, settings
 from fedkad.fleet.certificates import KeyFileError, KeyPair
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.private import private, write_private
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.fleet.settings import FleetSettings
-from fedkad.fleet.tomlfile import FleetFileError
 
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from fedkad.fleet import flower, registry, settings
 from fedkad.fleet.certificates import days_left
 from fedkad.fleet.enrolment import prepare
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
 from fedkad.fleet.registry import RegisteredDevice, Registry
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.tomlfile import FleetFileError
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
 
