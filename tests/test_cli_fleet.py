@@ -317,6 +317,7 @@ ACTIVATION_REFUSED = "Exit Code: 305\n[code: 2004] Failed to activate SuperNode.
     ("status", "output", "was_connected", "sentence"),
     [
         (0, "SuperNode ID: 5", False, "no longer accepts pump"),
+        (-2, "SuperNode ID: 5", False, "no longer accepts pump"),
         (0, "", False, "check the clock"),
         (1, "Exit Code: 302", False, "cannot read this key"),
         (1, ACTIVATION_REFUSED, True, "still counts the last connection"),

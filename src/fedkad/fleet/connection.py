@@ -183,7 +183,7 @@ class DeviceClient:
         else:
             self._log_once(ending.value.format(self.folder, status))
             self.wait.lengthen()
-        if status == 0:
+        if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.SIGNATURE_REFUSED):
             self._connected_file.unlink(missing_ok=True)
         self.child = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import Enum
 
 from fedkad.fleet.devicefolder import REMEDY
@@ -64,10 +65,11 @@ class SuperNodeLog:
     def ending(self, status: int) -> SuperNodeEnding:
         """Why the SuperNode ended with this exit status.
 
-        If the server refuses its signature, Flower sends itself SIGINT and ends with status 0.
+        If the server refuses its signature, Flower sends itself SIGINT and ends with status 0. If it does so twice,
+        because both its heartbeat and a request were refused, the second signal may kill it.
         """
         self.read()
-        if status == 0:
+        if status in (0, -signal.SIGINT):
             is_known = self.counts[SuperNodeEvent.CONNECTED] > 0
             return SuperNodeEnding.REVOKED if is_known else SuperNodeEnding.SIGNATURE_REFUSED
         if status == LOST:
