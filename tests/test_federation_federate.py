@@ -241,7 +241,7 @@ def test_a_mixed_fleet_says_which_devices_have_few_rows() -> None:
         ({"encoding": "int4"}, "encoding='int4'.*'float32'"),
         ({"preset": "nature"}, "preset='nature'.*'paper'"),
         ({"schedule": [["pump-0"], ["pump-77"]]}, "Round 1.*'pump-77'"),
-        ({"schedule": [[]]}, "Round 0.*nobody"),
+        ({"schedule": [[]]}, "Round 0.*no participants"),
         ({"schedule": [["pump-0", "pump-0"]]}, "Round 0.*pump-0"),
         ({"schedule": []}, "schedule"),
         ({"rank": 1000}, "Device 'pump-0'.*rank=1000"),

@@ -19,7 +19,7 @@ def test_why_a_device_cannot_answer_is_said_on_the_device(tmp_path: Path) -> Non
     client._tend()
     context: Any = SimpleNamespace(node_config={"folder": str(tmp_path / "device")})
     for why in ("It has no data.", "It has no data.", "It has too few rows."):
-        clientapp._tell(context, why)
+        clientapp._note_refusal(context, why)
         client._tend()
         client._tend()
     assert said == [

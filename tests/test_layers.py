@@ -67,8 +67,25 @@ def test_only_the_benchmark_knows_pytorch() -> None:
 
 def test_only_the_fleet_knows_flower() -> None:
     for path in PACKAGE.rglob("*.py"):
-        if {"flwr", "cryptography", "Crypto"} & {name.partition(".")[0] for name in imported(path)}:
+        if "flwr" in {name.partition(".")[0] for name in imported(path)}:
             assert path.is_relative_to(PACKAGE / "fleet"), path
+
+
+def test_only_certificates_and_masks_need_cryptography() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if {"cryptography", "Crypto"} & {name.partition(".")[0] for name in imported(path)}:
+            homes = (PACKAGE / "fleet", PACKAGE / "federation" / "secure")
+            assert any(path.is_relative_to(home) for home in homes), path
+
+
+def test_a_federation_in_one_process_needs_no_cryptography() -> None:
+    code = (
+        "import sys, numpy, fedkad; t = numpy.arange(900.0)[:, None]; "
+        "fedkad.federate({'a': numpy.sin(t / [[7.0, 11.0]])}, rank=2, window=4, observables=4, rounds=3); "
+        "print('cryptography' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
 
 
 def test_only_the_agent_knows_brokers_and_prometheus() -> None:

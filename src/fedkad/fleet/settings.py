@@ -10,11 +10,10 @@ from typing import Any
 
 from fedkad.atomicfile import write_atomically
 from fedkad.durations import parse_duration
-from fedkad.federation.settings import ENCODINGS, STARTS
+from fedkad.federation.settings import ENCODINGS, FEWEST, STARTS
 from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
 
 FILE = "fleet.toml"
-FEWEST = 3
 
 
 class SettingError(ValueError):
