@@ -10,17 +10,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.model import Model
 
 
-def own_threshold(detector: KoopmanDetector) -> float | None:
+def own_threshold(model: Model) -> float | None:
     """The threshold of a device if it may advise others, None otherwise.
 
     The device must have found it itself, on enough rows, unadvised, and not set by hand; and its scores must be
     calibrated, since scores of the paper's kind are not comparable between devices.
     """
-    foreign = detector.few_rows_ or detector.least_threshold_ > 0.0 or detector.by_hand_
-    return None if foreign or detector.parameters_.scoring != "calibrated" else detector.threshold_
+    foreign = model.few_rows or model.least_threshold > 0.0 or model.by_hand
+    return None if foreign or model.settings.scoring != "calibrated" else model.threshold
 
 
 def usual_threshold(own: Iterable[float | None]) -> float:
@@ -33,8 +33,6 @@ def usual_threshold(own: Iterable[float | None]) -> float:
     return float(np.median(known)) if known else 0.0
 
 
-def kept_advice(used: KoopmanDetector | None) -> float:
+def kept_advice(used: Model | None) -> float:
     """What the fleet advised before, while it is the threshold in use: a new training has no newer advice yet."""
-    if used is None or used.threshold_ != used.least_threshold_:
-        return 0.0
-    return used.least_threshold_
+    return used.least_threshold if used is not None and used.threshold == used.least_threshold else 0.0

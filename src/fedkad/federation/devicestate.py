@@ -23,7 +23,8 @@ from pathlib import Path
 
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.detect.modelfile import ModelFileError
+from fedkad.detect.model import Model
+from fedkad.detect.modelfile import ModelFileError, load_model
 from fedkad.locks import holding, waiting_for
 
 LEFT_BEHIND = 3600.0
@@ -80,10 +81,10 @@ class DeviceState:
                 other.unlink(missing_ok=True)
         return path
 
-    def read_used(self) -> KoopmanDetector | None:
-        """The detector in use, without its statistics; None if there is none, or a damaged one."""
+    def read_used(self) -> Model | None:
+        """The model in use; None if there is none, or a damaged one."""
         try:
-            return KoopmanDetector.load(self.model, statistics=False)
+            return load_model(self.model, memory=False)[0]
         except ModelFileError:
             return None
 

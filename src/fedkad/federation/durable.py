@@ -78,11 +78,12 @@ class DurableParticipant:
     def _load(self, request: Request) -> Participant:
         terms, known = request.terms, Participant(self.device, most_releases=self._most_releases)
         if request.kind in LEARNING:
-            detector = self._source(terms)
-            client = Client(self.device, detector.kept()[0], terms.consensus)
-            known = replace(known, detector=detector, client=client, progress=self._read_progress(terms))
+            source = self._source(terms)
+            client = Client(self.device, source.memory_.statistics, terms.consensus)
+            known = replace(known, memory=source.memory_, client=client, progress=self._read_progress(terms))
         if request.kind == "deliver":
-            return replace(known, used=self.folder.read_used())
+            used = self.folder.read_used() or source.model_
+            return replace(known, model=replace(used, learnt_through=source.model_.learnt_through))
         if terms.noise > 0.0:
             known = replace(known, releases=self.folder.read_releases())
         if terms.secure and request.kind != "advertise":
@@ -90,8 +91,8 @@ class DurableParticipant:
         return known
 
     def _save(self, before: Participant, after: Participant, terms: Terms) -> None:
-        if after.used is not None and after.used is not before.used:
-            self.folder.deliver(after.used, terms.run)
+        if after.model is not None and after.model is not before.model:
+            self.folder.deliver(KoopmanDetector.of(after.model, after.memory), terms.run)
             if before.progress.computed is not None:
                 self.folder.consensus.unlink()
             self.folder.masking.unlink(missing_ok=True)

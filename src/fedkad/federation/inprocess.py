@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.learning import prepare, training_moments
+from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.series import Series, as_series, check_channels
 from fedkad.federation.advice import own_threshold, usual_threshold
 from fedkad.federation.client import Client
@@ -62,10 +64,11 @@ class Federation:
         if name in self.detectors:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
         detector = KoopmanDetector(**self.parameters)
-        usual = usual_threshold(map(own_threshold, self.detectors.values()))
+        models = [known.model_ for known in self.detectors.values()]
+        usual = usual_threshold(map(own_threshold, models))
         with naming(name):
             known = as_series(series)
-            _check_like(next(iter(self.detectors.values())), known)
+            _check_like(models[0].setup, known)
             detector.prepare(known, self.scaling).adopt(self.subspace, usual)
         self.detectors[name] = detector
         return detector
@@ -135,8 +138,8 @@ def federate(
     start, sampling = start or chosen.consensus.start, sampling or chosen.sampling
     _check_fleet(fleet)
     parameters = {"seed": seed, "scoring": chosen.scoring, **detector_parameters}
-    model = KoopmanDetector(**parameters)
-    model.check_parameters()
+    settings = KoopmanDetector(**parameters).settings
+    settings.check()
     participation = max(0.25, 1.0 / len(fleet)) if participation is None else participation
     _check_numbers(rounds=rounds, participation=participation, penalty=penalty, local_steps=local_steps)
     _check_numbers(step_size=1.0 if step_size is None else step_size)
@@ -149,70 +152,70 @@ def federate(
     _check_schedule(schedule, fleet)
     consensus = replace(
         chosen.consensus,
-        rank=model.rank,
+        rank=settings.rank,
         penalty=penalty,
         local_steps=local_steps,
         step_size=step_size,
         start=start,
         seed=seed,
-        ridge=model.ridge if preset == "paper" else chosen.consensus.ridge,
+        ridge=settings.ridge if preset == "paper" else chosen.consensus.ridge,
     )
     report = progress or (lambda what, done, of: None)
-    prepared, pooled = _prepare(fleet, parameters, scaling, report)
-    clients = {name: Client(name, detector.kept()[0], consensus) for name, detector in prepared.items()}
-    exchange = Exchange(clients, encoding, schedule, prepared, progress)
+    pooled = _pool_scaling(fleet, settings) if scaling == "global" else None
+    memories = _prepare(fleet, settings, pooled, report)
+    clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
+    exchange = Exchange(clients, encoding, schedule, memories, progress)
     history: list[Round] = []
     for record in exchange.rounds():
         history.append(record)
         report("rounds", len(history), len(schedule))
-    detectors = exchange.deliver()
-    _warn_of_few_rows(detectors)
+    models = exchange.deliver()
+    _warn_of_few_rows(models)
+    detectors = {name: KoopmanDetector.of(model, memories[name]) for name, model in models.items()}
     return Federation(detectors, exchange.subspace, history, exchange.coordinator.sent, pooled, parameters)
 
 
 def _prepare(
-    fleet: Mapping[str, Any], parameters: dict[str, Any], scaling: str, report: Report
-) -> tuple[dict[str, KoopmanDetector], Scaling | None]:
-    """A detector for every device with everything but the subspace, and the fleet's scaling if it has one."""
-    pooled = _pool_scaling(fleet, parameters) if scaling == "global" else None
-    detectors: dict[str, KoopmanDetector] = {}
+    fleet: Mapping[str, Any], settings: DetectorSettings, pooled: Scaling | None, report: Report
+) -> dict[str, Memory]:
+    """What every device keeps of its data."""
+    memories: dict[str, Memory] = {}
     for done, (name, series) in enumerate(fleet.items()):
         with naming(name):
             known = as_series(series)
-            if detectors:
-                _check_like(next(iter(detectors.values())), known)
-            detectors[name] = KoopmanDetector(**parameters).prepare(known, pooled)
+            if memories:
+                _check_like(next(iter(memories.values())).setup, known)
+            memories[name] = prepare(settings, known, pooled)
         report("statistics", done + 1, len(fleet))
-    return detectors, pooled
+    return memories
 
 
-def _warn_of_few_rows(detectors: Mapping[str, KoopmanDetector]) -> None:
+def _warn_of_few_rows(models: Mapping[str, Model]) -> None:
     """Warn once for the whole fleet."""
-    few = [name for name, detector in detectors.items() if detector.few_rows_]
+    few = [name for name, model in models.items() if model.few_rows]
     if few:
         named = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
         warnings.warn(
-            f"{len(few)} of {len(detectors)} devices ({named}) have too few rows to hold some out: their thresholds "
+            f"{len(few)} of {len(models)} devices ({named}) have too few rows to hold some out: their thresholds "
             "are quantiles of cross-fitted scores instead of fitted tails, and false alarms are more likely.",
             FewRowsWarning,
             stacklevel=3,
         )
 
 
-def _pool_scaling(fleet: Mapping[str, Any], parameters: dict[str, Any]) -> Scaling:
+def _pool_scaling(fleet: Mapping[str, Any], settings: DetectorSettings) -> Scaling:
+    """One scaling for the whole fleet."""
     moments: list[ChannelMoments] = []
     for name, series in fleet.items():
         with naming(name):
-            moments.append(KoopmanDetector(**parameters).training_moments(series))
+            moments.append(training_moments(settings, as_series(series)))
             check_channels(len(moments[-1].mean), None, len(moments[0].mean), None, than="those of the fleet")
     return Scaling.from_moments(reduce(ChannelMoments.merge, moments))
 
 
-def _check_like(detector: KoopmanDetector, series: Series) -> None:
+def _check_like(setup: Setup, series: Series) -> None:
     """Refuse a device whose channels are not those of the fleet, in that order."""
-    names = getattr(detector, "feature_names_in_", None)
-    channels = detector.n_features_in_
-    check_channels(series.values.shape[1], series.names, channels, names, than="those of the fleet")
+    check_channels(series.values.shape[1], series.names, setup.channels, setup.names, than="those of the fleet")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.model import Memory, Model
 from fedkad.federation import engine, wire
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
@@ -61,8 +61,8 @@ class Exchange:
     encoding : str
     schedule : sequence of sequences of str
         The participants of every round.
-    detectors : mapping, optional
-        The detectors that hold the statistics, by name; without them nothing can be delivered.
+    memories : mapping, optional
+        What the devices keep of their data, by name; without it nothing can be delivered.
     report : callable, optional
         Called with ("detectors", done, of) as the result is delivered.
     """
@@ -72,13 +72,13 @@ class Exchange:
         clients: Mapping[str, Client],
         encoding: Encoding,
         schedule: Sequence[Sequence[str]],
-        detectors: Mapping[str, KoopmanDetector] | None = None,
+        memories: Mapping[str, Memory] | None = None,
         report: Report | None = None,
     ) -> None:
         self.clients = clients
         first = next(iter(clients.values()))
         terms = _terms(len(first.statistics.yy), first, encoding)
-        known = detectors or {}
+        known = memories or {}
         self.carrier = MemoryCarrier(
             {name: Participant(name, known.get(name), client) for name, client in clients.items()}, report
         )
@@ -123,11 +123,11 @@ class Exchange:
         )
         return refitted - kept
 
-    def deliver(self) -> dict[str, KoopmanDetector]:
-        """Have every device adopt the final subspace; their detectors."""
+    def deliver(self) -> dict[str, Model]:
+        """Have every device adopt the final subspace; their models."""
         engine.deliver(self.coordinator, self.carrier, poll=0.0)
-        used = {name: participant.used for name, participant in self.carrier.participants.items()}
-        return {name: detector for name, detector in used.items() if detector is not None}
+        used = {name: participant.model for name, participant in self.carrier.participants.items()}
+        return {name: model for name, model in used.items() if model is not None}
 
     def result(self) -> tuple[Array, int]:
         """The final subspace as every device receives it, and the bytes that this takes; nobody adopts it."""

@@ -7,8 +7,6 @@ then packed. Nothing here reads or writes a disk; `durable` keeps a participant 
 
 from __future__ import annotations
 
-import copy
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.learning import adopt
+from fedkad.detect.model import Memory, Model
 from fedkad.federation import wire
 from fedkad.federation.advice import kept_advice, own_threshold
 from fedkad.federation.client import Client, LocalState
@@ -60,12 +59,12 @@ class Participant:
     Attributes
     ----------
     name : str
-    detector : KoopmanDetector, optional
-        Holds the statistics; None where the request does not need them.
+    memory : Memory, optional
+        What it keeps of its data; None where the request does not need it.
     client : Client, optional
-        The steps of the consensus on these statistics.
-    used : KoopmanDetector, optional
-        The detector in use; a delivery replaces it.
+        The steps of the consensus on the statistics in this memory.
+    model : Model, optional
+        The model in use; a delivery replaces it.
     progress : Progress
     secrets : DeviceSecrets, optional
         Those of secure aggregation, in the middle of a round.
@@ -74,9 +73,9 @@ class Participant:
     """
 
     name: str
-    detector: KoopmanDetector | None = None
+    memory: Memory | None = None
     client: Client | None = None
-    used: KoopmanDetector | None = None
+    model: Model | None = None
     progress: Progress = field(default_factory=Progress)
     secrets: DeviceSecrets | None = None
     releases: int = 0
@@ -148,23 +147,19 @@ def _take_part(participant: Participant, request: Request) -> tuple[Participant,
 
 def _adopt(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """Adopt the final subspace; a threshold set by hand stays, and a training that is over leaves nothing behind."""
-    assert participant.detector is not None
+    assert participant.memory is not None
     subspace = final_subspace(request.shared, request.terms.shape, wire.downward(request.terms.encoding))
-    detector, used = copy.copy(participant.detector), participant.used
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewRowsWarning)
-        detector.adopt(subspace, max(request.least_threshold, kept_advice(used)))
-    if used is not None and used.by_hand_:
-        detector.threshold_ = used.threshold_
-    own = own_threshold(detector)
+    least = max(request.least_threshold, kept_advice(participant.model))
+    model = adopt(participant.memory, subspace, least_threshold=least, previous=participant.model)
+    own = own_threshold(model)
     told = {} if request.terms.private or own is None else {"threshold": own}
-    after = replace(participant, used=detector, progress=Progress(), secrets=None)
+    after = replace(participant, model=model, progress=Progress(), secrets=None)
     return after, Reply(participant.name, diagnostics=told)
 
 
 @lru_cache(maxsize=1)
 def final_subspace(payload: bytes, shape: tuple[int, int], encoding: Encoding) -> Array:
-    """The orthonormal factor of the final Z; read-only, since all detectors of one process share it."""
+    """The orthonormal factor of the final Z; read-only, since all models of one process share it."""
     subspace = retract_polar(wire.decode(payload, shape, encoding))
     subspace.flags.writeable = False
     return subspace
