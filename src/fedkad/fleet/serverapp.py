@@ -6,7 +6,6 @@ import logging
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -15,7 +14,7 @@ from fedkad import locks
 from fedkad.federation import engine
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.protocol import Terms
-from fedkad.federation.settings import Consensus, Encoding, Start
+from fedkad.federation.settings import Consensus
 from fedkad.federation.trainingfolder import RESULT, UNDER_WAY, stored_terms
 from fedkad.fleet import settings
 from fedkad.fleet.carrier import Carrier
@@ -89,7 +88,7 @@ def terms(run: str, known: FleetSettings) -> Terms:
         rank=model.rank,
         penalty=training.penalty,
         local_steps=training.local_steps,
-        start=cast(Start, training.start),
+        start=training.start,
         seed=model.seed,
     )
     return Terms.of(
@@ -97,7 +96,7 @@ def terms(run: str, known: FleetSettings) -> Terms:
         lifting,
         model.channels,
         horizon=model.horizon,
-        encoding=cast(Encoding, training.encoding),
+        encoding=training.encoding,
         consensus=consensus,
         noise=privacy.noise,
         clip=privacy.clip,
