@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import threading
 from collections import Counter
@@ -603,3 +604,40 @@ def test_deliveries_wait_for_all(tmp_path: Path, prepared: dict[str, Path]) -> N
         assert not fleet.training.is_over()
         fleet.training.confirm(name, fleet.ask(name, requests[name]))
     assert fleet.training.is_over()
+
+
+# -- trainings of earlier releases --------------------------------------------------------------------------------
+
+
+def recorded(folder: Path, prepared: dict[str, Path], **changes: Any) -> Fleet:
+    """A training that release 0.1.0 left in the middle of its fifth round, continued from a copy of its files."""
+    kind = "secure" if changes.get("secure") else "plain"
+    shutil.copytree(Path(__file__).with_name("recorded") / "0.1.0" / "trainings" / kind, folder, dirs_exist_ok=True)
+    terms = stored_terms(folder / "server", UNDER_WAY)
+    assert terms == make_terms(**changes)
+    fleet = Fleet(folder, prepared, terms, TrainingPlan(rounds=6, participation=0.5))
+    fleet.kill_server()
+    assert fleet.training.round == 4
+    return fleet
+
+
+def test_a_training_of_an_earlier_release_goes_on(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    fleet = recorded(tmp_path, prepared, encoding="int8")
+    while not fleet.training.finished:
+        assert fleet.round(fleet.training.choose(NAMES))
+    assert fleet.training.ledger.refusals == 0
+    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+    fleet.training.finish()
+    assert json.loads((tmp_path / "server" / "status.json").read_text())["state"] == "done"
+
+
+def test_a_masked_round_of_an_earlier_release_goes_on(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
+    from fedkad.federation.secure.device import DeviceSecrets
+
+    fleet = recorded(tmp_path, prepared, encoding="float64", secure=True)
+    stages = [DeviceSecrets.from_bytes((tmp_path / name / "masking.json").read_bytes()).stage for name in NAMES]
+    assert stages == ["shared", "advertised", "advertised", "advertised"]
+    request = fleet.training.open(list(NAMES))["a"]
+    with pytest.raises(ValueError, match="cannot share in round 4: its stage is 'shared'"):
+        fleet.ask("a", replace(request, kind="share"))
