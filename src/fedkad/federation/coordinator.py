@@ -8,6 +8,7 @@ with it: no device has been told, and each drops what it holds as pending.
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import time
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.atomicfile import write_atomically
+from fedkad.detect.modelfile import read_model, write_model
 from fedkad.federation import wire
 from fedkad.federation.advice import usual_threshold
 from fedkad.federation.history import Round
@@ -26,17 +29,7 @@ from fedkad.federation.ledger import Ledger
 from fedkad.federation.protocol import Header, Phase, ProtocolError, Reply, Request, Terms
 from fedkad.federation.server import Sampler, Server
 from fedkad.federation.settings import Sampling
-from fedkad.federation.trainingfolder import (
-    HOLDERS,
-    RESULT,
-    STATUS,
-    UNDER_WAY,
-    is_status_of,
-    read_training,
-    stored_terms,
-    write_json,
-    write_training,
-)
+from fedkad.federation.trainingfolder import HOLDERS, KIND, RESULT, STATUS, UNDER_WAY, is_status_of, stored_terms
 
 Array = NDArray[np.float64]
 
@@ -342,7 +335,8 @@ class Coordinator:
         if self.folder is None:
             return
         self._save(RESULT)
-        write_json(self.folder / HOLDERS, {"run": self.terms.run, "delivered": self.ledger.delivered})
+        held = {"run": self.terms.run, "delivered": self.ledger.delivered}
+        write_atomically(self.folder / HOLDERS, json.dumps(held).encode())
         if (under_way := stored_terms(self.folder, UNDER_WAY)) is not None and under_way.run == self.terms.run:
             (self.folder / UNDER_WAY).unlink()
         if is_status_of(self.folder, self.terms.run):
@@ -364,12 +358,12 @@ class Coordinator:
             "made": sorted(self._made),
         }
         made = {f"made.{k}": np.frombuffer(payload, dtype=np.uint8) for k, payload in self._made.items()}
-        write_training(self.folder / file, header, {**arrays, **made})
+        write_model(self.folder / file, header, {**arrays, **made}, KIND)
 
     def restore(self, file: str = UNDER_WAY) -> None:
         """Continue from a file of the folder, which must be of these terms."""
         assert self.folder is not None
-        header, arrays = read_training(self.folder / file)
+        header, arrays = read_model(self.folder / file, KIND)
         self._made = {k: arrays.pop(f"made.{k}").tobytes() for k in header["made"]}
         self.server.restore(header["server"], arrays)
         self.sampler.restore(header["sampler"])
@@ -380,7 +374,7 @@ class Coordinator:
 
     def _write_status(self) -> None:
         if self.folder is not None:
-            write_json(self.folder / STATUS, self.status())
+            write_atomically(self.folder / STATUS, json.dumps(self.status(), indent=1).encode())
 
     def status(self) -> dict[str, Any]:
         """The training in brief, for people and programs."""

@@ -12,14 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
-
-from fedkad.atomicfile import write_atomically
-from fedkad.detect.modelfile import ModelFileError, read_model, write_model
+from fedkad.detect.modelfile import ModelFileError, read_model
 from fedkad.federation.protocol import ProtocolError, Terms
 
 UNDER_WAY, RESULT = "training.safetensors", "result.safetensors"
@@ -37,21 +32,6 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
     except (ModelFileError, ProtocolError):
         os.replace(path, path.with_suffix(".unreadable"))
         return None
-
-
-def write_training(path: Path, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a training; `read_training` gives it back."""
-    write_model(path, header, dict(arrays), KIND)
-
-
-def read_training(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """What `write_training` was given."""
-    return read_model(path, KIND)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a file for people and programs."""
-    write_atomically(path, json.dumps(content, indent=1).encode())
 
 
 def is_status_of(folder: Path, run: str) -> bool:
