@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector, federate
-from fedkad.federation.client import Client
+from fedkad.federation.client import Client, LocalState
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
 from fedkad.koopman.stiefel import retract_polar
@@ -326,10 +326,15 @@ def train_poisoned(attacked: Attacked) -> Array:
 def mean_poisoned() -> Array:
     """The same attack on the mean, in this process."""
     clients, server = consensus_clients(), Server(SHAPE[0], CONSENSUS)
+    begun: dict[str, LocalState] = {}
     for _ in range(POISONED_ROUNDS):
         is_warm, shared = server.begin_round([*clients, ATTACKER]), server.shared
         for name, client in clients.items():
-            server.receive(name, client.warm_message() if is_warm else client.local_round(shared))
+            if is_warm:
+                server.receive(name, client.warm_message())
+            else:
+                first = begun.setdefault(name, client.begin(shared))
+                server.receive(name, client.reply(client.local_round(first, shared)))
         server.receive(ATTACKER, poison("warm" if is_warm else "admm", *SHAPE))
         server.close_round()
     return retract_polar(server.shared)

@@ -28,7 +28,7 @@ def test_why_a_device_cannot_answer_is_logged_on_the_device(
     client.tend()
     context: Any = SimpleNamespace(node_config={"folder": str(client.folder.root)})
     for why in ("It has no data.", "It has no data.", "It has too few rows."):
-        clientapp._tell(context, why)
+        clientapp._note_refusal(context, why)
         client.tend()
         client.tend()
     assert caplog.messages == [

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.federation import wire
-from fedkad.federation.client import Client
+from fedkad.federation.client import Client, LocalState
 from fedkad.federation.protocol import DIAGNOSTICS, IDENTITY
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
@@ -224,6 +224,7 @@ class Twin:
             name: KoopmanDetector(**fleets.MODEL, sample_period=1.0).prepare(samples(k)) for k, name in enumerate(NAMES)
         }
         self.clients = {name: Client(name, d.kept()[0], consensus) for name, d in self.detectors.items()}
+        self.states: dict[str, LocalState] = {}
         self.server = Server(SHAPE[0], consensus)
 
     @property
@@ -233,16 +234,20 @@ class Twin:
     def round(self, names: list[str]) -> dict[str, Array]:
         """Each device's message; ends the round."""
         taking_part = [self.clients[name] for name in names]
-        if self.server.begin_round(names):
+        if is_warm := self.server.begin_round(names):
             said = {client.name: client.warm_message() for client in taking_part}
         else:
-            said = {client.name: client.local_round(self.shared) for client in taking_part}
+            shared = self.shared
+            for client in taking_part:
+                self.states[client.name] = client.local_round(
+                    self.states.get(client.name) or client.begin(shared), shared
+                )
+            said = {client.name: client.reply(self.states[client.name]) for client in taking_part}
         for name, matrix in said.items():
             self.server.receive(name, wire.decode(wire.encode(matrix, "float32"), SHAPE, "float32"))
         self.server.close_round()
-        for client in taking_part:
-            if client.pending is not None:
-                client.commit(self.shared)
+        for client in () if is_warm else taking_part:
+            self.states[client.name] = client.commit(self.states[client.name], self.shared)
         return said
 
 
@@ -296,7 +301,7 @@ def test_the_payload_is_what_the_device_must_send_and_nothing_else(recorded: Rec
     assert set(status["phases"]) == {"warm", "admm"}
     duals = 0
     for place, names in enumerate(status["participants"]):
-        duals += sum(bool(state and state.dual.any()) for state in (twin.clients[name].state for name in names))
+        duals += sum(bool(name in twin.states and twin.states[name].dual.any()) for name in names)
         for name, expected in twin.round(names).items():
             found = wire.decode(said.pop((name, place))["payload"], SHAPE, "float32")
             np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -34,7 +34,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedkad.federation import wire
 from fedkad.federation.protocol import Reply, Request
-from fedkad.federation.training import UNDER_WAY, stored_terms
+from fedkad.federation.trainingfolder import UNDER_WAY, stored_terms
 from fedkad.koopman.stiefel import random_point
 
 PATIENCE = 600.0

@@ -17,7 +17,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad.detect.detector import FewRowsWarning
 from fedkad.detect.modelfile import read_model
 from fedkad.detect.series import Series
-from fedkad.federation.participant import STATE
+from fedkad.federation.durable import STATE
 from fedkad.fleet import settings
 from fedkad.tables import read_device
 from measurements.loopback import Loopback, Wire, wait
