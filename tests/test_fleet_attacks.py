@@ -167,7 +167,7 @@ def start_forger(fleet: Loopback) -> subprocess.Popen[str]:
 def test_dishonest_replies_are_refused_with_a_sentence(attacked: Attacked) -> None:
     expected = {
         (ATTACKER, 0): "not finite numbers",
-        (ATTACKER, 2): "bytes are no matrix of 56 x 6 numbers",
+        (ATTACKER, 2): "bytes are not a matrix of 56 x 6 numbers",
         ("moriarty", 0): "name of the reply is pump-a and that of the request moriarty",
         ("moriarty", 2): "round of the reply is 1 and that of the request 2",
         ("moran", 0): "that of no honest reply exceeds",
