@@ -199,7 +199,7 @@ def test_a_device_cannot_answer_in_the_name_of_another(attacked: Attacked, recor
     assert attacked.forged["as itself in the victim's name"] == "taken"  # Flower does not compare, and so we must
     told = [entry for entry in attacked.status["refused"] if entry["device"] == VICTIM]
     assert [entry["round"] for entry in told] == [LAST]
-    assert "does not show the ticket of the request; somebody else sent it" in told[0]["reason"]
+    assert "does not show the ticket of the request; another sender made it" in told[0]["reason"]
     assert VICTIM not in attacked.status["participants"][LAST]
     assert VICTIM in attacked.status["delivered"]
 
