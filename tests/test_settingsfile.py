@@ -188,7 +188,7 @@ def test_an_unknown_key_is_answered_with_the_nearest(tmp_path: Path) -> None:
         tank(levle=1)
     (tmp_path / "x.toml").write_text("[trainig]\nrounds = 3\n")
     with pytest.raises(UnknownSettingError, match=r"x\.toml: The file has no key 'trainig', did you mean 'training'\?"):
-        read_file(FleetSettings, tmp_path / "x.toml", "make it")
+        read_file(tmp_path / "x.toml", "make it", lambda document: read(FleetSettings, FileSection.of(document)))
 
 
 def test_a_later_table_overrides_an_earlier_one_and_is_named() -> None:
