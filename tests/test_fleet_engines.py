@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.loopback import ENVIRONMENT, Loopback, command_line, free_ports
 from fedkad import KoopmanDetector, federate
 from fedkad.fleet import settings
+from measurements.loopback import ENVIRONMENT, Loopback, command_line, free_ports
 from tests.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.loopback import ENVIRONMENT, Wire, descendants, free_ports, wait
 from fedkad import KoopmanDetector
 from fedkad.federation import wire
 from fedkad.federation.client import Client
@@ -28,6 +27,7 @@ from fedkad.federation.settings import Consensus
 from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.tomltext import toml_text
+from measurements.loopback import ENVIRONMENT, Wire, descendants, free_ports, wait
 from tests.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ Sections = Mapping[str, FileSection]
 def load(path: Path) -> AgentSettings:
     """Read and check a configuration; raises `SettingsError`."""
     path = Path(path)
-    return read_file(path, "begin with one of the examples", partial(parse, home=path.resolve().parent))
+    return read_file(path, "begin with one of the examples", lambda found: parse(found, path.resolve().parent))
 
 
 def parse(document: Mapping[str, Any], home: Path) -> AgentSettings:

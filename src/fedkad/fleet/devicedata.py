@@ -22,7 +22,7 @@ from fedkad.fleet.devicefolder import FILE, REMEDY
 from fedkad.fleet.devicesettings import SHARED, DeviceFile
 from fedkad.settingerror import SettingsError
 from fedkad.settingsfile import read_file
-from fedkad.tables import Device, read_device
+from fedkad.tables import DeviceTables, read_device
 
 
 class DeviceData:
@@ -84,7 +84,7 @@ class DeviceData:
         detector.kept()
         return detector
 
-    def _columns(self, device: Device, terms: Terms) -> list[int]:
+    def _columns(self, device: DeviceTables, terms: Terms) -> list[int]:
         """Where the fleet's channels stand in the table, which may have others besides, and them in any order."""
         lacking = [name for name in terms.channels if name not in device.channels]
         if lacking:
@@ -120,6 +120,6 @@ def read_settings(folder: Path) -> DeviceFile:
     return read_file(path, REMEDY, parse) if path.exists() else DeviceFile()
 
 
-def _period(device: Device) -> float | None:
+def _period(device: DeviceTables) -> float | None:
     known = [table.period for table in device.tables if table.period is not None]
     return float(np.median(known)) if known else None
