@@ -1,5 +1,6 @@
 """What a device trains on: its table, read once, or its agent's model."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fedkad.detect.series import Series
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms
 from fedkad.federation.settings import Consensus
-from fedkad.fleet.devicedata import DeviceData
+from fedkad.fleet.devicedata import DeviceData, read_settings
 from fedkad.fleet.devicesettings import DeviceFile
 from fedkad.koopman.lifting import Lifting
 
@@ -88,3 +89,23 @@ def test_without_a_table_the_agents_model_is_used(tmp_path: Path) -> None:
             data(tmp_path, None).detector(replace(TERMS, **changes))
     with pytest.raises(ProtocolError, match=r"\[detector\] applies to a table"):
         data(tmp_path, None, detector={"threshold": 5.0}).detector(TERMS)
+
+
+def test_the_server_is_told_what_is_wrong_in_the_settings_of_a_device(tmp_path: Path) -> None:
+    path = tmp_path / "device.toml"
+    assert read_settings(tmp_path) == DeviceFile()
+    path.write_text(
+        'device = "pump"\nmade_by = "fedkad 0.1"\n[detector]\nthreshold = "1/week"\n[reading]\ntime = "t"\n'
+    )
+    found = read_settings(tmp_path)
+    assert (found.detector, found.reading.time, found.privacy.most_releases) == ({"threshold": "1/week"}, "t", None)
+    for text, sentence in {
+        "[privacy]\nmost_releases = 1.5": "device.toml: most_releases = 1.5 in [privacy] must be an integer.",
+        "[reading]\ntimes = 3": "device.toml: [reading] has no key 'times', did you mean 'time'? It knows",
+        "[detector]\nwindow = 3": "device.toml: [detector] has no key 'window'; it knows ridge,",
+        "[detector]\nrisk = 2": "device.toml: risk = 2 in [detector] must be",
+        "reading = 3": "device.toml: reading = 3 must be a section",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(ProtocolError, match="^" + re.escape(sentence)):
+            read_settings(tmp_path)

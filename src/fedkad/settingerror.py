@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import MISSING
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +68,8 @@ class UnknownSettingError(SettingError):
     """
 
     def _in_words(self, section: str) -> str:
+        from difflib import get_close_matches  # this module is imported by all others, and hardly ever needs it
+
         nearest = get_close_matches(self.name, self.allowed.split(", "), n=1)
         guess = f", did you mean {nearest[0]!r}? It" if nearest else "; it"
         return f"{section or 'The file'} has no key {self.name!r}{guess} knows {self.allowed}."

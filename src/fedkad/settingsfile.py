@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -43,10 +43,6 @@ class FileSection:
     def of(cls, table: Mapping[str, Any], name: str = "", around: Surroundings | None = None) -> FileSection:
         """A section in one table."""
         return cls(name, ((name, table),), around or Surroundings())
-
-    def has(self, key: str) -> bool:
-        """Whether a key is written."""
-        return any(key in table for _, table in self.tables)
 
     def place(self, *keys: str) -> str:
         """The name of the table that has the last word on one of these keys."""
@@ -77,8 +73,16 @@ class FileSection:
         return _Key.of(key, hint, is_needed=True).read(key, self)[key]
 
 
-def read_document(path: Path, remedy: str) -> dict[str, Any]:
-    """The contents of a TOML file; `remedy` says what to do where there is none."""
+def read_file(path: Path, remedy: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """Settings from a TOML file; raises `SettingsError`. `remedy` says what to do where there is no such file."""
+    document = _document(path, remedy)
+    try:
+        return parse(document)
+    except SettingsError as error:
+        raise error.in_file(path) from None
+
+
+def _document(path: Path, remedy: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -92,20 +96,12 @@ def read_document(path: Path, remedy: str) -> dict[str, Any]:
     raise SettingsError(f"{path}: {wrong}.")
 
 
-def read_file(kind: type[T], path: Path, remedy: str) -> T:
-    """Settings from a TOML file; raises `SettingsError`."""
-    document = read_document(path, remedy)
-    try:
-        return read(kind, FileSection.of(document))
-    except SettingsError as error:
-        raise error.in_file(path) from None
-
-
 def read(kind: type[T], section: FileSection, **given: Any) -> T:
     """Settings from a section; a field that is `given` is not read."""
     keys = keys_of(kind)
     section.refuse_unknown(keys)
-    for key in sorted(keys, key=lambda key: not section.has(key)):  # first what is wrong, then what is missing
+    written = {key for _, table in section.tables for key in table}
+    for key in sorted(keys, key=lambda key: key not in written):  # what is wrong comes before what is missing
         if keys[key].field not in given:
             given |= keys[key].read(key, section)
     settings = kind(**given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -74,31 +74,26 @@ def _threshold(text: str) -> str | float:
     return number
 
 
-DETECTOR_OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "window": (int, {"help": "Samples in a window."}),
-    "rank": (int, {"help": "Directions of the subspace."}),
-    "observables": (int, {"help": "Number of random tanh observables."}),
-    "horizon": (int, {"help": "Steps predicted ahead."}),
-    "ridge": (float, {"help": "Regularisation of the operator."}),
-    "spectral_cap": (float, {"help": "Largest spectral radius of the operator."}),
-    "smoothing": (int, {"help": "Scores averaged into one, looking back."}),
-    "scoring": (Literal["calibrated", "paper"], {"help": "How residuals become a score."}),
-    "threshold": (
-        Any,
-        {
-            "parser": _threshold,
-            "metavar": "METHOD",
-            "help": "pot, spot, dspot, quantile, a budget such as 1/week, or a number.",
-        },
-    ),
-    "validation": (float, {"help": "Last share of the data, kept to set the threshold."}),
-    "risk": (float, {"help": "Probability that a normal sample is flagged."}),
-    "sample_period": (
-        float,
-        {"help": "Seconds between samples.", "show_default": "the median step of the time stamps"},
-    ),
-    "seed": (int, {"help": "Seed of everything random."}),
+DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
+    "window": {"help": "Samples in a window."},
+    "rank": {"help": "Directions of the subspace."},
+    "observables": {"help": "Number of random tanh observables."},
+    "horizon": {"help": "Steps predicted ahead."},
+    "ridge": {"help": "Regularisation of the operator."},
+    "spectral_cap": {"help": "Largest spectral radius of the operator."},
+    "smoothing": {"help": "Scores averaged into one, looking back."},
+    "scoring": {"help": "How residuals become a score."},
+    "threshold": {
+        "parser": _threshold,
+        "metavar": "METHOD",
+        "help": "pot, spot, dspot, quantile, a budget such as 1/week, or a number.",
+    },
+    "validation": {"help": "Last share of the data, kept to set the threshold."},
+    "risk": {"help": "Probability that a normal sample is flagged."},
+    "sample_period": {"help": "Seconds between samples.", "show_default": "the median step of the time stamps"},
+    "seed": {"help": "Seed of everything random."},
 }
+"""How the options are shown; their types and defaults are those of the detector's parameters."""
 
 
 def with_detector_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -140,8 +135,9 @@ def _check_detector_options(used: dict[str, Any]) -> None:
 
 
 def _option(name: str) -> inspect.Parameter:
-    kind, settings = DETECTOR_OPTIONS[name]
-    default = inspect.signature(KoopmanDetector).parameters[name].default
-    settings = {"show_default": str(default), "rich_help_panel": PANEL, **settings}
-    annotation: Any = Annotated[kind if kind is Any else kind | None, typer.Option(**settings)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    parameter = inspect.signature(KoopmanDetector, eval_str=True).parameters[name]
+    settings = {"show_default": str(parameter.default), "rich_help_panel": PANEL, **DETECTOR_OPTIONS[name]}
+    kind: Any = Any if "parser" in settings else parameter.annotation | None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, typer.Option(**settings)]
+    )

@@ -98,7 +98,26 @@ FIRST_MODEL = ArgumentsOf(KoopmanDetector, without=("threshold", "sample_period"
 
 
 @dataclass(frozen=True)
-class SourceSettings:
+class BrokerLogin:
+    """How a broker is reached."""
+
+    broker: str = ""
+    username: str = ""
+    password_file: FileName = ""
+    ca_file: FileName = ""
+    certificate_file: FileName = ""
+    key_file: FileName = ""
+
+    def check_login(self, section: FileSection) -> None:
+        """Raise a `SettingsError` for half of a login."""
+        if self.password_file and not self.username:
+            raise SettingError("username", "", "given where there is a password_file")
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise SettingsError(f"[{section.name}] has only one of certificate_file and key_file; give both or none.")
+
+
+@dataclass(frozen=True)
+class SourceSettings(BrokerLogin):
     """Where samples come from.
 
     Attributes
@@ -116,15 +135,9 @@ class SourceSettings:
     kind: Literal["stdin", "file", "mqtt"] = "stdin"
     format: Literal["json", "csv"] = "json"
     path: FileName = ""
-    broker: str = ""
     topics: tuple[str, ...] = ()
     device_key: str = "device"
     time_key: str = ""
-    username: str = ""
-    password_file: FileName = ""
-    ca_file: FileName = ""
-    certificate_file: FileName = ""
-    key_file: FileName = ""
     client_id: str = ""
 
     def check(self, section: FileSection) -> None:
@@ -142,7 +155,7 @@ class SourceSettings:
                 raise SettingError("topics", topic, levels)
             if "{device}" not in topic.split("/") and not self.device_key:
                 raise SettingError("topics", topic, "with a level {device}, unless device_key names the device")
-        check_login(self, section)
+        self.check_login(section)
 
 
 @dataclass(frozen=True)
@@ -260,16 +273,10 @@ class Learning:
 
 
 @dataclass(frozen=True)
-class MqttSink:
+class MqttSink(BrokerLogin):
     """States, alerts and availability on a broker: the source's unless another is named."""
 
     enabled: Annotated[bool, IfWritten(True)] = False
-    broker: str = ""
-    username: str = ""
-    password_file: FileName = ""
-    ca_file: FileName = ""
-    certificate_file: FileName = ""
-    key_file: FileName = ""
     prefix: Annotated[str, PREFIX] = "fedkad"
     state_every: Seconds = 10.0
 
@@ -278,7 +285,7 @@ class MqttSink:
         if self.enabled and self.broker:
             split_broker(self.broker)
         if self.enabled:
-            check_login(self, section)
+            self.check_login(section)
 
 
 @dataclass(frozen=True)
@@ -365,11 +372,3 @@ class AgentSettings:
             raise SettingError("broker", "", "such as mqtt://localhost:1883, since the source has none", "mqtt")
         if self.homeassistant.enabled and not self.mqtt.enabled:
             raise SettingsError("[homeassistant] needs [mqtt]; add that section, or remove this one.")
-
-
-def check_login(broker: SourceSettings | MqttSink, section: FileSection) -> None:
-    """Raise a `SettingsError` for half of a login."""
-    if broker.password_file and not broker.username:
-        raise SettingError("username", "", "given where there is a password_file")
-    if bool(broker.certificate_file) != bool(broker.key_file):
-        raise SettingsError(f"[{section.name}] has only one of certificate_file and key_file; give both or none.")

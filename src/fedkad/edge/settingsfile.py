@@ -12,7 +12,7 @@ from fedkad.edge.moments import zone_called
 from fedkad.edge.settings import AgentSettings, DeviceNames, DeviceSettings, Maintenance
 from fedkad.settingerror import SettingError, SettingsError
 from fedkad.settingkinds import Surroundings
-from fedkad.settingsfile import FileSection, keys_of, read, read_document
+from fedkad.settingsfile import FileSection, keys_of, read, read_file
 from fedkad.tomltext import toml_text
 
 Sections = Mapping[str, FileSection]
@@ -21,11 +21,7 @@ Sections = Mapping[str, FileSection]
 def load(path: Path) -> AgentSettings:
     """Read and check a configuration; raises `SettingsError`."""
     path = Path(path)
-    document = read_document(path, "begin with one of the examples")
-    try:
-        return parse(document, path.resolve().parent)
-    except SettingsError as error:
-        raise error.in_file(path) from None
+    return read_file(path, "begin with one of the examples", lambda found: parse(found, path.resolve().parent))
 
 
 def parse(document: Mapping[str, Any], home: Path) -> AgentSettings:

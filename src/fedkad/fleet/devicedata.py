@@ -21,7 +21,7 @@ from fedkad.federation.protocol import ProtocolError, Terms, compare
 from fedkad.fleet.devicefolder import FILE, REMEDY
 from fedkad.fleet.devicesettings import SHARED, DeviceFile
 from fedkad.settingerror import SettingsError
-from fedkad.settingsfile import FileSection, read, read_document
+from fedkad.settingsfile import read_file
 from fedkad.tables import DeviceTables, read_device
 
 
@@ -109,14 +109,15 @@ class DeviceData:
 
 def read_settings(folder: Path) -> DeviceFile:
     """`device.toml` of a device's folder, where there is one; the server is told what is wrong in it."""
+
+    def parse(document: Mapping[str, Any]) -> DeviceFile:
+        try:
+            return DeviceFile.parse(document)
+        except SettingsError as error:
+            raise ProtocolError(str(error.in_file(FILE))) from None
+
     path = folder / FILE
-    if not path.exists():
-        return DeviceFile()
-    document = read_document(path, REMEDY)
-    try:
-        return read(DeviceFile, FileSection.of(document))
-    except SettingsError as error:
-        raise ProtocolError(str(error.in_file(FILE))) from None
+    return read_file(path, REMEDY, parse) if path.exists() else DeviceFile()
 
 
 def _period(device: DeviceTables) -> float | None:

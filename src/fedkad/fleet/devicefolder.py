@@ -70,7 +70,7 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
 def load(folder: Path) -> DeviceFolder:
     """Read the folder of a device; raises `FleetFileError` or `SettingsError` if something is missing or wrong."""
     path = folder / FILE
-    known = read_file(DeviceFile, path, REMEDY)
+    known = read_file(path, REMEDY, DeviceFile.parse)
     for name in ("device", "server"):
         if not getattr(known, name):
             raise FleetFileError(f"{path}: {name} is missing; {REMEDY}.")

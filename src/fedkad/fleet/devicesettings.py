@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.settingkinds import ArgumentsOf, Rule, at_least
+from fedkad.settingsfile import FileSection, read
 
 SHARED = ("window", "rank", "observables", "horizon", "seed")
 """Parameters of the detector that the fleet decides on."""
@@ -50,3 +51,8 @@ class DeviceFile:
     detector: Annotated[Mapping[str, Any], OWN_PARAMETERS] = field(default_factory=dict)
     reading: ReadingSettings = field(default_factory=ReadingSettings)
     privacy: ReleaseSettings = field(default_factory=ReleaseSettings)
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> DeviceFile:
+        """Settings from a TOML document; raises `SettingsError`."""
+        return read(cls, FileSection.of(document))

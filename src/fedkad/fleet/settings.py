@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fedkad.atomicfile import write_atomically
 from fedkad.federation.settings import FEWEST, Encoding, Start
@@ -116,13 +117,16 @@ class FleetSettings:
 
 def load(folder: Path) -> FleetSettings:
     """Read the settings of a server's folder; raises `SettingsError`."""
-    path = folder / FILE
-    return read_file(FleetSettings, path, "make the folder with `fedkad fleet init`")
+    return read_file(folder / FILE, "make the folder with `fedkad fleet init`", _parse)
 
 
 def check(settings: FleetSettings) -> None:
     """Raise a `SettingsError` for settings that could not be read from a file."""
-    read(FleetSettings, FileSection.of(tomllib.loads(as_text(settings))))
+    _parse(tomllib.loads(as_text(settings)))
+
+
+def _parse(document: Mapping[str, Any]) -> FleetSettings:
+    return read(FleetSettings, FileSection.of(document))
 
 
 def save(folder: Path, settings: FleetSettings) -> None:
