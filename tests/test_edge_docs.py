@@ -13,11 +13,12 @@ import pytest
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.durations import parse_duration
-from fedkad.edge.alarms import Alarms, Judged
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.grid import GridRow
 from fedkad.edge.settings import Alarm, SettingsError
 from fedkad.edge.settingsfile import DURATIONS, OF_A_DEVICE, SECTIONS, TOP, parse
 from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES
-from fedkad.edge.sinks.publications import STATES, state_payload
+from fedkad.edge.status import STATES, DeviceStatus
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "agent.md").read_text(encoding="utf-8")
 SMALLEST: dict[str, Any] = {"devices": ["d"], "sampling": {"channels": ["a"], "period": 60}}
@@ -122,7 +123,7 @@ def test_every_state_is_there_and_no_other() -> None:
 
 def test_what_a_state_holds() -> None:
     (text,) = re.findall(r"^The retained .*?\n\n", chapter("What it says of a device"), flags=re.MULTILINE | re.DOTALL)
-    assert set(state_payload({})) <= set(re.findall("`(.+?)`", text))
+    assert set(DeviceStatus(state="ok").payload()) <= set(re.findall("`(.+?)`", text))
 
 
 def test_every_metric_is_there_and_no_other() -> None:
@@ -132,6 +133,8 @@ def test_every_metric_is_there_and_no_other() -> None:
 
 def test_the_alert_that_is_shown_has_what_alerts_have() -> None:
     (shown,) = re.findall(r"```json\n(.*?)```", chapter("Alarms"), flags=re.DOTALL)
-    explained = np.ones(1), np.ones(1), np.ones(1)
-    (alert,) = Alarms("d", Alarm(), 1.0).update(Judged(0.0, 9.0, 6.0, True), lambda: explained, ["flow"])
+    detector = KoopmanDetector(window=6, rank=5, observables=16).fit(np.sin(np.arange(900.0)[:, None] / 7.0))
+    stream = detector.stream()
+    readings = [stream.update([value]) for value in (*np.sin(np.arange(30.0) / 7.0), 9.0)]
+    (alert,) = Alarms("d", Alarm(), 1.0, ["flow"]).update(GridRow(0.0, readings[-1].seen, True, True), readings[-1])
     assert set(re.findall(r'"(\w+)":', shown)) == {*alert, *alert["channels"][0]}

@@ -15,7 +15,7 @@ def watch(
     ] = False,
 ) -> None:
     """Watch devices, live: score each sample, explain, raise alarms, keep learning."""
-    from fedkad.edge.main import run, stay_small
+    from fedkad.edge.main import limit_memory, run
 
-    stay_small()
+    limit_memory()
     run(config, check=check)

@@ -19,7 +19,6 @@ from urllib.parse import SplitResult, urlsplit
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.durations import parse_duration
-from fedkad.edge.moments import zone_called
 from fedkad.edge.settings import (
     BY_PERIOD,
     CLOCKS,
@@ -39,6 +38,7 @@ from fedkad.edge.settings import (
     Stdout,
     Webhook,
 )
+from fedkad.edge.timestamps import find_zone
 
 SECTIONS: dict[str, type[Any]] = {
     "source": Source,
@@ -412,7 +412,7 @@ def _check_sampling(sampling: Sampling, where: Where) -> None:
 
 def _zone(section: str, name: str) -> tzinfo | None:
     try:
-        return zone_called(name)
+        return find_zone(name)
     except ValueError:
         raise _refused(section, "zone", name, "local, UTC, or a name such as Europe/Berlin") from None
 
