@@ -154,7 +154,7 @@ def test_the_state_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     refused(tmp_path, f"{place / 'state'}: {place} is not a folder; state must", top={"state": "taken/state"})
     refused(tmp_path, f"{place} is not a folder; folder of pump must name one.", learning={"folder": str(place)})
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    refused(tmp_path, f"the agent may not write to {tmp_path}; let it, or set another state.", top={"state": "new"})
+    refused(tmp_path, f"the agent may not write to {tmp_path}; allow it, or set another state.", top={"state": "new"})
 
 
 # -- models ---------------------------------------------------------------------------------------------------------

@@ -117,12 +117,12 @@ def test_the_defaults_in_words_are_the_true_ones() -> None:
 
 
 def test_every_state_is_there_and_no_other() -> None:
-    rows = tables(chapter("What it says of a device"))["state"]
+    rows = tables(chapter("The state of a device"))["state"]
     assert [row[0].strip("`") for row in rows] == list(STATES)
 
 
 def test_what_a_state_holds() -> None:
-    (text,) = re.findall(r"^The retained .*?\n\n", chapter("What it says of a device"), flags=re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(r"^The retained .*?\n\n", chapter("The state of a device"), flags=re.MULTILINE | re.DOTALL)
     assert set(DeviceStatus(state="ok").payload()) <= set(re.findall("`(.+?)`", text))
 
 
