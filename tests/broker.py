@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.fleet.certificates import make_authority, make_server_certificate
+from tests.forge import ForkedAgent
 
 Array = NDArray[np.float64]
 
@@ -47,6 +49,20 @@ def wait_for(what: Callable[[], Any], message: str = "it did not happen", patien
             pytest.fail(message)
         time.sleep(0.02)
     return found
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """The messages that the agent logs in this process meanwhile."""
+    lines: list[str] = []
+    handler, logger = logging.Handler(), logging.getLogger("fedkad.edge")
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def free_port() -> int:
@@ -129,7 +145,7 @@ class Broker:
         self._program = _program("mosquitto")
         self.folder = folder / f"broker-{free_port()}"
         self.folder.mkdir(parents=True)
-        self.port, self.tls, self._process = free_port(), tls, None
+        self.port, self.tls, self.process = free_port(), tls, None
         self.authority, self._passwords = self.folder / "ca.pem", self.folder / "passwords"
         given = [
             f"listener {self.port} 127.0.0.1",
@@ -153,7 +169,7 @@ class Broker:
         self._config = self.folder / "broker.conf"
         self._config.write_text("\n".join(given) + "\n")
 
-    _process: subprocess.Popen[bytes] | None
+    process: subprocess.Popen[bytes] | None
 
     def _make_certificates(self) -> None:
         authority = make_authority("the test")
@@ -180,7 +196,7 @@ class Broker:
         return path.read_text() if path.exists() else ""
 
     def start(self) -> Self:
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [self._program, "-c", str(self._config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         wait_for(self._is_listening, f"The broker does not listen:\n{self.log}")
@@ -192,8 +208,8 @@ class Broker:
         return False
 
     def reload(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """Let it end in good order: it writes what it keeps."""
@@ -208,10 +224,10 @@ class Broker:
         self.start()
 
     def _end(self, number: int) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait(PATIENCE)
-            self._process = None
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(PATIENCE)
+            self.process = None
 
     def source(self, **more: Any) -> dict[str, Any]:
         """The section by which an agent hears what is published to `in/DEVICE`."""
@@ -404,29 +420,43 @@ class Process:
         More variables.
     piped : bool
         Whether the test writes to its standard input, by `feed`.
+    installed : bool
+        Whether the installed program is run; otherwise it is forked, which is much faster.
     """
 
     def __init__(
-        self, folder: Path, config: str, *, environment: Mapping[str, str] | None = None, piped: bool = False
+        self,
+        folder: Path,
+        config: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        piped: bool = False,
+        installed: bool = False,
     ) -> None:
-        self.folder, self._piped = folder, piped
+        self.folder, self._piped, self._installed = folder, piped, installed
         folder.mkdir(parents=True, exist_ok=True)
         self.config = folder / "agent.toml"
         self.config.write_text(config)
         self._environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedAgent | None = None
         self._out, self._err = folder / "stdout.txt", folder / "stderr.txt"
 
     def start(self, *arguments: str) -> Self:
-        program = Path(sys.executable).parent / "fedkad-agent"
         with self._out.open("ab") as out, self._err.open("ab") as err:
-            self._process = subprocess.Popen(
-                [program, self.config, *arguments],
-                stdin=subprocess.PIPE if self._piped else subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=self._environment,
-            )
+            if self._installed:
+                program = Path(sys.executable).parent / "fedkad-agent"
+                self.process = subprocess.Popen(
+                    [program, self.config, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=err,
+                    env=self._environment,
+                )
+            else:
+                self.process = ForkedAgent([str(self.config), *arguments], self._environment, out, err)
+        if not self._piped:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
         return self
 
     def feed(self, *lines: str) -> None:
@@ -435,16 +465,16 @@ class Process:
 
     def write(self, text: str) -> None:
         """Write to its standard input."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(text.encode())
-        self._process.stdin.flush()
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode())
+        self.process.stdin.flush()
 
     def end_of_input(self) -> int:
         """Close its standard input; returns the exit status."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         return self._wait()
 
     def wait(self) -> int:
@@ -453,19 +483,19 @@ class Process:
 
     def stop(self) -> int:
         """Ask it to end; returns the exit status."""
-        assert self._process is not None
-        self._process.terminate()
+        assert self.process is not None
+        self.process.terminate()
         return self._wait()
 
     def kill(self) -> None:
         """What a power cut does."""
-        assert self._process is not None
-        self._process.kill()
+        assert self.process is not None
+        self.process.kill()
         self._wait()
 
     def _wait(self) -> int:
-        assert self._process is not None
-        process, self._process = self._process, None
+        assert self.process is not None
+        process, self.process = self.process, None
         if process.stdin is not None:
             with suppress(BrokenPipeError):
                 process.stdin.close()
@@ -478,7 +508,7 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     @property
     def log(self) -> str:
@@ -523,7 +553,7 @@ class Process:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
+        if self.process is not None:
             self.kill()
 
 

@@ -9,11 +9,9 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ import pytest
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.events import examine
 from fedkad.detect.series import Series
-from fedkad.edge.sources.lines import GrowingFile
+from fedkad.edge.sources.lines import FileSource
 from fedkad.edge.store import Store
 from fedkad.simulate import CHANNELS as PUMP_CHANNELS
 from fedkad.simulate import simulate_fleet
@@ -38,11 +36,14 @@ from tests.broker import (
     config,
     expected_scores,
     free_port,
+    logged,
     sample,
     saved_model,
     series,
     wait_for,
 )
+from tests.forge import ForkedAgent
+from tests.receiver import receiving
 
 HEADER = "time,flow,pressure,heat"
 
@@ -201,7 +202,7 @@ def test_a_growing_file_is_read_once_through_kills_and_rotations(tmp_path: Path,
 def test_what_is_written_just_before_a_file_is_rotated_is_read(tmp_path: Path) -> None:
     path = tmp_path / "samples"
 
-    class Unlucky(GrowingFile):
+    class Unlucky(FileSource):
         """Between its look at the end of the file and its look at the name, somebody writes and rotates."""
 
         def _was_replaced(self) -> bool:
@@ -212,8 +213,8 @@ def test_what_is_written_just_before_a_file_is_rotated_is_read(tmp_path: Path) -
             return super()._was_replaced()
 
     path.write_text("1\n")
-    store = Store(tmp_path / "store", print)
-    source = Unlucky(path, store, print)
+    store = Store(tmp_path / "store")
+    source = Unlucky(path, store)
     found = [message.payload for _ in range(6) for message in source.poll(0.0)]
     source.close()
     store.close()
@@ -221,17 +222,23 @@ def test_what_is_written_just_before_a_file_is_rotated_is_read(tmp_path: Path) -
 
 
 @pytest.fixture
+def said() -> Iterator[list[str]]:
+    with logged() as lines:
+        yield lines
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store", print)
+    store = Store(tmp_path / "store")
     yield store
     store.close()
 
 
-def read_all(source: GrowingFile, polls: int = 6) -> list[bytes]:
+def read_all(source: FileSource, polls: int = 6) -> list[bytes]:
     return [message.payload for _ in range(polls) for message in source.poll(0.0)]
 
 
-def keep(source: GrowingFile, store: Store) -> None:
+def keep(source: FileSource, store: Store) -> None:
     source.put_position()
     store.commit()
 
@@ -239,11 +246,11 @@ def keep(source: GrowingFile, store: Store) -> None:
 def test_empty_cells_at_either_end_of_a_row_are_kept(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "samples"
     path.write_bytes(b"\n\ttime\tflow\t\r\n\t1\t2\t\r\n \t \n")
-    source = GrowingFile(path, store, print, headed=True)
+    source = FileSource(path, store, has_header=True)
     assert read_all(source) == [b"\t1\t2\t"]
     assert source.header == b"\ttime\tflow\t"
     keep(source, store)
-    again = GrowingFile(path, store, print, headed=True)
+    again = FileSource(path, store, has_header=True)
     assert read_all(again) == []
     assert again.header == b"\ttime\tflow\t"
     source.close()
@@ -254,7 +261,7 @@ def test_empty_cells_at_either_end_of_a_row_are_kept(tmp_path: Path, store: Stor
 def test_the_last_line_of_a_rotated_file_needs_no_end(tmp_path: Path, store: Store, killed_after: int) -> None:
     path, found = tmp_path / "samples", list[bytes]()
     path.write_bytes(b"1\n2")
-    source = GrowingFile(path, store, print)
+    source = FileSource(path, store)
     found += read_all(source)
     path.rename(tmp_path / "samples.1")
     path.write_bytes(b"")
@@ -263,7 +270,7 @@ def test_the_last_line_of_a_rotated_file_needs_no_end(tmp_path: Path, store: Sto
     found += read_all(source, killed_after)
     keep(source, store)
     source.close()
-    again = GrowingFile(path, store, print)
+    again = FileSource(path, store)
     found += read_all(again)
     again.close()
     assert found == [b"1", b"2", b"3"]
@@ -272,7 +279,7 @@ def test_the_last_line_of_a_rotated_file_needs_no_end(tmp_path: Path, store: Sto
 def test_what_is_left_of_a_line_when_its_file_is_cut_is_no_line(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "samples"
     path.write_bytes(b"1\n2.")
-    source = GrowingFile(path, store, print)
+    source = FileSource(path, store)
     assert read_all(source) == [b"1"]
     path.write_bytes(b"5\n")
     assert read_all(source) == [b"5"]
@@ -291,7 +298,7 @@ def test_a_file_that_is_written_over_is_begun_anew(tmp_path: Path, store: Store,
     path = tmp_path / "pump-1.csv"
     first = b"".join(b"%d,1\n" % row for row in range(100))
     path.write_bytes(b"time,flow\n" + first + b"100,")
-    source = GrowingFile(path, store, print, headed=True)
+    source = FileSource(path, store, has_header=True)
     assert read_all(source) == first.splitlines()
     keep(source, store)
     second = first.replace(b",1", b",2") + b"100,2\n" * more
@@ -303,7 +310,7 @@ def test_a_file_that_is_written_over_is_begun_anew(tmp_path: Path, store: Store,
     assert read_all(source) == [b"100,3", b"101,3"]
     keep(source, store)
     source.close()
-    again = GrowingFile(path, store, print, headed=True)
+    again = FileSource(path, store, has_header=True)
     assert read_all(again) == []
     write_over(path, b"time,flow\n" + second + b"102,4\n" * 10)
     assert read_all(again, polls=20) == [*second.splitlines(), *[b"102,4"] * 10]
@@ -313,7 +320,7 @@ def test_a_file_that_is_written_over_is_begun_anew(tmp_path: Path, store: Store,
 def test_the_same_content_with_more_of_it_is_the_same_file(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "samples"
     path.write_bytes(b"1\n" * 300)
-    source = GrowingFile(path, store, print)
+    source = FileSource(path, store)
     assert len(read_all(source)) == 300
     write_over(path, b"1\n" * 300 + b"2\n")
     assert read_all(source) == [b"2"]
@@ -324,7 +331,7 @@ def test_a_file_that_is_cut_under_a_writer_that_keeps_its_place_is_read_on(tmp_p
     path = tmp_path / "samples"
     with path.open("wb", buffering=0) as writer:
         writer.write(b"1\n2\n")
-        source = GrowingFile(path, store, print)
+        source = FileSource(path, store)
         assert read_all(source) == [b"1", b"2"]
         os.truncate(path, 0)
         writer.write(b"3\n")
@@ -332,12 +339,12 @@ def test_a_file_that_is_cut_under_a_writer_that_keeps_its_place_is_read_on(tmp_p
     source.close()
 
 
-def test_a_file_that_is_not_there_is_said_once_each_time(tmp_path: Path, store: Store) -> None:
-    path, said = tmp_path / "samples", list[str]()
-    source = GrowingFile(path, store, said.append)
+def test_a_file_that_is_not_there_is_said_once_each_time(tmp_path: Path, store: Store, said: list[str]) -> None:
+    path = tmp_path / "samples"
+    source = FileSource(path, store)
     for number in (1, 2):
         assert read_all(source) == []
-        assert said == [f"{path}: it is not there; the agent waits for it."] * number
+        assert said == [f"{path}: does not exist; the agent waits for it."] * number
         path.write_bytes(b"%d\n" % number)
         assert read_all(source) == [b"%d" % number]
         path.unlink()
@@ -353,11 +360,11 @@ def test_a_file_that_is_not_there_is_said_once_each_time(tmp_path: Path, store: 
 
 @pytest.mark.parametrize("call", ["open", "pread"])
 def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, call: str, said: list[str]
 ) -> None:
-    path, said, found = tmp_path / "samples", list[str](), list[bytes]()
+    path, found = tmp_path / "samples", list[bytes]()
     path.write_bytes(b"1\n2")
-    source = GrowingFile(path, store, said.append)
+    source = FileSource(path, store)
     found += read_all(source)
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -370,8 +377,8 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(
             patch.setattr(Path if call == "open" else os, call, fail)
             found += read_all(source)
             keep(source, store)
-        assert said == [f"{path}: it cannot be read now (Permission denied); the agent tries again."] * number
-        again = GrowingFile(path, store, said.append)
+        assert said == [f"{path}: cannot be read now (Permission denied); the agent tries again."] * number
+        again = FileSource(path, store)
         assert [*found, *read_all(again)] == [b"1", b"2", b"13", b"23"][: number + 2]
         again.close()
         found += read_all(source)
@@ -382,7 +389,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_tried_again(
 def test_a_position_is_that_of_one_file(tmp_path: Path, store: Store) -> None:
     path, other = tmp_path / "samples", tmp_path / "other"
     path.write_bytes(b"1\n2\n")
-    source = GrowingFile(path, store, print)
+    source = FileSource(path, store)
     assert read_all(source) == [b"1", b"2"]
     keep(source, store)
     source.close()
@@ -390,7 +397,7 @@ def test_a_position_is_that_of_one_file(tmp_path: Path, store: Store) -> None:
         file.write(b"3\n")
     other.write_bytes(b"9\n")
     for name, expected in ((other, [b"9"]), (path, [b"3"])):
-        source = GrowingFile(name, store, print)
+        source = FileSource(name, store)
         assert read_all(source) == expected
         source.close()
     position = store.position("file")
@@ -399,7 +406,7 @@ def test_a_position_is_that_of_one_file(tmp_path: Path, store: Store) -> None:
     store.commit()
     path.rename(tmp_path / "samples.1")
     path.write_bytes(b"4\n")
-    source = GrowingFile(path, store, print)
+    source = FileSource(path, store)
     assert read_all(source) == [b"3", b"4"]
     source.close()
 
@@ -498,7 +505,7 @@ def test_rows_of_other_channels_or_another_period_are_not_learnt(tmp_path: Path)
         with Process(tmp_path, text, piped=True) as process:
             process.feed(*(sample(rows, row) for row in range(since, until)))
             assert process.end_of_input() == 0
-        assert "nothing was learnt" not in process.log
+        assert "nothing was learned" not in process.log
 
     run(0, 150)
     run(150, 250, channels=["heat", "flow"])
@@ -517,32 +524,6 @@ def test_rows_of_other_channels_or_another_period_are_not_learnt(tmp_path: Path)
 # -- telling --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def receiver(port: int) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """A server that takes alerts; what it got, with the key by which it could tell one that came twice."""
-    got: list[tuple[str, dict[str, Any]]] = []
-
-    class Take(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            got.append((self.headers["Idempotency-Key"], json.loads(body)))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", port), Take)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield got
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def test_alerts_wait_for_a_webhook_that_is_away_and_for_an_agent_that_was_killed(tmp_path: Path, model: Path) -> None:
     rows, port = broken(broken(series(80), 20, 26), 50, 56), free_port()
     (tmp_path / "samples").write_text("".join(f"{sample(rows, row)}\n" for row in range(80)))
@@ -555,13 +536,13 @@ def test_alerts_wait_for_a_webhook_that_is_away_and_for_an_agent_that_was_killed
         process.wait_for_log("The webhook at 127.0.0.1 cannot be reached")
         expected = wait_for(lambda: alerts if len(alerts := process.alerts()) == 4 else None, "no alerts")
         process.kill()
-        with receiver(port) as got:
+        with receiving(port=port) as got:
             process.start()
-            wait_for(lambda: len(got) >= 4, "alerts were lost")
+            wait_for(lambda: len(got.accepted) >= 4, "alerts were lost")
             assert process.stop() == 0
         assert [alert["event"] for alert in expected] == ["start", "end"] * 2
-        assert [{"type": "alert", **alert} for _, alert in got] == expected
-        assert len({key for key, _ in got}) == 4
+        assert [{"type": "alert", **alert} for alert in got.accepted] == expected
+        assert len({request.headers["Idempotency-Key"] for request in got.requests}) == 4
         assert process.log.count("cannot be reached") == 1
 
 
@@ -600,7 +581,8 @@ def test_an_agent_carries_no_heavy_library(tmp_path: Path) -> None:
         webhook={"url": f"http://127.0.0.1:{free_port()}/"},
     )
     rows = series(220)
-    with Process(tmp_path / "agent", text, environment={"PYTHONPATH": str(tmp_path)}, piped=True) as process:
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    with Process(tmp_path / "agent", text, environment=environment, piped=True, installed=True) as process:
         process.feed(*(sample(rows, row) for row in range(210)))
         wait_for(lambda: (tmp_path / "agent/state/devices/pump/model.safetensors").exists(), "no model")
         process.feed(*(sample(rows, row) for row in range(210, 220)))
@@ -616,13 +598,13 @@ def checked(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     """Run `fedkad-agent --check`, and see that it writes nothing."""
     (folder / "agent.toml").write_text(text)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    program = Path(sys.executable).parent / "fedkad-agent"
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [program, folder / "agent.toml", "--check"], capture_output=True, text=True, env=environment, timeout=PATIENCE
-    )
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        agent = ForkedAgent([str(folder / "agent.toml"), "--check"], os.environ, out, err)
+        agent.stdin.close()
+        code = agent.wait(PATIENCE)
+        texts = [os.pread(file.fileno(), 1 << 16, 0).decode() for file in (out, err)]
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    return done
+    return subprocess.CompletedProcess([], code, *texts)
 
 
 def test_a_configuration_can_be_checked_without_a_trace(tmp_path: Path, model: Path) -> None:
@@ -634,8 +616,8 @@ def test_a_configuration_can_be_checked_without_a_trace(tmp_path: Path, model: P
     mqtt = {"kind": "mqtt", "broker": "mqtts://127.0.0.1", "topics": ["x/{device}"]}
     refused = {
         "there is no 'sauce'": config(stdin, sauce={}),
-        "no-such-model: there is no such file": config(stdin, learning={"model": "no-such-model"}),
-        "the model is of the channels flow, pressure, heat": config(
+        "no-such-model: no such file": config(stdin, learning={"model": "no-such-model"}),
+        "the model has the channels flow, pressure, heat": config(
             stdin, learning={"model": str(model)}, sampling={"channels": ["heat", "flow", "pressure"]}
         ),
         "damaged": config(stdin, learning={"model": str(tmp_path / "damaged")}),
@@ -674,7 +656,7 @@ def test_a_state_folder_serves_one_agent(tmp_path: Path, model: Path) -> None:
         first.wait_for_readings(1)
         assert second.start().wait() == 1
         assert second.log == (
-            f"error: {tmp_path / 'state'}: an agent runs with this state folder already; stop it, or set another "
+            f"error: {tmp_path / 'state'}: an agent already runs with this state folder; stop it, or set another "
             "state.\n"
         )
         assert first.end_of_input() == 0

@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedkad.edge.alarms import BUCKETS, Alarms, Judged
+from fedkad.detect.stream import Reading
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.grid import GridRow
+from fedkad.edge.rate import BUCKETS
 from fedkad.edge.settings import Alarm
 
 Array = NDArray[np.float64]
@@ -23,20 +26,50 @@ THRESHOLD = 6.0
 SHARP = Alarm(clear_after=0.0, cool_down=0.0, rate_limit=0.0, update_every=0.0)
 
 
-def explain() -> tuple[Array, Array, Array]:
-    return np.array([3.0, 6.0, 1.0]), np.array([1.0, 3.2, 0.0]), np.array([1.5, 5.1, 0.0])
+EXPLAINED = np.array([3.0, 6.0, 1.0]), np.array([1.0, 3.2, 0.0]), np.array([1.5, 5.1, 0.0])
+"""Shares, values seen and values expected, by channel."""
 
 
-def forbidden() -> tuple[Array, Array, Array]:
-    raise AssertionError("explain is costly")
+class StubReading(Reading):
+    """A reading with the shares and expectations that a test wants; without them it must not be explained."""
+
+    def __init__(
+        self, score: float, threshold: float, abnormal: bool, explained: tuple[Array, Array, Array] | None
+    ) -> None:
+        seen = np.zeros(0) if explained is None else explained[1]
+        super().__init__(score, threshold, abnormal, "ok", 0, seen, *[None] * 4)  # type: ignore[arg-type]
+        self._explained = explained
+
+    @property
+    def shares(self) -> Array:
+        assert self._explained is not None, "explaining is costly"
+        return self._explained[0]
+
+    @property
+    def expected(self) -> Array:
+        assert self._explained is not None, "explaining is costly"
+        return self._explained[2]
+
+
+def update(
+    alarms: Alarms,
+    time: float,
+    score: float,
+    threshold: float,
+    abnormal: bool,
+    *,
+    observed: bool = True,
+    explained: tuple[Array, Array, Array] = EXPLAINED,
+) -> list[Alert]:
+    """Let the policy take one row; only abnormal rows that were observed may be explained."""
+    reading = StubReading(score, threshold, abnormal, explained if abnormal and observed else None)
+    return alarms.update(GridRow(time, reading.seen, observed, observed), reading)
 
 
 def feed(alarms: Alarms, scores: Iterable[float], start: float = 0.0, period: float = 1.0) -> list[Alert]:
     alerts = []
     for k, score in enumerate(scores):
-        abnormal = score > THRESHOLD
-        judged = Judged(start + k * period, score, THRESHOLD, abnormal)
-        alerts += alarms.update(judged, explain if abnormal else forbidden, NAMES)
+        alerts += update(alarms, start + k * period, score, THRESHOLD, score > THRESHOLD)
     return alerts
 
 
@@ -45,7 +78,7 @@ def events(alerts: Sequence[Alert]) -> list[tuple[str, str]]:
 
 
 def test_an_alert_says_what_when_and_why() -> None:
-    alarms = Alarms("pump-1", SHARP, 1.0)
+    alarms = Alarms("pump-1", SHARP, 1.0, NAMES)
     (alert,) = feed(alarms, [1.0, 10.0], start=1_700_000_000.0)
     assert alert == {
         "id": "pump-1-20231114T221321Z-1",
@@ -75,7 +108,7 @@ def test_an_alert_says_what_when_and_why() -> None:
 
 
 def test_min_duration_counts_from_the_first_abnormal_row() -> None:
-    alarms = Alarms("d", Alarm(min_duration=3.0, rate_limit=0.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=3.0, rate_limit=0.0), 1.0, NAMES)
     assert feed(alarms, [7.0, 7.0, 7.0, 1.0, 7.0, 7.0]) == []
     (alert,) = feed(alarms, [7.0, 9.0, 7.0], start=6.0)
     assert (alert["start"], alert["time"]) == ("1970-01-01T00:00:04.000Z", "1970-01-01T00:00:07.000Z")
@@ -83,7 +116,7 @@ def test_min_duration_counts_from_the_first_abnormal_row() -> None:
 
 
 def test_rows_between_release_and_threshold_neither_begin_nor_clear() -> None:
-    alarms = Alarms("d", Alarm(min_duration=2.0, clear_after=2.0, rate_limit=0.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=2.0, clear_after=2.0, rate_limit=0.0), 1.0, NAMES)
     assert feed(alarms, [5.5] * 10) == []
     assert events(feed(alarms, [7.0, 5.5, 5.5, 5.5, 7.0], start=10.0)) == [("start", "threshold")]
     assert feed(alarms, [1.0, 1.0, 5.5, 1.0, 1.0], start=15.0) == []
@@ -93,17 +126,17 @@ def test_rows_between_release_and_threshold_neither_begin_nor_clear() -> None:
 
 @pytest.mark.parametrize("period", [0.1, 1 / 3, 60.0])
 def test_a_duration_of_whole_periods_is_reached_at_that_row(period: float) -> None:
-    alarms = Alarms("d", Alarm(min_duration=7 * period, clear_after=3 * period, rate_limit=0.0), period)
+    alarms = Alarms("d", Alarm(min_duration=7 * period, clear_after=3 * period, rate_limit=0.0), period, NAMES)
     alerts = feed(alarms, [7.0] * 8 + [1.0] * 4, start=1_700_000_000.0, period=period)
     assert [alert["duration"] for alert in alerts] == pytest.approx([7 * period, 7 * period], abs=2e-3)
 
 
 def test_the_worst_row_says_what_was_seen_and_all_rows_say_who() -> None:
-    alarms = Alarms("d", Alarm(rate_limit=0.0, update_every=1.0), 1.0)
+    alarms = Alarms("d", Alarm(rate_limit=0.0, update_every=1.0), 1.0, ["a", "b"])
     rows = [(8.0, [8.0, 0.0]), (12.0, [0.0, 12.0]), (10.0, [10.0, 0.0])]
     for k, (score, shares) in enumerate(rows):
         explained = np.array(shares), np.full(2, float(k)), np.full(2, k + 10.0)
-        alerts = alarms.update(Judged(float(k), score, 6.0, True), lambda x=explained: x, ["a", "b"])  # type: ignore[misc]
+        alerts = update(alarms, float(k), score, 6.0, True, explained=explained)
     assert alerts[0]["channels"] == [
         {"channel": "a", "share": 0.6, "seen": 1.0, "expected": 11.0},
         {"channel": "b", "share": 0.4, "seen": 1.0, "expected": 11.0},
@@ -111,7 +144,7 @@ def test_the_worst_row_says_what_was_seen_and_all_rows_say_who() -> None:
 
 
 def test_values_of_the_worst_row_are_told_with_its_time() -> None:
-    alarms = Alarms("d", Alarm(clear_after=120.0, rate_limit=0.0, update_every=120.0), 60.0)
+    alarms = Alarms("d", Alarm(clear_after=120.0, rate_limit=0.0, update_every=120.0), 60.0, NAMES)
     values = "pressure 3.2 instead of 5.1"
     start, update, _, end = feed(alarms, [10.0, 12.0, 10.0, 8.0, 1.0, 1.0, 1.0], start=50_400.0, period=60.0)
     assert [alert["worst"][11:16] for alert in (start, update, end)] == ["14:00", "14:01", "14:01"]
@@ -123,7 +156,7 @@ def test_values_of_the_worst_row_are_told_with_its_time() -> None:
 
 
 def test_an_update_at_the_worst_row_tells_of_now() -> None:
-    alarms = Alarms("d", Alarm(rate_limit=0.0), 1.0)
+    alarms = Alarms("d", Alarm(rate_limit=0.0), 1.0, NAMES)
     _, update = feed(alarms, [7.0, 20.0])
     assert update["text"].startswith("d, now critical: pressure 3.2 instead of 5.1")
 
@@ -136,30 +169,30 @@ def test_an_update_at_the_worst_row_tells_of_now() -> None:
     ],
 )
 def test_a_start_after_the_worst_row_says_so(rule: Alarm, scores: list[float]) -> None:
-    (start,) = feed(Alarms("d", rule, 1.0), scores)
+    (start,) = feed(Alarms("d", rule, 1.0, NAMES), scores)
     assert start["worst"] == "1970-01-01T00:00:01.000Z"
     assert start["text"].startswith("d: at worst (00:00:01Z) pressure 3.2 instead of 5.1")
 
 
 def test_a_single_sample_is_told_as_such() -> None:
-    _, end = feed(Alarms("d", SHARP, 1.0), [7.0, 1.0])
+    _, end = feed(Alarms("d", SHARP, 1.0, NAMES), [7.0, 1.0])
     assert (end["duration"], end["text"].split(";")[0]) == (0.0, "d: over, lasted one sample")
 
 
 def test_a_state_of_a_version_that_did_not_keep_the_time_of_the_worst_row() -> None:
     rule = Alarm(clear_after=0.0, rate_limit=0.0, update_every=1.0)
-    alarms = Alarms("d", rule, 1.0)
+    alarms = Alarms("d", rule, 1.0, NAMES)
     feed(alarms, [9.0])
     state = json.loads(json.dumps(alarms.state()))
     del state["incident"]["worst"], state["open"]["worst"]
-    update, worse = feed(Alarms("d", rule, 1.0, state), [7.0, 12.0], start=1.0)
+    update, worse = feed(Alarms("d", rule, 1.0, NAMES, state), [7.0, 12.0], start=1.0)
     assert (update["worst"], update["peak"]) == (None, 9.0)
     assert update["text"].startswith("d, for 1 s: at worst pressure 3.2 instead of 5.1")
     assert worse["worst"] == "1970-01-01T00:00:02.000Z"
 
 
 def test_cool_down_holds_the_next_one_back_until_it_is_over() -> None:
-    alarms = Alarms("d", Alarm(clear_after=0.0, cool_down=10.0, rate_limit=0.0), 1.0)
+    alarms = Alarms("d", Alarm(clear_after=0.0, cool_down=10.0, rate_limit=0.0), 1.0, NAMES)
     assert events(feed(alarms, [7.0, 1.0])) == [("start", "threshold"), ("end", "cleared")]
     assert feed(alarms, [7.0, 1.0] * 2, start=2.0) == []
     (alert,) = feed(alarms, [7.0] * 6, start=6.0)
@@ -168,7 +201,7 @@ def test_cool_down_holds_the_next_one_back_until_it_is_over() -> None:
 
 
 def test_a_critical_score_breaks_the_cool_down_but_must_last() -> None:
-    alarms = Alarms("d", Alarm(min_duration=1.0, clear_after=0.0, cool_down=100.0, rate_limit=0.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=1.0, clear_after=0.0, cool_down=100.0, rate_limit=0.0), 1.0, NAMES)
     feed(alarms, [7.0, 7.0, 1.0])
     assert feed(alarms, [7.0, 7.0, 1.0, 18.0, 1.0], start=3.0) == []
     (alert,) = feed(alarms, [7.0, 18.0], start=8.0)
@@ -176,7 +209,7 @@ def test_a_critical_score_breaks_the_cool_down_but_must_last() -> None:
 
 
 def test_updates_come_when_it_gets_worse_and_now_and_then() -> None:
-    alarms = Alarms("d", Alarm(clear_after=4.0, rate_limit=0.0, update_every=3.0), 1.0)
+    alarms = Alarms("d", Alarm(clear_after=4.0, rate_limit=0.0, update_every=3.0), 1.0, NAMES)
     alerts = feed(alarms, [7.0, 7.0, 18.0, 20.0, 7.0, 7.0, 7.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     assert events(alerts) == [
         ("start", "threshold"),
@@ -199,7 +232,7 @@ def test_updates_come_when_it_gets_worse_and_now_and_then() -> None:
 
 def test_a_rate_of_short_excursions_is_an_incident() -> None:
     rule = Alarm(min_duration=10.0, clear_after=5.0, cool_down=0.0, rate_window=60.0, rate_limit=0.3, update_every=0.0)
-    alarms = Alarms("d", rule, 1.0)
+    alarms = Alarms("d", rule, 1.0, NAMES)
     alerts = feed(alarms, [1.0, 7.0] * 100)
     assert events(alerts) == [("start", "rate")]
     (start,) = alerts
@@ -218,7 +251,7 @@ def test_a_rate_of_short_excursions_is_an_incident() -> None:
 
 def test_what_was_told_is_not_counted_towards_a_rate() -> None:
     rule = Alarm(min_duration=5.0, clear_after=5.0, cool_down=0.0, rate_window=60.0, rate_limit=0.3)
-    alarms = Alarms("d", rule, 1.0)
+    alarms = Alarms("d", rule, 1.0, NAMES)
     assert len(feed(alarms, [7.0] * 40 + [1.0] * 6)) == 2
     assert alarms.rate > 0.8
     assert feed(alarms, [7.0, 1.0, 1.0, 1.0] * 20, start=46.0) == []
@@ -226,11 +259,11 @@ def test_what_was_told_is_not_counted_towards_a_rate() -> None:
 
 @pytest.mark.parametrize("rule", [Alarm(min_duration=1e9, rate_limit=0.0), Alarm(min_duration=1e9, rate_window=0.0)])
 def test_without_a_limit_or_window_the_rate_begins_nothing(rule: Alarm) -> None:
-    assert feed(Alarms("d", rule, 60.0), [7.0] * 500, period=60.0) == []
+    assert feed(Alarms("d", rule, 60.0, NAMES), [7.0] * 500, period=60.0) == []
 
 
 def test_the_rate_is_that_of_its_window_and_its_memory_is_bounded() -> None:
-    alarms = Alarms("d", Alarm(min_duration=1e9, rate_window=600.0, rate_limit=0.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=1e9, rate_window=600.0, rate_limit=0.0), 1.0, NAMES)
     assert math.isnan(alarms.rate)
     scores = np.random.default_rng(0).choice([1.0, 7.0], p=[0.7, 0.3], size=5000)
     feed(alarms, scores)
@@ -240,7 +273,7 @@ def test_the_rate_is_that_of_its_window_and_its_memory_is_bounded() -> None:
 
 
 def test_maintenance_ends_an_incident_and_what_follows_is_news() -> None:
-    alarms = Alarms("d", Alarm(min_duration=2.0, cool_down=1000.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=2.0, cool_down=1000.0), 1.0, NAMES)
     feed(alarms, [7.0] * 5)
     (alert,) = alarms.silence(6.0)
     assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "maintenance", 6.0)
@@ -251,7 +284,7 @@ def test_maintenance_ends_an_incident_and_what_follows_is_news() -> None:
 
 def test_maintenance_drops_what_was_counted() -> None:
     rule = Alarm(min_duration=3.0, rate_window=60.0, rate_limit=0.3)
-    alarms = Alarms("d", rule, 1.0)
+    alarms = Alarms("d", rule, 1.0, NAMES)
     assert feed(alarms, [1.0, 7.0] * 14 + [7.0]) == []
     assert alarms.silence(29.0) == []
     assert feed(alarms, [7.0, 7.0, 7.0, 1.0, 7.0], start=30.0) == []
@@ -259,43 +292,43 @@ def test_maintenance_drops_what_was_counted() -> None:
 
 def test_maintenance_by_another_clock_stops_no_rate() -> None:
     rule = Alarm(min_duration=3.0, rate_window=60.0, rate_limit=0.3)
-    alarms = Alarms("d", rule, 1.0)
+    alarms = Alarms("d", rule, 1.0, NAMES)
     feed(alarms, [7.0, 1.0])
     alarms.silence(1e9)
     assert events(feed(alarms, [7.0, 1.0] * 30, start=2.0)) == [("start", "rate")]
 
 
 def test_an_interruption_drops_a_beginning_and_keeps_an_incident() -> None:
-    alarms = Alarms("d", Alarm(min_duration=3.0, clear_after=3.0, rate_limit=0.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=3.0, clear_after=3.0, rate_limit=0.0), 1.0, NAMES)
     feed(alarms, [7.0] * 3)
-    assert alarms.interrupt(3.0) == []
+    alarms.interrupt(3.0)
     assert feed(alarms, [7.0] * 3, start=50.0) == []
     assert len(feed(alarms, [7.0, 1.0, 1.0, 1.0], start=53.0)) == 1
-    assert alarms.interrupt(60.0) == []
+    alarms.interrupt(60.0)
     assert alarms.open is not None
     assert feed(alarms, [1.0] * 3, start=100.0) == []
     assert events(feed(alarms, [1.0], start=103.0)) == [("end", "cleared")]
 
 
 def test_rows_without_evidence_neither_begin_nor_end() -> None:
-    alarms = Alarms("d", SHARP, 1.0)
-    assert alarms.update(Judged(0.0, 9.0, 6.0, True, False), forbidden, NAMES) == []
-    assert alarms.update(Judged(0.0, math.nan, 6.0, False), forbidden, NAMES) == []
+    alarms = Alarms("d", SHARP, 1.0, NAMES)
+    assert update(alarms, 0.0, 9.0, 6.0, True, observed=False) == []
+    assert update(alarms, 0.0, math.nan, 6.0, False) == []
     feed(alarms, [7.0])
-    assert alarms.update(Judged(9.0, 1.0, 6.0, False, False), forbidden, NAMES) == []
+    assert update(alarms, 9.0, 1.0, 6.0, False, observed=False) == []
     assert alarms.open is not None
     assert alarms.watched == 1.0
 
 
 def test_a_threshold_of_zero() -> None:
-    alarms = Alarms("d", SHARP, 1.0)
-    (start,) = alarms.update(Judged(0.0, 0.1, 0.0, True), explain, NAMES)
-    (end,) = alarms.update(Judged(1.0, 0.0, 0.0, False), forbidden, NAMES)
+    alarms = Alarms("d", SHARP, 1.0, NAMES)
+    (start,) = update(alarms, 0.0, 0.1, 0.0, True)
+    (end,) = update(alarms, 1.0, 0.0, 0.0, False)
     assert (start["severity"], end["event"]) == ("critical", "end")
 
 
 def test_a_clock_that_is_set_back() -> None:
-    alarms = Alarms("d", Alarm(clear_after=2.0, cool_down=10.0, rate_window=600.0, update_every=5.0), 1.0)
+    alarms = Alarms("d", Alarm(clear_after=2.0, cool_down=10.0, rate_window=600.0, update_every=5.0), 1.0, NAMES)
     feed(alarms, [7.0] * 3, start=10_000.0)
     alerts = feed(alarms, [7.0] * 8 + [1.0] * 3)
     assert events(alerts) == [("update", "still"), ("end", "cleared")]
@@ -308,7 +341,7 @@ def test_a_clock_that_is_set_back() -> None:
 
 
 def test_counts_of_the_future_are_dropped() -> None:
-    alarms = Alarms("d", Alarm(min_duration=1e9, rate_window=600.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=1e9, rate_window=600.0), 1.0, NAMES)
     feed(alarms, [1.0] * 100 + [7.0] * 100)
     feed(alarms, [1.0] * 10, start=95.0)
     assert alarms.rate == 0.0
@@ -317,62 +350,64 @@ def test_counts_of_the_future_are_dropped() -> None:
 
 def test_a_rate_is_explained_by_rows_before_a_restart() -> None:
     rule = Alarm(min_duration=10.0, rate_window=60.0, rate_limit=0.3)
-    alarms = Alarms("d", rule, 1.0)
+    alarms = Alarms("d", rule, 1.0, NAMES)
     assert feed(alarms, [1.0, 7.0] * 14) == []
-    restarted = Alarms("d", rule, 1.0, json.loads(json.dumps(alarms.state(), allow_nan=False)))
+    restarted = Alarms("d", rule, 1.0, NAMES, json.loads(json.dumps(alarms.state(), allow_nan=False)))
     (alert,) = feed(restarted, [1.0, 7.0], start=28.0)
     assert [alert] == feed(alarms, [1.0, 7.0], start=28.0)
     assert (alert["kind"], alert["samples"]) == ("rate", 15)
 
 
 def test_numbers_that_json_does_not_have() -> None:
-    alarms = Alarms("d", Alarm(update_every=1.0), 1.0)
+    alarms = Alarms("d", Alarm(update_every=1.0), 1.0, ["a", "b"])
     explained = np.array([np.nan, 1.0]), np.array([np.inf, 2.0]), np.array([1.0, np.nan])
     for k in range(3):
-        alerts = alarms.update(Judged(float(k), math.inf, math.nan, True), lambda: explained, ["a", "b"])
+        alerts = update(alarms, float(k), math.inf, math.nan, True, explained=explained)
         assert json.loads(json.dumps(alerts, allow_nan=False))[0]["score"] is None
-        alarms = Alarms("d", Alarm(update_every=1.0), 1.0, json.loads(json.dumps(alarms.state(), allow_nan=False)))
+        state = json.loads(json.dumps(alarms.state(), allow_nan=False))
+        alarms = Alarms("d", Alarm(update_every=1.0), 1.0, ["a", "b"], state)
     finite = np.array([4.0, 5.0]), np.array([np.inf, 2.0]), np.array([1.0, 3.0])
-    (alert,) = alarms.update(Judged(9.0, 9.0, 6.0, True), lambda: finite, ["a", "b"])
+    (alert,) = update(alarms, 9.0, 9.0, 6.0, True, explained=finite)
     json.dumps(alert, allow_nan=False)
     assert [cause["share"] for cause in alert["channels"]] == [0.5556, 0.4444]
 
 
 def test_numpy_numbers_become_plain_ones() -> None:
-    alarms = Alarms("d", Alarm(min_duration=1.0), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=1.0), 1.0, NAMES)
     for k in range(4):
-        judged = Judged(np.float64(k), np.float64(7.0 - 6 * (k > 2)), np.float64(6.0), np.bool_(k < 3))  # type: ignore[arg-type]
-        json.dumps([alarms.update(judged, explain, NAMES), alarms.state()], allow_nan=False)
+        judged = np.float64(7.0 - 6 * (k > 2)), np.float64(6.0), np.bool_(k < 3)
+        json.dumps([update(alarms, np.float64(k), *judged), alarms.state()], allow_nan=False)  # type: ignore[arg-type]
 
 
 def test_other_channels_begin_anew() -> None:
-    alarms = Alarms("d", Alarm(update_every=1.0), 1.0)
+    alarms = Alarms("d", Alarm(update_every=1.0), 1.0, NAMES)
     feed(alarms, [30.0])
     other = np.array([8.0]), np.array([1.0]), np.array([2.0])
-    (alert,) = alarms.update(Judged(1.0, 8.0, 6.0, True), lambda: other, ["speed"])
+    changed = Alarms("d", Alarm(update_every=1.0), 1.0, ["speed"], alarms.state())
+    (alert,) = update(changed, 1.0, 8.0, 6.0, True, explained=other)
     assert alert["channels"] == [{"channel": "speed", "share": 1.0, "seen": 1.0, "expected": 2.0}]
     assert alert["peak"] == 30.0
 
 
 def test_at_most_five_channels() -> None:
     n = 8
-    alarms = Alarms("d", SHARP, 1.0)
+    alarms = Alarms("d", SHARP, 1.0, [str(k) for k in range(n)])
     explained = np.arange(n, dtype=float), np.zeros(n), np.zeros(n)
-    (alert,) = alarms.update(Judged(0.0, 28.0, 6.0, True), lambda: explained, [str(k) for k in range(n)])
+    (alert,) = update(alarms, 0.0, 28.0, 6.0, True, explained=explained)
     assert [cause["channel"] for cause in alert["channels"]] == ["7", "6", "5", "4", "3"]
 
 
 @pytest.mark.parametrize("time", [-1e300, -5.0, 1e300])
 def test_times_that_no_calendar_has(time: float) -> None:
-    (alert,) = Alarms("d", SHARP, 1.0).update(Judged(time, 9.0, 6.0, True), explain, NAMES)
+    (alert,) = update(Alarms("d", SHARP, 1.0, NAMES), time, 9.0, 6.0, True)
     json.dumps(alert, allow_nan=False)
 
 
 def test_counts_of_another_window_are_dropped() -> None:
-    alarms = Alarms("d", Alarm(min_duration=1e9), 1.0)
+    alarms = Alarms("d", Alarm(min_duration=1e9), 1.0, NAMES)
     feed(alarms, [7.0] * 100)
-    assert Alarms("d", Alarm(min_duration=1e9), 1.0, alarms.state()).rate == 1.0
-    assert math.isnan(Alarms("d", Alarm(rate_window=60.0), 1.0, alarms.state()).rate)
+    assert Alarms("d", Alarm(min_duration=1e9), 1.0, NAMES, alarms.state()).rate == 1.0
+    assert math.isnan(Alarms("d", Alarm(rate_window=60.0), 1.0, NAMES, alarms.state()).rate)
 
 
 durations = st.sampled_from([0.0, 1.0, 3.0, 10.0])
@@ -400,20 +435,19 @@ def play(alarms: Alarms, course: Sequence[tuple[Any, int]], restart: Alarm | Non
             if kind == "silence":
                 alerts += alarms.silence(time)
             elif kind in ("interrupt", "jump", "back"):
-                alerts += alarms.interrupt(time)
+                alarms.interrupt(time)
             else:
                 score = 20.0 if kind == "carried" else kind
-                judged = Judged(time, score, THRESHOLD, score > THRESHOLD, kind != "carried")
-                alerts += alarms.update(judged, explain, NAMES)
+                alerts += update(alarms, time, score, THRESHOLD, score > THRESHOLD, observed=kind != "carried")
             if restart is not None:
-                alarms = Alarms("d", restart, 1.0, json.loads(json.dumps(alarms.state(), allow_nan=False)))
+                alarms = Alarms("d", restart, 1.0, NAMES, json.loads(json.dumps(alarms.state(), allow_nan=False)))
     return alerts
 
 
 @settings(max_examples=300, deadline=None)
 @given(rules, courses)
 def test_incidents_are_well_formed(rule: Alarm, course: list[tuple[Any, int]]) -> None:
-    alarms = Alarms("d", rule, 1.0)
+    alarms = Alarms("d", rule, 1.0, NAMES)
     alerts = play(alarms, course)
     json.dumps(alerts, allow_nan=False)
     current = None
@@ -433,13 +467,13 @@ def test_incidents_are_well_formed(rule: Alarm, course: list[tuple[Any, int]]) -
 @settings(max_examples=200, deadline=None)
 @given(rules, courses)
 def test_a_restart_at_any_row_changes_nothing(rule: Alarm, course: list[tuple[Any, int]]) -> None:
-    assert play(Alarms("d", rule, 1.0), course, restart=rule) == play(Alarms("d", rule, 1.0), course)
+    assert play(Alarms("d", rule, 1.0, NAMES), course, restart=rule) == play(Alarms("d", rule, 1.0, NAMES), course)
 
 
 @settings(max_examples=200, deadline=None)
 @given(rules, courses)
 def test_no_incident_is_shorter_than_it_must_be(rule: Alarm, course: list[tuple[Any, int]]) -> None:
-    for alert in play(Alarms("d", rule, 1.0), course):
+    for alert in play(Alarms("d", rule, 1.0, NAMES), course):
         if alert["event"] == "start" and alert["kind"] == "score":
             assert alert["duration"] >= rule.min_duration
 
@@ -447,11 +481,11 @@ def test_no_incident_is_shorter_than_it_must_be(rule: Alarm, course: list[tuple[
 @settings(max_examples=100, deadline=None)
 @given(rules, st.lists(st.floats(0.0, THRESHOLD), max_size=100))
 def test_scores_below_the_threshold_never_alert(rule: Alarm, scores: list[float]) -> None:
-    assert feed(Alarms("d", rule, 1.0), scores) == []
+    assert feed(Alarms("d", rule, 1.0, NAMES), scores) == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(rules, st.lists(st.sampled_from([5.5, 7.0]), min_size=1, max_size=200))
 def test_a_score_around_the_threshold_is_one_incident(rule: Alarm, scores: list[float]) -> None:
     if rule.release * THRESHOLD <= 5.5:
-        assert sum(alert["event"] != "update" for alert in feed(Alarms("d", rule, 1.0), scores)) <= 1
+        assert sum(alert["event"] != "update" for alert in feed(Alarms("d", rule, 1.0, NAMES), scores)) <= 1

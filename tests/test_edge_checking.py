@@ -71,22 +71,22 @@ def test_the_file_to_follow_may_be_missing_but_not_its_folder(tmp_path: Path, mo
     source = {"kind": "file", "path": "later.csv"}
     told, note = checked(tmp_path, {**source, "format": "csv"}).split("\n")
     assert told.startswith(f"1 device(s) from {tmp_path / 'later.csv'}, 0 with a model;")
-    assert note == f"{tmp_path / 'later.csv'}: it is not there yet; the agent will wait for it."
-    refused(tmp_path, f"there is no folder {tmp_path / 'no'}; make it", {**source, "path": "no/later.csv"})
+    assert note == f"{tmp_path / 'later.csv'}: does not exist yet; the agent will wait for it."
+    refused(tmp_path, f"there is no folder {tmp_path / 'no'}; create it", {**source, "path": "no/later.csv"})
     refused(tmp_path, f"{tmp_path}: this is a folder; path in [source] must name a file.", {**source, "path": "."})
     looped(tmp_path / "loop.csv")
     refused(tmp_path, "path in [source] must name a file that can be read.", {**source, "path": "loop.csv"})
     os.mkfifo(tmp_path / "pipe")
     checked(tmp_path, {**source, "path": "pipe"})  # and does not wait for somebody to write
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)
-    refused(tmp_path, f"the agent may not look into {tmp_path}; let it, or correct path in [source].", source)
+    refused(tmp_path, f"the agent may not read {tmp_path}; allow it, or correct path in [source].", source)
 
 
 def test_a_table_that_is_not_read_as_one_is_noted(tmp_path: Path) -> None:
     path, source = tmp_path / "pump.CSV", {"kind": "file", "path": "pump.CSV"}
     path.write_text("")
     sentence = (
-        f'{path}: its name ends in .csv, and format in [source] is json; set format = "csv" if its lines are rows.'
+        f'{path}: its name ends in .csv, but format in [source] is json; set format = "csv" if its lines are rows.'
     )
     assert checked(tmp_path, source).split("\n")[1:] == [sentence]
     assert "\n" not in checked(tmp_path, {**source, "format": "csv"})
@@ -138,7 +138,7 @@ def test_the_files_of_a_webhook_can_be_used(tmp_path: Path) -> None:
     )
     looped(tmp_path / "loop")
     for key in ("token_file", "ca_file"):
-        refused(tmp_path, f"there is no such file; {key} in [webhook] must name one.", **with_file(**{key: "none"}))
+        refused(tmp_path, f"no such file; {key} in [webhook] must name one.", **with_file(**{key: "none"}))
         refused(tmp_path, f"{key} in [webhook] must name a file that can be read.", **with_file(**{key: "loop"}))
         refused(tmp_path, f"this is a folder; {key} in [webhook] must name a file.", **with_file(**{key: "."}))
     refused(tmp_path, "ca_file in [webhook] must name a file of certificates.", **with_file(ca_file="token"))
@@ -150,11 +150,11 @@ def test_the_state_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     checked(tmp_path, top={"state": "new/state"})
     (tmp_path / "taken").write_text("")
     place = tmp_path / "taken"
-    refused(tmp_path, f"{place}: {place} is no folder; state must name one.", top={"state": "taken"})
-    refused(tmp_path, f"{place / 'state'}: {place} is no folder; state must", top={"state": "taken/state"})
-    refused(tmp_path, f"{place} is no folder; folder of pump must name one.", learning={"folder": str(place)})
+    refused(tmp_path, f"{place}: {place} is not a folder; state must name one.", top={"state": "taken"})
+    refused(tmp_path, f"{place / 'state'}: {place} is not a folder; state must", top={"state": "taken/state"})
+    refused(tmp_path, f"{place} is not a folder; folder of pump must name one.", learning={"folder": str(place)})
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    refused(tmp_path, f"the agent may not write to {tmp_path}; let it, or set another state.", top={"state": "new"})
+    refused(tmp_path, f"the agent may not write to {tmp_path}; allow it, or set another state.", top={"state": "new"})
 
 
 # -- models ---------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_the_first_model_has_rows_enough(tmp_path: Path, model: Path) -> None:
 
 def test_a_threshold_from_few_rows_is_noted(tmp_path: Path, model: Path) -> None:
     note = (
-        "pump: first = 699, and a threshold from fewer than about 700 rows is a guess: "
+        "pump: first = 699, but a threshold from fewer than about 700 rows is a guess: "
         "expect false alarms, or set a larger first in [learning]."
     )
     assert checked(tmp_path, learning={"first": 699}).split("\n")[1:] == [note]
@@ -180,12 +180,12 @@ def test_a_threshold_from_few_rows_is_noted(tmp_path: Path, model: Path) -> None
 
 def test_a_named_model_must_be_sound(tmp_path: Path, model: Path) -> None:
     assert "1 with a model" in checked(tmp_path, learning={"model": str(model)})
-    refused(tmp_path, "there is no such file; model of pump must name one.", learning={"model": "none"})
+    refused(tmp_path, "no such file; model of pump must name one.", learning={"model": "none"})
     refused(tmp_path, "this is a folder; model of pump must name a file.", learning={"model": "."})
     (tmp_path / "damaged").write_bytes(model.read_bytes()[:1000])
     refused(tmp_path, "damaged, or not a FedKAD model", learning={"model": "damaged"})
     order: dict[str, Any] = {"sampling": {"channels": CHANNELS[::-1]}, "learning": {"model": str(model)}}
-    refused(tmp_path, "the model is of the channels flow, pressure, heat", **order)
+    refused(tmp_path, "the model has the channels flow, pressure, heat", **order)
 
 
 def test_a_damaged_model_of_the_device_itself_is_only_told(tmp_path: Path, model: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_damaged_model_of_the_device_itself_is_only_told(tmp_path: Path, model
     told, note = checked(tmp_path).split("\n")
     assert "0 with a model" in told
     assert note.startswith(f"pump: {path}: damaged")
-    assert note.endswith("The agent will set it aside and go on without it.")
+    assert note.endswith("The agent will rename it and continue without it.")
     told, _ = checked(tmp_path, learning={"model": str(model)}).split("\n")
     assert "1 with a model" in told
     refused(tmp_path, "model of pump must name one.", learning={"model": "none"})  # which is needed now
@@ -216,9 +216,9 @@ def test_a_device_with_a_model_of_its_own_no_longer_needs_the_named_one(tmp_path
     own_model(tmp_path, model.read_bytes())
     told, note = checked(tmp_path, learning={"model": "none"}).split("\n")
     assert "1 with a model" in told
-    assert note.startswith(f"pump: {tmp_path / 'none'}: there is no such file;")
-    assert note.endswith("The device has a model of its own and goes on with that.")
-    refused(tmp_path, "the model is of the channels", sampling={"channels": CHANNELS[::-1]})
+    assert note.startswith(f"pump: {tmp_path / 'none'}: no such file;")
+    assert note.endswith("The device has its own model and continues with that.")
+    refused(tmp_path, "the model has the channels", sampling={"channels": CHANNELS[::-1]})
 
 
 def test_models_are_read_without_their_statistics(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_models_are_read_without_their_statistics(tmp_path: Path, model: Path, m
 @pytest.mark.parametrize(("period", "noted"), [(2.0, False), (2.019, False), (1.981, False), (2.03, True), (1, True)])
 def test_a_model_of_another_period_is_told(tmp_path: Path, timed: Path, period: float, noted: bool) -> None:
     told = checked(tmp_path, sampling={"period": period}, learning={"model": str(timed)})
-    sentence = f"\npump: the model was fitted on samples 2 s apart, and period is {period:g} s;"
+    sentence = f"\npump: the model was fitted to samples 2 s apart, but period in [sampling] is {period:g} s;"
     assert (sentence in told) == noted
     assert told.count("\n") == noted
 
@@ -259,7 +259,7 @@ def test_a_note_is_no_failure_and_a_refusal_is(
     assert run(monkeypatch, "--check", path) == 0
     told = capsys.readouterr()
     assert told.out.startswith(f"{path}: 1 device(s) from standard input, 0 with a model;")
-    assert "The agent will set it aside" in told.out
+    assert "The agent will rename it" in told.out
     assert told.err == ""
     path.write_text(config(STDIN, learning={"model": "none"}))
     for given, sentence in ((path, "must name one"), (tmp_path, "name a file")):
@@ -273,7 +273,7 @@ def test_the_large_command_holds_as_little_memory(monkeypatch: pytest.MonkeyPatc
     from fedkad.cli.watch import watch
 
     done: list[Any] = []
-    monkeypatch.setattr(main, "stay_small", lambda: done.append("small"))
+    monkeypatch.setattr(main, "limit_memory", lambda: done.append("small"))
     monkeypatch.setattr(main, "run", lambda config, check: done.append((config, check)))
     watch(Path("agent.toml"), check=True)
     assert done == ["small", (Path("agent.toml"), True)]

@@ -50,7 +50,7 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, small_disk: Path, 
             assert in_flight(broker) > 0
             assert agent.is_running
             ballast.unlink()
-            agent.wait_for_log("The disk takes what is written again")
+            agent.wait_for_log("The disk can be written again")
             agent.kill()  # what was acknowledged by now must be there
             agent.start()
             wait_for(lambda: rows_committed(small_disk / "state", "pump") == 400, agent.log)

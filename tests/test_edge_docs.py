@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.edge.alarms import Alarms, Judged
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.grid import GridRow
 from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance
 from fedkad.edge.settingsfile import parse
 from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES
-from fedkad.edge.sinks.publications import STATES, state_payload
+from fedkad.edge.status import STATES, DeviceStatus
 from fedkad.settingerror import UnknownSettingError
 from fedkad.settingkinds import DURATION, parse_duration
 from fedkad.settingsfile import keys_of
@@ -126,13 +127,13 @@ def test_the_defaults_in_words_are_the_true_ones() -> None:
 
 
 def test_every_state_is_there_and_no_other() -> None:
-    rows = tables(chapter("What it says of a device"))["state"]
+    rows = tables(chapter("The state of a device"))["state"]
     assert [row[0].strip("`") for row in rows] == list(STATES)
 
 
 def test_what_a_state_holds() -> None:
-    (text,) = re.findall(r"^The retained .*?\n\n", chapter("What it says of a device"), flags=re.MULTILINE | re.DOTALL)
-    assert set(state_payload({})) <= set(re.findall("`(.+?)`", text))
+    (text,) = re.findall(r"^The retained .*?\n\n", chapter("The state of a device"), flags=re.MULTILINE | re.DOTALL)
+    assert set(DeviceStatus(state="ok").payload()) <= set(re.findall("`(.+?)`", text))
 
 
 def test_every_metric_is_there_and_no_other() -> None:
@@ -142,6 +143,8 @@ def test_every_metric_is_there_and_no_other() -> None:
 
 def test_the_alert_that_is_shown_has_what_alerts_have() -> None:
     (shown,) = re.findall(r"```json\n(.*?)```", chapter("Alarms"), flags=re.DOTALL)
-    explained = np.ones(1), np.ones(1), np.ones(1)
-    (alert,) = Alarms("d", Alarm(), 1.0).update(Judged(0.0, 9.0, 6.0, True), lambda: explained, ["flow"])
+    detector = KoopmanDetector(window=6, rank=5, observables=16).fit(np.sin(np.arange(900.0)[:, None] / 7.0))
+    stream = detector.stream()
+    readings = [stream.update([value]) for value in (*np.sin(np.arange(30.0) / 7.0), 9.0)]
+    (alert,) = Alarms("d", Alarm(), 1.0, ["flow"]).update(GridRow(0.0, readings[-1].seen, True, True), readings[-1])
     assert set(re.findall(r'"(\w+)":', shown)) == {*alert, *alert["channels"][0]}

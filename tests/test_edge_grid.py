@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkad.edge.grid import CONFIRM, COUNTERS, MAX_ASIDE, Grid, Row
+from fedkad.edge.grid import CONFIRM, COUNTERS, MAX_SUSPECTS, GridRow, SampleGrid
 from fedkad.edge.settings import Sampling
 
 Samples = list[tuple[float, dict[str, float]]]
@@ -23,7 +23,7 @@ def sampling(channels: int = 1, **changes: Any) -> Sampling:
     return Sampling(**{"channels": NAMES[:channels], "period": 1.0, "lateness": 0.0, "max_gap": 3.0, **changes})
 
 
-def fed(grid: Grid, samples: Iterable[tuple[float, dict[str, float]]]) -> list[Row]:
+def fed(grid: SampleGrid, samples: Iterable[tuple[float, dict[str, float]]]) -> list[GridRow]:
     return [row for time, values in samples for row in grid.add(time, values)]
 
 
@@ -31,7 +31,7 @@ def steady(start: float, count: int, value: float = 1.0, channels: int = 1, peri
     return [(start + k * period, dict.fromkeys(NAMES[:channels], value + k)) for k in range(count)]
 
 
-def plain(rows: list[Row]) -> list[tuple[float, list[float | None], bool, bool]]:
+def plain(rows: list[GridRow]) -> list[tuple[float, list[float | None], bool, bool]]:
     """Rows that can be compared, NaN being equal to NaN."""
     return [
         (row.time, [None if np.isnan(value) else float(value) for value in row.values], row.observed, row.complete)
@@ -39,13 +39,13 @@ def plain(rows: list[Row]) -> list[tuple[float, list[float | None], bool, bool]]
     ]
 
 
-def naive_rows(plan: Sampling, samples: Samples) -> list[Row]:
+def naive_rows(plan: Sampling, samples: Samples) -> list[GridRow]:
     """All rows of samples none of which is late, off the clock or a duplicate, slot by slot."""
     origin = samples[0][0]
     slots: dict[int, dict[str, float]] = {}
     for time, measurements in samples:
         slots.setdefault(int(np.floor((time - origin) / plan.period + 0.5)), {}).update(measurements)
-    rows: list[Row] = []
+    rows: list[GridRow] = []
     measured: dict[str, tuple[int, float]] = {}
     for slot in range(min(slots), max(slots) + 1):
         held = slots.get(slot, {})
@@ -57,7 +57,7 @@ def naive_rows(plan: Sampling, samples: Samples) -> list[Row]:
         unfilled = np.isnan(values).any()
         if unfilled and (len(measured) < len(plan.channels) or (not held and rows and np.isnan(rows[-1].values).any())):
             continue
-        rows.append(Row(origin + slot * plan.period, values, bool(held), len(held) == len(values)))
+        rows.append(GridRow(origin + slot * plan.period, values, bool(held), len(held) == len(values)))
     return rows
 
 
@@ -84,7 +84,7 @@ def punctual(draw: st.DrawFn) -> tuple[Sampling, Samples]:
 @given(punctual())
 def test_the_rows_are_those_of_all_samples_at_once_in_whatever_order_they_came(drawn: tuple[Sampling, Samples]) -> None:
     plan, samples = drawn
-    grid = Grid(plan)
+    grid = SampleGrid(plan)
     rows = fed(grid, samples) + grid.flush()
     assert plain(rows) == plain(naive_rows(plan, samples))
     assert (grid.late, grid.duplicates, grid.off_clock, grid.jumps) == (0, 0, 0, 0)
@@ -112,8 +112,8 @@ def test_an_unbroken_stretch_has_a_row_for_each_slot_and_no_value_older_than_all
 ) -> None:
     plan, samples = drawn
     measured = {value: time for time, values in samples for value in values.values()}
-    grid = Grid(plan)
-    rows: list[Row] = []
+    grid = SampleGrid(plan)
+    rows: list[GridRow] = []
     for time, values in samples:
         rows += grid.add(time, values)
         assert grid.broken in ((None,) if not rows or np.isfinite(rows[-1].values).all() else ("gap", "clock"))
@@ -133,7 +133,7 @@ def test_an_unbroken_stretch_has_a_row_for_each_slot_and_no_value_older_than_all
 def test_nothing_is_lost_and_nothing_is_counted_twice(drawn: tuple[Sampling, Samples]) -> None:
     plan = sampling(1, lateness=drawn[0].lateness)
     samples = [(time, {"a": float(k)}) for k, (time, _) in enumerate(drawn[1])]
-    grid = Grid(plan)
+    grid = SampleGrid(plan)
     rows = fed(grid, samples) + grid.flush()
     waiting = len(grid.state()["aside"])
     assert sum(row.observed for row in rows) + grid.late + grid.duplicates + grid.off_clock + waiting == len(samples)
@@ -143,9 +143,9 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(drawn: tuple[Sampling, Sam
 @given(anything(), st.integers(0, 50))
 def test_a_grid_goes_on_from_its_state_as_if_nothing_had_happened(drawn: tuple[Sampling, Samples], cut: int) -> None:
     plan, samples = drawn
-    unbroken = Grid(plan)
+    unbroken = SampleGrid(plan)
     before = fed(unbroken, samples[:cut])
-    resumed = Grid(plan, json.loads(json.dumps(unbroken.state(), allow_nan=False)))
+    resumed = SampleGrid(plan, json.loads(json.dumps(unbroken.state(), allow_nan=False)))
     assert resumed.broken == unbroken.broken
     after = [fed(grid, samples[cut:]) + grid.flush() for grid in (unbroken, resumed)]
     assert plain(after[0]) == plain(after[1])
@@ -154,16 +154,16 @@ def test_a_grid_goes_on_from_its_state_as_if_nothing_had_happened(drawn: tuple[S
 
 
 def test_a_state_of_other_channels_gives_its_counters_only() -> None:
-    grid = Grid(sampling())
+    grid = SampleGrid(sampling())
     fed(grid, steady(START, 5))
-    other = Grid(sampling(2), grid.state())
+    other = SampleGrid(sampling(2), grid.state())
     assert other.rows == 5
     assert other.add(5.0, {"a": 1.0, "b": 2.0})[0].time == 5.0
-    assert Grid(sampling(), Grid(sampling()).state()).state() == Grid(sampling()).state()
+    assert SampleGrid(sampling(), SampleGrid(sampling()).state()).state() == SampleGrid(sampling()).state()
 
 
 def test_a_complete_sample_is_the_next_row_as_it_stands() -> None:
-    grid = Grid(sampling(2, lateness=60.0))
+    grid = SampleGrid(sampling(2, lateness=60.0))
     rows = fed(grid, steady(START, 4, channels=2))
     assert [row.time for row in rows] == [START, START + 1, START + 2, START + 3]
     assert rows[-1].values.tolist() == [4.0, 4.0]
@@ -173,7 +173,7 @@ def test_a_complete_sample_is_the_next_row_as_it_stands() -> None:
 
 
 def test_values_of_channels_of_other_devices_are_passed_over() -> None:
-    grid = Grid(sampling(2))
+    grid = SampleGrid(sampling(2))
     assert len(grid.add(START, {"a": 1.0, "b": 2.0, "x": 3.0})) == 1
     assert grid.add(START + 1, {"x": 3.0, "y": 4.0}) == []
     assert grid.add(START + 1, {"a": 1.0, "y": 4.0}) == []
@@ -182,7 +182,7 @@ def test_values_of_channels_of_other_devices_are_passed_over() -> None:
 
 
 def test_jitter_of_less_than_half_a_period_does_no_harm() -> None:
-    grid = Grid(sampling(period=10.0))
+    grid = SampleGrid(sampling(period=10.0))
     times = [START + 10 * k + jitter for k, jitter in enumerate([0, 4.9, -4.9, 3, -5, 0])]
     rows = [row for time in times for row in grid.add(time, {"a": time})]
     assert [row.time - START for row in rows] == [0, 10, 20, 30, 40, 50]
@@ -190,7 +190,7 @@ def test_jitter_of_less_than_half_a_period_does_no_harm() -> None:
 
 
 def test_channels_of_one_slot_come_one_by_one_and_the_first_of_each_counts() -> None:
-    grid = Grid(sampling(2, lateness=5.0))
+    grid = SampleGrid(sampling(2, lateness=5.0))
     assert grid.add(START, {"a": 1.0}) == []
     assert grid.add(START + 0.2, {"a": 9.0}) == []
     assert plain(grid.add(START + 0.3, {"b": 2.0})) == [(START, [1.0, 2.0], True, True)]
@@ -199,7 +199,7 @@ def test_channels_of_one_slot_come_one_by_one_and_the_first_of_each_counts() -> 
 
 
 def test_a_slot_waits_for_as_long_as_lateness_says() -> None:
-    grid = Grid(sampling(2, lateness=2.0))
+    grid = SampleGrid(sampling(2, lateness=2.0))
     fed(grid, steady(START, 1, channels=2))
     assert fed(grid, [(START + 1, {"a": 5.0}), (START + 2, {"a": 6.0, "b": 6.0}), (START + 3.4, {"a": 7.0})]) == []
     rows = grid.add(START + 3.5, {"b": 7.0})  # the end of slot 1 plus two seconds
@@ -211,40 +211,40 @@ def test_a_slot_waits_for_as_long_as_lateness_says() -> None:
 
 
 def test_what_was_measured_before_the_first_to_arrive_is_no_less_welcome() -> None:
-    grid = Grid(sampling(2, lateness=3.0))
+    grid = SampleGrid(sampling(2, lateness=3.0))
     assert fed(grid, [(START, {"a": 1.0}), (START - 1, {"a": 0.0, "b": 0.0})])[0].time == START - 1
     assert grid.add(START - 1.6, {"a": 3.0}) == []
     assert grid.late == 1
 
 
 def test_a_grid_that_closed_nothing_yet_still_takes_what_was_measured_before_after_a_restart() -> None:
-    grid = Grid(sampling(2, lateness=3.0))
+    grid = SampleGrid(sampling(2, lateness=3.0))
     grid.add(START, {"a": 1.0})
-    resumed = Grid(sampling(2, lateness=3.0), grid.state())
+    resumed = SampleGrid(sampling(2, lateness=3.0), grid.state())
     assert resumed.add(START - 1, {"a": 0.0, "b": 0.0})[0].time == START - 1
 
 
 def test_a_repeated_message_is_late_and_not_off_the_clock() -> None:
-    grid = Grid(sampling())
+    grid = SampleGrid(sampling())
     fed(grid, [*steady(START, 3), (START + 2, {"a": 9.0}), (START + 1.6, {"a": 9.0})])
     assert (grid.late, grid.state()["aside"]) == (2, [])
 
 
 def test_a_clock_may_run_ahead_by_as_much_as_values_may_be_late() -> None:
-    grid = Grid(sampling(lateness=30.0))
+    grid = SampleGrid(sampling(lateness=30.0))
     assert fed(grid, [*steady(START, 1), (START + 20, {"a": 9.0})])[-1].time == START
     assert plain(grid.flush())[-1] == (START + 20, [9.0], True, True)
 
 
 def test_a_gap_of_three_tenths_is_three_tenths_long() -> None:
     """0.3 / 0.1 is less than 3 in floating point."""
-    grid = Grid(sampling(period=0.1, max_gap=0.3))
+    grid = SampleGrid(sampling(period=0.1, max_gap=0.3))
     rows = fed(grid, [(START, {"a": 1.0}), (START + 0.4, {"a": 2.0})])
     assert [row.values.tolist() for row in rows] == [[1.0], [1.0], [1.0], [1.0], [2.0]]
 
 
 def test_silence_closes_what_is_open_and_no_more() -> None:
-    grid = Grid(sampling(2, lateness=9.0))
+    grid = SampleGrid(sampling(2, lateness=9.0))
     fed(grid, steady(START, 2, channels=2))
     assert grid.flush() == []
     assert grid.add(START + 3, {"a": 4.0}) == []
@@ -257,7 +257,7 @@ def test_silence_closes_what_is_open_and_no_more() -> None:
 
 
 def test_a_gap_is_filled_while_that_is_allowed_then_breaks_the_window_once() -> None:
-    grid = Grid(sampling())
+    grid = SampleGrid(sampling())
     fed(grid, steady(START, 2))
     rows = grid.add(START + 9, {"a": 7.0})
     assert [row.time - START for row in rows] == [2, 3, 4, 5, 9]
@@ -270,7 +270,7 @@ def test_a_gap_is_filled_while_that_is_allowed_then_breaks_the_window_once() -> 
 
 
 def test_a_channel_that_died_breaks_the_window_in_every_row() -> None:
-    grid = Grid(sampling(2, max_gap=2.0))
+    grid = SampleGrid(sampling(2, max_gap=2.0))
     fed(grid, steady(START, 1, channels=2))
     rows = fed(grid, [(START + k, {"a": float(k)}) for k in range(1, 7)])
     assert [bool(np.isnan(row.values[1])) for row in rows] == [False, False, True, True, True]
@@ -281,7 +281,7 @@ def test_a_channel_that_died_breaks_the_window_in_every_row() -> None:
 
 
 def test_rows_before_every_channel_was_seen_are_dropped_in_silence() -> None:
-    grid = Grid(sampling(2, max_gap=1.0))
+    grid = SampleGrid(sampling(2, max_gap=1.0))
     rows = fed(grid, [(START + k, {"a": float(k)}) for k in range(9)])
     assert (rows, grid.rows, grid.broken) == ([], 0, None)
     assert plain(grid.add(START + 9, {"b": 1.0}) + grid.flush()) == [(START + 9, [8.0, 1.0], True, False)]
@@ -289,7 +289,7 @@ def test_rows_before_every_channel_was_seen_are_dropped_in_silence() -> None:
 
 @pytest.mark.parametrize("wild", [4_102_444_800.0, 5.0])
 def test_a_single_wild_time_changes_nothing(wild: float) -> None:
-    calm, grid = Grid(sampling(lateness=2.0)), Grid(sampling(lateness=2.0))
+    calm, grid = SampleGrid(sampling(lateness=2.0)), SampleGrid(sampling(lateness=2.0))
     samples = steady(START, 12)
     rows = fed(grid, [*samples[:6], (wild, {"a": -1.0}), *samples[6:9], (wild, {"a": -1.0}), *samples[9:]])
     assert plain(rows) == plain(fed(calm, samples))
@@ -297,7 +297,7 @@ def test_a_single_wild_time_changes_nothing(wild: float) -> None:
 
 
 def test_wild_times_that_do_not_agree_are_never_believed() -> None:
-    grid = Grid(sampling())
+    grid = SampleGrid(sampling())
     fed(grid, steady(START, 3))
     assert fed(grid, [(START + 1e6 * k, {"a": 0.0}) for k in (5, 3, 9, 9, 9, 9, 9, 1, 7, 2)]) == []
     assert grid.off_clock == 9
@@ -307,7 +307,7 @@ def test_wild_times_that_do_not_agree_are_never_believed() -> None:
 
 @pytest.mark.parametrize(("shift", "why"), [(-7200.0, "clock"), (7200.0, "gap")])
 def test_another_clock_is_taken_over_once_enough_samples_agree(shift: float, why: str) -> None:
-    grid = Grid(sampling(2, lateness=2.0))
+    grid = SampleGrid(sampling(2, lateness=2.0))
     fed(grid, steady(START, 5, channels=2))
     grid.add(START + 5, {"a": 50.0})
     moved = steady(START + shift + 0.25, CONFIRM + 2, 70.0, channels=2)
@@ -320,21 +320,21 @@ def test_another_clock_is_taken_over_once_enough_samples_agree(shift: float, why
     assert [row.values[0] for row in rows[2:]] == [70.0, 71.0, 72.0, 73.0, 74.0]
     assert (grid.jumps, grid.off_clock, grid.broken) == (1, 0, None)
     assert len(fed(grid, moved[CONFIRM:])) == 2
-    partial = Grid(sampling(2, lateness=2.0))
+    partial = SampleGrid(sampling(2, lateness=2.0))
     fed(partial, steady(START, 5, channels=2))
     fed(partial, [(time, {"a": 1.0}) for time, _ in moved])
     assert partial.broken == why
 
 
 def test_messages_of_one_moment_are_one_voice_for_another_clock() -> None:
-    grid = Grid(sampling(3))
+    grid = SampleGrid(sampling(3))
     fed(grid, steady(START, 3, channels=3))
     ones = [(START + 5000 + k + 0.01 * j, {NAMES[j]: float(k)}) for k in range(CONFIRM) for j in range(3)]
     assert fed(grid, ones[: 3 * CONFIRM - 3]) == []
     assert grid.jumps == 0
     rows = fed(grid, ones[-3:])
     assert [row.complete for row in rows] == [False] + [True] * CONFIRM
-    same = Grid(sampling(3))
+    same = SampleGrid(sampling(3))
     fed(same, steady(START, 3, channels=3))
     assert len(fed(same, [(5.0 + k, {name: 1.0}) for k in range(CONFIRM) for name in NAMES])) == 1 + CONFIRM
     assert same.duplicates == same.late == same.off_clock == 0
@@ -343,7 +343,7 @@ def test_messages_of_one_moment_are_one_voice_for_another_clock() -> None:
 @pytest.mark.parametrize("lateness", [0.0, 1.0])
 @pytest.mark.parametrize("shift", [-900.0, 60.0, 900.0])
 def test_another_clock_is_believed_though_its_samples_come_out_of_order(lateness: float, shift: float) -> None:
-    grid = Grid(sampling(2, lateness=lateness))
+    grid = SampleGrid(sampling(2, lateness=lateness))
     fed(grid, steady(START, 3, channels=2))
     pairs = [((START + shift + k, {"a": 1.0}), (START + shift + k - 0.1, {"b": 1.0})) for k in range(12)]
     rows = fed(grid, [sample for pair in pairs for sample in pair])
@@ -352,7 +352,7 @@ def test_another_clock_is_believed_though_its_samples_come_out_of_order(lateness
 
 
 def test_a_device_that_boots_in_1970_is_followed_into_the_present() -> None:
-    grid = Grid(sampling())
+    grid = SampleGrid(sampling())
     rows = fed(grid, steady(4.0, 3) + steady(START, 20, 50.0))
     assert [row.time for row in rows[:4]] == [4.0, 5.0, 6.0, 7.0]
     assert np.isnan(rows[3].values).all()
@@ -361,11 +361,11 @@ def test_a_device_that_boots_in_1970_is_followed_into_the_present() -> None:
 
 
 def test_a_clock_that_stands_still_fills_no_memory() -> None:
-    grid = Grid(sampling())
+    grid = SampleGrid(sampling())
     fed(grid, steady(START, 3))
-    assert fed(grid, [(0.0, {"a": 1.0})] * (3 * MAX_ASIDE)) == []
-    assert len(grid.state()["aside"]) == MAX_ASIDE
-    assert grid.off_clock == 2 * MAX_ASIDE
+    assert fed(grid, [(0.0, {"a": 1.0})] * (3 * MAX_SUSPECTS)) == []
+    assert len(grid.state()["aside"]) == MAX_SUSPECTS
+    assert grid.off_clock == 2 * MAX_SUSPECTS
     assert len(fed(grid, steady(START + 3, 1))) == 1
 
 
@@ -373,7 +373,7 @@ def test_a_clock_that_stands_still_fills_no_memory() -> None:
 def test_a_gap_of_a_year_takes_no_time(lateness: float) -> None:
     """With a period of a millisecond its slots could not be counted one by one."""
     plan = sampling(period=0.001, max_gap=0.005, lateness=lateness)
-    grid = Grid(plan)
+    grid = SampleGrid(plan)
     fed(grid, steady(START, 3, period=0.001))
     rows = fed(grid, steady(START + YEAR, CONFIRM, period=0.001)) + grid.flush()
     assert len(rows) <= 6 + CONFIRM
@@ -382,6 +382,6 @@ def test_a_gap_of_a_year_takes_no_time(lateness: float) -> None:
 
 
 def test_counters_are_plain_integers() -> None:
-    grid = Grid(sampling(2))
+    grid = SampleGrid(sampling(2))
     fed(grid, [(START, {"a": 1.0, "b": 2.0}), (START + 1, {"a": 1.0}), (START + 3, {"a": 1.0})])
     assert all(type(getattr(grid, name)) is int for name in COUNTERS)

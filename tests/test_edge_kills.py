@@ -1,36 +1,36 @@
-"""An agent that is killed hundreds of times ends where one ends that never was: nothing lost, nothing taken twice.
+"""An agent that is killed again and again ends where one ends that never was: nothing lost, nothing taken twice.
 
-A process with everything imported forks the agents, so that a start costs milliseconds and most kills meet an agent at
-work: while it reads, commits, acknowledges, publishes, learns or writes its model.
+It is killed at every step of its work that a power cut could separate from the next, and at random moments. A process
+with everything imported forks the agents, so that most kills meet an agent at work: while it reads, commits,
+acknowledges, publishes, learns or writes its model. `FEDKAD_TEST_KILLS=250` makes more of the random ones.
 """
 
 import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import threading
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import paho.mqtt.client as paho
-import pytest
 from numpy.typing import NDArray
-from paho.mqtt.enums import CallbackAPIVersion
 
 from fedkad import KoopmanDetector
 from fedkad.edge.store import Store
-from tests.broker import Broker, rows_committed
+from tests.broker import PATIENCE, Broker, Client, rows_committed, wait_for
+from tests.forge import ForkedAgent
+from tests.sabotage.killpoints import KILL_AT, POINTS
 
-KILLS = 250
+RANDOM_KILLS = int(os.environ.get("FEDKAD_TEST_KILLS", "30"))
 CHANNELS = ("flow", "pressure", "current")
 ROWS = 2500
+SLICE = 20
 BEGIN = 1_700_000_000
 
 CONFIG = """
@@ -57,68 +57,13 @@ model = "model.fedkad"
 every = 0
 
 [override.learner.learning]
-every = 150
+every = 100
 
 [mqtt]
 prefix = "{name}"
 [stdout]
 enabled = false
 """
-
-FORGE = """
-import os, sys
-from pathlib import Path
-from fedkad.edge.agent import watch
-from fedkad.edge.settingsfile import load
-import fedkad.edge.sinks.mqtt, fedkad.edge.sources.mqtt
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(line.strip() + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-        watch(load(Path(line.strip())))
-        os._exit(0)
-    print(child, flush=True)
-    os.waitpid(child, 0)
-    print("gone", flush=True)
-"""
-
-
-class Forge:
-    """Makes agents, one at a time."""
-
-    def __init__(self) -> None:
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", FORGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def start(self, config: Path) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{config}\n")
-        self._process.stdin.flush()
-        return int(self._line())
-
-    def end(self, agent: int, how: signal.Signals) -> None:
-        os.kill(agent, how)
-        assert self._line() == "gone"
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
-@pytest.fixture
-def forge() -> Iterator[Forge]:
-    made = Forge()
-    yield made
-    made.close()
 
 
 def series(rows: int, seed: int) -> NDArray[np.float64]:
@@ -128,123 +73,155 @@ def series(rows: int, seed: int) -> NDArray[np.float64]:
     return values
 
 
-def messages() -> list[tuple[str, str]]:
+def messages() -> Iterator[tuple[str, str]]:
     live = series(ROWS, 1)
-    for start in range(150, ROWS, 300):
+    for start in range(50, ROWS, 150):
         live[start : start + 8, start % 3] += 4.0
-    rows = [dict(zip(CHANNELS, map(float, row), strict=True)) for row in live]
-    return [
-        (f"plant/{device}", json.dumps({"ts": 1000 * (BEGIN + k), "values": row}))
-        for k, row in enumerate(rows)
-        for device in ("steady", "learner")
-    ]
+    for k, row in enumerate(live):
+        payload = json.dumps({"ts": 1000 * (BEGIN + k), "values": dict(zip(CHANNELS, map(float, row), strict=True))})
+        yield from ((f"plant/{device}", payload) for device in ("steady", "learner"))
 
 
-class Ears:
-    """Hears the alerts of both agents, and publishes."""
+class Plant:
+    """A broker with two agents on it, one of which is killed, and a client that sends the samples to both."""
 
-    def __init__(self, port: int) -> None:
-        self.alerts: dict[str, list[dict[str, Any]]] = {"calm": [], "killed": []}
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id="ears")
-        self.client.on_message = self._hear
-        self.client.connect("127.0.0.1", port)
-        self.client.subscribe([("calm/+/alert", 1), ("killed/+/alert", 1)])
-        self.client.loop_start()
+    def __init__(self, folder: Path, broker: Broker, client: Client) -> None:
+        self._folder, self._client, self._left = folder, client, messages()
+        for name in ("calm", "killed"):
+            text = CONFIG.format(name=name, port=broker.port, channels=list(CHANNELS))
+            (folder / f"{name}.toml").write_text(text)
+        client.subscribe("calm/+/alert", "killed/+/alert")
+        # The broker keeps messages only for sessions that it knows.
+        for name in ("calm", "killed"):
+            agent = self.start(name)
+            wait_for(lambda name=name: "connected." in self.log(name), "no connection")  # type: ignore[misc]
+            agent.terminate()
+            agent.wait(PATIENCE)
 
-    def _hear(self, client: object, data: object, message: paho.MQTTMessage) -> None:
-        self.alerts[message.topic.partition("/")[0]].append(json.loads(message.payload))
-
-    def publish(self, pieces: list[tuple[str, str]], pause: float) -> None:
-        for topic, payload in pieces:
-            self.client.publish(topic, payload, qos=1).wait_for_publish(60)
-            time.sleep(pause)
+    def start(self, name: str, **environment: str) -> ForkedAgent:
+        path = self._folder / f"{name}.log"
+        with path.open("ab") as log:
+            agent = ForkedAgent([str(self._folder / f"{name}.toml")], {**os.environ, **environment}, log, log)
+        agent.stdin.close()
+        self._agent = agent
+        return agent
 
     def close(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
+        """End what a failed test has left."""
+        self._agent.kill()
+
+    def log(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text()
+
+    def publish(self, count: int) -> int:
+        """Send the next samples; returns how many there were."""
+        sent = [self._client.send(topic, payload) for topic, payload in islice(self._left, count)]
+        for each in sent:
+            each.wait_for_publish(PATIENCE)
+        return len(sent)
+
+    def kill_at(self, point: str, number: int) -> None:
+        """Let the agent work until it kills itself at that point."""
+        agent = self.start("killed", **{KILL_AT: f"{point}:{number}"})
+        deadline = time.monotonic() + PATIENCE
+        while agent.poll() is None:
+            self.publish(SLICE)
+            assert time.monotonic() < deadline, f"It does not come to {point!r}:\n{self.log('killed')}"
+            time.sleep(0.01)
+        assert agent.returncode == -9, self.log("killed")
+
+    def kill_after(self, seconds: float) -> None:
+        """Kill it at whatever it does then."""
+        agent = self.start("killed")
+        self.publish(SLICE)
+        time.sleep(seconds)
+        agent.kill()
+        agent.wait(PATIENCE)
+
+    def finish(self) -> None:
+        """Let both agents take and deliver all that is left."""
+        while self.publish(100):
+            pass
+        for name in ("calm", "killed"):
+            agent, folder = self.start(name), self._folder / name
+            for device in ("steady", "learner"):
+                wait_for(lambda folder=folder, device=device: rows_committed(folder, device) == ROWS, self.log(name))  # type: ignore[misc]
+            wait_for(lambda folder=folder: not waiting(folder), f"{name} keeps alerts")  # type: ignore[misc]
+            agent.terminate()
+            assert agent.wait(PATIENCE) == 0
+
+    def alerts(self, name: str) -> Counter[str]:
+        """The alerts of the steady device that were heard, with how often."""
+        return counted([heard.content for heard in self._client.on(f"{name}/steady/alert")])
+
+    def outbox(self) -> Counter[str]:
+        """Alerts that the killed agent has left, read from a copy: the next agent has to cope with the files as is."""
+        scratch = self._folder / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        for file in (self._folder / "killed").glob("agent.sqlite*"):
+            shutil.copy(file, scratch)
+        store = Store(scratch / "agent.sqlite")
+        try:
+            return counted([alert for _, alert in store.waiting("mqtt", 1000)])
+        finally:
+            store.close()
+
+    def state(self, name: str, device: str) -> dict[str, Any]:
+        store = Store(self._folder / name / "agent.sqlite")
+        try:
+            return store.device_state(device) or {}
+        finally:
+            store.close()
 
 
-def state(folder: Path, device: str) -> dict[str, Any]:
-    store = Store(folder / "agent.sqlite", print)
-    try:
-        return store.device_state(device) or {}
-    finally:
-        store.close()
-
-
-def outbox(folder: Path, scratch: Path) -> list[dict[str, Any]]:
-    """Alerts that a killed agent has left, read from a copy: it is the next agent that has to cope with the rest."""
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    for file in folder.glob("agent.sqlite*"):
-        shutil.copy(file, scratch)
-    store = Store(scratch / "agent.sqlite", print)
-    try:
-        return [alert for _, alert in store.waiting("mqtt", 1000)]
-    finally:
-        store.close()
-
-
-def wait_for_all(folder: Path) -> None:
-    deadline = time.monotonic() + 120
-    for device in ("steady", "learner"):
-        while (seen := rows_committed(folder, device)) < ROWS:
-            assert time.monotonic() < deadline, seen
-            time.sleep(0.2)
-
-
-def names(alerts: list[dict[str, Any]]) -> Counter[str]:
+def counted(alerts: list[dict[str, Any]]) -> Counter[str]:
     return Counter(json.dumps(alert, sort_keys=True) for alert in alerts)
 
 
-def test_hundreds_of_kills_lose_nothing_and_repeat_only_what_was_in_flight(tmp_path: Path, forge: Forge) -> None:
-    KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(series(3000, 0)).save(
-        tmp_path / "model.fedkad"
-    )
-    with Broker(tmp_path / "broker", lasting=False) as broker:
-        configs = {name: tmp_path / f"{name}.toml" for name in ("calm", "killed")}
-        for name, path in configs.items():
-            path.write_text(CONFIG.format(name=name, port=broker.port, channels=list(CHANNELS)))
-        ears = Ears(broker.port)
-        try:
-            # The broker keeps messages only for sessions that it knows.
-            for path in configs.values():
-                agent = forge.start(path)
-                time.sleep(1.0)
-                forge.end(agent, signal.SIGTERM)
-            publishing = threading.Thread(target=ears.publish, args=(messages(), 0.002), daemon=True)
-            publishing.start()
-            chance, left = random.Random(0), Counter[str]()
-            for _ in range(KILLS):
-                agent = forge.start(configs["killed"])
-                time.sleep(chance.uniform(0.0, 0.25))
-                forge.end(agent, signal.SIGKILL)
-                left += names(outbox(tmp_path / "killed", tmp_path / "scratch"))
-            publishing.join()
-            for name, path in configs.items():
-                agent = forge.start(path)
-                wait_for_all(tmp_path / name)
-                forge.end(agent, signal.SIGTERM)
-            time.sleep(0.5)
-        finally:
-            ears.close()
-    calm, killed = state(tmp_path / "calm", "steady"), state(tmp_path / "killed", "steady")
-    assert calm["alarms"]["incidents"] >= 5
+def waiting(folder: Path) -> int:
+    """Alerts in the outbox of a running agent."""
+    database = sqlite3.connect(f"file:{folder / 'agent.sqlite'}?mode=ro", uri=True)
+    try:
+        return int(database.execute("SELECT count(*) FROM outbox").fetchone()[0])
+    finally:
+        database.close()
+
+
+def test_kills_lose_nothing_and_repeat_only_what_was_in_flight(tmp_path: Path) -> None:
+    detector = KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(series(3000, 0))
+    detector.save(tmp_path / "model.fedkad")
+    chance, left = random.Random(0), Counter[str]()
+    with (
+        Broker(tmp_path / "broker", lasting=False) as broker,
+        broker.client() as client,
+        closing(Plant(tmp_path, broker, client)) as plant,
+    ):
+        for number in (1, 2):
+            for point in POINTS:
+                plant.kill_at(point, number)
+                left += plant.outbox()
+        for _ in range(RANDOM_KILLS):
+            plant.kill_after(chance.uniform(0.0, 0.15))
+            left += plant.outbox()
+        plant.finish()
+        wanted = plant.alerts("calm")
+        wait_for(lambda: len(plant.alerts("killed")) >= len(wanted), "alerts were lost")
+        heard = plant.alerts("killed")
+    assert plant.outbox() == Counter()
+    calm, killed = plant.state("calm", "steady"), plant.state("killed", "steady")
+    assert calm["alarms"]["incidents"] >= 10
     for key in ("seq", "grid", "alarms"):
         assert killed[key] == calm[key], key
-    wanted = names([alert for alert in ears.alerts["calm"] if alert["device"] == "steady"])
-    heard = names([alert for alert in ears.alerts["killed"] if alert["device"] == "steady"])
     assert set(heard) == set(wanted)
-    # An alert is said again after a kill only if the kill came before its delivery was noted.
-    for name, times in heard.items():
-        assert times - 1 <= left[name], name
-    for folder in ("calm", "killed"):
-        assert outbox(tmp_path / folder, tmp_path / "scratch") == []
-    repeated = sum(heard.values()) - len(heard)
-    # One that learns may come to other scores, as it learns at other moments; but it has seen every row once.
-    learner = state(tmp_path / "killed", "learner")
+    # An alert is repeated after a kill only if the kill came before its delivery was committed.
+    for alert, times in heard.items():
+        assert times - 1 <= left[alert], alert
+    # A device that learns may come to other scores, as it learns at other moments; but it has seen every row once.
+    learner = plant.state("killed", "learner")
     counters = learner["grid"]["counters"]
     assert counters == {"rows": ROWS, "carried": 0, "duplicates": 0, "late": 0, "off_clock": 0, "jumps": 0}
     assert learner["learnt"] >= 3
     assert KoopmanDetector.load(tmp_path / "killed" / "devices" / "learner" / "model.safetensors").learnt_through_
-    print(f"{KILLS} kills, {len(wanted)} alerts, {repeated} repeated")
+    repeated = sum(heard.values()) - len(heard)
+    print(f"{2 * len(POINTS) + RANDOM_KILLS} kills, {len(wanted)} alerts, {repeated} repeated")

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from fedkad.edge.settingsfile import load
 from fedkad.edge.sources.mqtt import Topics
 from fedkad.edge.store import Store
 from tests.broker import Process, broken, config, sample, saved_model, series, wait_for
+from tests.receiver import receiving
 
 
 def alert(number: int) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def quick(tmp_path: Path, **more: Any) -> str:
 
 
 def left(tmp_path: Path) -> int:
-    store = Store(tmp_path / "state" / "agent.sqlite", print)
+    store = Store(tmp_path / "state" / "agent.sqlite")
     try:
         return len(store.waiting("stdout", 999))
     finally:
@@ -35,7 +34,7 @@ def left(tmp_path: Path) -> int:
 @pytest.mark.parametrize("commit_every", [0.1, 600])
 def test_many_that_have_waited_go_out_one_after_the_other(tmp_path: Path, commit_every: float) -> None:
     (tmp_path / "state").mkdir()
-    store = Store(tmp_path / "state" / "agent.sqlite", print)
+    store = Store(tmp_path / "state" / "agent.sqlite")
     for number in range(170):
         store.put_alert(["stdout"], alert(number))
     store.commit()
@@ -71,7 +70,7 @@ def test_an_output_that_is_full_stops_nothing_and_loses_no_alert(tmp_path: Path)
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert "Standard output takes nothing (No space left on device)" in done.stderr
+    assert "Standard output accepts nothing (No space left on device)" in done.stderr
     assert len(done.stderr.splitlines()) <= 8
     assert left(tmp_path) == 2
 
@@ -93,43 +92,28 @@ def test_shared_subscriptions_are_understood() -> None:
     assert topics.place("plant/p") == ("p", None)
 
 
-class Hesitant(BaseHTTPRequestHandler):
-    """A webhook that has the alert, and answers when it is told to."""
-
-    asked, go_on = threading.Event(), threading.Event()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.asked.set()
-        self.go_on.wait(60)
-        self.send_response(204)
-        self.end_headers()
-
-
 def test_what_is_taken_at_the_very_end_does_not_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.edge.agent.LAST_WORDS", 0.0)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hesitant)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr("fedkad.edge.agent.FINAL_DELIVERY", 0.0)
     (tmp_path / "state").mkdir()
-    store = Store(tmp_path / "state" / "agent.sqlite", print)
+    store = Store(tmp_path / "state" / "agent.sqlite")
     store.put_alert(["webhook"], alert(1))
     store.commit()
     (tmp_path / "in.jsonl").touch()
-    (tmp_path / "agent.toml").write_text(
-        config(
-            {"kind": "file", "path": "in.jsonl"},
-            learning={"model": str(saved_model(tmp_path)), "every": 0},
-            webhook={"url": f"http://127.0.0.1:{server.server_port}/"},
+    with receiving() as receiver:
+        receiver.may_answer.clear()
+        (tmp_path / "agent.toml").write_text(
+            config(
+                {"kind": "file", "path": "in.jsonl"},
+                learning={"model": str(saved_model(tmp_path)), "every": 0},
+                webhook={"url": receiver.url},
+            )
         )
-    )
-    agent = Agent(load(tmp_path / "agent.toml"), print)
-    agent.step(0.0)
-    assert Hesitant.asked.wait(60)
-    agent._end()
-    assert len(store.waiting("webhook", 9)) == 1
-    Hesitant.go_on.set()
-    agent.close()
+        agent = Agent(load(tmp_path / "agent.toml"))
+        agent.step(0.0)
+        wait_for(lambda: receiver.requests, "nothing was posted")
+        agent._finish()
+        assert len(store.waiting("webhook", 9)) == 1
+        receiver.may_answer.set()
+        agent.close()
     assert store.waiting("webhook", 9) == []
     store.close()
-    server.shutdown()
-    server.server_close()

@@ -12,21 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkad.edge.moments import read_moment, zone_called
-from fedkad.edge.payload import MAX_BYTES, MAX_DEPTH, CsvRows, PayloadError, Payloads, Sample
+from fedkad.edge.csvpayload import CsvReader
+from fedkad.edge.jsonpayload import MAX_DEPTH, JsonReader
+from fedkad.edge.payload import MAX_BYTES, PayloadError, Sample
+from fedkad.edge.timestamps import find_zone, read_timestamp
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()
 
 
-def reader(*channels: str, zone: str = "UTC", device_key: str = "", time_key: str = "") -> Payloads:
-    return Payloads(channels, zone, device_key, time_key)
+def reader(*channels: str, zone: str = "UTC", device_key: str = "", time_key: str = "") -> JsonReader:
+    return JsonReader(channels, zone, device_key, time_key)
 
 
-def told(payloads: Payloads, content: Any, channel: str | None = None) -> list[Sample]:
+def told(payloads: JsonReader, content: Any, channel: str | None = None) -> list[Sample]:
     return payloads.read(content if isinstance(content, bytes) else json.dumps(content).encode(), channel)
 
 
-def refusal(payloads: Payloads, content: Any, channel: str | None = None) -> str:
+def refusal(payloads: JsonReader, content: Any, channel: str | None = None) -> str:
     with pytest.raises(PayloadError) as caught:
         told(payloads, content, channel)
     message = str(caught.value)
@@ -153,9 +155,9 @@ def test_telegraf_metrics_of_no_interest_are_passed_over_whatever_they_say() -> 
 
 def test_telegraf_with_one_channel_of_two_series_is_ambiguous() -> None:
     two = {"metrics": [telegraf("cpu", cpu=cpu, usage_idle=9.5) for cpu in ("cpu0", "cpu1")]}
-    assert "'usage_idle' stands twice" in refusal(reader("usage_idle"), two)
+    assert "'usage_idle' occurs twice" in refusal(reader("usage_idle"), two)
     named = {"metrics": [telegraf("mem", used=1.5), telegraf("swap", used=2.5)]}
-    assert "'used' stands twice" in refusal(reader("used"), named)
+    assert "'used' occurs twice" in refusal(reader("used"), named)
     assert told(reader("mem.used", "swap.used"), named)[0].values == {"mem.used": 1.5, "swap.used": 2.5}
     twice = {"metrics": [telegraf("mem", used=1.5), telegraf("mem", used=1.5)]}
     assert told(reader("used"), twice)[0].values == {"used": 1.5}
@@ -180,7 +182,7 @@ def test_an_object_of_the_channel_in_the_topic() -> None:
     assert told(payloads, content, "heat") == [Sample("hall", NOON, {"heat": 21.5})]
     assert told(payloads, [content, {"value": False}], "heat")[1] == Sample(None, None, {"heat": 0.0})
     assert "without 'value'" in refusal(payloads, {"heat": 3}, "heat")
-    assert "is 'off', and a number is expected; send a bare number" in refusal(payloads, b"off", "heat")
+    assert "is 'off', not a number; send a bare number" in refusal(payloads, b"off", "heat")
     assert told(payloads, b"null", "heat") == []
     assert told(payloads, b'"unavailable"', "heat") == []
     assert payloads.refused == 1
@@ -271,8 +273,8 @@ def test_a_time_of_another_name_goes_before_the_usual_ones() -> None:
 
 def test_a_time_of_another_name_in_a_column() -> None:
     header = "time,created_at,flow"
-    assert CsvRows(("flow",), "UTC", "", header, "created_at").read(b"5,2024-01-01T12:00,1")[0].time == NOON
-    assert CsvRows(("flow",), "UTC", "", header, "other").read(b"5,7,1")[0].time is None
+    assert CsvReader(("flow",), "UTC", "", header, "created_at").read(b"5,2024-01-01T12:00,1")[0].time == NOON
+    assert CsvReader(("flow",), "UTC", "", header, "other").read(b"5,7,1")[0].time is None
 
 
 @pytest.mark.parametrize(
@@ -301,23 +303,23 @@ def test_a_record_whose_time_cannot_be_read_is_refused_as_a_whole(time: Any) -> 
     ],
 )
 def test_moments(value: object, seconds: float) -> None:
-    assert read_moment(value, UTC) == seconds
+    assert read_timestamp(value, UTC) == seconds
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300, 10**400, None, b"1", "1e999"])
 def test_what_is_no_moment(value: object) -> None:
     with pytest.raises(ValueError, match=r"The time under 'ts' is .*; send a number"):
-        read_moment(value, UTC, "ts")
+        read_timestamp(value, UTC, "ts")
 
 
 def test_in_the_hour_that_comes_twice_the_first_is_meant() -> None:
-    berlin = zone_called("Europe/Berlin")
-    assert read_moment("2024-10-27T02:30:00", berlin) == read_moment("2024-10-27T00:30:00Z", UTC)
+    berlin = find_zone("Europe/Berlin")
+    assert read_timestamp("2024-10-27T02:30:00", berlin) == read_timestamp("2024-10-27T00:30:00Z", UTC)
     with pytest.raises(ValueError, match="no time zone 'Europe/Atlantis'"):
-        zone_called("Europe/Atlantis")
+        find_zone("Europe/Atlantis")
     for name in ("", "../etc/passwd", "/etc/passwd", "a\0b"):
         with pytest.raises(ValueError, match="no time zone"):
-            zone_called(name)
+            find_zone(name)
 
 
 @pytest.fixture
@@ -358,8 +360,8 @@ def test_local_is_the_zone_of_the_machine() -> None:
         (b'{"x":' * 100 + b"1" + b"}" * 100, "deeper"),
         (b'{"b": 1, "x":' + b'{"x":' * MAX_DEPTH + b"1" + b"}" * (MAX_DEPTH + 1), "deeper"),
         (b'{"a": ' + b"1" * 5000 + b"}", "thousands of digits"),
-        (b"[1, 2]", "holds 1"),
-        (b"[[]]", "holds a list"),
+        (b"[1, 2]", "has 1 instead"),
+        (b"[[]]", "has a list instead"),
         (b'{"metrics": {"a": 1}, "time": "' + b"x" * 10_000 + b'"}', "'time'"),
     ],
 )
@@ -387,7 +389,7 @@ CONTENT = st.recursive(
 
 
 def survives(payload: bytes, channel: str | None) -> None:
-    payloads = Payloads(CHANNELS, "UTC", "tags.a")
+    payloads = JsonReader(CHANNELS, "UTC", "tags.a")
     try:
         samples = payloads.read(payload, channel)
     except PayloadError as error:
@@ -432,7 +434,7 @@ def test_a_message_that_was_damaged_on_its_way_is_read_or_refused(content: Any, 
 
 
 def test_csv() -> None:
-    rows = CsvRows(("flow", "heat"), "Europe/Berlin", "device", "\ufeffTime, flow,note,heat,device\r\n")
+    rows = CsvReader(("flow", "heat"), "Europe/Berlin", "device", "\ufeffTime, flow,note,heat,device\r\n")
     assert rows.read(b"2024-01-01T13:00:00,0.5,on,21,pump-1\r\n") == [
         Sample("pump-1", NOON, {"flow": 0.5, "heat": 21.0})
     ]
@@ -446,7 +448,7 @@ def test_csv() -> None:
 
 @pytest.mark.parametrize(("separator"), [",", ";", "\t"])
 def test_csv_separators(separator: str) -> None:
-    rows = CsvRows(("t", "b"), "UTC", "", separator.join(["ts", '"x,;"', "b", "t"]))
+    rows = CsvReader(("t", "b"), "UTC", "", separator.join(["ts", '"x,;"', "b", "t"]))
     assert rows.read(separator.join(["1704110400", "", "2", "3"]).encode()) == [
         Sample(None, NOON, {"t": 3.0, "b": 2.0})
     ]
@@ -455,7 +457,7 @@ def test_csv_separators(separator: str) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b"1,2\n", "2 cells where the header names 3"),
+        (b"1,2\n", "2 cells, but the header names 3"),
         (b"1,2,3,4\n", "4 cells"),
         (b"soon,2,3\n", "under 'time' is 'soon'"),
         (b'1,"2,3\n', "not CSV"),
@@ -466,7 +468,7 @@ def test_csv_separators(separator: str) -> None:
     ],
 )
 def test_rows_that_are_refused(line: bytes, says: str) -> None:
-    rows = CsvRows(("flow",), "UTC", "name", "time,flow,name")
+    rows = CsvReader(("flow",), "UTC", "name", "time,flow,name")
     with pytest.raises(PayloadError) as caught:
         rows.read(line)
     assert says in str(caught.value)
@@ -475,17 +477,17 @@ def test_rows_that_are_refused(line: bytes, says: str) -> None:
 
 def test_headers_that_are_refused() -> None:
     with pytest.raises(PayloadError, match=r"no column 'heat'; its columns are: time, flow; check channels in "):
-        CsvRows(("flow", "heat"), "UTC", "", "time,flow")
+        CsvReader(("flow", "heat"), "UTC", "", "time,flow")
     with pytest.raises(PayloadError, match="2 columns 'flow'"):
-        CsvRows(("flow",), "UTC", "", "time,flow,flow")
+        CsvReader(("flow",), "UTC", "", "time,flow,flow")
     with pytest.raises(PayloadError, match="no column 'flow'"):
-        CsvRows(("flow",), "UTC", "", "")
+        CsvReader(("flow",), "UTC", "", "")
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.binary(max_size=30) | st.text(max_size=30).map(str.encode))
 def test_any_line_is_read_or_refused(line: bytes) -> None:
-    rows = CsvRows(("a",), "UTC", "b", "a;b;time")
+    rows = CsvReader(("a",), "UTC", "b", "a;b;time")
     try:
         samples = rows.read(line)
     except PayloadError:

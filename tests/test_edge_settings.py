@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.edge.addresses import split_broker
-from fedkad.edge.grid import Grid
+from fedkad.edge.grid import SampleGrid
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance
 from fedkad.edge.settingsfile import load, parse
 from fedkad.settingerror import SettingsError
@@ -328,7 +328,7 @@ def test_no_gap_is_carried_over_if_so_it_is_written() -> None:
     text = LEAST + "[override.pump-2.sampling]\nmax_gap = 0\n"
     carried = {}
     for name, device in parsed(text).devices.items():
-        grid = Grid(device.sampling)
+        grid = SampleGrid(device.sampling)
         for moment, values in ((0.0, {"flow": 1.0, "pressure": 2.0}), (2.0, {"flow": 3.0}), (8.0, {"flow": 4.0})):
             grid.add(moment, values)
         last = grid.flush()[-1].values

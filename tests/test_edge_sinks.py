@@ -1,20 +1,15 @@
 """Ways out for alerts, against real parts: an HTTP server, a scrape, a broker."""
 
-import errno
 import io
 import json
 import math
-import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -22,13 +17,17 @@ from urllib.request import urlopen
 import pytest
 
 from fedkad.edge.settings import Prometheus, SettingsError, WebhookSettings
-from fedkad.edge.sinks import Sink, to_json
+from fedkad.edge.sinks import AlertSink, to_json
 from fedkad.edge.sinks import webhook as module
 from fedkad.edge.sinks.homeassistant import discovery, object_id
-from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, Metrics
-from fedkad.edge.sinks.publications import Message, Publications, level, state_payload
-from fedkad.edge.sinks.stdout import Lines
-from fedkad.edge.sinks.webhook import HELD, Webhook, patience
+from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, MetricsServer
+from fedkad.edge.sinks.publications import Publication, Publications, level
+from fedkad.edge.sinks.stdout import StdoutSink
+from fedkad.edge.sinks.webhook import MAX_QUEUED, WebhookSink, parse_retry_after
+from fedkad.edge.status import DeviceStatus
+from tests.broker import Broker, logged, wait_for
+from tests.checks_edge import LimitedStream
+from tests.receiver import receiving
 
 ALERT: dict[str, Any] = {
     "id": "pump-1-20261115T000000Z-1",
@@ -39,34 +38,15 @@ ALERT: dict[str, Any] = {
 }
 
 
-def soon(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 # --- JSON lines
-
-
-def test_lines_are_taken_once_they_are_flushed() -> None:
-    stream = io.StringIO()
-    sink: Sink = Lines(stream)
-    sink.offer([(1, ALERT), (2, ALERT)])
-    sink.offer([(1, ALERT), (2, ALERT), (3, {"score": math.nan})])
-    assert sink.taken() == [1, 2, 3]
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert lines == [{"type": "alert", **ALERT}] * 2 + [{"type": "alert", "score": None}]
-    sink.close()
-    assert not stream.closed
 
 
 def test_a_reader_that_has_gone_is_told_to_the_caller() -> None:
     code = (
-        "import sys, time; from fedkad.edge.sinks.stdout import Lines; lines = Lines(sys.stdout)\n"
+        "import sys, time; from fedkad.edge.sinks.stdout import StdoutSink; lines = StdoutSink(sys.stdout)\n"
         "lines.offer([(1, {})]); sys.stdin.readline()\n"
         "try: lines.offer([(1, {}), (2, {})])\n"
-        "except BrokenPipeError: print(lines.taken(), file=sys.stderr)\n"
+        "except BrokenPipeError: print(lines.delivered(), file=sys.stderr)\n"
         "sys.stderr.flush(); import os; os._exit(0)"
     )
     pipe = subprocess.PIPE
@@ -81,44 +61,26 @@ def test_a_reader_that_has_gone_is_told_to_the_caller() -> None:
         assert process.stderr.read().strip() == "[1]"
 
 
-class Narrow(io.RawIOBase):
-    """A file on a disk with little room."""
-
-    def __init__(self) -> None:
-        self.room, self.content = 0, b""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        if not self.room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        taken = bytes(content)[: self.room]
-        self.room -= len(taken)
-        self.content += taken
-        return len(taken)
-
-
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("size", [3, 20_000])
 def test_a_line_that_could_not_be_written_is_written_once(size: int, buffered: bool) -> None:
-    raw = Narrow()
+    raw = LimitedStream()
     stream = io.TextIOWrapper(io.BufferedWriter(raw) if buffered else raw, write_through=not buffered)  # type: ignore[type-var]
-    lines = Lines(stream)
+    lines = StdoutSink(stream)
     alerts: list[tuple[int, dict[str, Any]]] = [(key, {"key": key, "text": "ä" * size}) for key in (1, 2, 3)]
     for room in (0, 0, 25, 0, 0, size, 0):
         raw.room = room
         with pytest.raises(OSError, match="No space"):
             lines.offer(alerts)
         with pytest.raises(OSError, match="No space"):
-            lines.reading({"key": -1})
-    assert (lines.taken(), raw.content.count(b"\n")) == ([], 0)
+            lines.write_reading({"key": -1})
+    assert (lines.delivered(), raw.content.count(b"\n")) == ([], 0)
     raw.room = 10**6
-    lines.reading({"key": 0})
-    assert lines.taken() == [1]
+    lines.write_reading({"key": 0})
+    assert lines.delivered() == [1]
     lines.offer(alerts[1:])
     lines.offer(alerts[1:])
-    assert lines.taken() == [2, 3]
+    assert lines.delivered() == [2, 3]
     assert [json.loads(line)["key"] for line in raw.content.splitlines()] == [1, 0, 2, 3]
 
 
@@ -134,92 +96,44 @@ def test_json_is_strict() -> None:
 # --- webhook
 
 
-class Receiver(ThreadingHTTPServer):
-    """Answers with the statuses of a script, then with 200; keeps what it was sent."""
-
-    daemon_threads = True
-
-    def __init__(self, script: list[tuple[int, dict[str, str]]], delay: float = 0.0, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Answer)
-        self.script, self.delay = script, delay
-        self.requests: list[tuple[float, str, dict[str, str], bytes]] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/hook/secret"
-
-
-class Answer(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        receiver = self.server
-        assert isinstance(receiver, Receiver)
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        receiver.requests.append((time.monotonic(), self.command, dict(self.headers.items()), body))
-        time.sleep(receiver.delay)
-        code, headers = receiver.script.pop(0) if receiver.script else (200, {})
-        if code == 0:  # hang up without a word
-            self.close_connection = True
-            return
-        self.send_response(code)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_GET = do_POST  # noqa: N815
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextmanager
-def receiving(*script: int | tuple[int, dict[str, str]], delay: float = 0.0, port: int = 0) -> Iterator[Receiver]:
-    answers = [(entry, {}) if isinstance(entry, int) else entry for entry in script]
-    with Receiver(answers, delay, port) as receiver:
-        thread = threading.Thread(target=receiver.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            receiver.shutdown()
-            thread.join()
-
-
 @contextmanager
 def posting(
     settings: WebhookSettings, first: float = 0.01, longest: float = 0.05
-) -> Iterator[tuple[Webhook, list[str]]]:
-    said: list[str] = []
-    webhook = Webhook(settings, said.append, first=first, longest=longest)
-    try:
-        yield webhook, said
-    finally:
-        webhook.close()
+) -> Iterator[tuple[WebhookSink, list[str]]]:
+    webhook = WebhookSink(settings, first_wait=first, longest_wait=longest)
+    with logged() as said:
+        try:
+            yield webhook, said
+        finally:
+            webhook.close()
 
 
-def collect(webhook: Webhook, count: int) -> list[int]:
+def collect(webhook: WebhookSink, count: int) -> list[int]:
     keys: list[int] = []
 
     def enough() -> bool:
-        keys.extend(webhook.taken())
+        keys.extend(webhook.delivered())
         return len(keys) >= count
 
-    soon(enough)
+    wait_for(enough)
     return keys
 
 
 def test_a_webhook_delivers_in_order_through_failures() -> None:
     entries = [(key, {**ALERT, "event": event}) for key, event in ((4, "start"), (5, "update"), (9, "end"))]
     with receiving(500, 0, 503, 200, 429, 408) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, said):
-        sink: Sink = webhook
+        sink: AlertSink = webhook
         sink.offer(entries)
         sink.offer(entries)
         assert collect(webhook, 3) == [4, 5, 9]
         assert [json.loads(body)["event"] for *_, body in receiver.requests] == ["start"] * 4 + ["update"] * 3 + ["end"]
-        *_, headers, body = receiver.requests[0]
+        headers, body = receiver.requests[0].headers, receiver.requests[0].body
         assert headers["Content-Type"] == "application/json"
         assert headers["Idempotency-Key"] == "pump-1-20261115T000000Z-1/start/4"
         assert "Authorization" not in headers
         assert json.loads(body) == entries[0][1]
         assert all("127.0.0.1" in text and "secret" not in text for text in said)
-        assert webhook.taken() == []
+        assert webhook.delivered() == []
 
 
 def test_a_refusal_is_said_once_and_nothing_is_lost() -> None:
@@ -236,8 +150,7 @@ def test_an_alert_that_is_refused_for_good_holds_up_no_other(status: int) -> Non
         assert collect(webhook, 3) == [1, 2, 3]
         assert [json.loads(body)["id"] for *_, body in receiver.requests] == ["pump-1", "pump-2", "pump-3"]
         assert said == [
-            f"The webhook at 127.0.0.1 refuses an alert with status {status}: alert pump-2 (start) is not sent again; "
-            "the next ones are."
+            f"The webhook at 127.0.0.1 refuses an alert with status {status}: alert pump-2 (start) is skipped."
         ]
 
 
@@ -249,27 +162,21 @@ def test_an_alert_is_kept_while_its_refusal_may_mend(status: int) -> None:
         assert len(receiver.requests) == 4
 
 
-def test_a_refusal_is_tried_again_slowly_a_failure_soon() -> None:
-    with receiving(403) as receiver, posting(WebhookSettings(receiver.url), longest=300.0) as (webhook, said):
-        webhook.offer([(1, ALERT)])
-        soon(lambda: said)
-        time.sleep(0.2)
-        assert len(receiver.requests) == 1
-    with receiving(500, 500, 500) as receiver, posting(WebhookSettings(receiver.url), longest=300.0) as (webhook, _):
-        webhook.offer([(1, ALERT)])
-        assert collect(webhook, 1) == [1]
-        times = [request[0] for request in receiver.requests]
-        assert times[3] - times[2] >= 0.04  # 0.01, 0.02, 0.04
-
-
-def test_the_patience_that_a_server_asks_for() -> None:
-    with receiving((429, {"Retry-After": "1"})) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, _):
-        webhook.offer([(1, ALERT)])
-        assert collect(webhook, 1) == [1]
-        assert receiver.requests[1][0] - receiver.requests[0][0] >= 1.0
-    assert patience("9" * 30) == 3600.0
-    assert patience("-5") == 0.0
-    assert patience("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+def test_a_failure_is_tried_again_soon_and_a_refusal_slowly() -> None:
+    script = (500, 500, 0, 403, (429, {"Retry-After": "7"}), 200, 500)
+    with receiving(*script) as receiver:
+        webhook = WebhookSink(WebhookSettings(receiver.url))
+        webhook._queue.append((1, ALERT))
+        first, second, third, refused, asked, accepted, again = (webhook._deliver(1, ALERT) for _ in script)
+    assert 1.0 <= first <= 1.5
+    assert 2.0 <= second <= 3.0
+    assert 4.0 <= third <= 6.0
+    assert (refused, accepted) == (300.0, 0.0)
+    assert 8.0 <= asked <= 12.0  # longer than the server asks for
+    assert 1.0 <= again <= 1.5
+    assert parse_retry_after("9" * 30) == 3600.0
+    assert parse_retry_after("-5") == 0.0
+    assert parse_retry_after("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -282,7 +189,7 @@ def test_the_patience_that_a_server_asks_for() -> None:
     ],
 )
 def test_no_answer_of_a_server_ends_the_thread(asked: str) -> None:
-    assert patience(asked) == 0.0
+    assert parse_retry_after(asked) == 0.0
     with receiving((503, {"Retry-After": asked})) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, _):
         webhook.offer([(1, ALERT)])
         assert collect(webhook, 1) == [1]
@@ -293,7 +200,7 @@ def test_a_mistake_in_reading_an_answer_does_not_end_the_thread(monkeypatch: pyt
         raise ArithmeticError
 
     with receiving(503) as receiver, posting(WebhookSettings(receiver.url)) as (webhook, said):
-        monkeypatch.setattr(module, "patience", fail)
+        monkeypatch.setattr(module, "parse_retry_after", fail)
         webhook.offer([(1, ALERT)])
         assert collect(webhook, 1) == [1]
         assert said == ["The webhook at 127.0.0.1 cannot be used (ArithmeticError); alerts are kept."]
@@ -326,7 +233,7 @@ def test_a_token_that_cannot_be_used_is_said_and_waited_for(tmp_path: Path, cont
         token.write_text(content)
     with receiving() as receiver, posting(WebhookSettings(receiver.url, token_file=str(token))) as (webhook, said):
         webhook.offer([(1, ALERT)])
-        soon(lambda: said)
+        wait_for(lambda: said)
         assert "[webhook] token_file" in said[0]
         assert "two" not in said[0]
         token.write_text("hush")
@@ -345,34 +252,26 @@ def test_a_server_that_comes_later_gets_all() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with posting(WebhookSettings(f"http://127.0.0.1:{port}/")) as (webhook, said):
-        webhook.offer([(key, ALERT) for key in range(HELD + 7)])
-        soon(lambda: said)
+        webhook.offer([(key, ALERT) for key in range(MAX_QUEUED + 7)])
+        wait_for(lambda: said)
         assert "cannot be reached" in said[0]
         with receiving(port=port) as receiver:
-            assert collect(webhook, HELD) == list(range(HELD))
-            webhook.offer([(key, ALERT) for key in range(HELD, HELD + 7)])
-            assert collect(webhook, 7) == list(range(HELD, HELD + 7))
-            assert len(receiver.requests) == HELD + 7
+            assert collect(webhook, MAX_QUEUED) == list(range(MAX_QUEUED))
+            webhook.offer([(key, ALERT) for key in range(MAX_QUEUED, MAX_QUEUED + 7)])
+            assert collect(webhook, 7) == list(range(MAX_QUEUED, MAX_QUEUED + 7))
+            assert len(receiver.requests) == MAX_QUEUED + 7
 
 
-def test_closing_does_not_wait() -> None:
-    with receiving(delay=1.0) as receiver:
-        said: list[str] = []
-        webhook = Webhook(WebhookSettings(receiver.url), said.append)
+def test_what_the_server_accepts_after_the_sink_was_closed_is_not_forgotten() -> None:
+    with receiving() as receiver, posting(WebhookSettings(receiver.url)) as (webhook, _):
+        receiver.may_answer.clear()
         webhook.offer([(1, ALERT)])
-        soon(lambda: receiver.requests)
-        before = time.monotonic()
-        webhook.close(timeout=0.1)
-        assert time.monotonic() - before < 0.8
-        soon(lambda: webhook.taken() == [1])  # it was delivered all the same, and is not forgotten
-    waiting = Webhook(WebhookSettings("http://127.0.0.1:9/"), said.append, first=100.0)
-    waiting.offer([(1, ALERT)])
-    soon(lambda: said)
-    before = time.monotonic()
-    waiting.close(timeout=30.0)
-    assert time.monotonic() - before < 5.0
-    waiting.offer([(2, ALERT)])
-    assert waiting.taken() == []
+        wait_for(lambda: receiver.requests)
+        webhook.close(timeout=0.0)
+        webhook.offer([(2, ALERT)])
+        receiver.may_answer.set()
+        assert collect(webhook, 1) == [1]
+        assert len(receiver.requests) == 1
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -400,11 +299,11 @@ def test_an_authority_of_ones_own(tmp_path: Path) -> None:
             assert said == []
         with posting(WebhookSettings(url)) as (webhook, said):
             webhook.offer([(1, ALERT)])
-            soon(lambda: said)
+            wait_for(lambda: said)
             assert "CERTIFICATE_VERIFY_FAILED" in said[0]
         with posting(WebhookSettings(url, ca_file=str(tmp_path / "none.pem"))) as (webhook, said):
             webhook.offer([(1, ALERT)])
-            soon(lambda: said)
+            wait_for(lambda: said)
             assert "[webhook] ca_file" in said[0]
 
 
@@ -429,7 +328,7 @@ def test_prometheus_reads_what_the_snapshot_says() -> None:
         "pump-1": {"score": 2.5, "threshold": 6.0, "abnormal": 0, "rows": 17, "time": 3.0},
         'hall "2"\\': {"score": math.nan, "warming": True, "incidents": 2},
     }
-    metrics = Metrics(Prometheus(port=0), lambda: numbers)
+    metrics = MetricsServer(Prometheus(port=0), lambda: numbers)
     try:
         text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
         families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -446,11 +345,11 @@ def test_prometheus_reads_what_the_snapshot_says() -> None:
         numbers["pump-1"]["rows"] = 18
         text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
         assert 'fedkad_rows_total{device="pump-1"} 18.0' in text
-        with pytest.raises(SettingsError, match=rf"\[prometheus\] port = {metrics.port} cannot be had on 127.0.0.1"):
-            Metrics(Prometheus(port=metrics.port), lambda: numbers)
+        with pytest.raises(SettingsError, match=rf"\[prometheus\] port = {metrics.port} is not available on 127.0.0.1"):
+            MetricsServer(Prometheus(port=metrics.port), lambda: numbers)
     finally:
         metrics.close()
-    Metrics(Prometheus(port=metrics.port), lambda: numbers).close()
+    MetricsServer(Prometheus(port=metrics.port), lambda: numbers).close()
 
 
 def test_every_number_has_a_meaning_and_a_lawful_name() -> None:
@@ -467,8 +366,8 @@ def test_topics_and_messages() -> None:
     publications = Publications("plant/fedkad", "hall 2", ("a/b", "c"))
     assert publications.availability("a/b") == ["plant/fedkad/agent/hall 2/status", "plant/fedkad/a%2Fb/status"]
     assert Publications(devices=("c",)).availability("c") == ["fedkad/c/status"]
-    assert publications.alert(ALERT) == Message("plant/fedkad/pump-1/alert", to_json(ALERT), 1, False)
-    assert publications.will() == Message("plant/fedkad/agent/hall 2/status", "offline", 1, True)
+    assert publications.alert(ALERT) == Publication("plant/fedkad/pump-1/alert", to_json(ALERT), 1, False)
+    assert publications.will() == Publication("plant/fedkad/agent/hall 2/status", "offline", 1, True)
     assert publications.all_status(online=False)[0] == publications.will()
     # Whoever listens to what makes a device available hears all of it when the agent comes.
     said = {message.topic: message.payload for message in publications.all_status(online=True)}
@@ -477,15 +376,8 @@ def test_topics_and_messages() -> None:
 
 
 def test_the_state_of_a_device() -> None:
-    snapshot = {
-        "state": "stale",
-        "time": 0.0,
-        "score": math.nan,
-        "threshold": 6.0,
-        "abnormal": False,
-        "incident": ALERT,
-    }
-    message = Publications().state("pump-1", snapshot)
+    status = DeviceStatus(state="stale", time=0.0, score=math.nan, threshold=6.0, incident=ALERT)
+    message = Publications().state("pump-1", status)
     assert (message.topic, message.retain) == ("fedkad/pump-1/state", True)
     assert json.loads(message.payload) == {
         "state": "stale",
@@ -500,7 +392,7 @@ def test_the_state_of_a_device() -> None:
         "cause": "flow",
         "incident": ALERT,
     }
-    assert state_payload({"incident": {"channels": []}})["cause"] is None
+    assert DeviceStatus(state="ok", incident={"channels": []}).payload()["cause"] is None
 
 
 def test_the_discovery_message() -> None:
@@ -535,10 +427,10 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "shown"),
+    ("status", "shown"),
     [
         (
-            {"state": "ok", "score": 2.5, "threshold": 6.0, "rate": 0.07, "incident": ALERT},
+            DeviceStatus(state="ok", score=2.5, threshold=6.0, rate=0.07, incident=ALERT),
             {
                 "problem": "ON",
                 "score": "2.5",
@@ -549,7 +441,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             },
         ),
         (
-            {"state": "warming", "score": math.nan},
+            DeviceStatus(state="warming", score=math.nan),
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
                 **{"state": "warming", "cause": "none"},
@@ -557,71 +449,37 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
         ),
     ],
 )
-def test_the_templates_show_the_state(snapshot: dict[str, Any], shown: dict[str, str]) -> None:
+def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str]) -> None:
     jinja2 = pytest.importorskip("jinja2")
     _, payload = discovery("pump-1", channels=["flow"])
-    value = json.loads(to_json(state_payload(snapshot)))
+    value = json.loads(to_json(status.payload()))
     render = {
         k: jinja2.Template(entry["value_template"]).render(value_json=value) for k, entry in payload["cmps"].items()
     }
     assert render == shown
     assert payload["cmps"]["cause"]["options"] == ["none", "flow"]
-    assert snapshot["state"] in payload["cmps"]["state"]["options"]
+    assert status.state in payload["cmps"]["state"]["options"]
     attributes = jinja2.Template(payload["cmps"]["cause"]["json_attributes_template"]).render(value_json=value)
-    assert json.loads(attributes) == snapshot.get("incident", {})
+    assert json.loads(attributes) == (status.incident or {})
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[int]:
-    program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin") or shutil.which("mosquitto")
-    if program is None:
-        pytest.skip("mosquitto is not installed.")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    config = tmp_path / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
-    with subprocess.Popen(
-        [program, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            soon(lambda: can_connect(port))
-            yield port
-        finally:
-            process.terminate()
-
-
-def can_connect(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_a_broker_takes_every_message_and_keeps_the_retained_ones(broker: int) -> None:
-    mqtt = pytest.importorskip("paho.mqtt.client")
+def test_a_broker_takes_every_message_and_keeps_the_retained_ones(tmp_path: Path) -> None:
     device = "hall/2 #süd+"
     publications = Publications(agent="agent", devices=(device,))
     topic, payload = discovery(device, availability=publications.availability(device), channels=["flow"])
     messages = [
-        Message(topic, to_json(payload), 1, True),
+        Publication(topic, to_json(payload), 1, True),
         *publications.all_status(online=True),
-        publications.state(device, {"state": "warming", "score": math.nan}),
+        publications.state(device, DeviceStatus(state="warming", score=math.nan)),
         publications.alert({**ALERT, "device": device}),
     ]
-    sender = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
-    sender.connect("127.0.0.1", broker)
-    sender.loop_start()
-    for message in messages:
-        sender.publish(message.topic, message.payload, message.qos, message.retain).wait_for_publish(10)
-    received: dict[str, str] = {}
-    reader = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
-    reader.on_message = lambda _client, _data, message: received.update({message.topic: message.payload.decode()})
-    reader.connect("127.0.0.1", broker)
-    reader.subscribe("#")
-    reader.loop_start()
-    retained = {message.topic for message in messages if message.retain}
-    soon(lambda: received.keys() >= retained)
-    time.sleep(0.1)
-    for client in (sender, reader):
-        client.disconnect()
-        client.loop_stop()
-    assert received == {message.topic: message.payload for message in messages if message.retain}
+    with Broker(tmp_path, lasting=False) as broker, broker.client() as sender:
+        for message in messages:
+            sender.publish(message.topic, message.payload, retain=message.retain)
+        retained = {message.topic: message.payload for message in messages if message.retain}
+        with broker.client() as late:
+            late.subscribe("#")
+            wait_for(lambda: len(late.heard) >= len(retained), "they are not retained")
+            sender.publish("last", "")
+            wait_for(lambda: late.on("last"))
+            assert {heard.topic: heard.payload for heard in late.heard if heard.topic != "last"} == retained

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,20 @@ import pytest
 
 from fedkad.edge import store as module
 from fedkad.edge.store import MIGRATIONS, Store, StoreError
+from tests.broker import logged
 
 
-def unsaid(text: str) -> None:
-    raise AssertionError(text)
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    with logged() as lines:
+        yield lines
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged_unasked(request: pytest.FixtureRequest) -> Iterator[None]:
+    with logged() as lines:
+        yield
+    assert lines == [] or "said" in request.fixturenames
 
 
 def alert(number: int, event: str = "start") -> dict[str, Any]:
@@ -29,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def filled(path: Path) -> Store:
-    store = Store(path, unsaid)
+    store = Store(path)
     store.put_state("p", {"seq": 3})
     for seq in range(1, 4):
         store.add_row("p", seq, 10.0 * seq, np.array([seq, -seq], dtype=float), trains=True)
@@ -43,7 +53,7 @@ def test_nothing_is_there_before_the_commit_and_all_of_it_after(path: Path) -> N
     assert store.device_state("p") is None
     store.commit()
     store.close()
-    again = Store(path, unsaid)
+    again = Store(path)
     assert again.device_state("p") == {"seq": 3}
     assert [list(row) for row in again.last_rows("p", 2, 2)] == [[2.0, -2.0], [3.0, -3.0]]
     assert again.position("file") == {"offset": 7}
@@ -75,8 +85,8 @@ def test_each_sink_takes_its_own_alerts(path: Path) -> None:
 
 
 def test_the_last_word_on_an_incident_is_kept_and_old_incidents_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_INCIDENTS", 3)
-    store = Store(path, unsaid)
+    monkeypatch.setattr(module, "MAX_INCIDENTS", 3)
+    store = Store(path)
     for number in range(5):
         store.put_alert([], alert(number))
         store.put_alert([], alert(number, "end"))
@@ -85,10 +95,11 @@ def test_the_last_word_on_an_incident_is_kept_and_old_incidents_go(path: Path, m
     assert {entry["event"] for entry in store.incidents("p")} == {"end"}
 
 
-def test_a_sink_that_takes_nothing_does_not_fill_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 3)
-    said: list[str] = []
-    store = Store(path, said.append)
+def test_a_sink_that_takes_nothing_does_not_fill_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    store = Store(path)
     for number in range(5):
         store.put_alert(["webhook"], alert(number))
     store.commit()
@@ -104,7 +115,7 @@ def test_a_sink_that_takes_nothing_does_not_fill_the_disk(path: Path, monkeypatc
     store.commit()
     assert store.drop_surplus("mqtt")
     assert len(said) == 2
-    assert said[1].startswith("mqtt: it takes no alerts")
+    assert said[1].startswith("mqtt: delivers nothing")
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:
@@ -115,7 +126,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:
     old.execute("INSERT INTO row VALUES ('p', 41, 1.0, ?, 1)", (np.array([1.0]).tobytes(),))
     old.commit()
     old.close()
-    store = Store(path, unsaid)
+    store = Store(path)
     assert store.device_state("p") == {"seq": 41}
     assert [entry["id"] for _, entry in store.waiting("mqtt", 9)] == ["old"]
     store.put_alert(["mqtt"], alert(1))
@@ -131,7 +142,7 @@ def test_incidents_of_an_older_version_are_found_by_their_device(path: Path) -> 
     old.execute("INSERT INTO incident (id, device, alert) VALUES ('p-1', 'p', '{\"id\": \"p-1\"}')")
     old.commit()
     old.close()
-    store = Store(path, unsaid)
+    store = Store(path)
     assert [entry["id"] for entry in store.incidents("p")] == ["p-1"]
     query = "EXPLAIN QUERY PLAN SELECT alert FROM incident WHERE device = ? ORDER BY number DESC"
     ((*_, plan),) = store._connected().execute(query, ("p",)).fetchall()
@@ -148,12 +159,12 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     newer.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="newer version"):
-        Store(path, unsaid)
+        Store(path)
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("damage", ["noise", "middle", "empty header"])
-def test_a_damaged_file_is_set_aside_named_and_replaced(path: Path, damage: str) -> None:
+def test_a_damaged_file_is_set_aside_named_and_replaced(path: Path, damage: str, said: list[str]) -> None:
     store = filled(path)
     for seq in range(4, 400):
         store.add_row("p", seq, 0.0, np.zeros(50), trains=True)
@@ -167,22 +178,20 @@ def test_a_damaged_file_is_set_aside_named_and_replaced(path: Path, damage: str)
     else:
         content[:100] = bytes(100)
     path.write_bytes(content)
-    said: list[str] = []
-    again = Store(path, said.append)
+    again = Store(path)
     assert again.device_state("p") is None
     assert "agent.sqlite.damaged-1" in said[0]
     assert (path.parent / "agent.sqlite.damaged-1").read_bytes() == content
     assert again.identity != store.identity
 
 
-def test_damage_found_while_it_runs_loses_no_later_batch(path: Path) -> None:
+def test_damage_found_while_it_runs_loses_no_later_batch(path: Path, said: list[str]) -> None:
     store = filled(path)
     for seq in range(4, 5000):
         store.add_row("p", seq, 0.0, np.zeros(50), trains=True)
     store.commit()
     store.close()
-    said: list[str] = []
-    store = Store(path, said.append)
+    store = Store(path)
     with path.open("r+b") as file:  # behind its back
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
@@ -210,30 +219,29 @@ READERS: dict[str, Callable[[Store], Any]] = {
     "incidents": lambda store: store.incidents("p"),
     "judge": lambda store: store.judge_state("p"),
     "position": lambda store: store.position("file"),
-    "taken": lambda store: store.taken(7),
+    "taken": lambda store: store.digest(7),
     "other sinks": lambda store: store.drop_other_sinks(["mqtt"]),
     "surplus": lambda store: store.drop_surplus("mqtt"),
 }
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_damage_found_by_a_reader_is_said_and_an_empty_file_goes_on(path: Path, reader: str) -> None:
+def test_damage_found_by_a_reader_is_said_and_an_empty_file_goes_on(path: Path, reader: str, said: list[str]) -> None:
     store = filled(path)
     store.commit()
     store.close()
-    said: list[str] = []
-    store = Store(path, said.append)
+    store = Store(path)
     before = store.identity
     store.put_state("p", {"seq": 500})
     spoil(store)
     assert not READERS[reader](store)
     assert len(said) == 1
-    assert "it is now agent.sqlite.damaged-1, and the agent goes on" in said[0]
+    assert "renamed to agent.sqlite.damaged-1, and the agent continues" in said[0]
     assert store.identity != before
     store.commit()
     assert store.device_state("p") == {"seq": 500}
     store.close()
-    assert Store(path, unsaid).device_state("p") == {"seq": 500}
+    assert Store(path).device_state("p") == {"seq": 500}
 
 
 def test_a_reader_that_the_disk_fails_touches_nothing(path: Path) -> None:
@@ -252,11 +260,10 @@ def test_a_reader_that_the_disk_fails_touches_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("told", ["taken", "surplus"])
 def test_an_alert_after_damage_is_not_taken_for_one_before(
-    path: Path, told: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, told: str, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING", 2)
-    said: list[str] = []
-    store = Store(path, said.append)
+    monkeypatch.setattr(module, "MAX_WAITING", 2)
+    store = Store(path)
     for number in range(5):
         store.put_alert(["mqtt"], alert(number))
     store.commit()
@@ -278,13 +285,12 @@ def test_an_alert_after_damage_is_not_taken_for_one_before(
 
 
 def test_a_disk_that_is_full_when_damage_is_found_delays_the_new_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     store = filled(path)
     store.commit()
     store.close()
-    said: list[str] = []
-    store = Store(path, said.append)
+    store = Store(path)
     store.put_state("p", {"seq": 500})
     spoil(store)
 
@@ -309,7 +315,7 @@ def test_a_full_disk_refuses_the_whole_batch_and_takes_it_later(tmp_path: Path) 
     if mount.returncode:
         pytest.skip("A small file system cannot be mounted here: that needs root.")
     try:
-        store = Store(disk / "agent.sqlite", unsaid)
+        store = Store(disk / "agent.sqlite")
         store.put_state("p", {"seq": 1})
         store.commit()
         ballast = disk / "ballast"
@@ -338,7 +344,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from fedkad.edge.store import Store
-store = Store(Path({str(path)!r}), print)
+store = Store(Path({str(path)!r}))
 seq = (store.device_state("p") or {{"seq": 0}})["seq"]
 print("begun", flush=True)
 while True:
@@ -362,7 +368,7 @@ while True:
         last = max([last, *told])
         process.wait()
         process.stdout.close()
-        store = Store(path, unsaid)
+        store = Store(path)
         seq = (store.device_state("p") or {"seq": 0})["seq"]
         assert seq % 7 == 0
         assert seq >= last  # what was said to be committed is there
@@ -382,7 +388,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_damage_within_is_told_where_it_is_read(path: Path, what: str) -> None:
+def test_damage_within_is_told_where_it_is_read(path: Path, what: str, said: list[str]) -> None:
     store = filled(path)
     store.put_judge("p", {"model": "1"})
     store.commit()
@@ -391,8 +397,7 @@ def test_damage_within_is_told_where_it_is_read(path: Path, what: str) -> None:
     database.execute(DAMAGES[what])
     database.commit()
     database.close()
-    said: list[str] = []
-    again = Store(path, said.append)
+    again = Store(path)
     if what in ("device", "text that is none"):
         with pytest.raises(ValueError, match=r"."):
             again.device_state("p")
@@ -404,31 +409,29 @@ def test_damage_within_is_told_where_it_is_read(path: Path, what: str) -> None:
     again.commit()
 
 
-def test_a_table_that_is_missing_and_an_empty_file_are_damage(path: Path) -> None:
+def test_a_table_that_is_missing_and_an_empty_file_are_damage(path: Path, said: list[str]) -> None:
     store = filled(path)
     store.commit()
     store.close()
     database = sqlite3.connect(path)
     database.execute("DROP TABLE meta")
     database.close()
-    said: list[str] = []
-    Store(path, said.append).close()
+    Store(path).close()
     assert "damaged-1" in said[0]
     path.write_bytes(b"")
-    Store(path, said.append).close()
+    Store(path).close()
     assert "damaged-2" in said[1]
 
 
-def test_alerts_for_a_sink_that_is_gone_are_dropped_and_said(path: Path) -> None:
-    said: list[str] = []
-    store = Store(path, said.append)
+def test_alerts_for_a_sink_that_is_gone_are_dropped_and_said(path: Path, said: list[str]) -> None:
+    store = Store(path)
     store.put_alert(["mqtt", "webhook"], alert(1))
     store.commit()
     store.drop_other_sinks(["mqtt"])
     store.commit()
     assert len(store.waiting("mqtt", 9)) == 1
     assert store.waiting("webhook", 9) == []
-    assert "1 alert(s) that waited for webhook" in said[0]
+    assert "1 alert(s) for webhook, which is no longer" in said[0]
     store.drop_other_sinks([])
     store.commit()
     assert store.waiting("mqtt", 9) == []

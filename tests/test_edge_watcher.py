@@ -1,7 +1,7 @@
 """One device: what it scores is what the batch scores, and what it learns is normal, measured, and learnt once."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
+from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from fedkad.federation.devicestate import DeviceState
 from fedkad.koopman.snapshots import collect
+from tests.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")
 BEGIN = 1_700_000_000.0
@@ -40,32 +42,41 @@ Make = Callable[..., Watcher]
 
 
 @pytest.fixture
-def make(tmp_path: Path, model: KoopmanDetector, said: list[str]) -> Make:
+def make(tmp_path: Path, model: KoopmanDetector) -> Make:
     model.save(tmp_path / "model.fedkad")
     learning = Learning(model=str(tmp_path / "model.fedkad"), folder=str(tmp_path / "pump"), every=0)
     sampling = Sampling(channels=CHANNELS, period=1.0, max_gap=3.0, stale_after=10.0)
     alarm = Alarm(clear_after=5.0, cool_down=0.0)
 
-    def made(maintenance: tuple[Maintenance, ...] = (), **changes: Any) -> Watcher:
+    def made(
+        maintenance: tuple[Maintenance, ...] = (),
+        on_reading: Callable[[dict[str, Any]], None] | None = None,
+        **changes: Any,
+    ) -> Watcher:
         settings = DeviceSettings(
             replace(sampling, **changes.pop("sampling", {})),
             replace(alarm, **changes.pop("alarm", {})),
             replace(learning, **changes.pop("learning", {})),
         )
-        return Watcher("pump", settings, Store(tmp_path / "agent.sqlite", said.append), said.append, maintenance)
+        return Watcher("pump", settings, Store(tmp_path / "agent.sqlite"), maintenance, on_reading)
 
     return made
 
 
-@pytest.fixture
-def said() -> list[str]:
-    return []
+@pytest.fixture(autouse=True)
+def said() -> Iterator[list[str]]:
+    with logged() as lines:
+        yield lines
+
+
+def take(watcher: Watcher, time: float | None, values: dict[str, float], arrival: float) -> list[dict[str, Any]]:
+    return watcher.take(Sample("pump", time, values), arrival)
 
 
 def feed(watcher: Watcher, rows: Array, first: int = 0) -> list[dict[str, Any]]:
     alerts: list[dict[str, Any]] = []
     for k, row in enumerate(rows, start=first):
-        alerts += watcher.take(BEGIN + k, dict(zip(CHANNELS, map(float, row), strict=True)), BEGIN + k)
+        alerts += take(watcher, BEGIN + k, dict(zip(CHANNELS, map(float, row), strict=True)), BEGIN + k)
     return alerts
 
 
@@ -76,13 +87,16 @@ def commit(watcher: Watcher) -> None:
 
 def test_a_watcher_scores_as_the_batch_does_also_after_a_restart(make: Make, model: KoopmanDetector) -> None:
     live = series(120)
-    watcher, scores = make(), []
-    watcher.listener = lambda told: scores.append(told.get("score", np.nan))
+    scores: list[float] = []
+
+    def keep(line: dict[str, Any]) -> None:
+        scores.append(line.get("score", np.nan))
+
+    watcher = make(on_reading=keep)
     feed(watcher, live[:60])
     commit(watcher)
     watcher._store.close()
-    watcher = make()
-    watcher.listener = lambda told: scores.append(told.get("score", np.nan))
+    watcher = make(on_reading=keep)
     feed(watcher, live[60:], 60)
     np.testing.assert_allclose(scores, model.decision_function(live), rtol=1e-12)
 
@@ -126,7 +140,7 @@ def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector
     live[150:155, 0] += 5.0
     feed(watcher, live[:200])
     for k in range(200, 203):  # one channel is silent: the others go on
-        watcher.take(BEGIN + k, {"flow": 0.0, "current": 0.0}, BEGIN + k)
+        take(watcher, BEGIN + k, {"flow": 0.0, "current": 0.0}, BEGIN + k)
     feed(watcher, live[203:], 203)
     commit(watcher)
     _, rows = watcher._store.rows_to_learn("pump", 3)
@@ -142,9 +156,8 @@ def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:
     live = series(200)
     live[100:110, 0] += 5.0
     planned = Maintenance(BEGIN + 90, BEGIN + 130, "pump")
-    watcher = make(maintenance=(planned,), learning={"every": 100})
     statuses: list[str] = []
-    watcher.listener = lambda told: statuses.append(told["state"])
+    watcher = make((planned,), lambda line: statuses.append(line["state"]), learning={"every": 100})
     assert feed(watcher, live) == []
     assert set(statuses[90:130]) == {"maintenance"}
     assert "maintenance" not in statuses[:90] + statuses[130:]
@@ -157,49 +170,49 @@ def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:
 def test_a_silent_device_is_stale_and_no_anomaly(make: Make) -> None:
     watcher = make()
     feed(watcher, series(50))
-    now = watcher._judged_at
+    now = time.monotonic()
     assert watcher.tick(now + 5.0) == []
-    assert watcher.status == "ok"
+    assert watcher.status().state == "ok"
     assert watcher.tick(now + 11.0) == []
-    assert watcher.snapshot()["state"] == "stale"
-    assert watcher.snapshot()["score"] is None
-    assert not watcher.snapshot()["abnormal"]
+    assert watcher.status().state == "stale"
+    assert watcher.status().score is None
+    assert not watcher.status().abnormal
     feed(watcher, series(60)[50:], 50)
-    assert watcher.status == "ok"
+    assert watcher.status().state == "ok"
 
 
 def test_warming_up_is_told_as_n_of_all(make: Make) -> None:
     watcher = make()
     feed(watcher, series(4))
-    assert watcher.status == "warming"
-    assert watcher.progress() == {"have": 4, "need": 7}
+    assert watcher.status().state == "warming"
+    assert watcher.status().progress == {"have": 4, "need": 7}
 
 
 def test_without_a_model_the_device_gathers_rows_for_one(make: Make, tmp_path: Path) -> None:
     watcher = make(learning={"model": "", "first": 600, "folder": str(tmp_path / "new")})
     feed(watcher, series(599))
-    assert (watcher.status, watcher.progress()) == ("learning", {"have": 599, "need": 600})
+    assert (watcher.status().state, watcher.status().progress) == ("learning", {"have": 599, "need": 600})
     assert not watcher.is_learning_due
     feed(watcher, series(600)[599:], 599)
     commit(watcher)
     watcher.learn()
     feed(watcher, series(650)[600:], 600)
-    assert watcher.status == "ok"
+    assert watcher.status().state == "ok"
     assert KoopmanDetector.load(tmp_path / "new" / "model.safetensors").channel_names_ == CHANNELS
 
 
 def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_path: Path) -> None:
-    watcher, live = make(), series(80)
+    readings: list[dict[str, Any]] = []
+    watcher, live = make(on_reading=readings.append), series(80)
     feed(watcher, live[:60])
     other = KoopmanDetector.load(tmp_path / "model.fedkad").learn(series(500, 7))
     folder = DeviceState(tmp_path / "pump")
     with folder.locked():
         folder.deliver(other, "run-1")
     commit(watcher)
-    assert watcher.is_model_renewed
-    watcher.take_model_over()
-    readings: list[dict[str, Any]] = []
-    watcher.listener = readings.append
+    assert watcher.scorer.model.is_renewed()
+    watcher.adopt_model()
+    readings.clear()
     feed(watcher, live[60:], 60)
     assert readings[0]["state"] == "ok"
     expected = other.decision_function(live)
@@ -213,23 +226,22 @@ def test_a_new_model_in_the_configuration_takes_the_place_of_the_old_one(
     feed(watcher, series(200))
     commit(watcher)
     watcher.learn()
-    learnt = watcher.snapshot()
-    assert learnt["learnt"] == 1
+    assert watcher.learner.learned == 1
     commit(watcher)
     watcher._store.close()
     again = make(learning={"every": 100})  # the same file: what was learnt since stays
-    assert again._model.learnt_through
+    assert again.scorer.model.learnt_through
     again._store.close()
     other = KoopmanDetector.load(tmp_path / "model.fedkad")
     other.threshold_ = 50.0
     other.save(tmp_path / "model.fedkad")
     third = make()
-    assert third._model.detector is not None
-    assert third._model.detector.threshold_ == 50.0
-    assert "is another model than before" in said[-1]
+    assert third.scorer.model.detector is not None
+    assert third.scorer.model.detector.threshold_ == 50.0
+    assert "has changed and replaces the model in use" in said[-1]
     third._store.close()
     (tmp_path / "model.fedkad").unlink()
-    assert make().status == "waiting"  # with the one that it has
+    assert make().status().state == "waiting"  # with the one that it has
 
 
 def test_a_model_that_the_device_has_already_is_not_replaced_unasked(
@@ -240,14 +252,14 @@ def test_a_model_that_the_device_has_already_is_not_replaced_unasked(
     with state.locked():
         state.deliver(other, "run-1")
     watcher = make()
-    assert watcher._model.detector is not None
-    assert watcher._model.detector.threshold_ == other.threshold_
-    assert "is not used, as the device has" in said[-1]
+    assert watcher.scorer.model.detector is not None
+    assert watcher.scorer.model.detector.threshold_ == other.threshold_
+    assert "is not used because the device has" in said[-1]
 
 
 def test_a_device_says_how_its_first_model_comes_about(make: Make, said: list[str]) -> None:
     watcher = make(learning={"model": "", "first": 300})
-    assert said.pop() == "pump: no model yet; one is made of 300 normal rows, 0 are there."
+    assert said.pop() == "pump: no model yet; one is fitted to 300 normal rows, of which 0 are there."
     feed(watcher, series(250))
     watcher.finish()
     watcher.finish()
@@ -255,7 +267,7 @@ def test_a_device_says_how_its_first_model_comes_about(make: Make, said: list[st
     feed(watcher, series(300)[250:], 250)
     commit(watcher)
     watcher.learn()
-    assert "a first model is made of 300 rows" in said[-1]
+    assert "a first model was fitted to 300 rows" in said[-1]
     assert "a guess" in said[-1]
 
 
@@ -266,14 +278,14 @@ def test_a_stale_device_says_why(make: Make, said: list[str]) -> None:
     feed(watcher, series(20))
     watcher.tick(time.monotonic() + 30.0)
     assert "no sample has come for 30 s" in said[-1]
-    assert watcher.snapshot()["why"] == "no sample has come for 30 s"
+    assert watcher.status().why == "no sample has come for 30 s"
 
 
 def test_samples_without_a_time_that_come_at_once_are_told_of_once(make: Make, said: list[str]) -> None:
     watcher = make()
     for row in series(100):
-        watcher.take(None, dict(zip(CHANNELS, map(float, row), strict=True)), BEGIN)
-    assert sum("without a time that is known" in text for text in said) == 1
+        take(watcher, None, dict(zip(CHANNELS, map(float, row), strict=True)), BEGIN)
+    assert sum("without a known time" in text for text in said) == 1
 
 
 def test_a_model_that_is_not_for_the_device_is_neither_used_nor_changed(make: Make, tmp_path: Path) -> None:
@@ -283,13 +295,13 @@ def test_a_model_that_is_not_for_the_device_is_neither_used_nor_changed(make: Ma
     foreign = KoopmanDetector(window=6, rank=5, observables=16).fit(Series(series(3000, 5), ("a", "b", "c")))
     foreign.save(tmp_path / "pump" / "model.safetensors")
     content = (tmp_path / "pump" / "model.safetensors").read_bytes()
-    watcher.take_model_over()
+    watcher.adopt_model()
     feed(watcher, series(200)[90:], 90)
     commit(watcher)
     assert watcher.is_learning_due
     watcher.learn()
     assert (tmp_path / "pump" / "model.safetensors").read_bytes() == content
-    assert (watcher.status, watcher.learnt, watcher.is_learning_due) == ("ok", 0, False)
+    assert (watcher.status().state, watcher.learner.learned, watcher.is_learning_due) == ("ok", 0, False)
 
 
 def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
@@ -308,11 +320,11 @@ def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(KoopmanDetector, "fit", fit_slowly)
         watcher.learn()
-    assert watcher.is_model_renewed
-    watcher.take_model_over()
-    assert watcher._model.detector is not None
-    assert watcher._model.detector.threshold_ == model.threshold_
-    assert watcher.status != "learning"
+    assert watcher.scorer.model.is_renewed()
+    watcher.adopt_model()
+    assert watcher.scorer.model.detector is not None
+    assert watcher.scorer.model.detector.threshold_ == model.threshold_
+    assert watcher.status().state != "learning"
 
 
 def test_a_device_of_another_period_gathers_a_new_window_once(make: Make, model: KoopmanDetector) -> None:
@@ -321,25 +333,25 @@ def test_a_device_of_another_period_gathers_a_new_window_once(make: Make, model:
     commit(watcher)
     watcher._store.close()
     again = make(sampling={"period": 2.0})
-    again.take(BEGIN + 100.0, dict.fromkeys(CHANNELS, 0.0), BEGIN)
-    assert again.status == "warming"
+    take(again, BEGIN + 100.0, dict.fromkeys(CHANNELS, 0.0), BEGIN)
+    assert again.status().state == "warming"
     for k in range(51, 80):
-        again.take(BEGIN + 2.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN)
-    assert again.status == "ok"
+        take(again, BEGIN + 2.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN)
+    assert again.status().state == "ok"
     commit(again)
-    again.take_model_over()
-    again.take(BEGIN + 160.0, dict.fromkeys(CHANNELS, 8.0), BEGIN)
-    assert again.status == "ok"
+    again.adopt_model()
+    take(again, BEGIN + 160.0, dict.fromkeys(CHANNELS, 8.0), BEGIN)
+    assert again.status().state == "ok"
 
 
 def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_path: Path) -> None:
     watcher = make()
     feed(watcher, series(50))
     (tmp_path / "pump" / "model.safetensors").write_bytes(b"nonsense")
-    watcher.take_model_over()
+    watcher.adopt_model()
     assert (tmp_path / "pump" / "model.safetensors.damaged-1").read_bytes() == b"nonsense"
     feed(watcher, series(60)[50:], 50)
-    assert watcher.status == "ok"
+    assert watcher.status().state == "ok"
 
 
 def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None:
@@ -350,7 +362,7 @@ def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None
     watcher._store.close()
     again = make()
     feed(again, series(80)[50:], 50)
-    assert again.status == "ok"
+    assert again.status().state == "ok"
 
 
 def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, model: KoopmanDetector) -> None:
@@ -358,10 +370,10 @@ def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, m
     live = series(200)
     live[100:105] += 5.0
     feed(watcher, live)
-    expected = KoopmanDetector.load(Path(watcher.settings.learning.model)).rejudge("1/day", 1.0).threshold_
-    told = watcher.snapshot()
-    assert told["threshold"] == expected
-    hours = (200 - 6) / 3600
-    assert told["budget"]["allowed_per_week"] == pytest.approx(7.0)
-    assert told["budget"]["watched_hours"] == pytest.approx(hours)
-    assert told["budget"]["measured_per_week"] == pytest.approx(told["incidents"] * 7 * 24 / hours)
+    expected = KoopmanDetector.load(Path(watcher._settings.learning.model)).rejudge("1/day", 1.0).threshold_
+    told = watcher.status()
+    assert told.threshold == expected
+    hours, budget = (200 - 6) / 3600, told.budget or {}
+    assert budget["allowed_per_week"] == pytest.approx(7.0)
+    assert budget["watched_hours"] == pytest.approx(hours)
+    assert budget["measured_per_week"] == pytest.approx((told.counters or {})["incidents"] * 7 * 24 / hours)

@@ -19,7 +19,7 @@ import pytest
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from tests.sabotage import sitecustomize as sabotage
-from tests.sabotage.troubled import (
+from tests.sabotage.faultyfleet import (
     CHANNELS,
     MODEL,
     PATIENCE,

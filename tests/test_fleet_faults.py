@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.sabotage import sitecustomize as sabotage
-from tests.sabotage.troubled import (
+from tests.sabotage.faultyfleet import (
     SHORT,
     Fleet,
     fleet,

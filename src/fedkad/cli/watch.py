@@ -12,8 +12,8 @@ def watch(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to watch and where to send alarms.")],
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
 ) -> None:
-    """Watch devices live: score every sample, explain, raise alarms, keep learning."""
-    from fedkad.edge.main import run, stay_small
+    """Watch devices, live: score each sample, explain, raise alarms, keep learning."""
+    from fedkad.edge.main import limit_memory, run
 
-    stay_small()
+    limit_memory()
     run(config, check=check)

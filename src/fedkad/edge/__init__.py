@@ -1,15 +1,22 @@
 """The agent on a device: from live samples to alarms that say why, for months, through power cuts.
 
-The way of a sample, and the modules in its order:
+The path of a sample, and the modules in its order:
 
-    sources/   a line, a row or an MQTT message arrives                     bytes
-    payload    what shape it has, which channels it carries, its time       Sample
-    grid       the slot of the device's fixed grid that it belongs to       Row
-    watcher    scored by the device's stream; learnt from when normal       reading
-    alarms     hysteresis, duration, cool-down, rate                        Alert
-    store      all of it committed in one transaction, then acknowledged
-    sinks/     MQTT, Home Assistant, webhook, Prometheus, JSON lines
+    sources/    a line or an MQTT message arrives                             RawMessage
+    decoding    which device and channels it has, and its time                Sample
+      jsonpayload, csvpayload, timestamps · unseen warns of misspelled names
+    watcher     one device; the next five are its parts
+    grid        the slot of the device's fixed grid that it belongs to        GridRow
+    scorer      scored by the model of the device                             Reading (of fedkad.detect)
+    alarms      hysteresis, duration, cool-down, rate                         Alert
+      episode, rate, alerttext
+    learning    kept, and learned from if it is normal; model, forked
+    staleness   noticed if it does not come
+    store       all of it committed in one transaction, then acknowledged
+    outbox      offered to every sink until it is delivered
+    sinks/      MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`
 
-`agent` is the loop around them, `settings` the file that it is told by. Nothing here computes: numbers come from
+`agent` is the loop around them, `assembly` makes its source and sinks, `main` is the command, `checking` its --check.
+`settingsfile` reads the configuration into the values of `settings`. Nothing here computes scores: they come from
 `fedkad.detect`.
 """

@@ -1,81 +1,39 @@
-"""From scored rows to what a person is told: one incident with a beginning, news and an end, not a ring for each row.
+"""From scored rows to alerts: one incident with a start, updates and an end, not an alert per row.
 
-The policy of one device. It has no clock and does no I/O: the same rows give the same alerts, and what it knows is a
-small state in JSON that goes on exactly where it stopped. A row is one of three things:
+The alarm policy of one device. It has no clock and does no I/O: the same rows give the same alerts, and its state is a
+small JSON object. A row is one of three things:
 
     abnormal   the detector says so
     quiet      its score is below `release` times the threshold (with a threshold of 0 or less: not abnormal)
     neither    between the two: it neither begins an incident nor clears it
 
-An *excursion* begins with an abnormal row and goes on until a quiet one; from its `min_duration` on it is an incident.
+An *excursion* begins with an abnormal row and lasts until a quiet one; after `min_duration` it becomes an incident.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedkad.detect.stream import Reading
+from fedkad.edge.alerttext import alert_text, as_datetime, format_time
+from fedkad.edge.episode import Episode, as_number
+from fedkad.edge.grid import GridRow
+from fedkad.edge.rate import AbnormalRate
 from fedkad.edge.settings import Alarm
-from fedkad.edge.tally import LARGEST, Tally, as_number
-from fedkad.edge.wording import as_date, as_text, sentence
-
-Array = NDArray[np.float64]
-Explain = Callable[[], tuple[Array, Array, Array]]
-
-BUCKETS = 60
-"""The rate is counted in so many parts of its window: months of rows cost no more memory than a minute's."""
 
 SLACK = 1e-3
-"""Durations may fall short by this share of a period: times in seconds since 1970 are rounded."""
+"""Durations may fall short by this share of a period, because times in seconds since 1970 are rounded."""
+
+Alert = dict[str, Any]
+"""An alert as it is stored and delivered, ready for JSON."""
 
 
-class Judged(NamedTuple):
-    """One scored row.
-
-    Attributes
-    ----------
-    time : float
-        Seconds since 1970.
-    score, threshold : float
-        The score, NaN while there is none, and the threshold that it was held against.
-    abnormal : bool
-    evidence : bool
-        False if nothing was measured in this row: it neither begins nor ends anything.
-    """
-
-    time: float
-    score: float
-    threshold: float
-    abnormal: bool
-    evidence: bool = True
-
-
-class Alarms:
-    """The alarms of one device.
-
-    An incident begins when the scores have been abnormal for `min_duration` without a quiet row, or when the share of
-    abnormal rows in `rate_window` reaches `rate_limit`, provided that half of the window was scored; rows up to the end
-    of the last incident do not count, for they were told. It ends after `clear_after` of only quiet rows, and if it
-    began by its rate not before that has fallen below `release` times the limit. For `cool_down` after that only a
-    critical score begins another; what still goes on then begins. All durations are differences of the rows' times.
-
-    The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; one that began
-    by its rate starts with the first of the abnormal rows that are counted in it, about one window back. One that has
-    cleared has lasted until its last abnormal row, not until the quiet after it was long enough.
-
-    Parameters
-    ----------
-    device : str
-    settings : Alarm
-    period : float
-        Seconds between two rows.
-    state : mapping, optional
-        What `state()` gave, to go on from there.
+@dataclass(slots=True)
+class AlarmState:
+    """All that the policy remembers.
 
     Attributes
     ----------
@@ -83,12 +41,93 @@ class Alarms:
         Incidents begun so far.
     watched : float
         Seconds scored so far.
+    time, score, threshold : float
+        Of the last scored row.
+    open : dict, optional
+        The last alert of the open incident.
+    said : float
+        Time of the last alert.
+    quiet : float, optional
+        Since when an open incident has been quiet.
+    told : float
+        Rows up to this time belong to an incident that was reported, and do not count towards a rate.
+    cool_until : float
+        Until then only a critical score begins an incident.
+    channels : list of str
+        The channels of the episodes.
+    incident, excursion : Episode, optional
+    recent : list of Episode
+        At most two, of excursions too short to be an incident: they may be part of a rate.
+    """
 
-    >>> alarms = Alarms("pump-1", Alarm(min_duration=2.0, clear_after=2.0), period=1.0)
-    >>> def explain():
-    ...     return np.array([7.0, 2.0]), np.array([3.2, 1.0]), np.array([5.1, 1.2])
+    incidents: int = 0
+    watched: float = 0.0
+    time: float = -math.inf
+    score: float = math.nan
+    threshold: float = math.nan
+    open: Alert | None = None
+    said: float = -math.inf
+    quiet: float | None = None
+    told: float = -math.inf
+    cool_until: float = -math.inf
+    channels: list[str] = field(default_factory=list)
+    incident: Episode | None = None
+    excursion: Episode | None = None
+    recent: list[Episode] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields for JSON, where None stands for NaN and infinity."""
+        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> AlarmState:
+        """The inverse of `to_json`; fields that are None or missing keep their defaults."""
+        known = {name: state[name] for name in cls.__slots__ if state.get(name) is not None}
+        known |= {name: Episode.restored(known[name]) for name in ("incident", "excursion") if name in known}
+        return cls(**{**known, "recent": [Episode.restored(each) for each in state.get("recent", [])]})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return as_number(value)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.state() if isinstance(value, Episode) else value
+
+
+class Alarms:
+    """The alarms of one device.
+
+    An incident begins when the scores have been abnormal for `min_duration` without a quiet row, or when the share of
+    abnormal rows in `rate_window` reaches `rate_limit`, provided that half of the window was scored; rows up to the end
+    of the last incident do not count. It ends after `clear_after` of only quiet rows; one that began by its rate also
+    needs the rate to fall below `release` times the limit. For `cool_down` after that only a critical score begins
+    another one; an excursion that still goes on then becomes an incident. All durations are differences of the rows'
+    times.
+
+    The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; one that began
+    by its rate starts with the first abnormal row counted in it, about one window back. A cleared incident has lasted
+    until its last abnormal row, without the quiet after it.
+
+    Parameters
+    ----------
+    device : str
+    settings : Alarm
+    period : float
+        Seconds between two rows.
+    channels : sequence of str
+    state : mapping, optional
+        What `state()` returned, to continue from there.
+
+    >>> import numpy as np
+    >>> from types import SimpleNamespace
+    >>> alarms = Alarms("pump-1", Alarm(min_duration=2.0, clear_after=2.0), 1.0, ["flow", "pressure"])
     >>> for second, score in enumerate([1.0, 9.0, 9.0, 9.0, 1.0, 1.0, 1.0]):
-    ...     for alert in alarms.update(Judged(float(second), score, 6.0, score > 6.0), explain, ["flow", "pressure"]):
+    ...     row = GridRow(float(second), np.array([3.2, 1.0]), True, True)
+    ...     reading = SimpleNamespace(
+    ...         state="ok", score=score, threshold=6.0, is_anomaly=score > 6.0,
+    ...         shares=np.array([7.0, 2.0]), seen=row.values, expected=np.array([5.1, 1.2]))
+    ...     for alert in alarms.update(row, reading):
     ...         print(alert["event"], alert["id"], alert["duration"])
     ...         print(alert["text"])
     start pump-1-19700101T000001Z-1 2.0
@@ -97,293 +136,232 @@ class Alarms:
     pump-1: over, lasted 2 s; at worst (00:00:01Z) flow 3.2 instead of 5.1 (78 %), then pressure (22 %); peak 9
     """
 
-    def __init__(self, device: str, settings: Alarm, period: float, state: Mapping[str, Any] | None = None) -> None:
-        self._device, self._period = device, period
-        slack = SLACK * period
-        self._least, self._clear = settings.min_duration - slack, settings.clear_after - slack
-        self._cool_down = settings.cool_down - slack
-        self._every = settings.update_every - slack if settings.update_every > 0.0 else math.inf
-        self._window = settings.rate_window
-        self._width = self._window / BUCKETS
-        self._limit = settings.rate_limit if self._width > 0.0 else 0.0
-        self._half = 0.5 * self._window - slack
-        self._release, self._critical = settings.release, settings.critical
-        self._restore(state or {})
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self.incidents: int = state.get("incidents", 0)
-        self.watched: float = state.get("watched", 0.0)
-        self._time = _or(state.get("time"), -math.inf)
-        self._score = _or(state.get("score"), math.nan)
-        self._threshold = _or(state.get("threshold"), math.nan)
-        self._open: dict[str, Any] | None = state.get("open")
-        self._said = _or(state.get("said"), -math.inf)
-        self._quiet: float | None = state.get("quiet")
-        self._told = _or(state.get("told"), -math.inf)
-        self._cool_until = _or(state.get("cool_until"), -math.inf)
-        self._channels: list[str] = list(state.get("channels", []))
-        self._incident = _restored(state.get("incident"))
-        self._excursion = _restored(state.get("excursion"))
-        self._recent = [Tally.restored(tally) for tally in state.get("recent", [])]
-        # Counts of another window would be counted in the wrong places.
-        counts = state.get("buckets", []) if state.get("width") == self._width else []
-        self._buckets: deque[list[int]] = deque([int(index), scored, abnormal] for index, scored, abnormal in counts)
-        self._scored = sum(bucket[1] for bucket in self._buckets)
-        self._abnormal = sum(bucket[2] for bucket in self._buckets)
+    def __init__(
+        self,
+        device: str,
+        settings: Alarm,
+        period: float,
+        channels: Sequence[str],
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._device, self._settings, self._period, self._channels = device, settings, period, list(channels)
+        self._slack = SLACK * period
+        self._limit = settings.rate_limit if settings.rate_window > 0.0 else 0.0
+        state = state or {}
+        self._state = AlarmState.from_json(state)
+        self._rate = AbnormalRate(settings.rate_window)
+        if state.get("width") == self._rate.width:  # counts of another window would be counted in the wrong places
+            self._rate = AbnormalRate(settings.rate_window, state.get("buckets", []))
 
     def state(self) -> dict[str, Any]:
-        """All that is known, for JSON; `Alarms(device, settings, period, state)` goes on exactly."""
-        return {
-            "incidents": self.incidents,
-            "watched": self.watched,
-            "time": as_number(self._time),
-            "score": as_number(self._score),
-            "threshold": as_number(self._threshold),
-            "open": self._open,
-            "said": as_number(self._said),
-            "quiet": None if self._quiet is None else float(self._quiet),
-            "told": as_number(self._told),
-            "cool_until": as_number(self._cool_until),
-            "channels": list(self._channels),
-            "incident": None if self._incident is None else self._incident.state(),
-            "excursion": None if self._excursion is None else self._excursion.state(),
-            "recent": [tally.state() for tally in self._recent],
-            "width": self._width,
-            "buckets": [list(bucket) for bucket in self._buckets],
-        }
+        """All that is known, for JSON."""
+        return {**self._state.to_json(), "width": self._rate.width, "buckets": self._rate.buckets}
 
     @property
-    def open(self) -> dict[str, Any] | None:
-        """The incident that is open, as the last alert that was given about it; not to be changed."""
-        return self._open
+    def open(self) -> Alert | None:
+        """The last alert of the open incident; not to be changed."""
+        return self._state.open
+
+    @property
+    def incidents(self) -> int:
+        """Incidents begun so far."""
+        return self._state.incidents
+
+    @property
+    def watched(self) -> float:
+        """Seconds scored so far."""
+        return self._state.watched
 
     @property
     def rate(self) -> float:
-        """Share of the scored rows that were abnormal, in the `rate_window` before the last one; NaN without any."""
-        scored = self._scored  # read once: another thread may ask
-        return self._abnormal / scored if scored else math.nan
+        """Share of the scored rows in `rate_window` that were abnormal; NaN without any."""
+        return self._rate.value
 
     @property
     def per_second(self) -> float:
-        """Incidents a second of scored time, to compare with a budget; NaN before anything was scored."""
+        """Incidents per second of scored time, to compare with a budget; NaN before anything was scored."""
         return self.incidents / self.watched if self.watched else math.nan
 
-    def update(self, judged: Judged, explain: Explain, channels: Sequence[str]) -> list[dict[str, Any]]:
-        """Take one row; return the alerts that it gives rise to, as a rule none.
-
-        Parameters
-        ----------
-        judged : Judged
-        explain : callable
-            Gives the shares of the score, what was seen and what was expected, a value a channel. Called for abnormal
-            rows only.
-        channels : sequence of str
-        """
-        time, score, threshold, abnormal, evidence = judged
-        if not evidence or score != score:
+    def update(self, row: GridRow, reading: Reading) -> list[Alert]:
+        """Take one judged row; returns its alerts, usually none. The reading is explained for abnormal rows only."""
+        if reading.state == "gap":
+            self.interrupt(row.time)
             return []
-        if time < self._time:
-            self._go_back(time)
-        self._time, self._score, self._threshold = time, score, threshold
-        self.watched += self._period
-        if self._width:
-            self._count(time, abnormal)
-        if abnormal:
-            return self._take_abnormal(explain(), channels)
-        if self._incident is None and self._excursion is None:
+        if not row.observed or math.isnan(reading.score):
             return []
-        return self._take_normal(quiet=threshold <= 0.0 or score < self._release * threshold)
+        state = self._state
+        if row.time < state.time:
+            self._go_back(row.time)
+        state.time, state.score, state.threshold = row.time, reading.score, reading.threshold
+        state.watched += self._period
+        self._rate.count(row.time, reading.is_anomaly)
+        if reading.is_anomaly:
+            return self._take_abnormal(reading)
+        if state.incident is None and state.excursion is None:
+            return []
+        is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
+        return self._take_normal(is_quiet)
 
-    def silence(self, time: float) -> list[dict[str, Any]]:
-        """Begin maintenance: an open incident ends, and what was counted towards another is dropped.
+    def silence(self, time: float) -> list[Alert]:
+        """Begin maintenance: an open incident ends, and what was counted towards another one is dropped.
 
         No cool-down follows: what is wrong after maintenance is news.
         """
-        alerts = [] if self._incident is None else [self._end(time, "maintenance")]
-        self._excursion, self._recent = None, []
-        self._told, self._cool_until = self._time, -math.inf
+        state = self._state
+        alerts = [] if state.incident is None else [self._end(time, "maintenance")]
+        state.excursion, state.recent = None, []
+        state.told, state.cool_until = state.time, -math.inf
         return alerts
 
-    def interrupt(self, time: float) -> list[dict[str, Any]]:
-        """Say that what follows is not connected to what was: a broken window, a stale device, another clock.
+    def interrupt(self, time: float) -> None:
+        """Note that the following rows are not connected to those before: a gap, a stale device, another clock.
 
-        What had not lasted for `min_duration` is dropped. An open incident stays open, for nobody knows, and nothing is
-        said about it until rows come again; quiet is counted anew, and it ends after `clear_after` of it.
+        An excursion shorter than `min_duration` is dropped. An open incident stays open without updates until rows come
+        again; then it needs another `clear_after` of quiet to end.
         """
-        if time < self._time:
+        if time < self._state.time:
             self._go_back(time)
-            self._time = time
-        self._quiet = None
+            self._state.time = time
+        self._state.quiet = None
         self._drop_excursion()
-        return []
 
     def _go_back(self, time: float) -> None:
-        """Forget what lies in the future of a clock that was set back; nothing may wait until it comes again."""
-        self._excursion = self._quiet = None
-        self._recent = [tally for tally in self._recent if tally.last <= time]
-        self._said, self._told = min(self._said, time), min(self._told, time)
-        self._cool_until = min(self._cool_until, time + self._cool_down)
+        """Forget what is in the future of a clock that was set back; nothing may wait until that time comes again."""
+        state = self._state
+        state.excursion = state.quiet = None
+        state.recent = [episode for episode in state.recent if episode.last <= time]
+        state.said, state.told = min(state.said, time), min(state.told, time)
+        state.cool_until = min(state.cool_until, time + self._settings.cool_down - self._slack)
 
-    def _count(self, time: float, abnormal: bool) -> None:
-        index = int(time // self._width)
-        buckets = self._buckets
-        if not buckets or buckets[-1][0] != index:
-            self._turn_to(index)
-        bucket = buckets[-1]
-        bucket[1] += 1
-        self._scored += 1
-        if abnormal:
-            bucket[2] += 1
-            self._abnormal += 1
+    def _take_abnormal(self, reading: Reading) -> list[Alert]:
+        state = self._state
+        self._note_channels()
+        state.quiet = None
+        if (episode := state.incident or state.excursion) is None:
+            episode = state.excursion = Episode(float(state.time), float(state.time))
+        was_critical, is_critical = episode.critical, self._is_critical()
+        episode.add(float(state.time), is_critical, reading)
+        if state.incident is None:
+            return self._begin(episode, is_critical)
+        return [self._alert("update", "worse", state.time)] if is_critical and not was_critical else self._continue()
 
-    def _turn_to(self, index: int) -> None:
-        """Drop the buckets that are too old and those of the future; make that of now the last."""
-        buckets = self._buckets
-        while buckets and not index - BUCKETS < buckets[0][0] <= index:
-            self._uncount(buckets.popleft())
-        while buckets and buckets[-1][0] > index:
-            self._uncount(buckets.pop())
-        if not buckets or buckets[-1][0] != index:
-            buckets.append([index, 0, 0])
-
-    def _uncount(self, bucket: list[int]) -> None:
-        self._scored -= bucket[1]
-        self._abnormal -= bucket[2]
-
-    def _take_abnormal(self, explained: tuple[Array, Array, Array], channels: Sequence[str]) -> list[dict[str, Any]]:
-        self._name(channels)
-        self._quiet = None
-        time, score = float(self._time), min(float(self._score), LARGEST)
-        if (tally := self._incident or self._excursion) is None:
-            tally = self._excursion = Tally(time, time)
-        critical, known = self._is_critical(), tally.critical
-        tally.add(time, score, critical, explained)
-        if self._incident is None:
-            return self._begin(tally, critical)
-        return [self._alert("update", "worse", self._time)] if tally.critical and not known else self._go_on()
-
-    def _name(self, channels: Sequence[str]) -> None:
-        names = list(channels)
-        if names == self._channels:
+    def _note_channels(self) -> None:
+        state = self._state
+        if self._channels == state.channels:
             return
-        self._channels = names
-        for tally in (self._incident, self._excursion, *self._recent):
-            if tally is not None:
-                tally.forget_channels()
+        state.channels = self._channels
+        for episode in (state.incident, state.excursion, *state.recent):
+            if episode is not None:
+                episode.forget_channels()
 
     def _is_critical(self) -> bool:
-        if self._threshold <= 0.0:
-            return bool(self._score > 0.0)
-        return bool(self._score >= self._critical * self._threshold)
+        state = self._state
+        if state.threshold <= 0.0:
+            return bool(state.score > 0.0)
+        return bool(state.score >= self._settings.critical * state.threshold)
 
-    def _begin(self, excursion: Tally, critical: bool) -> list[dict[str, Any]]:
-        time = self._time
-        if time < self._cool_until and not critical:
+    def _begin(self, excursion: Episode, is_critical: bool) -> list[Alert]:
+        state = self._state
+        if state.time < state.cool_until and not is_critical:
             return []
-        if time - excursion.start >= self._least:
-            self._incident, kind, reason = excursion, "score", "threshold"
+        if state.time - excursion.start >= self._settings.min_duration - self._slack:
+            state.incident, kind, reason = excursion, "score", "threshold"
         elif self._is_frequent():
-            self._incident, kind, reason = self._gathered(excursion), "rate", "rate"
+            state.incident, kind, reason = self._with_recent(excursion), "rate", "rate"
         else:
             return []
-        self._excursion, self._recent = None, []
-        self.incidents += 1
-        start = f"{as_date(self._incident.start):%Y%m%dT%H%M%SZ}"
-        self._open = {"id": f"{self._device}-{start}-{self.incidents}", "kind": kind}
-        return [self._alert("start", reason, time)]
+        state.excursion, state.recent = None, []
+        state.incidents += 1
+        start = f"{as_datetime(state.incident.start):%Y%m%dT%H%M%SZ}"
+        state.open = {"id": f"{self._device}-{start}-{state.incidents}", "kind": kind}
+        return [self._alert("start", reason, state.time)]
 
     def _is_frequent(self) -> bool:
         if not self._limit:
             return False
-        since = [bucket for bucket in self._buckets if bucket[0] * self._width > self._told]
-        scored, abnormal = sum(bucket[1] for bucket in since), sum(bucket[2] for bucket in since)
-        return scored * self._period >= self._half and abnormal >= self._limit * scored
+        scored, abnormal = self._rate.since(self._state.told)
+        half = 0.5 * self._settings.rate_window - self._slack
+        return scored * self._period >= half and abnormal >= self._limit * scored
 
-    def _gathered(self, excursion: Tally) -> Tally:
-        """The abnormal rows of about one window: those of earlier excursions and of this one."""
-        tally = excursion
-        for earlier in reversed(self._recent):
-            if excursion.last - earlier.last <= self._window:
-                tally = earlier.joined(tally)
-        return tally
+    def _with_recent(self, excursion: Episode) -> Episode:
+        """The abnormal rows of about one window: those of recent excursions and of this one."""
+        episode = excursion
+        for earlier in reversed(self._state.recent):
+            if excursion.last - earlier.last <= self._settings.rate_window:
+                episode = earlier.joined(episode)
+        return episode
 
     def _drop_excursion(self) -> None:
-        """It was too short to be told, but may be part of a rate.
+        """Drop an excursion that was too short to be reported; it may still be part of a rate.
 
-        Two tallies are kept, of half a window each: enough to say why, without one for every row.
+        Two episodes of half a window each are kept: enough to explain an incident, without one per row.
         """
-        excursion, self._excursion = self._excursion, None
+        state = self._state
+        excursion, state.excursion = state.excursion, None
         if excursion is None or not self._limit:
             return
-        if self._recent and excursion.start - self._recent[-1].start <= 0.5 * self._window:
-            self._recent[-1] = self._recent[-1].joined(excursion)
+        if state.recent and excursion.start - state.recent[-1].start <= 0.5 * self._settings.rate_window:
+            state.recent[-1] = state.recent[-1].joined(excursion)
         else:
-            self._recent = [*self._recent[-1:], excursion]
+            state.recent = [*state.recent[-1:], excursion]
 
-    def _take_normal(self, *, quiet: bool) -> list[dict[str, Any]]:
-        if self._incident is None:
-            if quiet:
+    def _take_normal(self, is_quiet: bool) -> list[Alert]:
+        state = self._state
+        if state.incident is None:
+            if is_quiet:
                 self._drop_excursion()
             return []
-        if not quiet:
-            self._quiet = None
-            return self._go_on()
-        if self._quiet is None:
-            self._quiet = self._time
-        if self._time - self._quiet >= self._clear and self._is_rare():
-            return [self._end(self._time, "cleared")]
-        return self._go_on()
+        if not is_quiet:
+            state.quiet = None
+            return self._continue()
+        if state.quiet is None:
+            state.quiet = state.time
+        if state.time - state.quiet >= self._settings.clear_after - self._slack and self._is_rare():
+            return [self._end(state.time, "cleared")]
+        return self._continue()
 
     def _is_rare(self) -> bool:
-        assert self._open is not None
-        return self._open["kind"] != "rate" or not self._limit or self.rate < self._release * self._limit
+        assert self._state.open is not None
+        by_rate = self._state.open["kind"] == "rate" and self._limit
+        return not by_rate or self.rate < self._settings.release * self._limit
 
-    def _go_on(self) -> list[dict[str, Any]]:
-        return [self._alert("update", "still", self._time)] if self._time - self._said >= self._every else []
+    def _continue(self) -> list[Alert]:
+        every, state = self._settings.update_every, self._state
+        is_due = every > 0.0 and state.time - state.said >= every - self._slack
+        return [self._alert("update", "still", state.time)] if is_due else []
 
-    def _end(self, time: float, reason: str) -> dict[str, Any]:
+    def _end(self, time: float, reason: str) -> Alert:
+        state = self._state
         alert = self._alert("end", reason, time)
-        self._open = self._incident = self._quiet = None
-        self._told, self._cool_until = self._time, time + self._cool_down
+        state.open = state.incident = state.quiet = None
+        state.told, state.cool_until = state.time, time + self._settings.cool_down - self._slack
         return alert
 
-    def _alert(self, event: str, reason: str, time: float) -> dict[str, Any]:
-        assert self._incident is not None
-        assert self._open is not None
-        incident = self._incident
-        causes = incident.causes(self._channels)
-        # What has cleared was over before the quiet that was waited for.
+    def _alert(self, event: str, reason: str, time: float) -> Alert:
+        state, incident = self._state, self._state.incident
+        assert incident is not None
+        assert state.open is not None
+        causes = incident.causes(state.channels)
+        # A cleared incident was over before the quiet that was waited for.
         until = incident.last if reason == "cleared" else float(time)
-        alert: dict[str, Any] = {
-            "id": self._open["id"],
+        alert: Alert = {
+            "id": state.open["id"],
             "device": self._device,
             "event": event,
-            "kind": self._open["kind"],
+            "kind": state.open["kind"],
             "severity": "critical" if incident.critical else "warning",
-            "start": as_text(incident.start),
-            "time": as_text(time),
+            "start": format_time(incident.start),
+            "time": format_time(time),
             "duration": round(max(until - incident.start, 0.0), 3),
-            "score": as_number(self._score),
+            "score": as_number(state.score),
             "peak": as_number(incident.peak),
-            "worst": None if incident.worst is None else as_text(incident.worst),
-            "threshold": as_number(self._threshold),
+            "worst": None if incident.worst is None else format_time(incident.worst),
+            "threshold": as_number(state.threshold),
             "rate": as_number(round(self.rate, 4)),
             "samples": incident.samples,
-            "channels": [_numbers_or_none(cause._asdict()) for cause in causes],
+            "channels": [{key: _plain(value) for key, value in cause._asdict().items()} for cause in causes],
             "reason": reason,
         }
-        alert["text"] = sentence(alert, causes, self._window)
-        self._open, self._said = alert, time
+        alert["text"] = alert_text(alert, causes, self._settings.rate_window)
+        state.open, state.said = alert, time
         return alert
-
-
-def _or(value: float | None, other: float) -> float:
-    return other if value is None else value
-
-
-def _numbers_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: as_number(value) if isinstance(value, float) else value for key, value in values.items()}
-
-
-def _restored(state: Mapping[str, Any] | None) -> Tally | None:
-    return None if state is None else Tally.restored(state)

@@ -1,4 +1,4 @@
-"""Which source and sinks a configuration asks for; each brings its libraries only if it is used."""
+"""The source and the sinks that a configuration asks for; each loads its libraries only if it is used."""
 
 from __future__ import annotations
 
@@ -6,128 +6,100 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedkad.edge.settings import AgentSettings, SettingsError
-from fedkad.edge.sinks import Sink
-from fedkad.edge.sinks.stdout import Lines
-from fedkad.edge.sources import Source
-from fedkad.edge.sources.lines import GrowingFile, Stdin
+from fedkad.edge.sinks import AlertSink
+from fedkad.edge.sinks.publications import Publications
+from fedkad.edge.sinks.stdout import StdoutSink
+from fedkad.edge.sources import SampleSource
+from fedkad.edge.sources.lines import FileSource, StdinSource
+from fedkad.edge.status import DeviceStatus
 from fedkad.edge.store import Store
 
 if TYPE_CHECKING:
-    from fedkad.edge.mqtt import Connection, Will
-    from fedkad.edge.sinks.mqtt import MqttOut
-    from fedkad.edge.sinks.prometheus import Metrics
-    from fedkad.edge.sinks.publications import Publications
-
-Say = Callable[[str], None]
-Snapshots = Callable[[], Mapping[str, Mapping[str, Any]]]
+    from fedkad.edge.mqtt import Connection
+    from fedkad.edge.sinks.mqtt import BrokerSink
 
 
-class Parts(NamedTuple):
+class Endpoints(NamedTuple):
     """What an agent is connected to.
 
     Attributes
     ----------
-    source : Source
-    sinks : list of Sink
-    broker : MqttOut, optional
-        The one of the sinks that also tells states.
+    source : SampleSource
+    sinks : list of AlertSink
+    stdout : StdoutSink, optional
+        The one of the sinks that also writes readings.
+    broker : BrokerSink, optional
+        The one of the sinks that also publishes states.
     connections : list of Connection
         To brokers: that of the source, that of the sink, one for both, or none.
     """
 
-    source: Source
-    sinks: list[Sink]
-    broker: MqttOut | None
+    source: SampleSource
+    sinks: list[AlertSink]
+    stdout: StdoutSink | None
+    broker: BrokerSink | None
     connections: list[Connection]
 
 
 def require_extra(settings: AgentSettings) -> None:
-    """Refuse a configuration whose libraries are not installed, in one sentence."""
+    """Refuse a configuration whose libraries are not installed."""
     uses_broker = settings.source.kind == "mqtt" or settings.mqtt.enabled
-    for name, section, used in (
+    for name, section, is_used in (
         ("paho", "mqtt", uses_broker),
         ("prometheus_client", "prometheus", settings.prometheus.port),
     ):
-        if used and find_spec(name) is None:
+        if is_used and find_spec(name) is None:
             raise SettingsError(f"The configuration uses {section}, which needs pip install 'fedkad[edge]'.")
 
 
-def assemble(settings: AgentSettings, store: Store, say: Say, snapshots: Snapshots) -> Parts:
+def assemble(settings: AgentSettings, store: Store, statuses: Callable[[], Mapping[str, DeviceStatus]]) -> Endpoints:
     """Make the source and the sinks; nothing is connected yet."""
-    sinks: list[Sink] = [Lines(sys.stdout)] if settings.stdout.enabled else []
-    connections: list[Connection] = []
-    publications = _publications(settings)
-    source = _source(settings, store, say, publications, connections)
-    broker = _broker(settings, say, publications, connections, snapshots) if publications is not None else None
-    if broker is not None:
+    stdout = StdoutSink(sys.stdout) if settings.stdout.enabled else None
+    sinks: list[AlertSink] = [stdout] if stdout is not None else []
+    publications = Publications(settings.mqtt.prefix, settings.name, tuple(settings.devices))
+    source, connections = _source(settings, store, publications)
+    broker = None
+    if settings.mqtt.enabled:
+        broker = _broker_sink(settings, publications, connections, statuses)
         sinks.append(broker)
     if settings.webhook.url:
-        from fedkad.edge.sinks.webhook import Webhook
+        from fedkad.edge.sinks.webhook import WebhookSink
 
-        sinks.append(Webhook(settings.webhook, say))
-    return Parts(source, sinks, broker, connections)
-
-
-def _publications(settings: AgentSettings) -> Publications | None:
-    if not settings.mqtt.enabled:
-        return None
-    from fedkad.edge.sinks.publications import Publications
-
-    return Publications(settings.mqtt.prefix, settings.name, tuple(settings.devices))
+        sinks.append(WebhookSink(settings.webhook))
+    return Endpoints(source, sinks, stdout, broker, connections)
 
 
-def _source(
-    settings: AgentSettings,
-    store: Store,
-    say: Say,
-    publications: Publications | None,
-    connections: list[Connection],
-) -> Source:
-    wanted = settings.source
-    headed = wanted.format == "csv"
-    if wanted.kind == "stdin":
-        return Stdin(headed=headed)
-    if wanted.kind == "file":
-        return GrowingFile(Path(wanted.path), store, say, headed=headed)
+def _source(settings: AgentSettings, store: Store, publications: Publications) -> tuple[SampleSource, list[Connection]]:
+    source = settings.source
+    has_header = source.format == "csv"
+    if source.kind == "stdin":
+        return StdinSource(has_header=has_header), []
+    if source.kind == "file":
+        return FileSource(Path(source.path), store, has_header=has_header), []
     from fedkad.edge.mqtt import Connection
     from fedkad.edge.sources.mqtt import MqttSource, Topics
 
-    name = wanted.client_id or f"fedkad-{settings.name}"
-    will = _will(publications) if publications is not None and not settings.mqtt.broker else None
-    connection = Connection(wanted, "source", name, say, lasting=True, will=will)
-    connections.append(connection)
-    return MqttSource(connection, Topics(wanted.topics, settings.devices), store)
+    name = source.client_id or f"fedkad-{settings.name}"
+    is_shared = settings.mqtt.enabled and not settings.mqtt.broker
+    connection = Connection(source, "source", name, is_lasting=True, will=publications.will() if is_shared else None)
+    return MqttSource(connection, Topics(source.topics, settings.devices), store), [connection]
 
 
-def _broker(
+def _broker_sink(
     settings: AgentSettings,
-    say: Say,
     publications: Publications,
     connections: list[Connection],
-    snapshots: Snapshots,
-) -> MqttOut:
+    statuses: Callable[[], Mapping[str, DeviceStatus]],
+) -> BrokerSink:
+    """The sink on a broker, over the connection of the source unless another broker is configured."""
     from fedkad.edge.mqtt import Connection
-    from fedkad.edge.sinks.mqtt import MqttOut
+    from fedkad.edge.sinks.mqtt import BrokerSink
 
     if settings.mqtt.broker:
-        will = _will(publications)
-        connections.append(Connection(settings.mqtt, "mqtt", f"fedkad-{settings.name}-out", say, will=will))
+        name = f"fedkad-{settings.name}-out"
+        connections.append(Connection(settings.mqtt, "mqtt", name, will=publications.will()))
     channels = {name: device.sampling.channels for name, device in settings.devices.items()}
-    return MqttOut(connections[-1], publications, settings.mqtt, settings.homeassistant, channels, snapshots)
-
-
-def _will(publications: Publications) -> Will:
-    from fedkad.edge.mqtt import Will
-
-    message = publications.will()
-    return Will(message.topic, message.payload)
-
-
-def serve_numbers(settings: AgentSettings, numbers: Callable[[], Mapping[str, Mapping[str, float]]]) -> Metrics:
-    """Begin to serve the numbers of all devices to Prometheus."""
-    from fedkad.edge.sinks.prometheus import Metrics
-
-    return Metrics(settings.prometheus, numbers)
+    return BrokerSink(connections[-1], publications, settings.mqtt, settings.homeassistant, channels, statuses)

@@ -1,4 +1,4 @@
-"""What can be checked of a configuration without running it: its files, its folders, its models, its libraries."""
+"""Check a configuration without running it: its files, its folders, its models, its libraries."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError
 from fedkad.edge.addresses import split_broker
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.model import check_channels
-from fedkad.edge.payload import CsvRows, PayloadError
+from fedkad.edge.csvpayload import CsvReader
+from fedkad.edge.learning import FEW_ROWS
+from fedkad.edge.model import check_channels, period_note
+from fedkad.edge.payload import PayloadError
 from fedkad.edge.settings import AgentSettings, DeviceSettings, MqttSink, SettingsError, SourceSettings, WebhookSettings
 from fedkad.edge.sources.lines import first_line
 
 BEYOND_WINDOW = 200
-"""Rows that a first model needs besides those of its window and its horizon."""
-
-FEW_ROWS = 700
-"""Rows of a first model below which the highest score that is normal has hardly been seen."""
-
-OTHER_PERIOD = 0.01
-"""The share by which the period of a model may differ from that of the grid."""
+"""Rows that a first model needs in addition to its window and its horizon."""
 
 
 def check(settings: AgentSettings) -> str:
-    """Look at everything that the configuration names; returns what would be watched, and what to take note of.
+    """Check everything that the configuration names; returns what would be watched, and notes about it.
 
-    What the agent could not run with is a `SettingsError`; a note is of what it would get along with.
+    Anything that the agent cannot run with is a `SettingsError`; notes are about what it can cope with.
     """
     require_extra(settings)
     notes: list[str] = []
@@ -51,26 +47,26 @@ def check(settings: AgentSettings) -> str:
 
 
 def _check_followed(path: str) -> None:
-    """A file that is followed may be written later, its folder not: nobody would see that its name is wrong."""
+    """The file may be created later, but not its folder: a misspelled path would never be noticed."""
     folder = Path(path).parent
-    if _is_there(path):
+    if os.path.lexists(path):
         _check_readable(path, "path in [source]")
     elif not os.path.isdir(folder):
-        raise SettingsError(f"{path}: there is no folder {folder}; make it, or correct path in [source].")
+        raise SettingsError(f"{path}: there is no folder {folder}; create it, or correct path in [source].")
     elif not os.access(folder, os.X_OK):
-        raise SettingsError(f"{path}: the agent may not look into {folder}; let it, or correct path in [source].")
+        raise SettingsError(f"{path}: the agent may not read {folder}; allow it, or correct path in [source].")
 
 
 def _note_followed(settings: AgentSettings, notes: list[str]) -> None:
     path, is_csv = settings.source.path, settings.source.format == "csv"
-    if not _is_there(path):
-        notes.append(f"{path}: it is not there yet; the agent will wait for it.")
+    if not os.path.lexists(path):
+        notes.append(f"{path}: does not exist yet; the agent will wait for it.")
     if not is_csv and path.lower().endswith(".csv"):
         notes.append(
-            f"{path}: its name ends in .csv, and format in [source] is {settings.source.format}; "
+            f"{path}: its name ends in .csv, but format in [source] is {settings.source.format}; "
             'set format = "csv" if its lines are rows.'
         )
-    if is_csv and os.path.isfile(path):  # a pipe would have to be waited for
+    if is_csv and os.path.isfile(path):  # reading a pipe would block
         _note_header(settings, notes)
 
 
@@ -82,7 +78,7 @@ def _note_header(settings: AgentSettings, notes: list[str]) -> None:
         return
     channels = dict.fromkeys(name for device in devices for name in device.sampling.channels)
     try:
-        CsvRows(list(channels), "UTC", source.device_key, header.decode(errors="replace"))
+        CsvReader(list(channels), "UTC", source.device_key, header.decode(errors="replace"))
     except PayloadError as error:
         notes.append(f"{source.path}: {error}")
 
@@ -100,7 +96,7 @@ def _check_login(broker: SourceSettings | MqttSink, section: str) -> None:
 def _check_webhook(webhook: WebhookSettings) -> None:
     _check_readable(webhook.token_file, "token_file in [webhook]")
     _check_readable(webhook.ca_file, "ca_file in [webhook]")
-    # What cannot be decoded is no such word either, and the token itself is not to be shown.
+    # Bytes, since it may not be text at all; the token itself must not be shown.
     if webhook.token_file and not re.fullmatch(rb"[!-~]+", Path(webhook.token_file).read_bytes().strip()):
         raise SettingsError(f"{webhook.token_file}: token_file in [webhook] must hold one word of plain characters.")
     if webhook.ca_file:
@@ -113,13 +109,13 @@ def _check_webhook(webhook: WebhookSettings) -> None:
 
 
 def _check_readable(path: str, key: str) -> None:
-    """Refuse a name, unless it is empty, of something that is no file or cannot be read."""
+    """Refuse a path, unless it is empty, that is not a file or cannot be read."""
     if not path:
         return
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for who writes to a pipe
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
     except FileNotFoundError:
-        raise SettingsError(f"{path}: there is no such file; {key} must name one.") from None
+        raise SettingsError(f"{path}: no such file; {key} must name one.") from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; {key} must name a file that can be read.") from None
     try:
@@ -130,26 +126,21 @@ def _check_readable(path: str, key: str) -> None:
 
 
 def _check_folder(path: Path, key: str) -> None:
-    """Refuse a folder that neither can be written to nor made."""
+    """Refuse a folder that can neither be written to nor created."""
     there = path
-    while not _is_there(there) and there != there.parent:
+    while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not os.path.isdir(there):
-        raise SettingsError(f"{path}: {there} is no folder; {key} must name one.")
+        raise SettingsError(f"{path}: {there} is not a folder; {key} must name one.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise SettingsError(f"{path}: the agent may not write to {there}; let it, or set another {key}.")
-
-
-def _is_there(path: str | Path) -> bool:
-    """Whether there is anything of that name, as far as one may know; a link that leads nowhere is something."""
-    return os.path.lexists(path)
+        raise SettingsError(f"{path}: the agent may not write to {there}; allow it, or set another {key}.")
 
 
 # -- models ---------------------------------------------------------------------------------------------------------
 
 
 def _has_model(name: str, device: DeviceSettings, notes: list[str]) -> bool:
-    """Whether a device begins with a model: that in its folder, or else the one that the configuration names."""
+    """Whether a device starts with a model: that in its folder, or else the configured one."""
     folder = Path(device.learning.folder)
     _check_folder(folder, f"folder of {name}")
     own = _own_model(name, folder / "model.safetensors", device, notes)
@@ -158,27 +149,27 @@ def _has_model(name: str, device: DeviceSettings, notes: list[str]) -> bool:
     if used is None:
         _check_first(name, device)
         _note_first(name, device, notes)
-    else:
-        _note_period(name, used, device, notes)
+    elif note := period_note(used, device):
+        notes.append(f"{name}: {note}")
     return used is not None
 
 
 def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) -> KoopmanDetector | None:
-    if not _is_there(path):
+    if not os.path.lexists(path):
         return None
     try:
         found = KoopmanDetector.load(path, statistics=False)
     except DamagedFileError as error:
-        notes.append(f"{name}: {error} The agent will set it aside and go on without it.")
+        notes.append(f"{name}: {error} The agent will rename it and continue without it.")
         return None
-    except ModelFileError as error:  # it may be somebody's, and the agent puts nothing in its place
+    except ModelFileError as error:  # it may be in use elsewhere, and the agent must not replace it
         raise SettingsError(f"{name}: {error}") from None
     check_channels(found, path, device)
     return found
 
 
 def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed: bool) -> KoopmanDetector | None:
-    """The model that a device begins with; where it has begun, one that has gone since is no reason to stop."""
+    """The configured model; if it is not needed any more, a note is enough when it cannot be used."""
     path = device.learning.model
     if not path:
         return None
@@ -189,7 +180,7 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
     except (ModelFileError, SettingsError) as error:
         if needed:
             raise SettingsError(str(error)) from None
-        notes.append(f"{name}: {error} The device has a model of its own and goes on with that.")
+        notes.append(f"{name}: {error} The device has its own model and continues with that.")
         return None
     return found
 
@@ -206,19 +197,10 @@ def _check_first(name: str, device: DeviceSettings) -> None:
 
 def _note_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
     first = device.learning.first
-    if first < FEW_ROWS and isinstance(device.alarm.threshold, str):  # else somebody knows the threshold
+    if first < FEW_ROWS and isinstance(device.alarm.threshold, str):  # a number was chosen by someone
         notes.append(
-            f"{name}: first = {first}, and a threshold from fewer than about {FEW_ROWS} rows is a guess: "
+            f"{name}: first = {first}, but a threshold from fewer than about {FEW_ROWS} rows is a guess: "
             "expect false alarms, or set a larger first in [learning]."
-        )
-
-
-def _note_period(name: str, model: KoopmanDetector, device: DeviceSettings, notes: list[str]) -> None:
-    learnt, period = model.parameters_.sample_period, device.sampling.period
-    if learnt is not None and abs(period - learnt) > OTHER_PERIOD * learnt:
-        notes.append(
-            f"{name}: the model was fitted on samples {learnt:g} s apart, and period is {period:g} s; "
-            "its scores mean little unless the two agree."
         )
 
 

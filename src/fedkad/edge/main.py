@@ -12,17 +12,17 @@ from pathlib import Path
 from fedkad import __version__
 
 MMAP_THRESHOLD, LARGE = -3, 1 << 17
-"""What glibc calls the size from which memory goes back to the system as soon as it is free, and that size."""
+"""The parameter of glibc for the size from which freed memory is returned to the system at once, and that size."""
 
 
 def main() -> int:
     """Run ``fedkad-agent``; returns the exit status."""
     parser = argparse.ArgumentParser(prog="fedkad-agent", description="Watch devices, live: score, explain, alert.")
     parser.add_argument("config", type=Path, metavar="CONFIG.toml")
-    parser.add_argument("--check", action="store_true", help="say whether the configuration can be used, and leave")
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument("--version", action="version", version=f"fedkad {__version__}")
     given = parser.parse_args()
-    stay_small()
+    limit_memory()
     try:
         run(given.config, check=given.check)
     except OSError as error:
@@ -35,18 +35,18 @@ def main() -> int:
     return 1
 
 
-def stay_small() -> None:
-    """Hold little memory: before numpy is loaded, since its library keeps a buffer for every thread it may use.
+def limit_memory() -> None:
+    """Use little memory; to be called before numpy is loaded, since its library keeps a buffer per thread.
 
-    glibc would raise the threshold with the first large array that is freed, and keep what learning used ever after.
+    glibc would raise its threshold with the first large array that is freed, and keep the memory that learning used.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with suppress(OSError, AttributeError):  # other systems have no such thing
+    with suppress(OSError, AttributeError):  # not on other systems
         ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE)
 
 
 def run(config: Path, *, check: bool) -> None:
-    """Watch as a configuration says, or only check it."""
+    """Run the agent with a configuration, or only check it."""
     from fedkad.edge.settingsfile import load
 
     settings = load(config)

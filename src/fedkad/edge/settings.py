@@ -13,7 +13,7 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.edge import addresses
 from fedkad.edge.addresses import MOST_CHARACTERS, split_broker
-from fedkad.edge.moments import zone_called
+from fedkad.edge.timestamps import find_zone
 from fedkad.settingerror import SettingError
 from fedkad.settingerror import SettingsError as SettingsError
 from fedkad.settingkinds import (
@@ -46,7 +46,7 @@ BY_PERIOD = -1.0
 
 def _is_zone(name: str) -> bool:
     try:
-        zone_called(name)
+        find_zone(name)
     except ValueError:
         return False
     return True

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkad.edge.moments import zone_called
 from fedkad.edge.settings import AgentSettings, DeviceNames, DeviceSettings, Maintenance
+from fedkad.edge.timestamps import find_zone
 from fedkad.settingerror import SettingError, SettingsError
 from fedkad.settingkinds import Surroundings
 from fedkad.settingsfile import FileSection, keys_of, read, read_file
@@ -100,7 +100,7 @@ def _maintenance(document: Mapping[str, Any], devices: Mapping[str, DeviceSettin
         if device not in ("", *devices):
             raise SettingError("device", device, f"one of {_listed(devices)}", "[maintenance]")
         common = document.get("sampling", {}).get("zone", "local")
-        zone = zone_called(devices[device].sampling.zone if device else common)
+        zone = find_zone(devices[device].sampling.zone if device else common)
         planned = read(Maintenance, FileSection.of(entry, "[maintenance]", Surroundings(zone=zone)))
         if planned.start >= planned.end:
             raise SettingError("until", entry["until"], f"after {toml_text(entry['from'])}", "[maintenance]")

@@ -1,7 +1,7 @@
-"""Where alerts go: each sink takes them from the outbox of the store and says later which it has delivered.
+"""Where alerts go: each sink takes them from the outbox of the store and reports later which ones it has delivered.
 
-An alert is committed to the outbox before any sink sees it and is deleted after a sink has taken it, so that a power
-cut or a broker that is away for a day loses none. It may be delivered twice, but not out of order.
+An alert is committed to the outbox before any sink sees it, and is deleted after the sink has delivered it, so that
+neither a power cut nor a broker that is away for a day loses any. It may be delivered twice, but not out of order.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ Entry = tuple[int, dict[str, Any]]
 """The key of an alert in the outbox, and the alert."""
 
 
-class Sink(Protocol):
-    """A way out for alerts.
+class AlertSink(Protocol):
+    """What the agent expects of a sink.
 
     Attributes
     ----------
     name : str
-        Its name in the outbox, which has one entry for each alert and sink.
+        Its name in the outbox, which has one entry per alert and sink.
     """
 
     name: str
 
     def offer(self, entries: Sequence[Entry]) -> None:
-        """Take on alerts that were not delivered yet, the oldest first and none left out; never waits for a network.
+        """Accept alerts that are not delivered yet, the oldest first and none left out; never waits for a network.
 
-        They are offered again until `taken` names them: a key that is under way is ignored. A sink may leave the newest
-        for the next time.
+        They are offered again until `delivered` returns their keys: a key that is already being delivered is ignored.
+        A sink may leave the newest for the next time.
         """
 
-    def taken(self) -> list[int]:
-        """Keys that were delivered since the last call."""
+    def delivered(self) -> list[int]:
+        """The keys that were delivered since the last call."""
 
     def close(self) -> None:
-        """Stop soon. What is under way may still be delivered: ask `taken` once more."""
+        """Stop soon. A delivery in progress may still succeed: ask `delivered` once more."""
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """One line of strict JSON, which has no NaN and no infinity: null stands for them.
+    """One line of strict JSON, where null stands for NaN and infinity.
 
     >>> to_json({"score": float("nan"), "channels": [1.0, float("inf")], "device": "Förderband"})
     '{"score":null,"channels":[1.0,null],"device":"Förderband"}'

@@ -1,8 +1,8 @@
-"""Discovery: one retained message by which Home Assistant shows a device by itself.
+"""Discovery: one retained message per device, by which Home Assistant shows it without configuration.
 
-The format is that of device-based discovery: `dev` and `o` say what the device is and who says so, `cmps` has one entry
-for each entity with its platform in `p`, and `state_topic` and availability hold for all of them. An empty retained
-message at the same topic removes the device.
+The format is that of device-based discovery: `dev` describes the device and `o` the origin of the message, `cmps` has
+one entry per entity with its platform in `p`, and `state_topic` and availability apply to all of them. An empty
+retained message on the same topic removes the device.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from hashlib import sha256
 from typing import Any
 
 from fedkad import __version__
-from fedkad.edge.sinks.publications import STATES, Publications
+from fedkad.edge.sinks.publications import Publications
+from fedkad.edge.status import STATES
 
 _ALLOWED = re.compile(r"[a-zA-Z0-9_-]+")
 
@@ -26,18 +27,18 @@ def discovery(
     channels: Sequence[str] = (),
     discovery_prefix: str = "homeassistant",
 ) -> tuple[str, dict[str, Any]]:
-    """Topic and payload of the message about one device.
+    """The topic and the payload of the message about one device.
 
     Parameters
     ----------
     device : str
     prefix : str
-        Of the topics that the agent publishes to.
+        The first level of the topics that the agent publishes to.
     availability : sequence of str
-        Topics that say online or offline, all of which must say online; the agent's comes first. The state is shown
-        whenever the agent runs: a device that went silent is "stale", not gone.
+        Topics that must all be online, that of the agent first. The state is shown whenever the agent runs: a silent
+        device is "stale", not gone.
     channels : sequence of str
-        What a cause may be.
+        The possible causes.
     discovery_prefix : str
         Where Home Assistant listens.
 
@@ -60,7 +61,7 @@ def discovery(
 
 
 def object_id(device: str, prefix: str = "fedkad") -> str:
-    """An identity that a discovery topic can hold; a name that must be changed for it gets a few digits of its hash.
+    """An identity for a discovery topic; a name with other characters is changed, and gets a few digits of its hash.
 
     >>> object_id("pump-1"), object_id("Pumpe Süd") == object_id("Pumpe Sud"), object_id("Pumpe Süd")
     ('fedkad_pump-1', False, 'fedkad_Pumpe_S_d_22c07e65')
@@ -97,7 +98,7 @@ def _components(identity: str, state_topic: str, channels: Sequence[str]) -> dic
             "name": "Anomaly rate",
             "icon": "mdi:percent",
             "unit_of_measurement": "%",
-            # None is shown as unknown; a product with null would be an error.
+            # None is shown as unknown; multiplying null would be an error.
             "value_template": "{% set r = value_json.rate %}{{ r if r is none else (100 * r) | round(2) }}",
         },
         "state": {
@@ -116,7 +117,7 @@ def _components(identity: str, state_topic: str, channels: Sequence[str]) -> dic
 
 
 def _cause(state_topic: str, channels: Sequence[str]) -> dict[str, Any]:
-    """The first channel of the open incident, which hangs on it as attributes."""
+    """The first channel of the open incident, with the incident as attributes."""
     cause: dict[str, Any] = {
         "p": "sensor",
         "name": "Cause",

@@ -1,4 +1,4 @@
-"""Alerts, states and availability on a broker, over a connection that the agent looks after."""
+"""Alerts, states and availability on a broker, over a connection that the agent polls."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from fedkad.edge.mqtt import Connection
 from fedkad.edge.settings import HomeAssistant, MqttSink
 from fedkad.edge.sinks import Entry, to_json
 from fedkad.edge.sinks.homeassistant import discovery
-from fedkad.edge.sinks.publications import Message, Publications
+from fedkad.edge.sinks.publications import Publication, Publications
+from fedkad.edge.status import DeviceStatus
 
-LOOK_EVERY = 1.0
-
-Snapshots = Callable[[], Mapping[str, Mapping[str, Any]]]
+CHECK_INTERVAL = 1.0
 
 
-class MqttOut:
-    """What an agent publishes.
+class BrokerSink:
+    """Publishes the alerts, the states and the availability of an agent.
 
-    Alerts are sent once each and taken when the broker confirms them; the client sends again what was not confirmed
-    before a connection was lost. States are sent when they change in kind and otherwise every `state_every` seconds.
+    An alert is sent once and is delivered when the broker confirms it; the client repeats what was not confirmed before
+    a connection was lost. A state is sent when its kind changes, and otherwise every `state_every` seconds.
     """
 
     name = "mqtt"
@@ -32,87 +31,83 @@ class MqttOut:
         publications: Publications,
         settings: MqttSink,
         homeassistant: HomeAssistant,
-        devices: Mapping[str, Sequence[str]],
-        snapshots: Snapshots,
+        channels: Mapping[str, Sequence[str]],
+        statuses: Callable[[], Mapping[str, DeviceStatus]],
     ) -> None:
         self._connection, self._publications, self._settings = connection, publications, settings
-        self._homeassistant, self._devices, self._snapshots = homeassistant, devices, snapshots
-        self._under_way: dict[int, int] = {}
-        self._keys: set[int] = set()
-        self._taken: list[int] = []
-        self._said: dict[str, tuple[Any, ...]] = {}
-        self._next_state = self._next_look = 0.0
-        connection.sent = self._confirmed
+        self._homeassistant, self._channels, self._statuses = homeassistant, channels, statuses
+        self._keys: dict[int, int] = {}  # of the alerts that are not confirmed, by the number of their message
+        self._offered: set[int] = set()
+        self._delivered: list[int] = []
+        self._published: dict[str, tuple[Any, ...]] = {}
+        self._next_state = self._next_check = 0.0
+        connection.on_published = self._confirm
         connection.when_connected(self.introduce)
         if homeassistant.enabled:
-            connection.listen(f"{homeassistant.prefix}/status", self._hear)
+            connection.listen(f"{homeassistant.prefix}/status", self._on_homeassistant)
 
-    def _hear(self, payload: bytes) -> None:
+    def _on_homeassistant(self, payload: bytes) -> None:
         if payload == b"online":
             self.introduce()
 
     def introduce(self) -> None:
-        """Say who is here, after every new connection and when Home Assistant comes back."""
-        self._said.clear()
-        self._next_state = self._next_look = 0.0
-        for message in self._publications.all_status(online=True):
-            self._publish(message)
+        """Publish availability and discovery, after every new connection and when Home Assistant comes back."""
+        self._published.clear()
+        self._next_state = self._next_check = 0.0
+        for publication in self._publications.all_status(online=True):
+            self._connection.publish(publication)
         if self._homeassistant.enabled:
-            for device, channels in self._devices.items():
-                topics = self._publications.availability(device)
+            for device, channels in self._channels.items():
                 topic, payload = discovery(
                     device,
                     prefix=self._publications.prefix,
-                    availability=topics,
+                    availability=self._publications.availability(device),
                     channels=channels,
                     discovery_prefix=self._homeassistant.prefix,
                 )
-                self._publish(Message(topic, to_json(payload), 1, True))
+                self._connection.publish(Publication(topic, to_json(payload), 1, True))
 
     def offer(self, entries: Sequence[Entry]) -> None:
-        """Publish what is not under way."""
+        """Publish the alerts that are not published yet."""
         for key, alert in entries:
-            if key in self._keys:
+            if key in self._offered:
                 continue
-            number = self._publish(self._publications.alert(alert))
+            number = self._connection.publish(self._publications.alert(alert))
             if number is None:
                 return  # no connection: the outbox keeps it
-            self._under_way[number] = key
-            self._keys.add(key)
+            self._keys[number] = key
+            self._offered.add(key)
 
-    def _confirmed(self, number: int) -> None:
-        key = self._under_way.pop(number, None)
+    def _confirm(self, number: int) -> None:
+        key = self._keys.pop(number, None)
         if key is not None:
-            self._taken.append(key)
+            self._delivered.append(key)
 
-    def taken(self) -> list[int]:
-        """Keys of the alerts that the broker has confirmed."""
-        taken, self._taken = self._taken, []
-        self._keys.difference_update(taken)
-        return taken
+    def delivered(self) -> list[int]:
+        """The keys of the alerts that the broker has confirmed."""
+        delivered, self._delivered = self._delivered, []
+        self._offered.difference_update(delivered)
+        return delivered
 
-    def tell_states(self, *, urgent: bool) -> None:
-        """Publish the states that have changed in kind, and all of them every `state_every` seconds.
+    def publish_states(self, *, now: bool) -> None:
+        """Publish the states whose kind has changed, and all of them every `state_every` seconds.
 
-        Looked at once a second, which is often enough for hundreds of devices, or at once when it is `urgent`.
+        They are compared once per second, which is often enough for hundreds of devices, or immediately if `now`.
         """
-        now = time.monotonic()
-        if not self._connection.is_connected or not (urgent or now >= self._next_look):
+        moment = time.monotonic()
+        if not self._connection.is_connected or not (now or moment >= self._next_check):
             return
-        self._next_look, due = now + LOOK_EVERY, now >= self._next_state
-        if due:
-            self._next_state = now + self._settings.state_every
-        for device, snapshot in self._snapshots().items():
-            incident = snapshot["incident"]
-            kind = (snapshot["state"], snapshot["abnormal"], incident and (incident["id"], incident.get("severity")))
-            if due or self._said.get(device) != kind:
-                self._said[device] = kind
-                self._publish(self._publications.state(device, snapshot))
+        self._next_check, is_due = moment + CHECK_INTERVAL, moment >= self._next_state
+        if is_due:
+            self._next_state = moment + self._settings.state_every
+        for device, status in self._statuses().items():
+            incident = status.incident
+            kind = (status.state, status.abnormal, incident and (incident["id"], incident.get("severity")))
+            if is_due or self._published.get(device) != kind:
+                self._published[device] = kind
+                self._connection.publish(self._publications.state(device, status))
 
     def close(self) -> None:
-        """Say goodbye: a will is only read when somebody is gone without a word."""
-        for message in self._publications.all_status(online=False):
-            self._publish(message)
-
-    def _publish(self, message: Message) -> int | None:
-        return self._connection.publish(message.topic, message.payload, qos=message.qos, retain=message.retain)
+        """Publish that the agent is offline: the will is only for an agent that disappears."""
+        for publication in self._publications.all_status(online=False):
+            self._connection.publish(publication)

@@ -1,4 +1,4 @@
-"""A page of numbers for Prometheus, made when it is read: a sample costs nothing."""
+"""Metrics for Prometheus, computed when they are read: a sample costs nothing."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from fedkad.edge.settings import Prometheus, SettingsError
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-Snapshot = Mapping[str, Mapping[str, float]]
-"""For each device its numbers, by the names in `GAUGES` and `COUNTERS`; those that are missing are left out."""
+DeviceMetrics = Mapping[str, Mapping[str, float]]
+"""The numbers of each device, by the names in `GAUGES` and `COUNTERS`; some may be missing."""
 
 GAUGES = {
-    "score": "How far the last sample departs from the learnt dynamics; left out without a score.",
+    "score": "How far the last sample departs from the learned dynamics; left out without a score.",
     "threshold": "Score above which a sample is abnormal.",
     "abnormal": "1 if the last sample is abnormal.",
     "incident_open": "1 while an incident is open.",
     "anomaly_rate": "Share of abnormal samples in the rate window, between 0 and 1.",
     "learning": "1 while there is no model yet.",
-    "alarms_per_week": "Alarms there were, false or not, in a week of scored time; with a budget only.",
-    "alarms_allowed_per_week": "False alarms that the budget allows in a week.",
+    "alarms_per_week": "Alarms per week of scored time, false or not; with a budget only.",
+    "alarms_allowed_per_week": "False alarms that the budget allows per week.",
     "warming": "1 while the window fills up and there is no score.",
     "stale": "1 if no sample has come for longer than stale_after.",
     "gap": "1 if the window was just broken by a missing value.",
-    "maintenance": "1 in a planned stretch without alarms.",
+    "maintenance": "1 during planned maintenance.",
 }
 COUNTERS = {
     "rows": "Rows of the grid.",
-    "carried": "Values that an earlier one stood for.",
+    "carried": "Missing values that were replaced by an earlier one.",
     "late": "Values that came after their row was judged.",
     "duplicates": "Values that came twice.",
-    "off_clock": "Samples with a time that cannot be.",
-    "refused": "Messages that could not be read.",
+    "off_clock": "Samples with an implausible time.",
+    "refused": "Messages that could not be read, or had values that could not.",
     "incidents": "Incidents begun.",
-    "learnt": "Times that the dynamics were fitted anew.",
+    "learnt": "How often the dynamics were fitted again.",
 }
 
 
-class Metrics:
+class MetricsServer:
     """Serves `/metrics` until it is closed.
 
     Parameters
     ----------
     settings : Prometheus
-        Address and port; here port 0 is one that is free, found in `port`.
-    snapshot : callable
-        Gives the numbers of all devices. Called in a thread of the server, once for each reading of the page.
+        Address and port; here port 0 means any free one, found in `port`.
+    metrics : callable
+        Returns the numbers of all devices. Called in a thread of the server for each request.
 
     Raises
     ------
     SettingsError
-        If the port cannot be had or prometheus_client is missing.
+        If the port is not available or prometheus_client is missing.
     """
 
-    def __init__(self, settings: Prometheus, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, settings: Prometheus, metrics: Callable[[], DeviceMetrics]) -> None:
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError:
             raise SettingsError("[prometheus] needs prometheus_client: pip install prometheus_client.") from None
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(snapshot))
+        registry.register(_Collector(metrics))
         try:
             self._server, self._thread = start_http_server(settings.port, settings.address, registry)
         except (OSError, OverflowError) as error:
             raise SettingsError(
-                f"[prometheus] port = {settings.port} cannot be had on {settings.address} ({error}); name a free one."
+                f"[prometheus] port = {settings.port} is not available on {settings.address} ({error}); choose another."
             ) from None
         self.port: int = self._server.server_port
 
@@ -78,20 +78,20 @@ class Metrics:
 
 
 class _Collector:
-    """Asked by prometheus_client whenever the page is read."""
+    """Called by prometheus_client for each request."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, metrics: Callable[[], DeviceMetrics]) -> None:
+        self._metrics = metrics
 
     def describe(self) -> list[Any]:
-        """Nothing: a page must not be made before the first device is known."""
+        """Nothing: the metrics must not be computed before the first device is known."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of which any device has a number."""
+        """All metrics that any device has a number for."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        devices = self._snapshot()
+        devices = self._metrics()
         for names, family_type in ((GAUGES, GaugeMetricFamily), (COUNTERS, CounterMetricFamily)):
             for name, meaning in names.items():
                 family: Any = family_type(f"fedkad_{name}", meaning, labels=["device"])

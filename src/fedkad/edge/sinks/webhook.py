@@ -1,7 +1,8 @@
-"""Alerts by HTTP POST, one after the other, again and again until they are taken."""
+"""Alerts by HTTP POST, one after the other, repeated until they are accepted."""
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import threading
@@ -18,214 +19,203 @@ from fedkad.edge.sinks import Entry, to_json
 if TYPE_CHECKING:
     import ssl
 
-HELD = 100
-"""Alerts in memory; the outbox keeps the others, and offers them again."""
+logger = logging.getLogger(__name__)
 
-LONGEST_REQUEST = 3600.0
-"""A server may ask for so many seconds of patience; a typo of its author silences nobody for a year."""
+MAX_QUEUED = 100
+"""Alerts in memory; the outbox keeps the others and offers them again."""
 
-PASSING = (408, 425, 429)
-"""Refusals that say: not now."""
+MAX_RETRY_AFTER = 3600.0
+"""The longest wait that a server can ask for: its mistake must not silence the agent for a year."""
+
+TEMPORARY = (408, 425, 429)
+"""Statuses that ask to try again later."""
 
 FINAL = (400, 413, 422)
-"""Refusals of what an alert says, and not of the agent or of the address: nobody can repair them for this alert."""
+"""Statuses that refuse the content of an alert, and not the agent or the address: trying again is useless."""
 
 
-class Webhook:
-    """Posts alerts in a thread of its own, in order, one at a time.
+class WebhookSink:
+    """Posts alerts in a separate thread, in order, one at a time.
 
-    Every alert has an `Idempotency-Key`, by which a server tells one that it has already seen. Without an answer, or
-    with one that says "not now", it is posted again after 1 s, 2 s, 4 s … 5 min, each a little longer by chance so that
-    a fleet does not knock all at once, or after what `Retry-After` asks for. An alert whose contents are refused, by
-    status 400, 413 or 422, is said and passed over, for it would hold up all behind it. Any other refusal, redirections
-    included, needs a person: it is said, and the alert is posted again every 5 min until somebody has repaired it. The
-    files of token and authority are read for every alert, so that new ones need no restart.
+    Every alert has an `Idempotency-Key`, by which a server recognises a repeated one. Without an answer, or with a
+    temporary refusal, it is posted again after 1 s, 2 s, 4 s … 5 min, each with a random addition so that a fleet does
+    not come all at once, or after what `Retry-After` asks for. An alert whose content is refused, with status 400, 413
+    or 422, is logged and skipped, since it would hold up all others. Any other refusal, including redirections, needs a
+    person: it is logged, and the alert is posted again every 5 min. The token and the certificate authority are read
+    again for every alert, so new files need no restart.
 
     Parameters
     ----------
     settings : WebhookSettings
-    say : callable
-        Told in one sentence what is wrong, once until an alert is taken again. Called in the thread.
-    first, longest : float
+    first_wait, longest_wait : float
         Seconds to wait after a first failure, and at most.
     """
 
     name = "webhook"
 
-    def __init__(
-        self, settings: WebhookSettings, say: Callable[[str], None], *, first: float = 1.0, longest: float = 300.0
-    ) -> None:
-        self._settings, self._say, self._first, self._longest = settings, say, first, longest
+    def __init__(self, settings: WebhookSettings, *, first_wait: float = 1.0, longest_wait: float = 300.0) -> None:
+        self._settings, self._first_wait, self._longest_wait = settings, first_wait, longest_wait
         self._change = threading.Condition()
         self._queue: deque[Entry] = deque()
-        self._known: set[int] = set()
-        self._taken: list[int] = []
-        self._said: set[str] = set()
+        self._offered: set[int] = set()
+        self._delivered: list[int] = []
+        self._logged: set[str] = set()
         self._failures = 0
-        self._closed = False
+        self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def offer(self, entries: Sequence[Entry]) -> None:
-        """Queue what is not under way yet, as far as there is room."""
+        """Queue the alerts that are not queued yet, as far as there is room."""
         with self._change:
             for key, alert in entries:
-                if key in self._known:
+                if key in self._offered:
                     continue
-                if self._closed or len(self._queue) >= HELD:
-                    break  # not even a later one: order is kept
-                self._known.add(key)
+                if self._is_closed or len(self._queue) >= MAX_QUEUED:
+                    break  # later ones too, to keep the order
+                self._offered.add(key)
                 self._queue.append((key, alert))
             if self._queue and self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="fedkad-webhook", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="fedkad-webhook", daemon=True)
                 self._thread.start()
             self._change.notify_all()
 
-    def taken(self) -> list[int]:
-        """Keys that the server has accepted since the last call, or refused for good."""
+    def delivered(self) -> list[int]:
+        """The keys that the server has accepted since the last call, or refused for good."""
         with self._change:
-            keys, self._taken = self._taken, []
-            self._known.difference_update(keys)
+            keys, self._delivered = self._delivered, []
+            self._offered.difference_update(keys)
             return keys
 
     def close(self, timeout: float = 1.0) -> None:
-        """Stop; a request that is under way gets so many seconds. What was not taken stays in the outbox."""
+        """Stop; a request in progress gets `timeout` seconds. Alerts that are not delivered stay in the outbox."""
         with self._change:
-            self._closed = True
+            self._is_closed = True
             self._change.notify_all()
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._closed or self._queue)
-                if self._closed:
+                self._change.wait_for(lambda: self._is_closed or self._queue)
+                if self._is_closed:
                     return
                 key, alert = self._queue[0]
-            if (wait := self._deliver(key, alert)) is None:
-                continue
+            wait = self._deliver(key, alert)
             with self._change:
-                self._change.wait_for(lambda: self._closed, timeout=wait)
+                self._change.wait_for(lambda: self._is_closed, timeout=wait)
 
-    def _deliver(self, key: int, alert: Mapping[str, Any]) -> float | None:
-        """Post once; return None if it was taken or passed over, or the seconds to wait before the next try."""
+    def _deliver(self, key: int, alert: Mapping[str, Any]) -> float:
+        """Post once; returns the seconds to wait before the next attempt, 0 if the alert was accepted or skipped."""
         answer = self._post(key, alert)
         if answer.code in FINAL:
-            named = f"alert {alert.get('id', key)} ({alert.get('event', 'of no event')})"
-            self._say(f"The webhook at {self._host} {answer.trouble}: {named} is not sent again; the next ones are.")
+            named = f"alert {alert.get('id', key)} ({alert.get('event', 'without an event')})"
+            logger.warning("The webhook at %s %s: %s is skipped.", self._host, answer.problem, named)
         if 200 <= answer.code < 300 or answer.code in FINAL:
             with self._change:
                 self._queue.popleft()
-                self._taken.append(key)
-            self._said.clear()
+                self._delivered.append(key)
+            self._logged.clear()
             self._failures = 0
-            return None
-        self._complain(answer.trouble)
+            return 0.0
+        if answer.problem not in self._logged:
+            self._logged.add(answer.problem)
+            logger.warning("The webhook at %s %s; alerts are kept.", self._host, answer.problem)
         if answer.needs_person:
-            return self._longest
-        wait = min(self._first * 2.0 ** min(self._failures, 30) * random.uniform(1.0, 1.5), self._longest)
+            return self._longest_wait
+        wait = self._first_wait * 2.0 ** min(self._failures, 30) * random.uniform(1.0, 1.5)
         self._failures += 1
-        return max(wait, answer.patience)
-
-    def _complain(self, trouble: str) -> None:
-        if trouble in self._said:
-            return
-        self._said.add(trouble)
-        self._say(f"The webhook at {self._host} {trouble}; alerts are kept.")
+        return max(min(wait, self._longest_wait), answer.retry_after)
 
     @property
     def _host(self) -> str | None:
-        """All that is said of an address: there may be a secret in its path."""
+        """The only logged part of the address: there may be a secret in its path."""
         return urlsplit(self._settings.url).hostname
 
     def _post(self, key: int, alert: Mapping[str, Any]) -> _Answer:
-        try:
-            return self._ask(key, alert)
-        except Exception as error:  # a thread that dies would deliver nothing for months, and nobody would know
-            return _Answer(0, trouble=f"cannot be used ({type(error).__name__})", needs_person=True)
-
-    def _ask(self, key: int, alert: Mapping[str, Any]) -> _Answer:
         from http.client import HTTPException
         from urllib.error import HTTPError, URLError
 
         try:
-            return _Answer(_send(self._settings, key, alert))
-        except HTTPError as error:
-            with error:
-                return _refusal(error.code, error.headers.get("Retry-After"))
+            try:
+                return _Answer(_send(self._settings, key, alert))
+            except HTTPError as error:
+                with error:
+                    return _refusal(error.code, error.headers.get("Retry-After"))
         except URLError as error:
-            return _Answer(0, trouble=f"cannot be reached ({error.reason})")
+            return _Answer(0, f"cannot be reached ({error.reason})")
         except (OSError, HTTPException) as error:
-            return _Answer(0, trouble=f"cannot be reached ({error or type(error).__name__})")
+            return _Answer(0, f"cannot be reached ({error or type(error).__name__})")
         except _FileError as error:
-            return _Answer(0, trouble=str(error), needs_person=True)
+            return _Answer(0, str(error), needs_person=True)
+        except Exception as error:  # if the thread died, nothing would be delivered for months
+            return _Answer(0, f"cannot be used ({type(error).__name__})", needs_person=True)
 
 
 class _Answer(NamedTuple):
-    """What came of one request: a status or 0, and what to say and do if that is no success."""
+    """The result of one request: the status or 0, and what is wrong if it failed."""
 
     code: int
-    trouble: str = ""
+    problem: str = ""
     needs_person: bool = False
-    patience: float = 0.0
+    retry_after: float = 0.0
 
 
 class _FileError(Exception):
-    """A file of the settings that cannot be used."""
+    """A configured file that cannot be used."""
 
 
 def _refusal(code: int, retry_after: str | None) -> _Answer:
-    if code >= 500 or code in PASSING:
-        return _Answer(code, f"answers {code}", patience=patience(retry_after))
+    if code >= 500 or code in TEMPORARY:
+        return _Answer(code, f"answers {code}", retry_after=parse_retry_after(retry_after))
     remedy = "; write the new address to [webhook] url" if 300 <= code < 400 else ""
     return _Answer(code, f"refuses an alert with status {code}{remedy}", needs_person=True)
 
 
-def patience(retry_after: str | None, now: Callable[[], float] = time) -> float:
-    """Seconds that a server asks for by `Retry-After`, a number or a date; 0 if it asks for nothing that makes sense.
+def parse_retry_after(value: str | None, now: Callable[[], float] = time) -> float:
+    """The seconds that `Retry-After` asks for, as a number or a date; 0 if it makes no sense.
 
-    >>> patience("120"), patience("Thu, 01 Jan 1970 00:01:00 GMT", now=lambda: 50.0), patience("soon"), patience(None)
-    (120.0, 10.0, 0.0, 0.0)
+    >>> later = "Thu, 01 Jan 1970 00:01:00 GMT"
+    >>> [parse_retry_after(value, now=lambda: 50.0) for value in ("120", later, "soon", None)]
+    [120.0, 10.0, 0.0, 0.0]
     """
     from email.utils import parsedate_to_datetime
 
-    if retry_after is None:
+    if value is None:
         return 0.0
     try:
-        asked = (
-            float(retry_after)
-            if retry_after.strip().isdigit()
-            else parsedate_to_datetime(retry_after).timestamp() - now()
-        )
-    except (ValueError, TypeError, OverflowError, OSError):  # a year or a zone that no clock can show
+        is_number = value.strip().isdigit()
+        seconds = float(value) if is_number else parsedate_to_datetime(value).timestamp() - now()
+    except (ValueError, TypeError, OverflowError, OSError):  # a year or a zone that is out of range
         return 0.0
-    return min(max(asked, 0.0), LONGEST_REQUEST)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
 def _send(settings: WebhookSettings, key: int, alert: Mapping[str, Any]) -> int:
-    """POST one alert; return the status.
+    """POST one alert; returns the status.
 
-    urllib is imported here: an agent without a webhook does not carry it in memory.
+    urllib is imported here so that an agent without a webhook does not carry it in memory.
     """
     from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-    class Stay(HTTPRedirectHandler):
-        """Follow nowhere: the token is for one host, and a redirected POST becomes a GET that loses the alert."""
+    class NoRedirect(HTTPRedirectHandler):
+        """The token is for one host, and a redirected POST becomes a GET that loses the alert."""
 
         def redirect_request(self, *_: Any) -> None:
             return None
 
-    headers = {"Content-Type": "application/json", "User-Agent": "fedkad", "Idempotency-Key": _name(key, alert)}
+    # The key is the same for every attempt, and ASCII, as headers must be.
+    identity = quote(f"{alert.get('id', '')}/{alert.get('event', '')}/{key}", safe="/:+ ")
+    headers = {"Content-Type": "application/json", "User-Agent": "fedkad", "Idempotency-Key": identity}
     if settings.token_file:
-        headers["Authorization"] = f"Bearer {_token(settings.token_file)}"
+        headers["Authorization"] = f"Bearer {_read_token(settings.token_file)}"
     request = Request(settings.url, to_json(alert).encode(), headers, method="POST")
-    handlers = [HTTPSHandler(context=_context(settings.ca_file))] if request.type == "https" else []
-    with build_opener(Stay, *handlers).open(request, timeout=settings.timeout) as response:
+    handlers = [HTTPSHandler(context=_tls_context(settings.ca_file))] if request.type == "https" else []
+    with build_opener(NoRedirect, *handlers).open(request, timeout=settings.timeout) as response:
         return int(response.status)
 
 
-def _context(authority: str) -> ssl.SSLContext:
-    """Trusts that authority, or those of the system."""
+def _tls_context(authority: str) -> ssl.SSLContext:
     import ssl
 
     try:
@@ -234,16 +224,11 @@ def _context(authority: str) -> ssl.SSLContext:
         raise _FileError(f"cannot be used: [webhook] ca_file {authority} is not readable ({error})") from None
 
 
-def _name(key: int, alert: Mapping[str, Any]) -> str:
-    """The same for every try, and plain ASCII, all that a header may hold."""
-    return quote(f"{alert.get('id', '')}/{alert.get('event', '')}/{key}", safe="/:+ ")
-
-
-def _token(path: str) -> str:
+def _read_token(path: str) -> str:
     try:
         token = Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise _FileError(f"cannot be used: [webhook] token_file {path} is not readable ({error})") from None
-    if not re.fullmatch("[!-~]+", token):  # else the complaint of http.client would quote it
+    if not re.fullmatch("[!-~]+", token):  # otherwise the error of http.client would quote it
         raise _FileError(f"cannot be used: [webhook] token_file {path} is not one word of plain characters")
     return token

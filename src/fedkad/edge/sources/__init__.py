@@ -1,23 +1,23 @@
-"""Where samples come from: lines on standard input, a file that grows, or the messages of a broker."""
+"""Where samples come from: lines on standard input, a growing file, or messages from a broker."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-MOST_IN_HAND = 16
-"""Messages that are taken before a commit; brokers send about 20 without hearing of any."""
+BATCH = 16
+"""Messages that are taken before a commit; brokers send about 20 without an acknowledgement."""
 
 
-class Message(NamedTuple):
+class RawMessage(NamedTuple):
     """One message or line as it arrived.
 
     Attributes
     ----------
     payload : bytes
     arrival : float
-        Epoch seconds.
+        Seconds since 1970.
     device, channel : str, optional
-        What the topic says.
+        What the topic names.
     """
 
     payload: bytes
@@ -26,35 +26,35 @@ class Message(NamedTuple):
     channel: str | None = None
 
 
-class Source(Protocol):
-    """What the agent asks of a source.
+class SampleSource(Protocol):
+    """What the agent expects of a source.
 
-    Messages are handed out by `poll`, what they changed is committed together with `put_position`, and then `committed`
-    is called: only then may the source tell anybody that they have arrived.
+    Messages are handed out by `poll`, their effects are committed together with `put_position`, and then `acknowledge`
+    is called: only then may the source confirm to the sender that they have arrived.
     """
 
     name: str
 
     @property
     def header(self) -> bytes | None:
-        """The line that names the columns, where lines have one."""
+        """The line with the names of the columns, if lines have one."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing will come any more."""
+        """Whether the input has ended."""
 
     @property
-    def in_hand(self) -> int:
-        """Messages handed out and not committed; a source may send no more until some are."""
+    def unacknowledged(self) -> int:
+        """Messages handed out and not acknowledged; a sender may send no more until some are."""
 
-    def poll(self, timeout: float) -> list[Message]:
-        """What has arrived; waits up to `timeout` seconds for something."""
+    def poll(self, timeout: float) -> list[RawMessage]:
+        """The messages that have arrived; waits up to `timeout` seconds for one."""
 
     def put_position(self) -> None:
-        """Put into the store where the source stands after what was handed out."""
+        """Put the position after the last message handed out into the store."""
 
-    def committed(self) -> None:
-        """What was handed out is on the disk."""
+    def acknowledge(self) -> None:
+        """Called once everything handed out is committed."""
 
     def close(self) -> None:
-        """Let go."""
+        """Release files and connections."""

@@ -1,34 +1,35 @@
-"""Lines: from standard input, and from a file that somebody else appends to."""
+"""Lines from standard input, and from a file that another program appends to."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedkad.edge.sources import Message
+from fedkad.edge.sources import RawMessage
 from fedkad.edge.store import Store
 
-Say = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
-AT_ONCE = 1 << 16
-LONGEST = 4 << 20
-"""A line longer than this is noise: it is handed out cut, for the reader to refuse it."""
+CHUNK = 1 << 16
+MAX_LINE = 4 << 20
+"""Longer lines are handed out in pieces, for the decoder to refuse them."""
 
-KNOWN_BY = 256
-"""Bytes before a place in a file by which it is known again."""
+CONTEXT = 256
+"""Bytes before a position by which a file is recognised."""
 
 LOOKS = 2
-"""Times in a row that a file must be missing before that is said: while logs are rotated it is for a moment."""
+"""How often in a row a file must be missing before that is logged: log rotation removes it for a moment."""
 
 
 class LineSplitter:
-    r"""Bytes in any pieces to whole lines.
+    r"""Joins chunks of bytes into whole lines.
 
     >>> splitter = LineSplitter()
     >>> splitter.feed(b"1,2\n3,"), splitter.feed(b"4\r\n"), splitter.rest()
@@ -41,82 +42,92 @@ class LineSplitter:
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that the piece completes."""
         *lines, self._begun = (self._begun + piece).split(b"\n")
-        if len(self._begun) > LONGEST:
+        if len(self._begun) > MAX_LINE:
             lines.append(self._begun)
             self._begun = b""
         return list(_filled(lines))
 
     def rest(self) -> list[bytes]:
-        """The last line, where the end of the input ends it."""
+        """The last line, if the input ends without a newline."""
         rest, self._begun = self._begun, b""
         return list(_filled([rest]))
 
     @property
     def held(self) -> int:
-        """Bytes of a line that has begun."""
+        """Bytes of a line that is not complete yet."""
         return len(self._begun)
 
 
 def _filled(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines without their ends, and without blank ones; a tab at the end of one is an empty cell."""
+    """The lines that are not blank, without their line ends; a tab at the end of a line is an empty cell."""
     return (line.rstrip(b"\r\n") for line in lines if line.strip())
 
 
-class Stdin:
-    """Lines from a pipe or a terminal. What a killed agent had read and not committed is lost: a pipe has no memory."""
+class _LineSource:
+    """What both sources have in common; nobody waits for their acknowledgements."""
+
+    unacknowledged = 0
+
+    def __init__(self, has_header: bool) -> None:
+        self._has_header, self._splitter = has_header, LineSplitter()
+        self.header: bytes | None = None
+
+    def _messages(self, lines: list[bytes]) -> list[RawMessage]:
+        if self._has_header and self.header is None and lines:
+            self.header = lines.pop(0)
+        now = time.time()
+        return [RawMessage(line, now) for line in lines]
+
+    def acknowledge(self) -> None:
+        """Nothing to do."""
+
+
+class StdinSource(_LineSource):
+    """Lines from a pipe or a terminal. Lines that a killed agent had read and not committed are lost."""
 
     name = "stdin"
 
-    def __init__(self, *, headed: bool = False, descriptor: int = 0) -> None:
-        self._descriptor, self._splitter, self._headed = descriptor, LineSplitter(), headed
-        self.is_finished, self.in_hand = False, 0
-        self.header: bytes | None = None
+    def __init__(self, *, has_header: bool = False, descriptor: int = 0) -> None:
+        super().__init__(has_header)
+        self._descriptor, self.is_finished = descriptor, False
 
-    def poll(self, timeout: float) -> list[Message]:
-        """What has arrived, up to 64 kB."""
+    def poll(self, timeout: float) -> list[RawMessage]:
+        """The lines that have arrived, up to 64 kB."""
         if self.is_finished or not select.select([self._descriptor], [], [], timeout)[0]:
             return []
-        piece = os.read(self._descriptor, AT_ONCE)
+        piece = os.read(self._descriptor, CHUNK)
         self.is_finished = not piece
-        lines = self._splitter.feed(piece) if piece else self._splitter.rest()
-        if self._headed and self.header is None and lines:
-            self.header = lines.pop(0)
-        now = time.time()
-        return [Message(line, now) for line in lines]
+        return self._messages(self._splitter.feed(piece) if piece else self._splitter.rest())
 
     def put_position(self) -> None:
-        """A pipe has no place that one could go back to."""
-
-    def committed(self) -> None:
-        """Nobody waits for it."""
+        """A pipe has no position to return to."""
 
     def close(self) -> None:
-        """Standard input is not ours to close."""
+        """Leave standard input open."""
 
 
-class GrowingFile:
-    """A file that is followed as it grows, from its beginning; one that is replaced, cut or written over is begun anew.
+class FileSource(_LineSource):
+    """Follows a file as it grows, from its beginning; a file that is replaced, truncated or overwritten starts again.
 
-    The position is committed with what was read: after a kill nothing is lost and nothing is read twice. A file that
-    was renamed meanwhile, as logs are, is read to its end first if it lies in the same folder. One that cannot be read
-    now, as in the moment of a rotation, is tried again, and its trouble is said once; so it is if it is not there.
+    The position is committed together with what was read, so after a kill no line is lost or read twice. A file that
+    was renamed meanwhile, as logs are, is first read to its end if it is in the same folder. A file that is missing or
+    cannot be read, as during a rotation, is tried again, and the problem is logged once.
     """
 
     name = "file"
     is_finished = False
-    in_hand = 0
 
-    def __init__(self, path: Path, store: Store, say: Say, *, headed: bool = False) -> None:
-        self._path, self._store, self._say, self._headed = path, store, say, headed
-        self._wanted: Mapping[str, Any] | None = store.position(self.name)
-        self.header: bytes | None = None
+    def __init__(self, path: Path, store: Store, *, has_header: bool = False) -> None:
+        super().__init__(has_header)
+        self._path, self._store = path, store
+        self._resume_at: Mapping[str, Any] | None = store.position(self.name)
         self._file: Any = None
         self._inode = self._read = 0
-        self._splitter, self._last = LineSplitter(), b""
-        self._is_trouble_said, self._missed = False, 0
+        self._last = b""
+        self._is_failure_logged, self._missed = False, 0
 
-    def poll(self, timeout: float) -> list[Message]:
-        """The lines that were appended; looks once a `timeout`, but reads on while there is more."""
+    def poll(self, timeout: float) -> list[RawMessage]:
+        """The lines that were appended; sleeps for `timeout` if there are none."""
         try:
             lines = self._next_lines()
         except OSError as error:
@@ -125,136 +136,129 @@ class GrowingFile:
         if lines is None:
             time.sleep(timeout)
             return []
-        if self._headed and self.header is None and lines:
-            self.header = lines.pop(0)
-        now = time.time()
-        return [Message(line, now) for line in lines]
+        return self._messages(lines)
 
     def _next_lines(self) -> list[bytes] | None:
-        """The lines in the next piece of the file; None if there is no such piece now."""
+        """The lines in the next piece of the file; None if it has not grown."""
         if self._file is None:
             self._open()
         piece = self._next_piece()
         if not piece and self._was_replaced():
-            piece = self._next_piece()  # what was still written to it before it was replaced
+            piece = self._next_piece()  # written just before it was replaced
             if not piece and self._is_whole() and (rest := self._splitter.rest()):
-                return rest  # nobody will end this line; it counts as read from here on, and then comes the next file
+                return rest  # nobody will complete this line; the new file is next
             if not piece:
-                self._begin(self._path.open("rb"))
+                self._follow(self._path.open("rb"))
                 piece = self._next_piece()
         return self._splitter.feed(piece) if piece else None
 
     def _next_piece(self) -> bytes:
         last = self._last
-        found = os.pread(self._file.fileno(), len(last) + AT_ONCE, self._read - len(last))
-        # A shorter one was cut, which is seen by its size; cut under a writer that keeps its place, it has a hole here.
+        found = os.pread(self._file.fileno(), len(last) + CHUNK, self._read - len(last))
+        # A truncated file is noticed by its size; if its writer kept its offset, there is a hole of zeros here.
         if len(found) >= len(last) and not found.startswith(last) and found[: len(last)].strip(b"\0"):
-            self._begin_anew()
+            self._rewind()
             return self._next_piece()
         piece = found[len(last) :]
         if piece:
             self._read += len(piece)
-            self._last = found[-KNOWN_BY:]
-            self._is_trouble_said = False
+            self._last = found[-CONTEXT:]
+            self._is_failure_logged = False
         return piece
 
     def _open(self) -> None:
-        """Open the file where it was left, whatever its name is now."""
-        wanted = self._wanted
-        file = (self._path if wanted is None else self._last_read(wanted)).open("rb")
+        """Open the file at the committed position, whatever its name is now."""
+        position = self._resume_at
+        file = (self._path if position is None else self._find(position)).open("rb")
         try:
-            offset = wanted["offset"] if wanted is not None and _is_where(file, wanted) else 0
-            header = first_line(file) if self._headed and offset else None
-            last = _last_bytes(file, offset)
+            offset = position["offset"] if position is not None and _is_at(file, position) else 0
+            header = first_line(file) if self._has_header and offset else None
+            last = _bytes_before(file, offset)
         except BaseException:
             file.close()
             raise
-        self._begin(file)
+        self._follow(file)
         self._read, self._last, self.header = offset, last, header
 
-    def _begin(self, file: BinaryIO) -> None:
+    def _follow(self, file: BinaryIO) -> None:
         """Read this file from now on."""
         inode = os.fstat(file.fileno()).st_ino
         self.close()
         self._file, self._inode, self._missed = file, inode, 0
-        self._wanted = None
-        self._begin_anew()
+        self._resume_at = None
+        self._rewind()
 
-    def _begin_anew(self) -> None:
+    def _rewind(self) -> None:
         self.header = None
         self._splitter, self._last, self._read = LineSplitter(), b"", 0
 
     def _let_go(self, error: OSError) -> None:
-        """Remember where to go on once it can be read; a file that is not there yet is no trouble."""
+        """Remember the position until the file can be read again; a file that does not exist yet is not a failure."""
         if self._file is not None:
-            self._wanted = self._position()
+            self._resume_at = self._position()
             self.close()
             self._file = None
         if isinstance(error, FileNotFoundError):
-            self._miss()
-        elif not self._is_trouble_said:
-            self._is_trouble_said = True
-            self._say(f"{self._path}: it cannot be read now ({error.strerror or error}); the agent tries again.")
+            self._note_missing()
+        elif not self._is_failure_logged:
+            self._is_failure_logged = True
+            logger.warning("%s: cannot be read now (%s); the agent tries again.", self._path, error.strerror or error)
 
-    def _miss(self) -> None:
-        """Count that it is not there, and say it once until it is there again."""
+    def _note_missing(self) -> None:
         self._missed += 1
         if self._missed == LOOKS:
-            self._say(f"{self._path}: it is not there; the agent waits for it.")
+            logger.warning("%s: does not exist; the agent waits for it.", self._path)
 
-    def _last_read(self, wanted: Mapping[str, Any]) -> Path:
-        """The file that was read last: it may have got another name while the agent was down.
+    def _find(self, position: Mapping[str, Any]) -> Path:
+        """The file with the committed position: it may have been renamed while the agent was down.
 
-        Where the configuration had another path then, it is another file, which is none of ours now.
+        A position of another configured path belongs to another file.
         """
         others: list[Path] = []
-        if wanted.get("path", str(self._path)) == str(self._path):  # older positions have no path
+        if position.get("path", str(self._path)) == str(self._path):  # older positions have no path
             with suppress(OSError):
                 others = sorted(self._path.parent.iterdir())
         for path in (self._path, *others):
             try:
-                if not path.is_file() or path.stat().st_ino != wanted["inode"]:
+                if not path.is_file() or path.stat().st_ino != position["inode"]:
                     continue
                 file = path.open("rb")
-            except OSError:  # gone meanwhile, or closed to us, maybe for ever
+            except OSError:  # removed meanwhile, or not readable
                 continue
             with file:
-                if _is_where(file, wanted):
+                if _is_at(file, position):
                     return path
         return self._path
 
     def _was_replaced(self) -> bool:
-        """Whether another file has this name now, or this one was cut; only asked at its end."""
+        """Whether another file has this name now, or this one was truncated; only asked at its end."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
-            self._miss()
+            self._note_missing()
             return False
         except OSError:
             return False
         self._missed = 0
         if found.st_ino != self._inode:
-            return found.st_size > 0  # until something is in it, whoever writes may still write to this one
+            return found.st_size > 0  # while the new file is empty, its writer may still write to the old one
         return found.st_size < self._read
 
     def _is_whole(self) -> bool:
-        """Whether it was not cut: what is left of a line then is not of this file any more."""
+        """Whether the file was not truncated, so that an incomplete line is still part of it."""
         return bool(os.fstat(self._file.fileno()).st_size >= self._read)
 
     def put_position(self) -> None:
-        """Commit which file it is, and the end of the last whole line that was handed out."""
-        position = self._wanted if self._file is None else self._position()
+        """Put the file and the end of the last whole line handed out into the store."""
+        position = self._resume_at if self._file is None else self._position()
         if position is not None:
             self._store.put_position(self.name, position)
 
     def _position(self) -> dict[str, Any]:
         offset, before = self._read - self._splitter.held, None
         with suppress(OSError):
-            before = _before(self._file, offset)
+            before = _digest_before(self._file, offset)
         return {"path": str(self._path), "inode": self._inode, "offset": offset, "before": before}
-
-    def committed(self) -> None:
-        """Nobody waits for it."""
 
     def close(self) -> None:
         """Close the file."""
@@ -262,24 +266,23 @@ class GrowingFile:
             self._file.close()
 
 
-def _is_where(file: BinaryIO, wanted: Mapping[str, Any]) -> bool:
-    """Whether it is the file of a position, and not another one that got its number."""
+def _is_at(file: BinaryIO, position: Mapping[str, Any]) -> bool:
+    """Whether a position is of this file, and not of another one that had its inode number."""
     found = os.fstat(file.fileno())
-    if found.st_ino != wanted["inode"] or found.st_size < wanted["offset"]:
+    if found.st_ino != position["inode"] or found.st_size < position["offset"]:
         return False
-    return wanted.get("before") in (None, _before(file, wanted["offset"]))
+    return position.get("before") in (None, _digest_before(file, position["offset"]))
 
 
-def _before(file: BinaryIO, offset: int) -> str:
-    """What stands before a place in a file, in short."""
-    return hashlib.blake2b(_last_bytes(file, offset), digest_size=8).hexdigest()
+def _digest_before(file: BinaryIO, offset: int) -> str:
+    return hashlib.blake2b(_bytes_before(file, offset), digest_size=8).hexdigest()
 
 
-def _last_bytes(file: BinaryIO, offset: int) -> bytes:
-    start = max(offset - KNOWN_BY, 0)
+def _bytes_before(file: BinaryIO, offset: int) -> bytes:
+    start = max(offset - CONTEXT, 0)
     return os.pread(file.fileno(), offset - start, start)
 
 
 def first_line(file: BinaryIO) -> bytes | None:
-    """The first line with anything in it, which names the columns of a table."""
-    return next(_filled(iter(lambda: file.readline(LONGEST), b"")), None)
+    """The first line that is not blank, which names the columns of a table."""
+    return next(_filled(iter(lambda: file.readline(MAX_LINE), b"")), None)

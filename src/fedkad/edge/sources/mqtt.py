@@ -1,4 +1,4 @@
-"""Messages of a broker, acknowledged once what they changed is on the disk, and never taken twice."""
+"""Messages from a broker, acknowledged once their effects are on the disk, and never taken twice."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Collection, Iterable
 from paho.mqtt.client import MQTTMessage
 
 from fedkad.edge.mqtt import Connection
-from fedkad.edge.sources import MOST_IN_HAND, Message
+from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.store import Store
 
-Placed = tuple[str | None, str | None]
-"""Device and channel that a topic names."""
+Place = tuple[str | None, str | None]
+"""The device and the channel that a topic names."""
 
-Arrived = tuple[MQTTMessage, int]
-"""A message, and the connection that it came over."""
+Received = tuple[MQTTMessage, int]
+"""A message, and the generation of the connection that it came over."""
 
-MOST_WAITING = 1000
-"""Messages without a promise, those of QoS 0, that wait while the agent can take none."""
+MAX_WAITING = 1000
+"""Messages of QoS 0 that are held while the agent cannot take any."""
 
 
 class Topics:
-    """Which topics to ask for, and what they say.
+    """Which topics to subscribe to, and what they name.
 
     >>> topics = Topics(["zigbee2mqtt/{device}", "hall/{device}/+/{channel}"], ["pump-1"])
     >>> topics.filters
@@ -35,7 +35,7 @@ class Topics:
 
     def __init__(self, patterns: Iterable[str], devices: Collection[str]) -> None:
         self.filters: list[str] = []
-        self._exact: dict[str, Placed] = {}
+        self._exact: dict[str, Place] = {}
         self._wild: list[tuple[re.Pattern[str], str | None]] = []
         for pattern in patterns:
             named: Iterable[str | None] = devices if "{device}" in pattern else (None,)
@@ -44,7 +44,7 @@ class Topics:
 
     def _add(self, pattern: str, device: str | None) -> None:
         self.filters.append(pattern.replace("{channel}", "+"))
-        pattern = re.sub(r"^\$share/[^/]+/", "", pattern)  # messages come under the topic that is shared
+        pattern = re.sub(r"^\$share/[^/]+/", "", pattern)  # messages come under the shared topic
         if re.search(r"[+#]|\{channel\}", pattern) is None:
             self._exact[pattern] = (device, None)
             return
@@ -52,8 +52,8 @@ class Topics:
         text = text.replace(r"\+", "[^/]*").replace(r"/\#", "(?:/.*)?").replace(r"\#", ".*")
         self._wild.append((re.compile(text), device))
 
-    def place(self, topic: str) -> Placed | None:
-        """Device and channel of a topic; None for one that was not asked for."""
+    def place(self, topic: str) -> Place | None:
+        """The device and channel of a topic; None for a topic that was not subscribed to."""
         found = self._exact.get(topic)
         if found is not None:
             return found
@@ -67,9 +67,9 @@ class Topics:
 class MqttSource:
     """Samples from a broker.
 
-    A message whose acknowledgement was lost, with a connection or with the agent, comes again, marked so and under its
-    old number, which no other has until it is acknowledged. Of every number the digest of the message that was taken
-    last under it is committed with what the message changed: so it is known again, and not taken twice.
+    A message whose acknowledgement was lost is sent again, marked as a duplicate and with its old packet number, which
+    no other message gets until it is acknowledged. The digest of the last message under each number is committed
+    together with the effects of the message: this is how a repeated message is recognised and not taken twice.
     """
 
     name = "mqtt"
@@ -78,61 +78,61 @@ class MqttSource:
 
     def __init__(self, connection: Connection, topics: Topics, store: Store) -> None:
         self._connection, self._topics, self._store = connection, topics, store
-        self._arrived: list[Arrived] = []
-        self._handed: list[Arrived] = []
-        self._taken: dict[int, bytes] = {}
-        connection.receive = self._receive
+        self._received: list[Received] = []
+        self._handed_out: list[Received] = []
+        self._digests: dict[int, bytes] = {}
+        connection.on_message = self._receive
         connection.subscribe(topics.filters)
 
     @property
-    def in_hand(self) -> int:
-        """Messages that the broker waits to hear of."""
-        return len(self._handed)
+    def unacknowledged(self) -> int:
+        """Messages that the broker waits for an acknowledgement of."""
+        return len(self._handed_out)
 
-    def poll(self, timeout: float) -> list[Message]:
-        """What has arrived, as many as are committed together: a round of the agent's loop for each would cost more."""
+    def poll(self, timeout: float) -> list[RawMessage]:
+        """The messages that have arrived, up to a batch: one round of the agent's loop per message would cost more."""
         self._connection.poll(timeout)
         found = 0
-        while found < len(self._arrived) < MOST_IN_HAND:
-            found = len(self._arrived)
-            self._connection.read_on()
-        arrived, self._arrived = self._arrived, []
-        return [message for each in arrived if (message := self._hand_out(each)) is not None]
+        while found < len(self._received) < BATCH:
+            found = len(self._received)
+            self._connection.read_next()
+        received, self._received = self._received, []
+        return [message for each in received if (message := self._hand_out(each)) is not None]
 
     def _receive(self, message: MQTTMessage) -> None:
-        # Not handed out yet: what arrives while the agent ends must not be acknowledged with what it has taken.
-        if message.qos or len(self._arrived) < MOST_WAITING:
-            self._arrived.append((message, self._connection.generation))
+        # Not handed out yet: a message that arrives while the agent stops must not be acknowledged.
+        if message.qos or len(self._received) < MAX_WAITING:
+            self._received.append((message, self._connection.generation))
 
-    def _hand_out(self, arrived: Arrived) -> Message | None:
-        """The message as a sample, None for one that is only to be acknowledged."""
-        message, _ = arrived
+    def _hand_out(self, received: Received) -> RawMessage | None:
+        """The message for the agent, None for one that only has to be acknowledged."""
+        message, _ = received
         topic, payload = message.topic, bytes(message.payload)
-        self._handed.append(arrived)
+        self._handed_out.append(received)
         place, digest = self._topics.place(topic), _digest(topic, payload)
-        # What is retained was said at some time before; a sample is what is said now.
-        if place is None or message.retain or (message.dup and digest == self._last_under(message.mid)):
+        # A retained message may be of any age, and is not a sample of now.
+        if place is None or message.retain or (message.dup and digest == self._last_digest(message.mid)):
             return None
         if message.qos:
-            self._taken[message.mid] = digest
-        return Message(payload, time.time(), *place)
+            self._digests[message.mid] = digest
+        return RawMessage(payload, time.time(), *place)
 
-    def _last_under(self, number: int) -> bytes | None:
-        return self._taken.get(number) or self._store.taken(number)
+    def _last_digest(self, number: int) -> bytes | None:
+        return self._digests.get(number) or self._store.digest(number)
 
     def put_position(self) -> None:
-        """Commit the digests of what was handed out."""
-        for number, digest in self._taken.items():
-            self._store.put_taken(number, digest)
+        """Put the digests of what was handed out into the store."""
+        for number, digest in self._digests.items():
+            self._store.put_digest(number, digest)
 
-    def committed(self) -> None:
+    def acknowledge(self) -> None:
         """Acknowledge what was handed out."""
-        for message, generation in self._handed:
+        for message, generation in self._handed_out:
             self._connection.acknowledge(message, generation)
-        self._handed, self._taken = [], {}
+        self._handed_out, self._digests = [], {}
 
     def close(self) -> None:
-        """The connection is closed by whoever opened it."""
+        """The agent closes the connection, which a sink may share."""
 
 
 def _digest(topic: str, payload: bytes) -> bytes:

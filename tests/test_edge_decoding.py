@@ -5,26 +5,32 @@ from typing import Any
 
 import pytest
 
-from fedkad.edge.payload import Payloads
-from fedkad.edge.reading import EXPECTED_WITHIN, Measured, Reader
+from fedkad.edge.decoding import Decoder
+from fedkad.edge.jsonpayload import JsonReader
+from fedkad.edge.payload import Sample
 from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
-from fedkad.edge.sources import Message
+from fedkad.edge.sources import RawMessage
+from fedkad.edge.unseen import EXPECTED_WITHIN, UnseenNames
+from tests.broker import logged
 
 STDIN = SourceSettings(kind="stdin")
 MQTT = SourceSettings(kind="mqtt", topics=("in/{device}", "in/{device}/{channel}", "common"))
 
 
 class Log:
-    """A reader of some devices, with what it said and counted."""
+    """A decoder for some devices, with what it logged and counted."""
 
     def __init__(self, source: SourceSettings = STDIN, **channels: tuple[str, ...]) -> None:
         self.said, self.counted = list[str](), list[str]()
         devices = {name: DeviceSettings(Sampling(each, zone="UTC")) for name, each in channels.items()}
-        self.reader = Reader(source, devices, self.said.append, self.counted.append)
+        self.decoder = Decoder(source, devices, self.counted.append)
 
-    def read(self, content: Any, header: bytes | None = None, **about: str | None) -> list[Measured]:
+    def read(self, content: Any, header: bytes | None = None, **about: str | None) -> list[Sample]:
         payload = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return self.reader.read(Message(payload, 0.0, **about), header)
+        with logged() as lines:
+            found = self.decoder.decode(RawMessage(payload, 0.0, **about), header)
+        self.said += lines
+        return found
 
     def ended(self) -> list[str]:
         """What was said, all of it in whole sentences, and forgets it."""
@@ -104,8 +110,8 @@ def test_once_all_channels_were_seen_nobody_looks_any_more(monkeypatch: pytest.M
     log = Log(a=("flow",), b=("flow",))
     log.read({"device": "a", "flow": 1})
     log.read({"device": "b", "flow": 1})
-    monkeypatch.setattr(Reader, "_look", lambda *_: pytest.fail("it looks"))
-    monkeypatch.setattr(Payloads, "devices", lambda *_: pytest.fail("it looks"))
+    monkeypatch.setattr(UnseenNames, "note", lambda *_: pytest.fail("it looks"))
+    monkeypatch.setattr(JsonReader, "devices", lambda *_: pytest.fail("it looks"))
     for _ in range(2 * EXPECTED_WITHIN):
         log.read({"device": "a", "other": 1})
     assert log.ended() == []
@@ -121,7 +127,7 @@ def test_a_header_that_lacks_a_channel_is_said_once_and_every_row_is_counted() -
         for columns in ("time, flow, pressure", "flow")
     ]
     assert len(log.counted) == 4 * EXPECTED_WITHIN
-    assert log.read(b"1,2", b"flow,presure") == [Measured("pump", None, {"flow": 1.0, "presure": 2.0})]
+    assert log.read(b"1,2", b"flow,presure") == [Sample("pump", None, {"flow": 1.0, "presure": 2.0})]
 
 
 # -- times ----------------------------------------------------------------------------------------------------------
@@ -130,9 +136,9 @@ def test_a_header_that_lacks_a_channel_is_said_once_and_every_row_is_counted() -
 def test_the_time_stands_where_the_configuration_says() -> None:
     log = Log(SourceSettings(time_key="created_at"), a=("flow",), b=("flow",))
     content = {"device": "b", "flow": 1, "created_at": 5}
-    assert log.read(content) == log.read(content, device="b") == [Measured("b", 5.0, {"flow": 1.0})]
+    assert log.read(content) == log.read(content, device="b") == [Sample("b", 5.0, {"flow": 1.0})]
     rows = Log(SourceSettings(format="csv", time_key="created_at"), a=("flow",))
-    assert rows.read(b"1,5", b"flow,created_at") == [Measured("a", 5.0, {"flow": 1.0})]
+    assert rows.read(b"1,5", b"flow,created_at") == [Sample("a", 5.0, {"flow": 1.0})]
 
 
 def test_a_time_that_no_message_has_is_said_once_if_it_is_wanted() -> None:
@@ -151,7 +157,7 @@ def test_a_time_that_no_message_has_is_said_once_if_it_is_wanted() -> None:
     seen.read({"flow": 1, "creted_at": 5})
     devices = {"pump": DeviceSettings(Sampling(("flow",), clock="arrival"))}
     unasked = Log(source, pump=("flow",))
-    unasked.reader = Reader(source, devices, unasked.said.append, unasked.counted.append)
+    unasked.decoder = Decoder(source, devices, unasked.counted.append)
     for _ in range(EXPECTED_WITHIN):
         seen.read({"flow": 1})
         unasked.read({"flow": 1})
@@ -168,15 +174,15 @@ def test_values_that_are_no_numbers_are_named_and_the_first_is_quoted() -> None:
     log.read({"heat": "on", "flow": "off"})
     log.read({"flow": 1, "heat": 1})
     assert log.ended() == [
-        "pump: 'flow' in a message is 'off', which is no finite number; send a number, or leave it out.",
-        "pump: 'heat' in a message is a list, which is no finite number; send a number, or leave it out.",
-        "pump: 'flow' and 'heat' in a message are no finite numbers, the first is 'off'; "
-        "send numbers, or leave them out. More of these are counted, not said.",
+        "pump: 'flow' in a message is 'off', which is not a finite number; send a number, or leave it out.",
+        "pump: 'heat' in a message is a list, which is not a finite number; send a number, or leave it out.",
+        "pump: 'flow' and 'heat' in a message are not finite numbers, the first is 'off'; "
+        "send numbers, or leave them out. Further ones are counted, not logged.",
     ]
     rows = Log(SourceSettings(format="csv"), pump=("flow", "heat"))
     rows.read(b"much,1", b"flow,heat")
     assert rows.ended() == [
-        "pump: 'flow' in a message is 'much', which is no finite number; send a number, or leave it out."
+        "pump: 'flow' in a message is 'much', which is not a finite number; send a number, or leave it out."
     ]
 
 
@@ -185,7 +191,7 @@ def test_text_where_a_topic_names_the_channel_should_be_a_number() -> None:
     for text, shown in ((b"off", "'off'"), (b"", "''")):
         log.read(text, device="pump", channel="flow")
         assert log.ended() == [
-            f"pump: The message of channel 'flow' is {shown}, and a number is expected; "
+            f"pump: The message of channel 'flow' is {shown}, not a number; "
             'send a bare number or {"value": number}.'
         ]
     log.read(b'{"value": 1', device="pump", channel="flow")
@@ -207,7 +213,7 @@ def test_three_of_each_kind_and_device_are_said() -> None:
     ]
     for kind in kinds:
         assert sum(line.startswith(kind) for line in said) == 3
-    assert sum(line.endswith(" More of these are counted, not said.") for line in said) == len(kinds)
+    assert sum(line.endswith(" Further ones are counted, not logged.") for line in said) == len(kinds)
     assert len(said) == 3 * len(kinds)
     assert len(log.counted) == 30
 
@@ -217,11 +223,11 @@ def test_a_message_of_nobody_says_where_its_device_should_stand() -> None:
     log.read({"flow": 1})
     log.read({"flow": 1, "device": "c"})
     assert log.ended() == [
-        "source: A message names no device under 'device'; device_key in [source] must say where its name stands.",
-        "source: A message is of 'c', which is none of the devices; add it to devices, or keep it away.",
+        "source: A message names no device under 'device'; set device_key in [source] to the key that holds the name.",
+        "source: A message is from 'c', which is not configured; add it to devices, or keep it away.",
     ]
     nameless = Log(SourceSettings(device_key=""), a=("flow",), b=("flow",))
     nameless.read({"flow": 1})
     assert nameless.ended() == [
-        "source: A message names no device anywhere; device_key in [source] must say where its name stands."
+        "source: A message names no device; set device_key in [source] to the key that holds the name."
     ]

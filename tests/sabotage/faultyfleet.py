@@ -79,8 +79,8 @@ class Fleet(Loopback):
     def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
         for name in names or tuple(self.data):
             data = () if name in self.agents else ("--data", str(self.data[name]))
-            troubled = {**fleets.hurried(), sabotage.SABOTAGE: str(self.points(name).armed.parent)}
-            self._start(name, ["client", str(self.device_folder(name)), *data], troubled)
+            variables = {**fleets.hurried(), sabotage.SABOTAGE: str(self.points(name).armed.parent)}
+            self._start(name, ["client", str(self.device_folder(name)), *data], variables)
 
     def leave(self, name: str) -> None:
         """Stop a device, which tells the server so."""

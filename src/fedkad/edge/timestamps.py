@@ -1,4 +1,4 @@
-"""What a message says about its time, as seconds since 1970 UTC."""
+"""Timestamps in messages, as seconds since 1970 UTC."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ import math
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-# What a time is called, in any letter case; where there are several, the first of this list is meant.
+# Keys that hold a timestamp, in any letter case; if a message has several, the first in this list counts.
 TIME_KEYS = {key: rank for rank, key in enumerate(("time", "timestamp", "ts", "t", "date", "datetime", "last_seen"))}
 YEARS = range(1970, 2262)
 # The rule of fedkad.tables.times: 1e11 s is the year 5138, while 1e11 ms is 1973.
 TICKS = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000))
 
 _END = datetime(YEARS.stop, 1, 1, tzinfo=UTC).timestamp()
-_SHOWN, _LONGEST_NUMBER = 60, 64
+_MAX_QUOTED, _MAX_DIGITS = 60, 64
 
 
-def zone_called(name: str) -> tzinfo | None:
-    """Return the zone of that name, None for "local", the machine's own; look it up once, not for each message.
+def find_zone(name: str) -> tzinfo | None:
+    """Return the time zone with that name, None for "local", the zone of the machine.
 
-    Examples
-    --------
-    >>> zone_called("Europe/Berlin"), zone_called("local")
+    >>> find_zone("Europe/Berlin"), find_zone("local")
     (zoneinfo.ZoneInfo(key='Europe/Berlin'), None)
     """
     if name == "local":
         return None
     if name == "UTC":
-        return UTC  # known even where no list of zones is installed
+        return UTC  # works even where no zone database is installed
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -36,26 +34,26 @@ def zone_called(name: str) -> tzinfo | None:
         ) from None
 
 
-def read_moment(value: object, zone: tzinfo | None, key: str = "time") -> float:
-    """Read a time: a number of s, ms, µs or ns since 1970 (its size tells which), or ISO-8601 text.
+def read_timestamp(value: object, zone: tzinfo | None, key: str = "time") -> float:
+    """Read a timestamp: a number of s, ms, µs or ns since 1970, told apart by its size, or an ISO-8601 string.
 
     Parameters
     ----------
     value
-        What the message says.
+        The value in the message.
     zone
-        Of text that names none; None for that of the machine. In the hour that a change of clocks repeats, the
-        earlier of the two moments is meant.
+        Time zone of strings without one; None for that of the machine. In the hour that is repeated when clocks are
+        set back, the earlier of the two moments is meant.
     key
-        Where the message says it, for the error.
+        The key in the message, for the error.
 
     Examples
     --------
-    >>> read_moment(1451649600512, None), read_moment("1451649600", None)
+    >>> read_timestamp(1451649600512, None), read_timestamp("1451649600", None)
     (1451649600.512, 1451649600.0)
-    >>> read_moment("2024-07-01T12:00:00", zone_called("Europe/Berlin")) == read_moment("2024-07-01T10:00:00Z", None)
-    True
-    >>> read_moment("yesterday", None, "last_seen")
+    >>> read_timestamp("2024-07-01T12:00:00", find_zone("Europe/Berlin")) - read_timestamp("2024-07-01T10:00Z", None)
+    0.0
+    >>> read_timestamp("yesterday", None, "last_seen")
     Traceback (most recent call last):
     ValueError: The time under 'last_seen' is 'yesterday'; send a number of seconds or milliseconds since 1970, or \
 ISO-8601 text, from 1970 to 2261.
@@ -73,14 +71,12 @@ ISO-8601 text, from 1970 to 2261.
 
 
 def plain_number(text: str) -> float:
-    """Return the number that a text is, NaN if it is none; Python's ``1_000`` is not one outside of Python.
+    """Return the number that a string holds, NaN if it holds none; ``1_000`` is a number in Python only.
 
-    Examples
-    --------
     >>> [plain_number(text) for text in ("21.5", " -2e3 ", "1_000", "21,5", "on", "inf")]
     [21.5, -2000.0, nan, nan, nan, inf]
     """
-    if len(text) > _LONGEST_NUMBER or "_" in text or not text.isascii():
+    if len(text) > _MAX_DIGITS or "_" in text or not text.isascii():
         return math.nan
     try:
         return float(text)
@@ -89,19 +85,17 @@ def plain_number(text: str) -> float:
 
 
 def quoted(value: object) -> str:
-    """Return what a message says as an error quotes it: one line of at most 60 characters, all of them printable.
+    """Return a value as error messages quote it: at most 60 printable characters on one line.
 
-    Examples
-    --------
     >>> print(quoted("on"), quoted({"a": 1}), quoted("x" * 80))
     'on' an object 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...
     """
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) >= 1 << 64:
-        return "a number without end"  # Python refuses to write out the largest
-    text = repr(value[: _SHOWN + 1] if isinstance(value, str) else value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+        return "an enormous number"  # Python refuses to print the largest
+    text = repr(value[: _MAX_QUOTED + 1] if isinstance(value, str) else value)
+    return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "..."
 
 
 def _seconds(value: object, zone: tzinfo | None) -> float:
@@ -128,5 +122,5 @@ def _from_iso(text: str, zone: tzinfo | None) -> float:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None and zone is not None:
         moment = moment.replace(tzinfo=zone)
-    # Without a zone, timestamp() takes that of the machine. Years far out of range overflow there: refused before.
+    # Without a zone, timestamp() assumes that of the machine. It overflows for years far out of range: refuse them.
     return moment.timestamp() if moment.year in YEARS else math.nan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.edge.aside import AsideError, done_aside
+from fedkad.edge.forked import ForkedWorkError, run_forked
 from tests.broker import wait_for
 
 
@@ -18,14 +18,14 @@ def nothing() -> None:
     pass
 
 
-def test_what_is_done_aside_is_done_and_leaves_nothing_here(tmp_path: Path) -> None:
+def test_what_is_run_forked_is_done_and_leaves_nothing_here(tmp_path: Path) -> None:
     here: list[int] = []
 
     def work() -> None:
         here.append(1)
         (tmp_path / "done").write_text(str(os.getpid()))
 
-    done_aside(work, nothing)
+    run_forked(work, nothing)
     assert here == []
     assert int((tmp_path / "done").read_text()) != os.getpid()
 
@@ -37,21 +37,21 @@ def test_a_failure_is_told_in_its_own_words() -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(AsideError, match="too few rows"):
-        done_aside(fail, nothing)
-    with pytest.raises(AsideError, match="status 9"):
-        done_aside(die, nothing)
+    with pytest.raises(ForkedWorkError, match="too few rows"):
+        run_forked(fail, nothing)
+    with pytest.raises(ForkedWorkError, match="status 9"):
+        run_forked(die, nothing)
 
 
 def test_the_others_are_looked_after_meanwhile(tmp_path: Path) -> None:
     """Work that takes long must cost neither the connection to a broker nor the patience of a watchdog."""
-    done_aside(lambda: wait_for((tmp_path / "go on").exists), (tmp_path / "go on").touch)
+    run_forked(lambda: wait_for((tmp_path / "go on").exists), (tmp_path / "go on").touch)
 
 
 def test_work_that_never_ends_is_ended() -> None:
     begun = set(os.listdir("/proc"))
-    with pytest.raises(AsideError, match="too long"):
-        done_aside(lambda: time.sleep(600), nothing, longest=0.1)
+    with pytest.raises(ForkedWorkError, match="too long"):
+        run_forked(lambda: time.sleep(600), nothing, timeout=0.1)
     left = [Path(f"/proc/{name}/stat") for name in set(os.listdir("/proc")) - begun if name.isdigit()]
     assert not [stat for stat in left if stat.exists() and stat.read_text().split()[3] == str(os.getpid())]
 
@@ -68,7 +68,7 @@ def test_a_connection_is_not_inherited(tmp_path: Path) -> None:
             except OSError:
                 (tmp_path / "closed").touch()
 
-        done_aside(look, nothing)
+        run_forked(look, nothing)
         near.close()
     assert (tmp_path / "closed").exists()
 
@@ -76,11 +76,11 @@ def test_a_connection_is_not_inherited(tmp_path: Path) -> None:
 def test_it_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
     code = f"""
 import os, time
-from fedkad.edge.aside import done_aside
+from fedkad.edge.forked import run_forked
 def work():
     open({str(tmp_path / "begun")!r}, "w").write(str(os.getpid()))
     time.sleep(60)
-done_aside(work, lambda: None)
+run_forked(work, lambda: None)
 """
     agent = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 60

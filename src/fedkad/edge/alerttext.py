@@ -1,4 +1,4 @@
-"""An incident in words: what a person reads on a phone, and times as everybody writes them."""
+"""The text of an alert, short enough for a phone."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fedkad.edge.tally import Cause
+from fedkad.edge.episode import ChannelShare
 
-WORTH_SAYING = 0.1
-"""A second channel is in the text if its share is at least this."""
+MIN_SHARE = 0.1
+"""A second channel is named if its share is at least this."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_TIME, _LAST_TIME = -62135596800.0, 253402300799.0  # years 1 and 9999, all that a date can say
+_FIRST_TIME, _LAST_TIME = -62135596800.0, 253402300799.0  # years 1 and 9999, the range of a datetime
 
 
-def as_text(time: float) -> str:
+def format_time(time: float) -> str:
     """Seconds since 1970 as ISO 8601 in UTC.
 
-    >>> as_text(1.5)
+    >>> format_time(1.5)
     '1970-01-01T00:00:01.500Z'
     """
-    return as_date(time).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return as_datetime(time).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def as_date(time: float) -> datetime:
-    """Seconds since 1970 as a date, the nearest that there is."""
+def as_datetime(time: float) -> datetime:
+    """Seconds since 1970 as a datetime, or the nearest possible one."""
     return _EPOCH + timedelta(seconds=min(max(time, _FIRST_TIME), _LAST_TIME))
 
 
-def sentence(alert: Mapping[str, Any], causes: Sequence[Cause], window: float) -> str:
-    """What a person reads on a phone."""
+def alert_text(alert: Mapping[str, Any], causes: Sequence[ChannelShare], window: float) -> str:
+    """What happened, why, and how bad it is; `window` is that of the rate."""
     device, why = alert["device"], _reasons(causes, _when(alert))
     if alert["event"] == "end":
         return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
@@ -44,7 +44,7 @@ def sentence(alert: Mapping[str, Any], causes: Sequence[Cause], window: float) -
 
 
 def _when(alert: Mapping[str, Any]) -> str:
-    """What is said before values that are not those of now: they are of the worst row.
+    """The words before values that are not current but those of the worst row.
 
     >>> _when({"time": "2026-03-01T14:40:00.000Z", "worst": "2026-03-01T14:14:00.000Z"})
     'at worst (14:14Z) '
@@ -67,8 +67,8 @@ def _ending(alert: Mapping[str, Any]) -> str:
     return f"over, lasted {'one sample' if alert['samples'] == 1 else span}"
 
 
-def _reasons(causes: Sequence[Cause], when: str) -> list[str]:
-    """The first channel with its values and the second with its share, as one clause; none if nothing is known."""
+def _reasons(causes: Sequence[ChannelShare], when: str) -> list[str]:
+    """One clause: the first channel with its values, the second with its share; empty without causes."""
     if not causes:
         return []
     first, *others = causes
@@ -76,16 +76,16 @@ def _reasons(causes: Sequence[Cause], when: str) -> list[str]:
     if math.isfinite(first.seen) and math.isfinite(first.expected):
         text = "{}{} {} instead of {}".format(when, text, *_pair(first.seen, first.expected))
     text += f" ({_percent(first.share)})"
-    if others and others[0].share >= WORTH_SAYING:
+    if others and others[0].share >= MIN_SHARE:
         text += f", then {others[0].channel} ({_percent(others[0].share)})"
     return [text]
 
 
 def _pair(seen: float, expected: float) -> tuple[str, str]:
-    """Two values with as many decimals as show how they differ, and no more: an expected value has endless ones.
+    """Two values with just enough decimals to show how they differ.
 
-    Two digits of the difference are shown, or one if that is at least 5, which says as much as 10 to 49 do; from 1 to
-    10 a decimal always, and at the end of a number no zeros.
+    Two digits of the difference are shown, or one if it is 5 or more; differences below 10 always get a decimal, and
+    trailing zeros are dropped.
 
     >>> _pair(1013.254, 1013.561), _pair(3.2, 5.1), _pair(0.0, 12345.6)
     (('1013.25', '1013.56'), ('3.2', '5.1'), ('0', '12346'))
@@ -100,7 +100,7 @@ def _pair(seen: float, expected: float) -> tuple[str, str]:
 
 
 def _fixed(value: float, decimals: int) -> str:
-    """A number with at most so many decimals.
+    """A number with at most that many decimals.
 
     >>> _fixed(37.5, 3), _fixed(120.2, 0), _fixed(-0.001, 1)
     ('37.5', '120', '0')
@@ -118,7 +118,7 @@ def _percent(share: float | None) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A duration for people.
+    """A duration in its largest unit.
 
     >>> _span(45.0), _span(600.0), _span(5400.0), _span(200000.0)
     ('45 s', '10 min', '1.5 h', '2.3 d')

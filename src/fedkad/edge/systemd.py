@@ -1,4 +1,4 @@
-"""What systemd is told: that the agent is ready, alive, and how it fares."""
+"""Notify systemd that the agent is ready, alive or stopping."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import time
 from contextlib import suppress
 
 
-class Notifier:
-    """Talks to the socket that systemd names in the environment; silent without one."""
+class SystemdNotifier:
+    """Writes to the socket that systemd names in the environment; does nothing without one."""
 
     def __init__(self) -> None:
         self._address = os.environ.get("NOTIFY_SOCKET", "")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if self._address else None
-        # Twice as often as systemd asks: it restarts an agent that is late once.
+        # Twice as often as required: systemd restarts an agent after a single late notification.
         self._interval = float(os.environ.get("WATCHDOG_USEC", "0")) / 2e6
         self._next = 0.0
 
     def ready(self, status: str) -> None:
-        """Say that samples are being taken."""
+        """Report that the agent takes samples."""
         self._send(f"READY=1\nSTATUS={status}")
 
     def stopping(self) -> None:
-        """Say that the agent ends because it was asked to."""
+        """Report that the agent stops because it was asked to."""
         self._send("STOPPING=1")
 
     def alive(self) -> None:
-        """Say so, as often as systemd asks."""
+        """Reset the watchdog, as often as systemd requires."""
         if self._interval and time.monotonic() >= self._next:
             self._next = time.monotonic() + self._interval
             self._send("WATCHDOG=1")
@@ -36,5 +36,5 @@ class Notifier:
         if self._socket is None:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
-        with suppress(OSError):  # systemd restarts whoever it does not hear
+        with suppress(OSError):  # systemd restarts an agent that it does not hear from
             self._socket.sendto(text.encode(), address)

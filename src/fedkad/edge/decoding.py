@@ -1,0 +1,133 @@
+"""From messages to samples of known devices; messages that cannot be used are counted and logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from fedkad.edge.csvpayload import CsvReader
+from fedkad.edge.jsonpayload import JsonReader
+from fedkad.edge.log import MAX_REPEATS
+from fedkad.edge.payload import PayloadError, Sample
+from fedkad.edge.settings import DeviceSettings, SourceSettings
+from fedkad.edge.sources import RawMessage
+from fedkad.edge.unseen import UnseenNames, listed
+
+logger = logging.getLogger(__name__)
+
+
+class Decoder:
+    """Decodes the messages of a source.
+
+    Parameters
+    ----------
+    source : SourceSettings
+    devices : mapping
+    count_refusal : callable
+        Takes the name of the device for each message, or for the values in it, that cannot be used; an empty name if
+        the device is unknown.
+    """
+
+    def __init__(
+        self, source: SourceSettings, devices: Mapping[str, DeviceSettings], count_refusal: Callable[[str], None]
+    ) -> None:
+        self._count_refusal, self._refused = count_refusal, dict[tuple[str, str], int]()
+        self._source, self._is_csv = source, source.kind != "mqtt" and source.format == "csv"
+        self._own = {name: set(device.sampling.channels) for name, device in devices.items()}
+        self._by_topic = {
+            name: JsonReader(device.sampling.channels, device.sampling.zone, time_key=source.time_key)
+            for name, device in devices.items()
+        }
+        self._only = next(iter(devices)) if len(devices) == 1 else None
+        # A line or a shared topic names its device only in the payload: look for the channels of all devices.
+        self._channels = tuple(dict.fromkeys(name for each in devices.values() for name in each.sampling.channels))
+        self._zone = next(iter(devices.values())).sampling.zone
+        self._common = JsonReader(self._channels, self._zone, source.device_key, source.time_key)
+        self._header: bytes | None = None
+        self._rows: CsvReader | PayloadError | None = None
+        self._unseen = UnseenNames(source, devices)
+
+    def decode(self, message: RawMessage, header: bytes | None = None) -> list[Sample]:
+        """The samples in a message, each with its device."""
+        name = message.device
+        reader: JsonReader | CsvReader
+        try:
+            if self._is_csv:
+                reader = self._csv(header)
+                samples = reader.read(message.payload)
+            else:
+                reader = self._common if name is None else self._by_topic[name]
+                samples = reader.read(message.payload, message.channel)
+        except PayloadError as error:
+            # What is wrong with a header was logged when it came, and is wrong for every row below it.
+            self._refuse(name or self._only or "", "payload", "" if error is self._rows else str(error))
+            return []
+        found = list(self._attributed(samples)) if name is None else [each._replace(device=name) for each in samples]
+        if reader.left_out:
+            owner = name or self._only or (found[0].device if found else "")
+            self._refuse(owner or "", "values", _not_numbers(reader.left_out))
+        if self._unseen.is_watching:
+            self._unseen.note(message, found, self._named_devices(message, found))
+        return found
+
+    def _csv(self, header: bytes | None) -> CsvReader:
+        if self._rows is None or header != self._header:
+            if header is None:
+                raise PayloadError("There is no header above the line; begin with the names of the columns.")
+            text, self._header = header.decode("utf-8", errors="replace"), header
+            try:
+                self._rows = CsvReader(self._channels, self._zone, self._source.device_key, text, self._source.time_key)
+            except PayloadError as error:
+                self._rows = error
+                logger.warning("%s: %s", self._only or "source", error)
+        if isinstance(self._rows, PayloadError):
+            raise self._rows.with_traceback(None)  # the traceback would grow with every row
+        return self._rows
+
+    def _attributed(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """The samples of configured devices, with their channels only."""
+        for sample in samples:
+            name = sample.device or self._only
+            if name is None or name not in self._own:
+                self._refuse("", "device", self._unknown_device(name))
+                continue
+            own, values = self._own[name], sample.values
+            if len(own) < len(self._channels):
+                values = {key: values[key] for key in values if key in own}
+            yield Sample(name, sample.time, values)
+
+    def _unknown_device(self, name: str | None) -> str:
+        if name:
+            return f"A message is from {name!r}, which is not configured; add it to devices, or keep it away."
+        where = f" under {self._source.device_key!r}" if self._source.device_key else ""
+        return f"A message names no device{where}; set device_key in [source] to the key that holds the name."
+
+    def _named_devices(self, message: RawMessage, samples: list[Sample]) -> set[str]:
+        """The devices that a message is about, even if it has none of their channels."""
+        if message.device is not None:
+            return {message.device}
+        named = {each.device for each in samples if each.device is not None}
+        if not named and not self._is_csv:
+            named = self._common.devices(message.payload)
+        return named or ({self._only} if self._only else set())
+
+    def _refuse(self, device: str, kind: str, reason: str) -> None:
+        """Count what cannot be used and log the first few of each kind; an empty reason is only counted."""
+        self._count_refusal(device)
+        if not reason:
+            return
+        count = self._refused[device, kind] = self._refused.get((device, kind), 0) + 1
+        if count <= MAX_REPEATS:
+            last = " Further ones are counted, not logged." if count == MAX_REPEATS else ""
+            logger.warning("%s: %s%s", device or "source", reason, last)
+
+
+def _not_numbers(left_out: Mapping[str, str]) -> str:
+    """What is wrong with the values of a message, by channel."""
+    names, first = list(left_out), next(iter(left_out.values()))
+    if len(names) == 1:
+        return f"{names[0]!r} in a message is {first}, which is not a finite number; send a number, or leave it out."
+    return (
+        f"{listed(names, 'and')} in a message are not finite numbers, the first is {first}; "
+        "send numbers, or leave them out."
+    )

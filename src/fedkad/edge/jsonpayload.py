@@ -1,0 +1,298 @@
+"""JSON messages in the shapes that devices and gateways send, read without a description of them.
+
+A message is used or refused as a whole; only a value that is not a number is dropped alone, and counted. These shapes
+are unambiguous and need no configuration:
+
+    {"temperature": 21.3, "occupancy": true, "last_seen": "2024-01-01T12:00:00Z"}           flat, such as zigbee2mqtt
+    {"Time": "2024-01-01T12:00:00", "DS18B20": {"Temperature": 19.9}}                       nested, such as Tasmota
+    {"ts": 1451649600512, "values": {"temperature": 21.3}}                                  ThingsBoard
+    {"name": "cpu", "fields": {"usage_idle": 99.1}, "tags": {}, "timestamp": 1458229140}    Telegraf
+    {"metrics": […]} and […]                                                                several of them
+    21.5 or {"value": 21.5, "time": …}                                                      the topic names the channel
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from math import isfinite, nan
+from typing import Any
+
+from fedkad.edge.payload import PayloadError, PayloadReader, Sample, cut, decode_text
+from fedkad.edge.timestamps import TIME_KEYS, plain_number, quoted
+
+MAX_DEPTH = 16
+ENVELOPES = ("values", "fields", "metrics")
+
+_MAX_LISTED = 80
+_FLOATS = {float}
+
+
+class JsonReader(PayloadReader):
+    """Reads JSON messages; made once and used for every message.
+
+    Parameters
+    ----------
+    channels
+        The channels to look for. A nested one is named by its path, such as ``DS18B20.Temperature``, or by the last
+        part of the path if only one path ends with it.
+    zone
+        Time zone of timestamps without one: "local", "UTC", or a name such as Europe/Berlin.
+    device_key
+        Where a record names its device, as a path such as ``tags.host``; empty if it does not.
+    time_key
+        The only place where a record has its timestamp, as such a path; empty for the usual names.
+
+    Examples
+    --------
+    >>> reader = JsonReader(["temperature", "occupancy"], "UTC", "device")
+    >>> reader.read(b'{"device": "hall", "temperature": 21.3, "occupancy": true, "time": "1970-01-02T00:00:00"}')
+    [Sample(device='hall', time=86400.0, values={'temperature': 21.3, 'occupancy': 1.0})]
+    >>> reader.read(b"21.5", channel="temperature")
+    [Sample(device=None, time=None, values={'temperature': 21.5})]
+    >>> reader.read(b'{"temperature": "unavailable", "occupancy": null, "battery": 97}')
+    []
+    >>> reader.refused
+    1
+    """
+
+    def __init__(self, channels: Sequence[str], zone: str = "local", device_key: str = "", time_key: str = "") -> None:
+        super().__init__(channels, zone, device_key, time_key)
+        self._endings = frozenset(name.rpartition(".")[2] for name in self.channels)
+        # Paths are cut from the left to the length that a configured name may need: no message can make them long.
+        self._reach = max([_MAX_LISTED, *map(len, self.channels)]) + 2
+        self._ended = lru_cache(1024)(lambda path: tuple(self._known.intersection(_endings(path))))
+        firsts = {name.partition(".")[0] for name in self.channels}
+        # A channel such as "values.flow" makes "values" an ordinary part of a path.
+        self._envelopes = frozenset(ENVELOPES) - firsts
+
+    def read(self, payload: bytes, channel: str | None = None) -> list[Sample]:
+        """Read a message; `channel` is the one that its topic names. Empty if it has no configured channel."""
+        self.left_out = {}
+        if channel is not None and channel not in self._known:
+            return []
+        text = decode_text(payload)
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if channel is None or not isfinite(content := plain_number(text)):  # "+21.5" is not JSON
+                raise _not_json(text, error, channel) from None
+        try:
+            return self._read_all(self._records(content)) if channel is None else self._read_channel(content, channel)
+        except RecursionError:  # Telegraf tags may be nested just deep enough that they cannot be compared
+            raise _too_deep() from None
+
+    def devices(self, payload: bytes) -> set[str]:
+        """The devices that a message names, even without any channel; empty if it cannot be read."""
+        try:
+            content = json.loads(decode_text(payload))
+            found = (self._device(record) for record in self._records(content) if isinstance(record, dict))
+            return {name for name in found if name is not None}
+        except (ValueError, RecursionError):
+            return set()
+
+    def _records(self, content: Any) -> list[Any]:
+        """The records of a message: its list, Telegraf's list of metrics, or the message itself."""
+        if isinstance(content, list):
+            return content
+        if not isinstance(content, dict):
+            raise PayloadError(
+                f"The message is {quoted(content)} and does not name its channel; "
+                "send an object with names, or put {channel} into the topic."
+            )
+        metrics = content.get("metrics") if "metrics" in self._envelopes else None
+        if isinstance(metrics, list) and all(isinstance(metric, dict) for metric in metrics):
+            return metrics
+        return [content]
+
+    def _read_all(self, records: list[Any]) -> list[Sample]:
+        samples: list[Sample] = []
+        metrics: list[dict[str, Any]] = []
+        for record in map(_checked, records):
+            if "fields" in self._envelopes and _is_metric(record):
+                metrics.append(record)
+            elif values := self._numbers(self._found(record)):
+                samples.append(Sample(self._device(record), self._time(record), values))
+        return samples + self._merged(metrics) if metrics else samples
+
+    def _read_channel(self, content: Any, channel: str) -> list[Sample]:
+        if not isinstance(content, dict | list):
+            content = {"value": content}
+        samples = []
+        for record in map(_checked, content if isinstance(content, list) else [content]):
+            if "value" not in record:
+                raise PayloadError(
+                    f"The message of channel {quoted(channel)} is an object without 'value'; "
+                    'send a bare number or {"value": number}.'
+                )
+            if values := self._numbers({channel: record["value"]}):
+                samples.append(Sample(self._device(record), self._time(record), values))
+        return samples
+
+    def _numbers(self, found: dict[str, Any]) -> dict[str, float]:
+        """The values that are finite numbers, including true and false; null is missing, anything else is refused."""
+        numbers = found.values()
+        if set(map(type, numbers)) == _FLOATS and isfinite(sum(numbers)):
+            return found  # usually one sum proves that every value is a finite number
+        values = {}
+        for name, value in found.items():
+            if value is None:
+                continue
+            number = value if type(value) is float else _number(value)
+            if isfinite(number):
+                values[name] = number
+            else:
+                self._leave_out(name, value)
+        return values
+
+    def _found(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The values of a record under the configured names."""
+        body = record
+        if "ts" in record and "values" in self._envelopes and isinstance(record.get("values"), dict):
+            body = record["values"]
+        try:
+            return dict(zip(self.channels, map(body.__getitem__, self.channels), strict=True))
+        except KeyError:
+            return self._searched(body, body is record)
+
+    def _searched(self, body: dict[str, Any], top: bool) -> dict[str, Any]:
+        """The values under the configured names at any depth; a full path takes precedence over its ending."""
+        exact: dict[str, Any] = {}
+        ending: dict[str, list[tuple[str, Any]]] = {}
+        for path, value in self._paths(body, "", 1, top):
+            if path in self._known:
+                exact.setdefault(path, value)
+            if not isinstance(value, dict):
+                for name in self._ended(path):
+                    ending.setdefault(name, []).append((path, value))
+        return {
+            name: exact[name] if name in exact else _only(name, ending[name])
+            for name in self.channels
+            if name in exact or name in ending
+        }
+
+    def _paths(self, body: dict[str, Any], prefix: str, depth: int, top: bool) -> Iterator[tuple[str, Any]]:
+        """Paths that may end in a configured name, with their values."""
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        for key, value in body.items():
+            nested = isinstance(value, dict)
+            if top and not nested and key not in self._known and self._is_metadata(key):
+                continue
+            if key.rpartition(".")[2] in self._endings:
+                yield (prefix + key)[-self._reach :], value
+            if nested:
+                yield from self._paths(value, f"{prefix}{key}."[-self._reach :], depth + 1, False)
+
+    def _is_metadata(self, key: str) -> bool:
+        return key in (self._device_key, self._time_key) or key.lower() in TIME_KEYS
+
+    def _merged(self, metrics: list[dict[str, Any]]) -> list[Sample]:
+        """Telegraf's metrics: those of one device and one time are one sample."""
+        merged: dict[tuple[str | None, float | None], dict[str, tuple[Any, Any]]] = {}
+        for record in metrics:
+            fields = self._fields(record["name"], record["fields"])
+            if not fields:
+                continue
+            series = record["name"], record.get("tags")
+            found = merged.setdefault((self._device(record), self._time(record)), {})
+            for name, value in fields.items():
+                if found.setdefault(name, (value, series))[1] != series:
+                    raise PayloadError(
+                        f"The channel {quoted(name)} occurs twice in the message at one time, under different names "
+                        "or tags; name it as metric.field, or keep all but one series out of the topic."
+                    )
+        samples = []
+        for (device, time), found in merged.items():
+            if values := self._numbers({name: value for name, (value, _) in found.items()}):
+                samples.append(Sample(device, time, values))
+        return samples
+
+    def _fields(self, metric: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a metric under the configured names, with or without the name of the metric before them."""
+        found: dict[str, Any] = {}
+        for field, value in fields.items():
+            names = [name for name in (field, f"{metric}.{field}") if name in self._known]
+            found |= dict.fromkeys(names, value)
+        return found
+
+    def _time(self, record: dict[str, Any]) -> float | None:
+        if self._time_key:
+            value = _at(record, self._time_key)
+            return None if value is None else self._timestamp(value, self._time_key)
+        for key in self._time_keys(record):
+            if record[key] is not None:
+                return self._timestamp(record[key], key)
+        return None
+
+    def _device(self, record: dict[str, Any]) -> str | None:
+        return self._device_name(_at(record, self._device_key)) if self._device_key else None
+
+
+def _at(record: dict[str, Any], key: str) -> Any:
+    """The value of a record under a key, or under the path that the key spells; None without one."""
+    value: Any = record.get(key)
+    if value is None and "." in key:
+        value = record
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _only(name: str, candidates: list[tuple[str, Any]]) -> Any:
+    if len(candidates) > 1:
+        listed = cut(", ".join(path for path, _ in candidates), _MAX_LISTED)
+        raise PayloadError(
+            f"The channel {quoted(name)} may be any of {listed} in the message; configure one of these paths."
+        )
+    return candidates[0][1]
+
+
+def _not_json(text: str, error: Exception, channel: str | None) -> PayloadError:
+    if isinstance(error, RecursionError):
+        return _too_deep()
+    if channel is not None and "{" not in text:
+        return PayloadError(
+            f"The message of channel {quoted(channel)} is {quoted(text)}, not a number; "
+            'send a bare number or {"value": number}.'
+        )
+    if not text.strip():
+        return PayloadError("The message is empty; send an object with names and numbers.")
+    if not isinstance(error, json.JSONDecodeError):
+        return PayloadError("A number in the message has thousands of digits; send numbers that a device can measure.")
+    where = f"character {error.pos + 1}, {quoted(text[error.pos : error.pos + 20])}"
+    return PayloadError(f"The message is not JSON at {where}; send an object with names and numbers.")
+
+
+def _too_deep() -> PayloadError:
+    return PayloadError(f"The message nests deeper than {MAX_DEPTH} levels; send a flatter object.")
+
+
+def _checked(record: Any) -> dict[str, Any]:
+    if isinstance(record, dict):
+        return record
+    raise PayloadError(f"A list in the message has {quoted(record)} instead of an object; send objects with names.")
+
+
+def _is_metric(record: dict[str, Any]) -> bool:
+    return isinstance(record.get("fields"), dict) and isinstance(record.get("name"), str)
+
+
+def _number(value: Any) -> float:
+    """A value as a number, NaN if it is not one."""
+    if isinstance(value, str):
+        return plain_number(value)
+    if not isinstance(value, int | float):
+        return nan
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return nan
+
+
+def _endings(path: str) -> Iterator[str]:
+    """Every ending of a path that begins after a dot."""
+    while "." in path:
+        path = path.partition(".")[2]
+        yield path

@@ -1,0 +1,129 @@
+"""Which rows of a device are learned from, and when."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedkad.edge.forked import run_forked
+from fedkad.edge.grid import GridRow
+from fedkad.edge.scorer import Scorer
+from fedkad.edge.settings import DeviceSettings
+from fedkad.edge.store import Store
+
+logger = logging.getLogger(__name__)
+
+FORGET_EVERY = 500
+"""Rows between two deletions of old rows."""
+
+FEW_ROWS = 700
+"""Rows below which a threshold is a guess: they hardly contain the highest normal score."""
+
+RETRY_AFTER = 600.0
+"""Seconds before another attempt after learning failed."""
+
+
+class Learner:
+    """Keeps the rows of a device, and fits its model to them once there are enough.
+
+    Rows that are complete and normal are learned from, except those just before an anomaly. The model file names the
+    last row that it has learned from; if the agent is killed before it commits that, it does so after its restart.
+
+    Parameters
+    ----------
+    device : str
+    settings : DeviceSettings
+    store : Store
+    scorer : Scorer
+    state : mapping
+        What `state()` returned, or empty.
+    """
+
+    def __init__(
+        self, device: str, settings: DeviceSettings, store: Store, scorer: Scorer, state: Mapping[str, Any]
+    ) -> None:
+        self._device, self._settings, self._store, self._scorer = device, settings, store, scorer
+        self.fresh, self.learned = int(state.get("fresh", 0)), int(state.get("learnt", 0))
+        self._spent = int(state.get("spent", 0))
+        self._retry_at, self._was_abnormal = 0.0, False
+
+    def state(self) -> dict[str, int]:
+        """The counters to be committed."""
+        return {"fresh": self.fresh, "spent": self._spent, "learnt": self.learned}
+
+    @property
+    def needed(self) -> int:
+        """Rows to collect before learning from them; 0 if nothing is ever learned."""
+        learning = self._settings.learning
+        return learning.every if self._scorer.has_model else learning.first
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are enough rows, and the last attempt did not just fail."""
+        return 0 < self.needed <= self.fresh and time.monotonic() >= self._retry_at
+
+    def keep(self, number: int, row: GridRow, *, is_abnormal: bool, is_learnable: bool) -> None:
+        """Keep a row, to learn from it if it is normal and learnable."""
+        if is_abnormal and not self._was_abnormal:
+            self._store.revoke(self._device, number - self._scorer.memory)  # these may have been the beginning of it
+        self._was_abnormal = is_abnormal
+        trains = is_learnable and not is_abnormal
+        self.fresh += trains
+        self._store.add_row(self._device, number, row.time, row.values, trains=trains)
+        if number % FORGET_EVERY == 0:
+            self._store.forget(self._device, number - max(4 * self.needed, self._scorer.memory))
+
+    def forget_all(self, number: int) -> None:
+        """Drop the rows up to that number: they have other channels or another period."""
+        self.fresh = 0
+        self._store.forget(self._device, number + 1)
+
+    def learn(self, while_waiting: Callable[[], None] = lambda: None) -> bool:
+        """Learn from the committed rows; True if the model has changed. Everything must be committed just before.
+
+        This takes a while, in a forked process because of the memory; `while_waiting` is called every half second.
+        """
+        last, rows = self._store.rows_to_learn(self._device, len(self._settings.sampling.channels))
+        self.fresh = int(np.isfinite(rows.sum(axis=1)).sum())  # some were revoked after they were counted
+        if self.fresh < self.needed:
+            return False
+        model, is_first = self._scorer.model, not self._scorer.has_model
+        fit = model.fit if is_first else model.learn
+        try:
+            run_forked(lambda: fit(rows, f"{self._feed}:{last}"), while_waiting)
+        except (ValueError, OSError) as error:
+            self._retry_at = time.monotonic() + RETRY_AFTER
+            logger.warning("%s: nothing was learned (%s); trying again later.", self._device, error)
+            return False
+        if not model.reload():  # another model was put in its place in the meantime
+            self._retry_at = time.monotonic() + RETRY_AFTER
+            return False
+        self._scorer.restart()
+        self.settle()
+        self._store.forget(self._device, last - self._scorer.memory)
+        if is_first and model.detector is not None:
+            doubt = "; from so few it is a guess, expect false alarms" if len(rows) < FEW_ROWS else ""
+            logger.info(
+                "%s: a first model was fitted to %d rows, with threshold %.3g%s.",
+                *(self._device, len(rows), model.detector.threshold_, doubt),
+            )
+        return True
+
+    def settle(self) -> bool:
+        """Mark the rows that the model has learned from; True if there are any that were not marked."""
+        feed, _, last = self._scorer.model.learnt_through.rpartition(":")
+        if feed != self._feed or not last.isdigit() or int(last) <= self._spent:
+            return False
+        self.fresh, self._spent = 0, int(last)
+        self.learned += 1
+        self._store.spend(self._device, self._spent)
+        return True
+
+    @property
+    def _feed(self) -> str:
+        """The name of this device's rows in the model that has learned from them."""
+        return f"{self._store.identity}/{self._device}"
