@@ -15,7 +15,7 @@ from fedkad_bench.methods.interface import VALIDATION, WINDOW
 from fedkad_bench.methods.neural.fedavg import Envelope
 from fedkad_bench.methods.neural.local import plan_round
 from fedkad_bench.methods.preparation import prepare
-from fedkad_bench.studies import Request, efficiency, ondevice
+from fedkad_bench.studies import StudyRequest, efficiency, ondevice
 from fedkad_bench.studies.measuring import apart, confine, peak_megabytes
 from tests.fleetfolder import write_data
 
@@ -24,11 +24,11 @@ MESSAGE = (4 * WINDOW + 128) * 24
 
 
 @pytest.fixture(scope="module")
-def request_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Request]:
+def request_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyRequest]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDKAD_CACHE", str(tmp_path_factory.mktemp("cache")))
         fetch.cache_clear()
-        yield Request(write_data(tmp_path_factory.mktemp("data")), quick=True, datasets=("SMD",))
+        yield StudyRequest(write_data(tmp_path_factory.mktemp("data")), quick=True, datasets=("SMD",))
         fetch.cache_clear()
 
 
@@ -48,7 +48,9 @@ def test_optimiser_steps_are_those_of_the_plans() -> None:
     assert VALIDATION == 0.15
 
 
-def test_efficiency_has_every_method_once_with_its_ratios(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efficiency_has_every_method_once_with_its_ratios(
+    request_: StudyRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(efficiency, "WHOLE", ("fedkad", "pca"))
     monkeypatch.setattr(efficiency, "NETWORKS", ("lstm-ae", "tranad"))
     rows = efficiency.run(request_)
@@ -69,7 +71,7 @@ def test_efficiency_has_every_method_once_with_its_ratios(request_: Request, mon
     assert any("faster than the fastest network" in note for note in notes)
 
 
-def test_a_client_on_the_device(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_on_the_device(request_: StudyRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ondevice, "NETWORKS", ("usad",))
     rows = ondevice.run(replace(request_, datasets=("SMD",)))
     assert [row["method"] for row in rows] == ["fedkad", "fedkad-paper", "usad"]
@@ -107,7 +109,7 @@ def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
     assert len(kept)
 
 
-def test_a_typical_client_is_one_of_them(tmp_path: Path, request_: Request) -> None:
+def test_a_typical_client_is_one_of_them(tmp_path: Path, request_: StudyRequest) -> None:
     dataset = request_.load("SMD")
     chosen = ondevice.typical_client(dataset)
     assert any(chosen is entity.train for entity in dataset.entities)

@@ -21,7 +21,7 @@ from fedkad_bench.data.datasets import KNOWN, PAPER_TABLE, data_folder, load, lo
 from fedkad_bench.data.entity import Entity
 from fedkad_bench.data.heterogeneity import PAPER_RANGES, client_skews, skew_table
 from fedkad_bench.data.layouts import SMD_MACHINES
-from fedkad_bench.data.packing import Series, read_pack, write_pack
+from fedkad_bench.data.packing import PackedSeries, read_pack, write_pack
 from fedkad_bench.data.partition import chunk_lengths, partition
 
 PARTIAL = "ignore::fedkad_bench.data.dataset.PartialDatasetWarning"
@@ -160,7 +160,7 @@ def test_choosing_nothing_is_refused(root: Path) -> None:
 
 def test_nothing_at_all_says_how_to_get_it(root: Path) -> None:
     assert "fedkad datasets get SMD" in sentence(lambda: load("SMD", root))
-    assert "choose one of SMD, PSM, SMAP, MSL" in sentence(lambda: load("SWaT", root))
+    assert "choose from SMD, PSM, SMAP, MSL" in sentence(lambda: load("SWaT", root))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_broken_telemetry_is_named(root: Path) -> None:
     [
         (
             'chan_id,spacecraft,anomaly_sequences\nP-1,SMAP,"[[2, 40]]"\n',
-            "segment [2, 40] of P-1 does not lie in the 30",
+            "segment [2, 40] of P-1 is not within the 30",
         ),
         ('chan_id,spacecraft,anomaly_sequences\nP-1,SMAP,"[[4, x]]"\n', "line 2: '[[4, x]]' is not a list of segments"),
         ("chan_id,spacecraft\nP-1,SMAP\n", "there is no column 'anomaly_sequences'"),
@@ -312,7 +312,7 @@ def test_the_cut_is_the_same_for_the_same_seed_and_another_for_another() -> None
     assert "3 rows cannot be cut into 24" in sentence(lambda: partition(Entity("PSM", x, x, x[:, 0] > 0)))
 
 
-# -- a folder of one's own ------------------------------------------------------------------------------------
+# -- any other folder ------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_tables_is_a_dataset(tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(machine: Path, cache: Path) 
 def test_nothing_is_written_into_the_data_folder(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(machine.rglob("*"))
     monkeypatch.setenv("FEDKAD_CACHE", str(machine / "SMD" / "cache"))
-    with pytest.warns(CacheWarning, match="lies in the data folder"):
+    with pytest.warns(CacheWarning, match="is inside the data folder"):
         load("SMD", machine)
     assert sorted(machine.rglob("*")) == before
 
@@ -537,12 +537,12 @@ def test_a_pack_brings_every_bit_back(tmp_path: Path) -> None:
     six_decimals = np.rint(rng.random((300, 4)) * 1e6) / 1e6
     any_numbers = rng.normal(size=(50, 4))
     any_numbers[7, 2] = np.nan
-    packed = {"SMD": {"a": Series(six_decimals, any_numbers), "b": Series(any_numbers, -six_decimals)}}
+    packed = {"SMD": {"a": PackedSeries(six_decimals, any_numbers), "b": PackedSeries(any_numbers, -six_decimals)}}
     write_pack(tmp_path / "data.pack", packed)
     found = read_pack(tmp_path / "data.pack", "SMD")
     assert list(found) == ["a", "b"]
     for name, series in found.items():
-        for part in Series._fields:
+        for part in PackedSeries._fields:
             np.testing.assert_array_equal(getattr(series, part), getattr(packed["SMD"][name], part))
-    with pytest.raises(ValueError, match="there is no MSL in it"):
+    with pytest.raises(ValueError, match="it does not contain MSL"):
         read_pack(tmp_path / "data.pack", "MSL")

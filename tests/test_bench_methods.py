@@ -14,7 +14,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad_bench.methods.classical import KINDS, ClassicalMethod
 from fedkad_bench.methods.interface import WINDOW
 from fedkad_bench.methods.koopman import VARIANTS, KoopmanMethod
-from fedkad_bench.methods.registry import GROUPS, METHODS, MissingExtraError, make, require, settings_of
+from fedkad_bench.methods.registry import GROUPS, METHODS, MissingLibraryError, make, require, settings_of
 from tests.checks_methods import CHECKS, broken_series, scores_of_broken, small, small_fleet
 
 Array = NDArray[np.float64]
@@ -141,12 +141,12 @@ def test_the_registry_is_complete_and_ordered() -> None:
 
 
 def test_wrong_names_and_missing_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="choose among fedkad, "):
+    with pytest.raises(ValueError, match="choose from fedkad, "):
         make("fedcad")
     monkeypatch.setattr("fedkad_bench.methods.registry.find_spec", lambda name: None)
     require(["fedkad", "pca", "random"])
     with pytest.raises(
-        MissingExtraError, match=r"tranad, kmeansad need PyTorch and scikit-learn: pip install fedkad-bench"
+        MissingLibraryError, match=r"tranad, kmeansad need PyTorch and scikit-learn: pip install fedkad-bench"
     ):
         require(["fedkad", "tranad", "kmeansad"])
 

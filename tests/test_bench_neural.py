@@ -19,12 +19,19 @@ from fedkad_bench.methods.neural.local import plan_round
 from fedkad_bench.methods.neural.method import NETWORKS, NeuralMethod, exchanged
 from fedkad_bench.methods.neural.networks import DeepSvdd, LstmAutoencoder, TranAd, Usad
 from fedkad_bench.methods.neural.plain import PLAIN, train_epoch
-from fedkad_bench.methods.neural.stacked import Layout, attention, attention_shapes, lstm, lstm_repeating, lstm_shapes
+from fedkad_bench.methods.neural.stacked import (
+    WeightLayout,
+    attention,
+    attention_shapes,
+    lstm,
+    lstm_repeating,
+    lstm_shapes,
+)
 
 CHANNELS = 3
 
 
-def stacked(layout: Layout, seeds: tuple[int, ...] = (0, 1)) -> tuple[Tensor, dict[str, Tensor]]:
+def stacked(layout: WeightLayout, seeds: tuple[int, ...] = (0, 1)) -> tuple[Tensor, dict[str, Tensor]]:
     rows = torch.stack([layout.draw(seed) for seed in seeds])
     return rows, layout.unpack(rows)
 
@@ -48,7 +55,7 @@ def copy_lstm(weights: dict[str, Tensor], name: str, model: int) -> nn.LSTM:
 
 
 def test_lstm_is_pytorchs() -> None:
-    _, weights = stacked(Layout(lstm_shapes("l", 5, 7)))
+    _, weights = stacked(WeightLayout(lstm_shapes("l", 5, 7)))
     x = torch.randn(2, 4, 6, 5)
     ours = torch.stack(lstm(weights, "l", x), dim=2)
     repeated = torch.stack(lstm_repeating(weights, "l", x[:, :, 0], 6), dim=2)
@@ -59,7 +66,7 @@ def test_lstm_is_pytorchs() -> None:
 
 
 def test_attention_is_pytorchs() -> None:
-    _, weights = stacked(Layout(attention_shapes("a", 6)))
+    _, weights = stacked(WeightLayout(attention_shapes("a", 6)))
     weights = {name: value + 0.1 * torch.randn_like(value) for name, value in weights.items()}
     query, memory = torch.randn(2, 4, 3, 6), torch.randn(2, 4, 5, 6)
     ours = attention(weights, "a", query, memory, heads=3, dropout=0.0)
@@ -93,14 +100,14 @@ def test_sizes_are_the_papers(channels: int, name: str, numbers: int) -> None:
     assert NETWORKS[name].network(WINDOW, channels).layout.numbers == numbers
 
 
-def test_bytes_a_round_are_the_papers() -> None:
+def test_bytes_per_round_are_the_papers() -> None:
     """227 KiB of LSTM-AE and 1.85 MiB of USAD a message; USAD's 129 MB a round on MSL; TranAD's 2.75 MB on PSM."""
     clients = {"MSL": (27, 55), "PSM": (24, 25)}
 
     def megabytes(name: str, dataset: str) -> float:
         count, channels = clients[dataset]
         numbers = NETWORKS[name].network(WINDOW, channels).layout.numbers
-        return exchanged(numbers, [str(k) for k in range(count)], Envelope()).bytes_a_round / 1e6
+        return exchanged(numbers, [str(k) for k in range(count)], Envelope()).bytes_per_round / 1e6
 
     assert round(LstmAutoencoder(WINDOW, 25).layout.numbers * 4 / 1024) == 227
     assert round(Usad(WINDOW, 25).layout.numbers * 4 / 1024**2, 2) == 1.85

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from fedkad.detect.threshold import pot_threshold
 from fedkad_bench.metrics.adjusted import point_adjusted
 from fedkad_bench.metrics.segments import flagged_within, segments
-from fedkad_bench.protocols import PROTOCOLS, Choices, Outcome, Protocol, Thresholds, outcome, thresholds
+from fedkad_bench.protocols import PROTOCOLS, Choices, Protocol, ProtocolOutcome, Thresholds, outcome, thresholds
 
 Flags = NDArray[np.bool_]
 
 SCORES = np.random.default_rng(0).exponential(size=3000)
 
 
-def judged(protocol: Protocol, labels: Flags, alarms: Flags, choices: Choices | None = None) -> Outcome:
+def judged(protocol: Protocol, labels: Flags, alarms: Flags, choices: Choices | None = None) -> ProtocolOutcome:
     events = segments(labels)
     false = np.asarray(np.count_nonzero(alarms & ~labels))
     return outcome(protocol, choices or Choices(), flagged_within(events, alarms), events.lengths, false)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedkad_bench.cells import Cell, read_scores
-from fedkad_bench.data.packing import Series, write_pack
+from fedkad_bench.data.packing import PackedSeries, write_pack
 from fedkad_bench.data.sources import fetch, look
 from fedkad_bench.evaluation import METRICS, SMOOTHINGS
 from fedkad_bench.methods.interface import Method
@@ -30,11 +30,11 @@ from fedkad_bench.results import (
     write_record,
     write_tables,
 )
-from fedkad_bench.running.runner import Outcome, Plan, Step, evaluate_again, run
+from fedkad_bench.running.runner import RunOutcome, RunPlan, Step, evaluate_again, run
 from fedkad_bench.running.workers import perform
 from tests.fleetfolder import MACHINES, write_data
 
-PLAN = Plan(("SMD",), ("fedkad", "pca", "random"), (0, 1))
+PLAN = RunPlan(("SMD",), ("fedkad", "pca", "random"), (0, 1))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +68,7 @@ def out(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def cells_of(outcome: Outcome) -> dict[str, int]:
+def cells_of(outcome: RunOutcome) -> dict[str, int]:
     return {field.name: len(getattr(outcome, field.name)) for field in dataclasses.fields(outcome)}
 
 
@@ -192,10 +192,10 @@ def test_cells_trained_elsewhere_are_reused(data: Path, tmp_path: Path) -> None:
     from fedkad_bench.methods.neural.method import NeuralMethod
 
     entities = fetch(look("SMD", data).source).entities
-    write_pack(tmp_path / "data.pack", {"SMD": {e.name: Series(e.train, e.test) for e in entities}})
+    write_pack(tmp_path / "data.pack", {"SMD": {e.name: PackedSeries(e.train, e.test) for e in entities}})
     method = NeuralMethod("deepsvdd", Envelope(rounds=1))
     train_cells(tmp_path / "data.pack", "SMD", method, [0, 1], tmp_path / "gpu")
-    plan = Plan(("SMD",), ("deepsvdd",), (0, 1), options=Options(rounds=1))
+    plan = RunPlan(("SMD",), ("deepsvdd",), (0, 1), options=Options(rounds=1))
     outcome = run(plan, data, tmp_path / "out", workers=0, reuse=tmp_path / "gpu")
     assert cells_of(outcome) == {"trained": 0, "evaluated": 2, "kept": 0, "reused": 2, "failed": 0}
     record = read_record(Cell("SMD", "deepsvdd", 1).record_file(tmp_path / "out"))
@@ -272,7 +272,7 @@ def test_labels_reach_neither_scores_nor_thresholds(finished: Path, tmp_path: Pa
 
 
 def test_no_method_depends_on_labels(data: Path, tmp_path: Path) -> None:
-    plan = Plan(("SMD",), tuple(METHODS), (0,), options=Options(quick=True))
+    plan = RunPlan(("SMD",), tuple(METHODS), (0,), options=Options(quick=True))
     permuted = write_data(tmp_path / "data", permuted=True)
     for source, name in ((data, "out"), (permuted, "permuted")):
         assert not run(plan, source, tmp_path / name, workers=0).failed
@@ -291,7 +291,7 @@ def test_a_quick_run_takes_a_few_clients_and_rows(data: Path) -> None:
     assert facts.test_rows == (500, 500)
     assert facts.size == 2 * 700 * 4
     assert [entity.train.shape for entity in fetch(facts.source).entities] == [(700, 4), (700, 4)]
-    assert Plan(options=Options(quick=True)).look("SMD", data).source.train_rows is not None
+    assert RunPlan(options=Options(quick=True)).look("SMD", data).source.train_rows is not None
 
 
 # -- results --------------------------------------------------------------------------------------------------

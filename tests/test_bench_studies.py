@@ -22,9 +22,9 @@ from fedkad_bench.methods.koopman import KoopmanMethod
 from fedkad_bench.studies import (
     STUDIES,
     FinishedStudy,
-    Request,
     Row,
     Study,
+    StudyRequest,
     ablations,
     coldstart,
     exchange,
@@ -51,13 +51,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
+def request_(tmp_path_factory: pytest.TempPathFactory) -> StudyRequest:
     data = write_data(tmp_path_factory.mktemp("data"))
-    return Request(data, quick=True, datasets=("SMD",))
+    return StudyRequest(data, quick=True, datasets=("SMD",))
 
 
 @pytest.fixture(scope="module")
-def dataset(request_: Request) -> Dataset:
+def dataset(request_: StudyRequest) -> Dataset:
     return request_.load("SMD")
 
 
@@ -67,7 +67,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def table(request_: Request, out: Path) -> Callable[[str], FinishedStudy]:
+def table(request_: StudyRequest, out: Path) -> Callable[[str], FinishedStudy]:
     """A finished study by its name; each is done once."""
     return lambda name: perform(STUDIES[name], request_, out, provenance=MADE)
 
@@ -90,10 +90,10 @@ def only(rows: tuple[Row, ...], **values: Any) -> Row:
 # -- the common shape -----------------------------------------------------------------------------------------
 
 
-def counting(rows: list[Row]) -> tuple[Study, list[Request]]:
-    calls: list[Request] = []
+def counting(rows: list[Row]) -> tuple[Study, list[StudyRequest]]:
+    calls: list[StudyRequest] = []
 
-    def run(request: Request) -> list[Row]:
+    def run(request: StudyRequest) -> list[Row]:
         calls.append(request)
         return rows
 
@@ -135,7 +135,7 @@ def test_a_damaged_study_is_none(tmp_path: Path, content: str) -> None:
     assert read_study(tmp_path / "absent.json") is None
 
 
-def test_a_finished_study_is_kept_until_something_changes(request_: Request, tmp_path: Path) -> None:
+def test_a_finished_study_is_kept_until_something_changes(request_: StudyRequest, tmp_path: Path) -> None:
     study, calls = counting([{"dataset": "SMD", "value": 2}])
     first = perform(study, request_, tmp_path, provenance=MADE)
     assert perform(study, request_, tmp_path, provenance={**MADE, "commit": "def"}) == first
@@ -148,7 +148,7 @@ def test_a_finished_study_is_kept_until_something_changes(request_: Request, tmp
     assert calls[0].parts == tmp_path / "studies" / "parts" / "counted"
 
 
-def test_other_data_is_another_study(request_: Request, tmp_path: Path) -> None:
+def test_other_data_is_another_study(request_: StudyRequest, tmp_path: Path) -> None:
     study, calls = counting([{"dataset": "SMD"}])
     perform(study, request_, tmp_path, provenance=MADE)
     longer = write_data(tmp_path / "data", train_rows=950)
@@ -156,13 +156,13 @@ def test_other_data_is_another_study(request_: Request, tmp_path: Path) -> None:
     assert len(calls) == 2
 
 
-def test_a_study_of_another_dataset_is_refused(request_: Request, tmp_path: Path) -> None:
+def test_a_study_of_another_dataset_is_refused(request_: StudyRequest, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="counted is about SMD"):
         perform(counting([])[0], replace(request_, datasets=("MSL",)), tmp_path)
 
 
 def test_parts_are_made_once_for_the_same_settings(tmp_path: Path) -> None:
-    request, made = Request(parts=tmp_path), []
+    request, made = StudyRequest(parts=tmp_path), []
 
     def make() -> list[Row]:
         made.append(1)
@@ -173,7 +173,7 @@ def test_parts_are_made_once_for_the_same_settings(tmp_path: Path) -> None:
     assert request.part("a", {"levels": (1, 3)}, make)[0]["n"] == 2
     (tmp_path / "a.json").write_text("{")
     assert request.part("a", {"levels": (1, 3)}, make)[0]["n"] == 3
-    assert Request().part("a", {"levels": (1, 3)}, make)[0]["n"] == 4
+    assert StudyRequest().part("a", {"levels": (1, 3)}, make)[0]["n"] == 4
 
 
 @pytest.mark.parametrize("name", ["heterogeneity", "exchange", "convergence", "coldstart", "ablations"])
@@ -334,7 +334,7 @@ def test_a_variant_is_the_method_of_the_benchmark(dataset: Dataset, setup: ablat
         )
         for entity in dataset.entities
     }
-    rows = tuple(ablations.measure(ablations.Fleet(dataset), setup, 1))
+    rows = tuple(ablations.measure(ablations.PreparedFleet(dataset), setup, 1))
     assert len(rows) == 4
     for clients, names in (("all", MACHINES), ("untouched", MACHINES[1:])):
         for smoothing in ablations.SMOOTHED:
@@ -359,7 +359,7 @@ def test_a_variant_is_the_method_of_the_benchmark(dataset: Dataset, setup: ablat
     ],
 )
 def test_a_level_reaches_the_federation(dataset: Dataset, factor: str, level: Any, options: dict[str, Any]) -> None:
-    setup, fleet = ablations.setup_of(factor, level), ablations.Fleet(dataset)
+    setup, fleet = ablations.setup_of(factor, level), ablations.PreparedFleet(dataset)
     ablations.measure(fleet, setup, 0)
     expected = federate(dataset.training(), smoothing=1, **options)
     for entity in dataset.entities:
@@ -377,7 +377,7 @@ def test_every_factor_has_its_default_among_its_levels() -> None:
 
 
 def test_ablations_go_on_after_a_stop(
-    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Callable[[str], FinishedStudy]
+    request_: StudyRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Callable[[str], FinishedStudy]
 ) -> None:
     expected = table("ablations").rows
     prepared: list[dict[str, Any]] = []
@@ -411,7 +411,7 @@ def test_variants_with_the_same_statistics_share_them(dataset: Dataset, monkeypa
         return {}
 
     monkeypatch.setattr(ablations, "prepare_fleet", prepare)
-    fleet = ablations.Fleet(dataset)
+    fleet = ablations.PreparedFleet(dataset)
     for setup in (ablations.Setup(), ablations.Setup(start="random"), ablations.Setup(subspace="local")):
         fleet.prepared(setup, 0)
     fleet.prepared(ablations.Setup(rank=8), 0)

@@ -16,7 +16,7 @@ import pytest
 from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.data.entity import Entity
 from fedkad_bench.data.sources import fetch
-from fedkad_bench.studies import Request, Study
+from fedkad_bench.studies import Study, StudyRequest
 from tests.fleetfolder import write_data
 from tests.test_cli import Done, fails
 
@@ -195,7 +195,7 @@ def test_tables_and_report_are_there_before_the_studies(
 ) -> None:
     there = []
 
-    def perform(study: Study, request: Request, out: Path, *, redo: bool) -> None:
+    def perform(study: Study, request: StudyRequest, out: Path, *, redo: bool) -> None:
         there.append(((out / "metrics.csv").exists(), (out / "report.html").exists()))
         if study.name == "heterogeneity":
             raise RuntimeError("the sea is rough")
@@ -249,7 +249,7 @@ def test_other_clients_are_not_added_to_a_folder(data: Path, tmp_path: Path) -> 
 def test_what_is_wrong_is_told_before_the_work(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "--device cuda: PyTorch can use no graphics" in fails(*fast(data, tmp_path, "--device", "cuda"))
+    assert "--device cuda: PyTorch cannot use a graphics" in fails(*fast(data, tmp_path, "--device", "cuda"))
     nowhere = tmp_path / "nowhere"
     assert fails(*command(nowhere, tmp_path / "out")).startswith(f"error: {nowhere}: there is no such data folder")
     own = tmp_path / "boilers"

@@ -177,4 +177,4 @@ def test_the_mirror_may_be_named_in_the_environment(
 def test_what_cannot_be_fetched_is_one_sentence(mirror: str, tmp_path: Path) -> None:
     told = fails("datasets", "get", "MSL", "--data", tmp_path / "data", "--from", mirror)
     assert f"{mirror}/labeled_anomalies.csv: the server answered 404" in told
-    assert "choose one of SMD, PSM, SMAP, MSL" in fails("datasets", "get", "SWaT", "--data", tmp_path)
+    assert "choose from SMD, PSM, SMAP, MSL" in fails("datasets", "get", "SWaT", "--data", tmp_path)

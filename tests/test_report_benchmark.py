@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedkad.report.document import DataTable, Paragraph
 from fedkad.report.palette import LIGHT
-from fedkad_bench.cells import Cell, Training
+from fedkad_bench.cells import Cell, CellTraining
 from fedkad_bench.evaluation import METRICS, SMOOTHINGS
 from fedkad_bench.methods.interface import Cost
 from fedkad_bench.protocols import Choices
@@ -34,7 +34,7 @@ from fedkad_bench.report.efficiency import claim_sentences
 from fedkad_bench.report.operation import SHOWN, operation
 from fedkad_bench.report.overview import overview
 from fedkad_bench.report.trust import standing
-from fedkad_bench.results import Record, Results, read_results, write_record
+from fedkad_bench.results import CellRecord, Results, read_results, write_record
 from fedkad_bench.studies import STUDIES, write_study
 
 METHODS = {"fedkad": "FedKAD", "lstm-ae": "LSTM-AE", "pca": "PCA <of> windows & more", "random": "Random scores"}
@@ -53,15 +53,15 @@ def value(dataset: str, method: str, seed: int, smoothing: str, metric: str, cli
     return crc32(f"{dataset}{method}{seed}{smoothing}{metric}{client}".encode()) % 997 / 997
 
 
-def record(dataset: str, method: str, seed: int) -> Record:
+def record(dataset: str, method: str, seed: int) -> CellRecord:
     metrics: dict[str, dict[str, NDArray[np.float64]]] = {
         s: {m: np.array([value(dataset, method, seed, s, m, c) for c in CLIENTS]) for m in METRICS} for s in SMOOTHINGS
     }
     made = {**MADE, "machine": "a graphics card"} if method == "lstm-ae" else MADE
     settings = {"device": "cuda"} if method == "lstm-ae" else {}
-    training = Training(METHODS[method], "sample", Cost(100, 8, 1000, 1000), 1.5, settings, made)
+    training = CellTraining(METHODS[method], "sample", Cost(100, 8, 1000, 1000), 1.5, settings, made)
     marks = (False, True, True) if dataset == "SMD" else (True, True, True)
-    return Record(
+    return CellRecord(
         Cell(dataset, method, seed),
         LABELS[dataset],
         training,
@@ -370,10 +370,10 @@ def test_what_is_not_there_is_told(page: Reader, tmp_path: Path) -> None:
 def test_one_client_and_one_method_are_enough(tmp_path: Path) -> None:
     whole = record("MSL", "random", 0)
     metrics = {s: {m: column[:1] for m, column in of.items()} for s, of in whole.metrics.items()}
-    single = Record(
+    single = CellRecord(
         **{**vars(whole), "metrics": metrics, "clients": ("a",), "untouched": (True,), "anomalies": (True,)}
     )
-    write_record(tmp_path, Record(**{**vars(single), "test_rows": (100,)}))
+    write_record(tmp_path, CellRecord(**{**vars(single), "test_rows": (100,)}))
     out = tmp_path / "elsewhere"
     written = write_report(tmp_path, out)
     assert written[0] == out / "report.html"
@@ -387,10 +387,10 @@ def test_a_dataset_without_any_anomaly_has_dashes(tmp_path: Path) -> None:
     for method in ("fedkad", "lstm-ae"):
         whole = record("MSL", method, 0)
         nothing = {s: {m: np.full(3, math.nan) for m in METRICS} for s in SMOOTHINGS}
-        write_record(tmp_path, Record(**{**vars(whole), "metrics": nothing, "anomalies": (False,) * 3}))
+        write_record(tmp_path, CellRecord(**{**vars(whole), "metrics": nothing, "anomalies": (False,) * 3}))
     other = record("MSL", "random", 0)
     write_record(
-        tmp_path, Record(**{**vars(other), "cell": Cell("my pumps & 2", "a method of later", 0), "label": "pumps"})
+        tmp_path, CellRecord(**{**vars(other), "cell": Cell("my pumps & 2", "a method of later", 0), "label": "pumps"})
     )
     write_report(tmp_path)
     reader = Reader()
@@ -617,12 +617,12 @@ def test_a_study_of_another_shape_is_told_and_not_shown(tmp_path: Path) -> None:
 # -- how cells were trained -----------------------------------------------------------------------------------
 
 
-def trained(method: str, seed: int, **settings: Any) -> Record:
+def trained(method: str, seed: int, **settings: Any) -> CellRecord:
     whole = record("MSL", method, seed)
     return replace(whole, training=replace(whole.training, settings={**whole.training.settings, **settings}))
 
 
-def first_paragraphs(*records: Record) -> list[str]:
+def first_paragraphs(*records: CellRecord) -> list[str]:
     return [block.text for block in overview(Results(records)).blocks if isinstance(block, Paragraph)]
 
 

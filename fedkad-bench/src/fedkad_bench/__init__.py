@@ -1,1 +1,1 @@
-"""Benchmarks on real data: datasets, protocols and studies."""
+"""The benchmark of FedKAD on real data: datasets, methods, metrics, protocols, studies and their report."""

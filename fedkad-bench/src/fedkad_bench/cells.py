@@ -39,19 +39,19 @@ class Cell:
         return f"{self.dataset}/{self.method}/{self.seed}"
 
     def scores_file(self, folder: Path) -> Path:
-        """Where its scores lie."""
+        """The file of its scores."""
         return folder / "scores" / self.dataset / self.method / f"{self.seed}.npz"
 
     def record_file(self, folder: Path) -> Path:
-        """Where its record lies."""
+        """The file of its record."""
         return folder / "cells" / self.dataset / self.method / f"{self.seed}.json"
 
 
 @dataclass(frozen=True)
-class Training:
-    """What one training was and what it took, apart from its scores.
+class CellTraining:
+    """How a cell was trained and what that cost, without its scores.
 
-    `settings` decide what is trained; `facts` are worth knowing afterwards, as how many clients had few rows.
+    `settings` decide what is trained; `facts` are worth knowing afterwards, such as how many clients had few rows.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Training:
         return asdict(self)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Training:
+    def from_record(cls, record: Mapping[str, Any]) -> CellTraining:
         """The inverse of `as_record`."""
         return cls(**{**record, "cost": Cost(**record["cost"])})
 
@@ -82,7 +82,7 @@ def timed_seconds(began: float) -> float:
     return round(time.perf_counter() - began, 3)
 
 
-def pack_scores(scores: Mapping[str, Scores], training: Training) -> bytes:
+def pack_scores(scores: Mapping[str, Scores], training: CellTraining) -> bytes:
     """Scores as single-precision numbers, with the training's record, in one compressed file."""
     arrays = {
         f"{part}/{name}": np.asarray(getattr(of, part), np.float32)
@@ -95,7 +95,7 @@ def pack_scores(scores: Mapping[str, Scores], training: Training) -> bytes:
     return memory.getvalue()
 
 
-def unpack_scores(content: bytes) -> tuple[dict[str, Scores], Training]:
+def unpack_scores(content: bytes) -> tuple[dict[str, Scores], CellTraining]:
     """The inverse of `pack_scores`."""
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         record = json.loads(file["record"].tobytes())
@@ -103,20 +103,20 @@ def unpack_scores(content: bytes) -> tuple[dict[str, Scores], Training]:
         scores = {
             name: Scores(*(file[f"{part}/{name}"].astype(np.float64) for part in Scores._fields)) for name in names
         }
-    return scores, Training.from_record(record)
+    return scores, CellTraining.from_record(record)
 
 
-def write_scores(folder: Path, cell: Cell, scores: Mapping[str, Scores], training: Training) -> None:
+def write_scores(folder: Path, cell: Cell, scores: Mapping[str, Scores], training: CellTraining) -> None:
     """Keep the scores of a cell."""
     path = cell.scores_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, pack_scores(scores, training))
 
 
-def read_scores(folder: Path, cell: Cell, *, clear: bool = True) -> tuple[dict[str, Scores], Training] | None:
+def read_scores(folder: Path, cell: Cell, *, clear: bool = True) -> tuple[dict[str, Scores], CellTraining] | None:
     """The kept scores of a cell; None if there are none, or if the file is damaged and has to be made again.
 
-    A damaged file is removed, unless `clear` is False because the folder is somebody else's.
+    A damaged file is removed unless `clear` is False, for a folder that belongs to another run.
     """
     path = cell.scores_file(folder)
     try:

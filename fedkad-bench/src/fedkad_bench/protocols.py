@@ -126,7 +126,7 @@ def thresholds(validation_scores: Array, choices: Choices = DEFAULT_CHOICES) -> 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProtocolOutcome:
     """Precision, recall and F1 of one set of alarms, or of many at once."""
 
     precision: Array
@@ -134,7 +134,9 @@ class Outcome:
     f1: Array
 
 
-def outcome(protocol: Protocol, choices: Choices, hits: Indices, lengths: Indices, false_alarms: Indices) -> Outcome:
+def outcome(
+    protocol: Protocol, choices: Choices, hits: Indices, lengths: Indices, false_alarms: Indices
+) -> ProtocolOutcome:
     """What a protocol says about counts, of a detector or of many random ones.
 
     Parameters
@@ -159,15 +161,15 @@ def outcome(protocol: Protocol, choices: Choices, hits: Indices, lengths: Indice
     precision = ratio(credited, credited + false_alarms)
     recall = np.asarray(credited / lengths.sum())
     if protocol.recall_cap is None:
-        return Outcome(precision, recall, harmonic_mean(precision, recall))
+        return ProtocolOutcome(precision, recall, harmonic_mean(precision, recall))
     if choices.recall_cap == "reject":
         f1 = np.where(recall > protocol.recall_cap, 0.0, harmonic_mean(precision, recall))
-        return Outcome(precision, recall, f1)
+        return ProtocolOutcome(precision, recall, f1)
     recall = np.minimum(recall, protocol.recall_cap)
-    return Outcome(precision, recall, harmonic_mean(precision, recall))
+    return ProtocolOutcome(precision, recall, harmonic_mean(precision, recall))
 
 
-def _without_anomalies(choices: Choices, false_alarms: Indices) -> Outcome:
+def _without_anomalies(choices: Choices, false_alarms: Indices) -> ProtocolOutcome:
     silent = np.where(np.asarray(false_alarms) == 0, 1.0, 0.0)
     value = np.full_like(silent, np.nan) if choices.without_anomalies == "omit" else silent
-    return Outcome(value, value, value)
+    return ProtocolOutcome(value, value, value)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
-from fedkad_bench.cells import Cell, Training
+from fedkad_bench.cells import Cell, CellTraining
 from fedkad_bench.evaluation import METRICS, SMOOTHINGS
 from fedkad_bench.methods.registry import METHODS
 from fedkad_bench.protocols import Choices
@@ -79,7 +79,7 @@ def _limit(rows: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Record:
+class CellRecord:
     """One cell: what was trained, and how good it is.
 
     Attributes
@@ -98,7 +98,7 @@ class Record:
 
     cell: Cell
     label: str
-    training: Training
+    training: CellTraining
     choices: Mapping[str, Any]
     clients: tuple[str, ...]
     untouched: tuple[bool, ...]
@@ -129,7 +129,7 @@ class Record:
         return column if clients == "all" else column[np.array(self.untouched, dtype=bool)]
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: CellRecord) -> None:
     """Keep the record of a cell as JSON."""
     path = record.cell.record_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def write_record(folder: Path, record: Record) -> None:
     write_atomically(path, text.encode() + b"\n")
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> CellRecord | None:
     """The record in a file; None if there is none, or if it is damaged or of another format."""
     try:
         read = json.loads(path.read_bytes())
@@ -156,9 +156,9 @@ def read_record(path: Path) -> Record | None:
             for smoothing, of in read.pop("metrics").items()
         }
         rows: dict[str, Any] = {name: tuple(read.pop(name)) for name in PER_CLIENT}
-        return Record(
+        return CellRecord(
             cell=Cell(**read.pop("cell")),
-            training=Training.from_record(read.pop("training")),
+            training=CellTraining.from_record(read.pop("training")),
             metrics=metrics,
             **rows,
             **read,
@@ -170,7 +170,7 @@ def read_record(path: Path) -> Record | None:
 # -- all records of a folder ----------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class ResultRow(NamedTuple):
     """One number of the benchmark."""
 
     dataset: str
@@ -207,7 +207,7 @@ class Results:
         Of datasets and methods, for people.
     """
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[CellRecord]) -> None:
         self.records = {record.cell: record for record in sorted(records, key=_place)}
 
     @cached_property
@@ -236,7 +236,7 @@ class Results:
         """By method: its name in tables."""
         return {cell.method: record.training.title for cell, record in self.records.items()}
 
-    def of(self, dataset: str, method: str) -> list[Record]:
+    def of(self, dataset: str, method: str) -> list[CellRecord]:
         """The records of all seeds."""
         return [record for cell, record in self.records.items() if (cell.dataset, cell.method) == (dataset, method)]
 
@@ -283,21 +283,21 @@ class Results:
             for name, total, count in zip(names, totals, counts, strict=True)
         }
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ResultRow]:
         """Every number, one a row."""
         for cell, record in self.records.items():
             for smoothing, of in record.metrics.items():
                 for metric, column in of.items():
                     for client, value in zip(record.clients, column.tolist(), strict=True):
-                        yield Row(*_key(cell), client, smoothing, metric, value)
+                        yield ResultRow(*_key(cell), client, smoothing, metric, value)
 
     def columns(self) -> dict[str, list[Any]]:
         """A row a client and smoothing, a column a metric: fifty times shorter than `rows`, and a DataFrame's shape."""
-        table: dict[str, list[Any]] = {name: [] for name in (*Row._fields[:5], "untouched", *METRICS)}
+        table: dict[str, list[Any]] = {name: [] for name in (*ResultRow._fields[:5], "untouched", *METRICS)}
         for cell, record in self.records.items():
             for smoothing, of in record.metrics.items():
                 count = len(record.clients)
-                for name, value in zip(Row._fields, _key(cell), strict=False):
+                for name, value in zip(ResultRow._fields, _key(cell), strict=False):
                     table[name] += [value] * count
                 table["client"] += record.clients
                 table["smoothing"] += [smoothing] * count
@@ -329,9 +329,9 @@ def read_results(folder: Path) -> Results:
     return results
 
 
-def require_alike(records: Iterable[Record], folder: Path) -> None:
+def require_alike(records: Iterable[CellRecord], folder: Path) -> None:
     """Refuse records of one dataset that are of different clients or rows."""
-    first: dict[str, Record] = {}
+    first: dict[str, CellRecord] = {}
     for record in records:
         dataset = record.cell.dataset
         known = first.setdefault(dataset, record)
@@ -343,7 +343,7 @@ def require_alike(records: Iterable[Record], folder: Path) -> None:
             )
 
 
-def read_records(folder: Path) -> Iterator[Record]:
+def read_records(folder: Path) -> Iterator[CellRecord]:
     """The records of a folder that can be read, whether or not they go together."""
     found = (read_record(path) for path in sorted((folder / "cells").glob("*/*/*.json")))
     return (record for record in found if record is not None)
@@ -353,7 +353,7 @@ def _key(cell: Cell) -> tuple[str, str, int]:
     return cell.dataset, cell.method, cell.seed
 
 
-def _place(record: Record) -> tuple[Any, ...]:
+def _place(record: CellRecord) -> tuple[Any, ...]:
     order = list(METHODS)
     cell = record.cell
     known = order.index(cell.method) if cell.method in METHODS else len(order)
@@ -467,7 +467,7 @@ def cost_table(results: Results) -> str:
                 cost = records[0].training.cost
                 seconds = float(np.mean([record.seconds for record in records]))
                 total = (cost.bytes_up + cost.bytes_down) / 1e6
-                each = f"{cost.bytes_a_round / 1e6:.2f}" if cost.rounds else "–"
+                each = f"{cost.bytes_per_round / 1e6:.2f}" if cost.rounds else "–"
                 where = records[0].training.provenance.get("machine", "")
                 named = f"{dataset} {results.titles[method]}"
                 rows.append((named, str(cost.numbers), str(cost.rounds), each, f"{total:.2f}", f"{seconds:.1f}", where))

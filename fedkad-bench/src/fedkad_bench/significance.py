@@ -251,7 +251,7 @@ def _friedman(ranks: Array) -> tuple[float, float]:
 
 
 def _cliques(methods: tuple[str, ...], means: Array, difference: float) -> tuple[tuple[str, ...], ...]:
-    """Groups of neighbours in rank within the critical difference, without those that lie in a larger one."""
+    """Groups of neighbours in rank within the critical difference, without those inside a larger one."""
     stops = np.searchsorted(means, means + difference, side="left")
     found, reached = [], 0
     for start, stop in enumerate(stops.tolist()):

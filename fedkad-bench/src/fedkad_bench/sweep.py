@@ -1,4 +1,4 @@
-"""Choose settings without labels: which candidate predicts held-out normal data best, and is no larger than need be.
+"""Choose settings without labels: which candidate predicts held-out normal data best and is not too large.
 
 The error of a client is that of the newest sample, predicted one step ahead on the rows that its model never saw,
 squared, in standard deviations of each channel, averaged over channels and rows. A candidate has the mean over clients.

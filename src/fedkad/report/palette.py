@@ -1,6 +1,6 @@
-"""The colours of pictures and page, by what they stand for, on paper and on dark screens.
+"""The colours of pictures and pages by role, for paper and for dark screens.
 
-Pictures are drawn in the light colours; in the page each becomes a variable, so that one drawing suits both.
+Pictures are drawn in the light colours; on a page each becomes a CSS variable, so that one drawing suits both.
 """
 
 LIGHT = {

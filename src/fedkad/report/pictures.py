@@ -1,6 +1,6 @@
-"""The pictures: scores against their threshold, their causes, and how a fleet came to agree.
+"""Pictures: scores against their threshold, their causes, and how a fleet came to agree.
 
-Drawn with matplotlib's figures alone, without pyplot and its global state.
+They use matplotlib's figures directly, without pyplot and its global state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedkad.report.palette import LIGHT
 Array = NDArray[np.float64]
 
 MOST_COLUMNS = 900
-"""Columns of a heat map; of a longer recording several entries share one, which shows the largest."""
+"""Columns of a heat map; in a longer recording several entries share a column, which shows the largest."""
 
 LOOK = {
     "axes.axisbelow": True,
@@ -60,7 +60,7 @@ LOOK = {
 
 
 class Span(NamedTuple):
-    """Entries `start`, …, `end` − 1 of a recording to be shaded, and what happened there."""
+    """Entries `start`, …, `end` − 1 of a recording to shade, and what happened there."""
 
     start: int
     end: int
@@ -113,7 +113,7 @@ def draw_scores(axes: Any, findings: Findings, at: Array, spans: Sequence[Span] 
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.15)  # room for the words on top
+    axes.set_ylim(low, high * (high / low) ** 0.15)  # room for the labels on top
     axes.set_xlim(at[0], at[-1] + step)
     axes.set_ylabel("score")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.2, handlelength=1.6)
@@ -163,9 +163,9 @@ def convergence_figure(history: Sequence[Round]) -> Figure:
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """The figure as SVG to stand inside an HTML page: same input, same text; colours follow the page.
+    """The figure as deterministic SVG for an HTML page, in the colours of the page.
 
-    The `name`, unique in its page, keeps the identifiers of several drawings apart.
+    The `name`, unique on its page, keeps the identifiers of several drawings apart.
     """
     svg = bare_svg(figure, name).replace("'DejaVu Sans'", "inherit")
     for role, colour in LIGHT.items():
@@ -174,7 +174,7 @@ def as_svg(figure: Figure, name: str) -> str:
 
 
 def bare_svg(figure: Figure, name: str) -> str:
-    """The figure as SVG with nothing but the drawing: no date, no version, no addresses of vocabularies."""
+    """The figure as SVG with nothing but the drawing: no date, version or vocabulary addresses."""
     with _look({"svg.hashsalt": name}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -182,15 +182,14 @@ def bare_svg(figure: Figure, name: str) -> str:
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(
-        r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL
-    )  # would rule the whole page
+    # The style would apply to the whole page.
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     return svg.replace("\n", " ")
 
 
 def largest_of_columns(values: Array, most: int) -> tuple[Array, int]:
-    """At most `most` columns, each the largest known value of as many neighbours, and how many those are.
+    """Reduce to at most `most` columns, each the largest known value of its neighbours; also return how many these are.
 
     >>> largest_of_columns(np.array([[1.0, 5.0, np.nan, 2.0, np.nan]]), 3)
     (array([[ 5.,  2., nan]]), 2)
@@ -203,7 +202,7 @@ def largest_of_columns(values: Array, most: int) -> tuple[Array, int]:
 
 
 def shortened(name: str, most: int = 24) -> str:
-    """A channel's name as an axis has room for it.
+    """A channel's name, cut to the room on an axis.
 
     >>> shortened("flow"), shortened("temperature of the outer bearing")
     ('flow', 'temperature of the oute…')

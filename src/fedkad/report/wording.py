@@ -1,4 +1,4 @@
-"""How times, numbers and causes are put into words, on the terminal and on the page alike."""
+"""How times, numbers and causes are worded, on the terminal and on pages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fedkad.detect.events import Event
 from fedkad.tables.times import Times, time_text
 
 CHANNELS_SHOWN = 3
-"""Channels named for an event; the rest is in the JSON document."""
+"""Channels named for an event; the others are in the JSON document."""
 
 LEAST_SHARE = 0.05
-"""A channel with a smaller share of the score is not worth naming after the first."""
+"""A channel with a smaller share of the score is named only if it is the first."""
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
@@ -24,7 +24,7 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def moment(times: Times | None, row: int) -> str:
-    """A row's time where the data has times, without seconds on the full minute, and its number otherwise.
+    """The time of a row, without seconds on the full minute, or its number if the data has no times.
 
     >>> moment(np.array(["2025-01-09T07:58:00"], dtype="datetime64[ns]"), 0), moment(None, 12)
     ('2025-01-09 07:58', '12')

@@ -1,4 +1,4 @@
-"""``fedkad datasets``: the public datasets and folders of one's own, listed, checked, described and fetched."""
+"""``fedkad datasets``: list, check, describe and fetch the public datasets; check and describe other folders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Mirror = Annotated[
         "--from",
         metavar="URL",
         envvar="FEDKAD_MIRROR",
-        help="A mirror that has the files under the names they have upstream.",
+        help="A mirror with the same file names as upstream.",
         show_default="upstream",
     ),
 ]
@@ -50,7 +50,7 @@ app = typer.Typer(invoke_without_command=True)
 @app.callback()
 @one_sentence
 def datasets(context: typer.Context, data: DataFolder = None, as_json: AsJson = False) -> None:
-    """List the datasets: what is here, and what the paper's table says; or check, describe or get one."""
+    """List the datasets with what is here and what the paper's table says; or check, describe or get one."""
     if context.invoked_subcommand is not None:
         return
     root = data or data_folder()
@@ -69,7 +69,7 @@ def datasets(context: typer.Context, data: DataFolder = None, as_json: AsJson = 
 @app.command()
 @one_sentence
 def check(name: NameOrFolder, data: DataFolder = None, as_json: AsJson = False) -> None:
-    """Read everything of a dataset, past any cache, and tell what it lacks."""
+    """Read a whole dataset without the cache, and report what is missing."""
     dataset = _open(name, data, cache=False)
     place = _place(name, data)
     verified, wrong = verify(place) if dataset.name == "SMD" and name.upper() in KNOWN else (0, [])
@@ -88,7 +88,7 @@ def check(name: NameOrFolder, data: DataFolder = None, as_json: AsJson = False) 
 @app.command()
 @one_sentence
 def describe(name: NameOrFolder, data: DataFolder = None, as_json: AsJson = False) -> None:
-    """Show every entity of a dataset, and how unlike they are."""
+    """Show every entity of a dataset, and how much they differ."""
     dataset = _open(name, data)
     skews = client_skews(dataset) if dataset.trainable else []
     rows = [_entity_document(entity, dataset) for entity in dataset.entities]
@@ -115,7 +115,7 @@ def get_dataset(
     mirror: Mirror = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch what the data folder lacks of a dataset from upstream, and check what it has."""
+    """Fetch the missing files of a dataset from upstream, and check the files that are here."""
     name, root = known_name(name), data or _named_folder()
     with shown_progress() as progress:
         done = get(name, root, base=mirror, progress=progress)
@@ -126,7 +126,7 @@ def get_dataset(
 
 
 def _named_folder() -> Path:
-    """The data folder, which need not exist yet if the environment names it."""
+    """The data folder, which may not exist yet if the environment names it."""
     root = data_folder() or os.environ.get("FEDKAD_DATA")
     if root is None:
         raise ValueError("There is no data folder; name one with --data, or in FEDKAD_DATA.")
@@ -134,7 +134,7 @@ def _named_folder() -> Path:
 
 
 def _open(name: str, data: Path | None, *, cache: bool = True) -> Dataset:
-    """A dataset by name or folder; what is missing is in its notes, so that only the cache is worth a warning."""
+    """A dataset by name or folder; only the cache warns, since the notes list what is missing."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         dataset = load(name, data, cache=cache) if name.upper() in KNOWN else load_folder(Path(name), cache=cache)
@@ -153,7 +153,7 @@ def _place(name: str, data: Path | None) -> Path:
 
 
 def _listing(name: str, root: Path | None) -> dict[str, Any]:
-    """One dataset of the list: what is here of it, or why it cannot be read."""
+    """One entry of the list: what is here of a dataset, or why it cannot be read."""
     place = None if root is None else root / KNOWN[name].folder
     entry: dict[str, Any] = {"dataset": name, "folder": None, "here": None, "error": None, "notes": []}
     entry |= {"label": name, "paper": PAPER_TABLE[name]._asdict()}
@@ -272,7 +272,7 @@ def _print_fetched(name: str, done: Sequence[Fetched], root: Path) -> None:
     print_line(f"{counted(verified, 'file has', 'files have')} the known SHA-256 digest.")
     unknown = [file for file in done if not file.verified]
     if unknown:
-        print_line("Nobody told us the digest of the others; compare it with somebody else's:\n")
+        print_line("The digests of the other files are not known; compare them with those of another copy:\n")
         print_table(("File", "SHA-256"), [(str(file.path), file.sha256) for file in unknown])
 
 

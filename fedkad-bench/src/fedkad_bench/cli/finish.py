@@ -15,7 +15,7 @@ from fedkad_bench.cli.libraries import FOR_THE_REPORT, lacking
 from fedkad_bench.methods.registry import INSTALL
 from fedkad_bench.report import write_report
 from fedkad_bench.results import Results, macro_table, write_tables
-from fedkad_bench.running.runner import Outcome
+from fedkad_bench.running.runner import RunOutcome
 
 FAILED = 1
 
@@ -27,7 +27,7 @@ def note_missing_report() -> None:
         note(f"no report will be written because it needs {libraries}: {INSTALL}")
 
 
-def warn_of_failures(outcome: Outcome) -> None:
+def warn_of_failures(outcome: RunOutcome) -> None:
     """One line on stderr for each cell that failed."""
     for cell, sentence in outcome.failed.items():
         warn(f"{cell} failed: {sentence}")
@@ -42,7 +42,7 @@ def write_results(folder: Path) -> tuple[Results, bool]:
     return results, reported
 
 
-def finish(folder: Path, outcome: Outcome, as_json: bool, failed_studies: Mapping[str, str] | None = None) -> None:
+def finish(folder: Path, outcome: RunOutcome, as_json: bool, failed_studies: Mapping[str, str] | None = None) -> None:
     """Write and print the results; exit with status 1 if a cell or a study failed."""
     results, reported = write_results(folder)
     studies = failed_studies or {}
@@ -64,7 +64,7 @@ def finish(folder: Path, outcome: Outcome, as_json: bool, failed_studies: Mappin
         raise typer.Exit(FAILED)
 
 
-def _document(folder: Path, outcome: Outcome, results: Results) -> dict[str, Any]:
+def _document(folder: Path, outcome: RunOutcome, results: Results) -> dict[str, Any]:
     return {
         "out": str(folder),
         **{name: list(map(str, getattr(outcome, name))) for name in ("trained", "evaluated", "kept", "reused")},

@@ -31,10 +31,10 @@ from fedkad_bench.cli.libraries import lacking
 from fedkad_bench.cli.steps import shown_steps
 from fedkad_bench.data.datasets import KNOWN
 from fedkad_bench.data.sources import Facts
-from fedkad_bench.methods.registry import INSTALL, METHODS, MissingExtraError, Options, check_device, require
-from fedkad_bench.running.runner import DATASETS, SEEDS, Plan, keep_traceback
+from fedkad_bench.methods.registry import INSTALL, METHODS, MissingLibraryError, Options, check_device, require
+from fedkad_bench.running.runner import DATASETS, SEEDS, RunPlan, keep_traceback
 from fedkad_bench.running.runner import run as run_plan
-from fedkad_bench.studies import STUDIES, Request
+from fedkad_bench.studies import STUDIES, StudyRequest
 from fedkad_bench.studies import perform as perform_study
 
 
@@ -71,7 +71,7 @@ def run(
     """
     chosen_studies = study_names(studies)
     named = dataset_names(datasets)
-    plan = Plan(
+    plan = RunPlan(
         named or DATASETS,
         method_names(methods) or tuple(METHODS),
         integers(seeds, 0, "--seeds") if seeds is not None else (0,) if quick else SEEDS,
@@ -95,11 +95,11 @@ def run(
     warn_of_failures(outcome)
     write_results(out)  # before the studies, which take long and may fail
     public = tuple(found.source.dataset for found in facts if found.source.dataset in KNOWN)
-    failed = _do_studies(chosen_studies, Request(data, quick, plan.seeds, public), out, redo=redo)
+    failed = _do_studies(chosen_studies, StudyRequest(data, quick, plan.seeds, public), out, redo=redo)
     finish(out, outcome, as_json, failed)
 
 
-def _available(plan: Plan, data: Path | None, *, optional: bool) -> list[Facts]:
+def _available(plan: RunPlan, data: Path | None, *, optional: bool) -> list[Facts]:
     """Look at the datasets; one that was not requested by name may be absent."""
     found, reasons = [], []
     for name in plan.datasets:
@@ -119,7 +119,7 @@ def _available(plan: Plan, data: Path | None, *, optional: bool) -> list[Facts]:
     return found
 
 
-def _do_studies(names: Sequence[str], request: Request, out: Path, *, redo: bool) -> dict[str, str]:
+def _do_studies(names: Sequence[str], request: StudyRequest, out: Path, *, redo: bool) -> dict[str, str]:
     """Do one study after the other, since some measure time, and return a sentence for each that failed.
 
     Studies without their dataset or library are left out.
@@ -133,7 +133,7 @@ def _do_studies(names: Sequence[str], request: Request, out: Path, *, redo: bool
         try:
             with shown_progress() as progress:
                 perform_study(STUDIES[name], replace(request, progress=progress), out, redo=redo)
-        except (MissingExtraError, ModuleNotFoundError) as error:
+        except (MissingLibraryError, ModuleNotFoundError) as error:
             note(f"left out: the study {name}: {error}")
         except Exception as error:
             known = isinstance(error, ValueError | OSError)
@@ -145,7 +145,7 @@ def _do_studies(names: Sequence[str], request: Request, out: Path, *, redo: bool
     return failed
 
 
-def _missing(name: str, request: Request) -> str:
+def _missing(name: str, request: StudyRequest) -> str:
     """Name the datasets or libraries that a study lacks; empty if it can be done."""
     datasets = STUDIES[name].datasets
     if not request.datasets or (datasets and not set(datasets) & set(request.datasets)):

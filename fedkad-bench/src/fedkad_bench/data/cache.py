@@ -48,11 +48,11 @@ def cache_folder() -> Path:
 def read_cached(recording: Recording, dataset: str, folder: Path) -> Entity:
     """An entity of a dataset in a folder: from its copy, or from the source, which is copied on the way.
 
-    Nothing is ever written into the folder of the data: where the cache lies in there, it is not used.
+    Nothing is ever written to the data folder: a cache inside it is not used.
     """
     cache = cache_folder()
     if folder.resolve() in (cache.resolve(), *cache.resolve().parents):
-        told = f"{cache}: the cache lies in the data folder {folder} and is not used; name another in FEDKAD_CACHE."
+        told = f"{cache}: the cache is inside the data folder {folder} and is not used; name another in FEDKAD_CACHE."
         warnings.warn(told, CacheWarning, stacklevel=2)
         return recording.read()
     whose = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]

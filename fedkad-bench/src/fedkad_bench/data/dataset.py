@@ -1,4 +1,4 @@
-"""A dataset: its entities, its figures beside those of the paper, and what nobody has looked at."""
+"""A dataset: its entities, its figures next to those of the paper, and the entities nothing was chosen on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PartialDatasetWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A dataset as it lies in a folder: one entity a client, and notes on how it differs from the paper's.
+    """A dataset as found in a folder: one entity per client, and notes on how it differs from the paper's.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Dataset:
     def figures(self) -> Figures:
         """The numbers of the paper's table, for what is here.
 
-        A shared test series counts once, and entities that cannot be trained are no clients.
+        A shared test series counts once, and entities that cannot be trained are not clients.
         """
         tested = self.entities[:1] if self.shared_test else self.entities
         labels = np.concatenate([entity.labels for entity in tested])

@@ -1,4 +1,4 @@
-"""Loading the public datasets and folders of one's own, each with notes on what it lacks against the paper's table."""
+"""Load the public datasets and other folders, each with notes on what is missing compared with the paper's table."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Named = TypeVar("Named", Recording, Entity)
 
 
 class Known(NamedTuple):
-    """A public dataset: where it lies in the data folder, and what is special about it."""
+    """A public dataset: its place in the data folder, and what is special about it."""
 
     folder: str
     find: Callable[[Path], Layout]
@@ -136,7 +136,7 @@ def load(
 
 
 def load_folder(folder: Path, *, entities: Choice | None = None, cache: bool = True) -> Dataset:
-    """Load a dataset of one's own: ``train/NAME.csv``, ``test/NAME.csv`` and the labels, CSV or Parquet.
+    """Load a dataset from any folder: ``train/NAME.csv``, ``test/NAME.csv`` and the labels, CSV or Parquet.
 
     :func:`fedkad_bench.data.layouts.find_tables` says what the folder holds. All entities count as untouched.
     `entities` and `cache` are those of :func:`load`.
@@ -166,7 +166,7 @@ def load_folder(folder: Path, *, entities: Choice | None = None, cache: bool = T
 def known_name(name: str) -> str:
     """The name of a public dataset in its own letter case; any other is refused."""
     if name.upper() not in KNOWN:
-        raise ValueError(f"{name}: this is no known dataset; choose one of {', '.join(KNOWN)}.")
+        raise ValueError(f"{name}: this is not a known dataset; choose from {', '.join(KNOWN)}.")
     return name.upper()
 
 

@@ -1,4 +1,4 @@
-"""How a dataset as it lies in a folder differs from the paper's table, in sentences."""
+"""How a dataset on disk differs from the paper's table, in sentences."""
 
 from __future__ import annotations
 

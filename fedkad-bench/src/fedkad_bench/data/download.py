@@ -46,7 +46,7 @@ def fetch(
 ) -> str:
     """Fetch a file and return its SHA-256 digest.
 
-    What has arrived lies beside the target with the ending ``.part``, and a later attempt, in this call or in another,
+    What has arrived is kept next to the target with the ending ``.part``, and a later attempt, in this call or another,
     asks for the rest only. A server that cannot do that, or whose file has changed, starts from the first byte again.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The layouts in which datasets come: what lies where, what is missing, and how an entity is read.
+"""The layouts of datasets on disk: which files there are, what is missing, and how an entity is read.
 
 A layout is first looked at, then read: :class:`Recording` says which files make up an entity, so that a cache can tell
 whether they have changed, and a choice of entities costs nothing for the others.
@@ -49,7 +49,7 @@ class MissingPartError(TableError):
 
 
 class Recording(NamedTuple):
-    """Where one entity lies: the files it is made of, and how to read them."""
+    """One entity on disk: its files, and how to read them."""
 
     name: str
     files: tuple[Path, ...]
@@ -176,7 +176,7 @@ def _read_channel(name: str, train: Path, test: Path, labels: Path, rows: list[l
     marks = np.zeros(len(series), dtype=bool)
     for start, end in chain.from_iterable(rows):
         if not start <= end < len(series):
-            what = f"the segment [{start}, {end}] of {name} does not lie in the {len(series)} rows of {test}"
+            what = f"the segment [{start}, {end}] of {name} is not within the {len(series)} rows of {test}"
             raise Source(labels).error(what, "fetch both again")
         marks[start : end + 1] = True
     return _checked(Entity(name, _read_array(train), series, marks), train, test, labels)
@@ -263,11 +263,11 @@ def _require_same_minutes(test: _Stretch, labels: _Stretch, path: Path) -> None:
         raise Source(path).error(what, "fetch both again", row=int(apart[0]))
 
 
-# -- a folder of one's own ------------------------------------------------------------------------------------
+# -- any other folder ------------------------------------------------------------------------------------
 
 
 def find_tables(folder: Path) -> Layout:
-    """Tables of one's own, CSV or Parquet: `train/NAME`, `test/NAME`, and the labels.
+    """Any tables, CSV or Parquet: `train/NAME`, `test/NAME`, and the labels.
 
     The labels, 0 or 1, are the column ``label`` of the test table or of a table ``labels/NAME``. A row with a missing
     value stays a gap, and a gap in time becomes a row of NaN that is labelled normal, so that no window spans it.
@@ -317,7 +317,7 @@ def _labels_of(test: Table, path: Path, labels: Path | None) -> Labels:
         raise MissingPartError(f"{path}: {what}; add the column, or labels/{path.name}.")
     table = read_table(labels, max_fill=0)
     if LABEL not in table.channels:
-        raise Source(labels).error(f"there is no column {LABEL!r}", "name the column of the labels so")
+        raise Source(labels).error(f"there is no column {LABEL!r}", "give the column of the labels this name")
     column = table.values[:, table.channels.index(LABEL)]
     _require_rows(len(column), labels, len(test.values), path)
     return as_labels(column, Source(labels))

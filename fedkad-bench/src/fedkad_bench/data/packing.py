@@ -2,9 +2,9 @@
 
     python -m fedkad_bench.data.packing SMD SMAP MSL --data DIR --out data.pack
 
-Values with six decimals, as in SMD, are kept as integers. Bytes of equal weight lie together, channel by channel,
-which lzma compresses to about half of gzipped text. Nothing is lost: what would not come back bit for bit is kept as
-it is.
+Values with six decimals, as in SMD, are kept as integers. Bytes of equal weight are stored together, channel by
+channel, which lzma compresses to about half of gzipped text. Nothing is lost: values that would not come
+back bit for bit are kept as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 DECIMALS = 1e6
 
 
-class Series(NamedTuple):
+class PackedSeries(NamedTuple):
     """What a training machine needs of an entity."""
 
     train: Array
@@ -60,22 +60,22 @@ def unpack_series(content: bytes) -> Array:
     return values
 
 
-def write_pack(path: Path, datasets: Mapping[str, Mapping[str, Series]]) -> None:
+def write_pack(path: Path, datasets: Mapping[str, Mapping[str, PackedSeries]]) -> None:
     """Write entities by dataset and name."""
     members = {
         f"{dataset}/{entity}/{part}": getattr(series, part)
         for dataset, entities in datasets.items()
         for entity, series in entities.items()
-        for part in Series._fields
+        for part in PackedSeries._fields
     }
     with ProcessPoolExecutor() as pool, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         for name, content in zip(members, pool.map(pack_series, members.values()), strict=True):
             file.writestr(name, content)
 
 
-def read_pack(path: Path, dataset: str) -> dict[str, Series]:
+def read_pack(path: Path, dataset: str) -> dict[str, PackedSeries]:
     """The entities of one dataset, in the order they were written."""
-    return {name: Series(*parts) for name, parts in _read_parts(path, dataset)}
+    return {name: PackedSeries(*parts) for name, parts in _read_parts(path, dataset)}
 
 
 def _read_parts(path: Path, dataset: str) -> Iterator[tuple[str, tuple[Array, Array]]]:
@@ -83,10 +83,10 @@ def _read_parts(path: Path, dataset: str) -> Iterator[tuple[str, tuple[Array, Ar
         entities = dict.fromkeys(name.split("/")[1] for name in file.namelist() if name.startswith(f"{dataset}/"))
         if not entities:
             raise ValueError(
-                f"{path}: there is no {dataset} in it; pack it with `python -m fedkad_bench.data.packing`."
+                f"{path}: it does not contain {dataset}; pack it with `python -m fedkad_bench.data.packing`."
             )
         for entity in entities:
-            train, test = (unpack_series(file.read(f"{dataset}/{entity}/{part}")) for part in Series._fields)
+            train, test = (unpack_series(file.read(f"{dataset}/{entity}/{part}")) for part in PackedSeries._fields)
             yield entity, (train, test)
 
 
@@ -100,7 +100,7 @@ def main() -> None:
     loaded = {name: load(name, given.data) for name in given.datasets}
     write_pack(
         given.out,
-        {name: {e.name: Series(e.train, e.test) for e in dataset.entities} for name, dataset in loaded.items()},
+        {name: {e.name: PackedSeries(e.train, e.test) for e in dataset.entities} for name, dataset in loaded.items()},
     )
 
 

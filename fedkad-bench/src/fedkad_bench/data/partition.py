@@ -32,7 +32,7 @@ LEAST = 1.0 / 6.0
 def chunk_lengths(rows: int, clients: int = CLIENTS, seed: int = 0) -> list[int]:
     """Lengths of contiguous chunks that cover `rows` rows, one for each client and none below a sixth of the mean.
 
-    What lies above that sixth is shared out by one draw from Dirichlet(½). The draw is made from raw generator bits, so
+    What exceeds that sixth is shared out by one draw from Dirichlet(½). The draw is made from raw generator bits, so
     that it is the same in every version of numpy.
 
     Examples

@@ -15,13 +15,13 @@ from fedkad_bench.data.datasets import KNOWN, load, load_folder
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """Some entities of a dataset, and how much of their training rows.
 
     Attributes
     ----------
     dataset
-        A public name, or the name of a folder of one's own.
+        A public name, or the name of another folder.
     folder
         The data folder, or that folder itself.
     names
@@ -43,7 +43,7 @@ class Facts:
     `size` is the count of the numbers to learn from, `test_rows` has one number for each entity of the source.
     """
 
-    source: Source
+    source: DatasetSource
     label: str
     notes: tuple[str, ...]
     test_rows: tuple[int, ...]
@@ -53,13 +53,13 @@ class Facts:
 def look(name: str, folder: Path | None, *, clients: int | None = None, train_rows: int | None = None) -> Facts:
     """Load a dataset once, for what a run needs to know of it; one without training rows is refused.
 
-    `name` is that of a public dataset in `folder`, or the path of a folder of one's own. Of `clients` entities, the
+    `name` is that of a public dataset in `folder`, or the path of another folder. Of `clients` entities, the
     choice is spread evenly over all of them.
     """
     public = name.upper() in KNOWN
     place = folder if public else Path(name)
     if not public and Path(name).resolve().name in KNOWN:
-        raise ValueError(f"{name}: a folder of one's own cannot have the name of a public dataset; rename it.")
+        raise ValueError(f"{name}: a folder cannot have the name of a public dataset; rename it.")
     dataset = _load(name.upper() if public else str(name), place)
     dataset.training()
     chosen = spread([entity.name for entity in dataset.entities], clients)
@@ -71,7 +71,7 @@ def look(name: str, folder: Path | None, *, clients: int | None = None, train_ro
     if train_rows is not None:
         notes = (*notes, f"Only the first {train_rows} training rows of each entity are used.")
     return Facts(
-        Source(dataset.name, place, chosen, train_rows),
+        DatasetSource(dataset.name, place, chosen, train_rows),
         label,
         notes,
         tuple(len(entity.test) for entity in kept),
@@ -92,8 +92,8 @@ def spread(names: Sequence[str], count: int | None) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=2)
-def fetch(source: Source) -> Dataset:
-    """The entities of a source; the last two sources stay in memory, for the cells that come next."""
+def fetch(source: DatasetSource) -> Dataset:
+    """The entities of a source; the last two sources stay in memory for the next cells."""
     wanted = set(source.names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PartialDatasetWarning)  # told once, by `look`
@@ -103,7 +103,7 @@ def fetch(source: Source) -> Dataset:
             found = load_folder(source.folder or Path(source.dataset), entities=wanted.__contains__)
     lacking = wanted - {entity.name for entity in found.entities}
     if lacking:
-        raise ValueError(f"{source.dataset}: there is no {', '.join(sorted(lacking))} in {source.folder}.")
+        raise ValueError(f"{source.dataset}: {source.folder} does not contain {', '.join(sorted(lacking))}.")
     cut = tuple(entity._replace(train=entity.train[: source.train_rows]) for entity in found.entities)
     return replace(found, entities=cut)
 

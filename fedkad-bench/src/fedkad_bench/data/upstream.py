@@ -29,7 +29,7 @@ NASA_LABEL_ADDRESS = "https://raw.githubusercontent.com/khundman/telemanom/maste
 
 ARCHIVE = "data.zip"
 LARGEST = 1 << 30
-"""Bytes of a file in the archive beyond which it is no telemetry."""
+"""Bytes of a file in the archive beyond which it cannot be telemetry."""
 
 MEGABYTE = 1 << 20
 LARGE = 16 * MEGABYTE
@@ -171,8 +171,8 @@ def _get_file(file: RemoteFile, folder: Path, progress: Progress | None, pause: 
     here = _present(folder / file.path)
     if here is None:
         target = folder / file.path
-        tell = _megabytes(target.name, progress)
-        digest = fetch(file.url, target, sha256=file.sha256, size=file.size, progress=tell, pause=pause)
+        report = _megabytes(target.name, progress)
+        digest = fetch(file.url, target, sha256=file.sha256, size=file.size, progress=report, pause=pause)
         return Fetched(target, digest, "fetched", file.sha256 is not None)
     digest = _digest(here)
     if file.sha256 not in (None, digest):

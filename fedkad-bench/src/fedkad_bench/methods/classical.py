@@ -1,7 +1,7 @@
-"""Naive and classical detectors, one for each client: what a federation has to be better than.
+"""Naive and classical detectors, one for each client: what a federation has to beat.
 
-Each client has its own detector, made of its z-scored rows as `preparation.prepare` cuts them. None of them exchanges
-anything, so all of them cost nothing to federate.
+Each client has its own detector, made of its z-scored rows as `preparation.prepare` cuts them. They exchange
+nothing, so they cost nothing to federate.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ClassicalMethod:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides a training besides data and seed."""
+        """Everything that decides a training apart from data and seed."""
         return dict(self.kind.settings)
 
     def fit(self, fleet: Mapping[str, Array], *, seed: int, scaling: Scale = "device") -> FittedClassical:
@@ -154,7 +154,7 @@ def _persistence(learning: Array, generator: np.random.Generator) -> Scorer:
 def _range(learning: Array, generator: np.random.Generator) -> Scorer:
     """Mean over the channels of the squared distance from what training has seen, in units of its range.
 
-    It tells what min-max scaling alone is worth, which some networks get and others do not.
+    It shows what min-max scaling alone is worth, which only some networks get.
     """
     low, high = np.nanmin(learning, axis=0), np.nanmax(learning, axis=0)
     span = np.where(high > low, high - low, 1.0)

@@ -15,7 +15,7 @@ WINDOW = 20
 """Samples in a window, for every method that has one."""
 
 VALIDATION = 0.15
-"""Last share of every client's training data, kept from the models: it sets thresholds."""
+"""Last share of every client's training data, withheld from the models to set thresholds."""
 
 Scale = Literal["device", "global"]
 """z-scores of each client alone, or one scaling for the federation."""
@@ -47,8 +47,8 @@ class Cost:
     bytes_delivered: int = 0
 
     @property
-    def bytes_a_round(self) -> float:
-        """Both ways, in the mean over the rounds."""
+    def bytes_per_round(self) -> float:
+        """Both ways, mean over the rounds."""
         return (self.bytes_up + self.bytes_down) / self.rounds if self.rounds else 0.0
 
 

@@ -56,8 +56,8 @@ class Variant:
 class KoopmanMethod:
     """A variant of FedKAD.
 
-    Scores are not smoothed here, for the benchmark smooths all methods alike. The seed is that of the observables, of
-    the order in which devices are asked, and of random subspaces.
+    Scores are not smoothed here because the benchmark smooths all methods alike. The seed is that of the observables,
+    of the order in which devices are asked, and of random subspaces.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class KoopmanMethod:
     rank, observables
         Of the detector.
     rounds
-        Exchanges with the server, by default those of the variant; without meaning where there are none.
+        Exchanges with the server, by default those of the variant; ignored by variants without any.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class KoopmanMethod:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides a training besides data and seed."""
+        """Everything that decides a training apart from data and seed."""
         settings: dict[str, Any] = {"window": WINDOW, "rank": self.rank, "observables": self.observables}
         if self.variant.exchanges is not None:
             settings["rounds"] = self.rounds or PRESETS[self.variant.exchanges].rounds
@@ -118,7 +118,7 @@ class KoopmanMethod:
         }
 
     def fit(self, fleet: Fleet, *, seed: int, scaling: Scale = "device") -> FittedKoopman:
-        """Train detectors for all clients; short series are told in the record instead of a warning."""
+        """Train detectors for all clients; short series are counted in the record instead of a warning."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewRowsWarning)
             return FittedKoopman(self.variant.train(self, fleet, seed, scaling))

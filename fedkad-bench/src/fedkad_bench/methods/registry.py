@@ -1,6 +1,6 @@
 """All methods of the benchmark by name, in the order of the tables.
 
-Reading this module imports neither PyTorch nor scikit-learn; only to make a method that needs one of them does.
+Importing this module imports neither PyTorch nor scikit-learn; only making a method that needs one of them does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUPS: dict[Group, str] = {
 """Groups of methods with their headings, in the order of the tables."""
 
 QUICK_ROUNDS, QUICK_EPOCHS = 1, 1
-"""What networks are trained with where only the way through the benchmark is tried."""
+"""How networks are trained in a quick run."""
 
 INCIDENTAL = ("device", "seeds_side_by_side")
 """Settings that say how a training ran and not what it was."""
@@ -38,13 +38,13 @@ LIBRARIES = {"torch": "PyTorch", "sklearn": "scikit-learn"}
 INSTALL = "pip install fedkad-bench"
 
 
-class MissingExtraError(ValueError):
+class MissingLibraryError(ValueError):
     """A method needs a library that is not installed."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may say about methods.
+    """What a user may choose about methods.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class Options:
     proximal
         Weight μ of FedProx; 0 is FedAvg.
     rounds
-        Exchanges with the server, of methods that have them; by default those of the method.
+        Exchanges with the server, for methods that have them; the default is that of the method.
     quick
-        Few rounds and one epoch for networks: to try the way, not for numbers.
+        Few rounds and one epoch for networks: shows that it works, not for numbers.
     """
 
     device: str = "cpu"
@@ -135,7 +135,7 @@ def known_method(name: str) -> Entry:
     'FedKAD'
     """
     if name not in METHODS:
-        raise ValueError(f"{name}: there is no such method; choose among {', '.join(METHODS)}.")
+        raise ValueError(f"{name}: there is no such method; choose from {', '.join(METHODS)}.")
     return METHODS[name]
 
 
@@ -158,14 +158,14 @@ def make(
 
 
 def require(names: Iterable[str]) -> None:
-    """Refuse unknown methods, and those whose library is missing."""
+    """Refuse unknown methods, and methods whose library is missing."""
     lacking = [
         entry for entry in map(known_method, names) if entry.needs is not None and find_spec(entry.needs) is None
     ]
     if lacking:
         missing = " and ".join(dict.fromkeys(LIBRARIES[str(entry.needs)] for entry in lacking))
         verb = "needs" if len(lacking) == 1 else "need"
-        raise MissingExtraError(f"{', '.join(entry.name for entry in lacking)} {verb} {missing}: {INSTALL}")
+        raise MissingLibraryError(f"{', '.join(entry.name for entry in lacking)} {verb} {missing}: {INSTALL}")
 
 
 def check_device(device: str) -> None:
@@ -177,11 +177,11 @@ def check_device(device: str) -> None:
 
         if torch.cuda.is_available():
             return
-    raise ValueError("--device cuda: PyTorch can use no graphics processor here; leave the option out.")
+    raise ValueError("--device cuda: PyTorch cannot use a graphics processor here; leave the option out.")
 
 
 def settings_of(method: Method) -> dict[str, Any]:
-    """All that decides a training besides data and seed, as plain values for a record.
+    """Everything that decides a training apart from data and seed, as plain values for a record.
 
     >>> settings_of(make("pca"))
     {'window': 20, 'explained': 0.9}

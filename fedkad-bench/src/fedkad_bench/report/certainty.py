@@ -155,7 +155,7 @@ def _client_blocks(results: Results) -> list[Block]:
 
 
 def untouched_clients(results: Results, dataset: str) -> tuple[str, ...]:
-    """The clients that nothing was chosen on: only those can tell whether a difference would show elsewhere."""
+    """The clients that nothing was chosen on: only they show whether a difference would hold elsewhere."""
     records = [record for cell, record in results.records.items() if cell.dataset == dataset]
     pairs = [pair for record in records for pair in zip(record.clients, record.untouched, strict=True)]
     return tuple(dict.fromkeys(client for client, untouched in pairs if untouched))

@@ -1,7 +1,7 @@
-"""The look of the figures: printed at their own size, on white, and told apart without colour.
+"""The look of the figures: printed at their own size, on white, and readable without colour.
 
-A method has a marker of its own and the colour of its group; the four colours differ in lightness, too. Everything of
-matplotlib is imported inside the functions.
+Each method has its own marker and the colour of its group; the four colours also differ in lightness. matplotlib is
+imported inside the functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedkad.report.palette import LIGHT
 from fedkad_bench.methods.registry import GROUPS, METHODS
 
 WIDTH = 7.1
-"""Inches: the text of an A4 page, so that letters are printed in their own size."""
+"""Inches: the text width of an A4 page, so that letters are printed at their own size."""
 
 GROUP_COLOURS = {"fedkad": "#0f4c81", "neural": "#b5541c", "classical": "#6fa287", "naive": "#a3abb4"}
 MARKERS = {
@@ -35,7 +35,7 @@ SMALL = 8.0
 
 
 class Style(NamedTuple):
-    """How a method is drawn; `hollow` is without a filling."""
+    """How a method is drawn; `hollow` markers are not filled."""
 
     marker: str
     colour: str
@@ -79,7 +79,7 @@ def look() -> Iterator[None]:
 
 
 def canvas(height: float, width: float = WIDTH) -> Any:
-    """An empty figure of so many inches."""
+    """An empty figure, sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -89,7 +89,7 @@ def canvas(height: float, width: float = WIDTH) -> Any:
 
 
 def standalone(svg: str) -> str:
-    """Markup of a drawing as a file of its own."""
+    """The markup of a drawing as a standalone file."""
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     begin = f'<svg {spaces} style="stroke-linejoin: round; stroke-linecap: butt" '
     return '<?xml version="1.0" encoding="utf-8"?>\n' + svg.replace("<svg ", begin, 1) + "\n"
@@ -114,7 +114,7 @@ def folded(label: str, width: int = 18) -> str:
 
 
 def plain_ticks(axis: Any) -> None:
-    """Numbers of a logarithmic axis as people write them, and none between the powers of ten."""
+    """Plain numbers on a logarithmic axis, and none between the powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axis.set_major_locator(LogLocator(numticks=7))

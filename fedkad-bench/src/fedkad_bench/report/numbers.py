@@ -1,4 +1,4 @@
-"""Numbers as tables and sentences show them; what is not there is a dash."""
+"""How tables and sentences show numbers; a missing number is a dash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def missing(value: float | None) -> bool:
 
 
 def factor(metric: str) -> float:
-    """What a metric is multiplied with to be shown: shares become points."""
+    """The factor by which a metric is shown: shares become points."""
     return 100.0 if METRICS[metric].unit == "share" else 1.0
 
 
@@ -28,7 +28,7 @@ def digits_of(metric: str) -> int:
 
 
 def plain(value: float | None, digits: int = 1) -> str:
-    """A number with so many decimals.
+    """A number with a fixed number of decimals.
 
     >>> plain(45.25, 1), plain(None), plain(float("nan"))
     ('45.2', '–', '–')
@@ -58,7 +58,7 @@ def spread(mean: float | None, std: float | None, digits: int = 1) -> str:
 
 
 def summed_up(metric: str, found: Summary | None, seeds: int = 0) -> str:
-    """A metric in its unit; with fewer seeds than the others have, their number.
+    """A metric in its unit, with the number of seeds if it is smaller than that of the other methods.
 
     >>> summed_up("vus_pr", Summary(0.4525, 0.0031, 2, 24, 0), seeds=3)
     '45.2 ± 0.3 (n=2)'
@@ -71,7 +71,7 @@ def summed_up(metric: str, found: Summary | None, seeds: int = 0) -> str:
 
 
 def interval(low: float, high: float, digits: int = 1) -> str:
-    """The ends of an interval, in the unit they come in.
+    """The ends of an interval, in their own unit.
 
     >>> interval(-1.0, 2.5)
     '−1.0 to +2.5'
@@ -100,7 +100,7 @@ def ratio(value: float | None) -> str:
 
 
 def anything(value: Any) -> str:
-    """A value of a study, whatever it is.
+    """A value of a study, of any type.
 
     >>> anything(3), anything(0.123456), anything("text"), anything(None), anything([1, 2])
     ('3', '0.123', 'text', '–', '1, 2')

@@ -22,7 +22,7 @@ from fedkad.report.wording import counted
 from fedkad_bench.data.dataset import PAPER_TABLE
 from fedkad_bench.report.numbers import DASH
 from fedkad_bench.report.selection import clients_of, is_neural, most_seeds
-from fedkad_bench.results import SECONDS, Record, Results, tidy
+from fedkad_bench.results import SECONDS, CellRecord, Results, tidy
 
 HEADING = "What was run"
 
@@ -53,7 +53,7 @@ def _quick(results: Results) -> list[Block]:
     ]
 
 
-def _is_quick(record: Record) -> bool:
+def _is_quick(record: CellRecord) -> bool:
     settings = record.training.settings
     if settings.get("train_rows") is not None:
         return True
@@ -63,7 +63,7 @@ def _is_quick(record: Record) -> bool:
 
 def _proximal(results: Results) -> list[Block]:
     """Which networks were trained with FedProx."""
-    by: dict[float, list[Record]] = {}
+    by: dict[float, list[CellRecord]] = {}
     for record in results.records.values():
         weight = record.training.settings.get("proximal", 0.0)
         if is_neural(record.cell.method) and weight > 0.0:
@@ -161,7 +161,7 @@ def _gaps(results: Results) -> list[Block]:
 def _origin(results: Results) -> list[Block]:
     """Trainings by machine, commit, command and date; those on a graphics processor in a table of their own."""
     blocks: list[Block] = []
-    apart: dict[bool, list[Record]] = {True: [], False: []}
+    apart: dict[bool, list[CellRecord]] = {True: [], False: []}
     for record in results.records.values():
         apart[_on_gpu(record)].append(record)
     for gpu, name, where in (
@@ -174,7 +174,7 @@ def _origin(results: Results) -> list[Block]:
 
 
 def _evaluations(results: Results) -> Iterator[str]:
-    by: dict[tuple[str, str], list[Record]] = {}
+    by: dict[tuple[str, str], list[CellRecord]] = {}
     for record in results.records.values():
         made = record.evaluated
         by.setdefault((made.get("commit", DASH), made.get("machine", DASH)), []).append(record)
@@ -183,12 +183,12 @@ def _evaluations(results: Results) -> Iterator[str]:
         yield f"Metrics of {counted(len(own), 'cell')} were computed at {commit} on {machine} by {commands}"
 
 
-def _on_gpu(record: Record) -> bool:
+def _on_gpu(record: CellRecord) -> bool:
     return record.training.settings.get("device") == "cuda"
 
 
-def _origin_table(results: Results, records: list[Record], name: str, caption: str) -> DataTable:
-    by: dict[tuple[str, str, str], list[Record]] = {}
+def _origin_table(results: Results, records: list[CellRecord], name: str, caption: str) -> DataTable:
+    by: dict[tuple[str, str, str], list[CellRecord]] = {}
     for record in records:
         made = record.training.provenance
         by.setdefault((made.get("machine", ""), made.get("commit", ""), made.get("date", "")), []).append(record)
@@ -213,7 +213,7 @@ def _origin_table(results: Results, records: list[Record], name: str, caption: s
     return DataTable(name, told, "Cells", columns, tuple(rows), tidy(data))
 
 
-def _origin_row(record: Record) -> dict[str, Any]:
+def _origin_row(record: CellRecord) -> dict[str, Any]:
     made = {part: record.training.provenance.get(part, "") for part in ("machine", "commit", "date", "command")}
     return {**asdict(record.cell), "label": record.label, "seconds": record.seconds, **made}
 
@@ -234,7 +234,7 @@ def merged(commands: Iterable[str]) -> list[str]:
     return told
 
 
-def _listed(results: Results, records: Iterable[Record]) -> str:
+def _listed(results: Results, records: Iterable[CellRecord]) -> str:
     """Cells in few words: methods by seeds, and the datasets that have them."""
     seeds: dict[tuple[str, str], set[int]] = {}
     for record in records:

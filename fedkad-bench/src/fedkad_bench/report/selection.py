@@ -1,4 +1,4 @@
-"""Which methods stand against which, and their numbers by seed and by client."""
+"""Which methods are compared, and their numbers by seed and by client."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def networks(results: Results, dataset: str) -> list[str]:
 
 
 def rivals(results: Results, dataset: str) -> list[str]:
-    """What FedKAD is held against: every network, PCA and k-means of windows."""
+    """What FedKAD is compared with: every network, PCA and k-means of windows."""
     return [m for m in results.methods if (is_neural(m) or m in CLASSICAL) and results.of(dataset, m)]
 
 
 def contenders(results: Results, dataset: str) -> list[str]:
-    """FedKAD, FedKAD as in the paper, and all that is no variant of it."""
+    """FedKAD, FedKAD as in the paper, and every method that is not a variant of it."""
     return [
         method
         for method in results.methods
@@ -133,7 +133,7 @@ def grouped(rows: Iterable[tuple[str, TableRow]]) -> Iterator[TableRow]:
 
 
 def best_of(means: dict[str, float], metric: str) -> set[str]:
-    """The methods that are best as far as the shown digits tell; none where neither more nor less is better."""
+    """The methods that are best to the digits shown; none where neither more nor less is better."""
     better = METRICS[metric].higher_is_better
     there = {method: factor(metric) * mean for method, mean in means.items() if not missing(mean)}
     if better is None or not there:

@@ -1,4 +1,4 @@
-"""The studies of a results folder, and what all of their sections have in common."""
+"""The studies of a results folder, and what their sections share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[[FinishedStudy, Rows], list[Block]]
 
 
 def study_section(folder: Path, name: str, heading: str, make: Make) -> Section:
-    """The section of a study, with its notes and its origin; one sentence if it was not done."""
+    """The section of a study with its notes and provenance; one sentence if it was not done."""
     study = read_study(study_file(folder, name))
     if study is None or not study.rows:
         return absent(heading, f"This study was not done: there is no studies/{name}.json to read.")
@@ -39,7 +39,7 @@ def dataset_notes(folder: Path) -> tuple[str, ...]:
 
 
 def origin(made: Mapping[str, str]) -> str:
-    """Where a study comes from."""
+    """The provenance of a study in one sentence."""
     command, commit, date, machine = (made.get(part, DASH) for part in ("command", "commit", "date", "machine"))
     return f"Measured by {command} ({commit}, {date}) on {machine}."
 

@@ -1,4 +1,4 @@
-"""Everything of a report on disk: the page, its tables in Markdown, its figures as SVG, and the data behind both."""
+"""Write a report: the page, its tables in Markdown, its figures as SVG, and the data behind both."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
     Parameters
     ----------
     folder : path
-        Of the results: records in `cells`, studies in `studies`; what is not there is told in a sentence.
+        Of the results: records in `cells`, studies in `studies`; a sentence stands in for what is missing.
     out : path, optional
         Where to write, by default into the same folder.
 
@@ -74,7 +74,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
 
 
 def compose(results: Results, folder: Path) -> Document:
-    """All sections; those without data say so."""
+    """All sections; a section without data says so."""
     return Document(
         title="FedKAD benchmark",
         lead=(

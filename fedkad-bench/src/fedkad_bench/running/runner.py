@@ -1,7 +1,7 @@
-"""A run of the benchmark: which cells there are, which of them are done already, and the rest in parallel processes.
+"""A run of the benchmark: which cells it has, which of them are done, and the rest in parallel processes.
 
-Every cell leaves two files, its scores and its record, each written as a whole. That is all the state there is: a run
-that was killed goes on with what is not there.
+Every cell leaves two files, its scores and its record, each written atomically. There is no other state: a run that was
+killed continues with the cells that are missing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedkad.atomicfile import write_atomically
-from fedkad_bench.cells import Cell, Scores, Training, cells_of, read_scores
-from fedkad_bench.data.sources import Facts, Source, look
+from fedkad_bench.cells import Cell, CellTraining, Scores, cells_of, read_scores
+from fedkad_bench.data.sources import DatasetSource, Facts, look
 from fedkad_bench.methods.registry import METHODS, Options, decisive, require
 from fedkad_bench.protocols import DEFAULT_CHOICES, Choices
 from fedkad_bench.provenance import provenance
-from fedkad_bench.results import Extent, Record, read_record, read_records, require_alike
-from fedkad_bench.running.work import Task, do, expected_settings
+from fedkad_bench.results import CellRecord, Extent, read_record, read_records, require_alike
+from fedkad_bench.running.work import CellTask, do, expected_settings
 from fedkad_bench.running.workers import perform
 
 DATASETS = ("SMD", "PSM", "SMAP", "MSL")
@@ -33,21 +33,21 @@ SEEDS = (0, 1, 2)
 
 QUICK_CLIENTS = {"SMD": 3, "PSM": 3, "SMAP": 6, "MSL": 6}
 QUICK_ROWS = 2000
-"""What a quick run takes of each dataset: a few clients, and so many training rows of each."""
+"""What a quick run takes of each dataset: a few clients, and at most this many training rows of each."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be run.
+class RunPlan:
+    """What to run.
 
     Attributes
     ----------
     datasets
-        Public names, or paths of folders of one's own.
+        Public names, or paths of other folders.
     methods, seeds
         Of each dataset.
     clients
-        So many of each dataset, evenly spread; None for all, or what is usual for a quick run.
+        Number of clients of each dataset, evenly spread; None for all, or for the default of a quick run.
     options
         Of the methods; `options.quick` also means few clients and few training rows.
     choices
@@ -62,7 +62,7 @@ class Plan:
     choices: Choices = DEFAULT_CHOICES
 
     def look(self, dataset: str, data: Path | None) -> Facts:
-        """What there is of a dataset for this plan."""
+        """Find out what is available of a dataset for this plan."""
         if not self.options.quick:
             return look(dataset, data, clients=self.clients)
         usual = QUICK_CLIENTS.get(dataset.upper(), 3)
@@ -76,7 +76,7 @@ EVALUATION = 2.0
 
 
 class Step(NamedTuple):
-    """A cell has ended: how many have, of how many, how, and how long the rest is likely to take.
+    """A finished cell: how it ended, how many are done, and how long the rest is likely to take.
 
     `sentence` says why a cell failed; the folder `failures` has the traceback.
     """
@@ -91,8 +91,8 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run did, by cell; `failed` has a sentence for each."""
+class RunOutcome:
+    """What a run did with each cell; `failed` has a sentence for each failure."""
 
     trained: tuple[Cell, ...]
     evaluated: tuple[Cell, ...]
@@ -106,7 +106,7 @@ State = Literal["absent", "scored", "done"]
 
 
 def run(
-    plan: Plan,
+    plan: RunPlan,
     data: Path | None,
     out: Path,
     *,
@@ -115,24 +115,24 @@ def run(
     redo: bool = False,
     report: Report | None = None,
     facts: Sequence[Facts] | None = None,
-) -> Outcome:
-    """Run what is not done yet.
+) -> RunOutcome:
+    """Run the cells that are not done yet.
 
     Parameters
     ----------
-    plan : Plan
+    plan : RunPlan
     data : path, optional
         The folder of the public datasets; by default that of `datasets.data_folder`.
     out : path
-        The folder of the results. What it holds of this plan is kept, and refused if its settings are others.
+        The folder of the results. Cells of this plan that it holds are kept, and refused if their settings differ.
     workers : int, optional
         Processes, by default one for each processor; 0 works in this process.
     reuse : path, optional
-        A folder of results whose cells are taken over, with their own provenance, where settings and data agree.
+        A folder of results whose cells are reused, with their own provenance, where settings and data agree.
     redo : bool
-        Train all cells again, whatever is there.
+        Train all cells again.
     report : callable, optional
-        Called with a `Step` whenever a cell has ended.
+        Called with a `Step` for every finished cell.
     facts : sequence of Facts, optional
         Of the plan's datasets, if the caller has looked already.
     """
@@ -146,10 +146,10 @@ def run(
     states, reused = _states(plan, cells, by_name, out, reuse, redo=redo)
     made = provenance(command_line())
 
-    def task(cell: Cell) -> Task:
+    def task(cell: Cell) -> CellTask:
         known = by_name[cell.dataset]
         train = states[cell] == "absent"
-        return Task(cell, known.source, known.label, out, train, made, plan.options, plan.choices)
+        return CellTask(cell, known.source, known.label, out, train, made, plan.options, plan.choices)
 
     order = sorted(cells, key=lambda cell: _precedence(cell, by_name))
     tasks = [task(cell) for cell in order if states[cell] != "done"]
@@ -159,9 +159,9 @@ def run(
 
 
 def _states(
-    plan: Plan, cells: Sequence[Cell], facts: Mapping[str, Facts], out: Path, reuse: Path | None, *, redo: bool
+    plan: RunPlan, cells: Sequence[Cell], facts: Mapping[str, Facts], out: Path, reuse: Path | None, *, redo: bool
 ) -> tuple[dict[Cell, State], tuple[Cell, ...]]:
-    """How far every cell is, once what can be reused is taken over, and which were."""
+    """The state of every cell after reuse, and which cells were reused."""
     wanted = {(d, m): _expected(plan, facts[d], m) for d in facts for m in plan.methods}
     states: dict[Cell, State] = {}
     for cell in cells:
@@ -184,10 +184,10 @@ def evaluate_again(
     to: Path | None = None,
     workers: int | None = None,
     report: Report | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Repeat the evaluation of all kept scores, and write the records to the folder `to` or beside the scores.
 
-    `folders` says where datasets of one's own lie.
+    `folders` gives the folders of datasets that are not public.
     """
     cells = [cell for cell in scored_cells(out) if only(cell)]
     if not cells:
@@ -200,14 +200,14 @@ def evaluate_again(
         if kept is None:
             raise ValueError(f"{cell.scores_file(out)}: the scores cannot be read; run the cell again.")
         names, known = tuple(kept[0]), read_record(cell.record_file(out))
-        source = Source(cell.dataset, own.get(cell.dataset, data), names)
+        source = DatasetSource(cell.dataset, own.get(cell.dataset, data), names)
         label = known.label if known else cell.dataset
-        tasks.append(Task(cell, source, label, out, False, made, choices=choices, records=to))
+        tasks.append(CellTask(cell, source, label, out, False, made, choices=choices, records=to))
     return _outcome(_perform(tasks, dict.fromkeys(cells, 1.0), to or out, workers, report))
 
 
 def scored_cells(out: Path) -> list[Cell]:
-    """The cells of which a folder holds scores."""
+    """The cells that have scores in a folder."""
     paths = sorted((out / "scores").glob("*/*/*.npz"))
     return [Cell(p.parts[-3], p.parts[-2], int(p.stem)) for p in paths if p.stem.isdecimal()]
 
@@ -227,7 +227,7 @@ class _Expected(NamedTuple):
     clients: dict[str, int]  # test rows by name
 
 
-def _expected(plan: Plan, facts: Facts, method: str) -> _Expected:
+def _expected(plan: RunPlan, facts: Facts, method: str) -> _Expected:
     settings = expected_settings(facts.source.dataset, method, plan.options, facts.source.train_rows)
     return _Expected(decisive(settings), dict(zip(facts.source.names, facts.test_rows, strict=True)))
 
@@ -253,7 +253,7 @@ def _extent(facts: Facts) -> Extent:
 
 
 def _state(cell: Cell, out: Path, wanted: _Expected, choices: Choices) -> State:
-    """How far a cell is; one of other settings or data is refused."""
+    """The state of a cell; a cell with other settings or data is refused."""
     path = cell.record_file(out)
     record = read_record(path)
     if record is not None:
@@ -269,14 +269,16 @@ def _state(cell: Cell, out: Path, wanted: _Expected, choices: Choices) -> State:
     return "scored"
 
 
-def _require_same(cell: Cell, path: Path, training: Training, clients: Mapping[str, int], wanted: _Expected) -> None:
+def _require_same(
+    cell: Cell, path: Path, training: CellTraining, clients: Mapping[str, int], wanted: _Expected
+) -> None:
     other = _difference(training, clients, wanted)
     if other:
         raise ValueError(f"{path}: {cell} was made with {other}; choose another --out, or --redo to replace it.")
 
 
-def _difference(training: Training, clients: Mapping[str, int], wanted: _Expected) -> str:
-    """How a kept cell departs from what is wanted, in words; empty if it does not."""
+def _difference(training: CellTraining, clients: Mapping[str, int], wanted: _Expected) -> str:
+    """How a kept cell differs from what is wanted; empty if it does not."""
     had = decisive(training.settings)
     for name in {**wanted.settings, **had}:
         if had.get(name) != wanted.settings.get(name):
@@ -288,7 +290,7 @@ def _difference(training: Training, clients: Mapping[str, int], wanted: _Expecte
     return ""
 
 
-def _tested(record: Record) -> dict[str, int]:
+def _tested(record: CellRecord) -> dict[str, int]:
     return dict(zip(record.clients, record.test_rows, strict=True))
 
 
@@ -297,9 +299,9 @@ def _scored(scores: Mapping[str, Scores]) -> dict[str, int]:
 
 
 def _take(cell: Cell, reuse: Path, out: Path, wanted: _Expected, choices: Choices) -> State:
-    """Copy a cell from another folder of results if it is of the same settings and data.
+    """Copy a cell from another folder of results if it has the same settings and data.
 
-    Scores are preferred, for they are evaluated anew; a record without them counts if it was made with the same
+    Scores are preferred because they are evaluated again; a record without them counts if it was made with the same
     choices.
     """
     kept = read_scores(reuse, cell, clear=False)
@@ -328,15 +330,15 @@ def _precedence(cell: Cell, facts: Mapping[str, Facts]) -> tuple[int, int, float
     return cell.seed, -facts[cell.dataset].size, -METHODS[cell.method].weight
 
 
-def _weight(task: Task, facts: Mapping[str, Facts]) -> float:
-    """About how long a task takes, in no unit: evaluation costs something, too."""
+def _weight(task: CellTask, facts: Mapping[str, Facts]) -> float:
+    """Roughly how long a task takes, in arbitrary units, its evaluation included."""
     millions = facts[task.cell.dataset].size / 1e6
     few = 0.02 if task.options.quick and METHODS[task.cell.method].group == "neural" else 1.0
     return millions * (EVALUATION + (few * METHODS[task.cell.method].weight if task.train else 0.0))
 
 
 def _perform(
-    tasks: Sequence[Task], weights: Mapping[Cell, float], out: Path, workers: int | None, report: Report | None
+    tasks: Sequence[CellTask], weights: Mapping[Cell, float], out: Path, workers: int | None, report: Report | None
 ) -> list[Step]:
     """Do the tasks, report each, and keep the tracebacks of those that fail in the folder `failures`."""
     began, total, behind = time.perf_counter(), sum(weights.values()), 0.0
@@ -359,7 +361,7 @@ def _processes(workers: int | None, tasks: int) -> int:
 
 
 def keep_traceback(out: Path, what: object, details: str | None) -> None:
-    """Keep why a cell or a study failed, or forget why it failed before."""
+    """Keep the traceback of a failed cell or study, or remove that of an earlier failure."""
     path = out / "failures" / f"{str(what).replace('/', '-')}.txt"
     if details is None:
         path.unlink(missing_ok=True)
@@ -368,8 +370,8 @@ def keep_traceback(out: Path, what: object, details: str | None) -> None:
         write_atomically(path, details.encode())
 
 
-def _outcome(steps: Sequence[Step], kept: tuple[Cell, ...] = (), reused: tuple[Cell, ...] = ()) -> Outcome:
-    return Outcome(
+def _outcome(steps: Sequence[Step], kept: tuple[Cell, ...] = (), reused: tuple[Cell, ...] = ()) -> RunOutcome:
+    return RunOutcome(
         trained=tuple(step.cell for step in steps if step.how == "trained"),
         evaluated=tuple(step.cell for step in steps if step.how == "evaluated"),
         kept=kept,

@@ -1,8 +1,8 @@
 """What a process of the benchmark does: train a cell and keep its scores, then evaluate the scores and keep a record.
 
 The two halves share nothing but the file of scores. Training sees the training series, scoring the test series. Labels
-lie in memory beside the series, and no line of the first half passes them on: neither what is learnt nor a score can
-depend on them, and in the second half no threshold does. Tests permute the labels and find the same scores.
+are in memory next to the series, but the first half never passes them on: neither a model nor a score can depend on
+them, and in the second half no threshold does. Tests permute the labels and find the same scores.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad_bench.cells import Cell, Scores, Training, read_scores, score_all, timed_seconds, write_scores
+from fedkad_bench.cells import Cell, CellTraining, Scores, read_scores, score_all, timed_seconds, write_scores
 from fedkad_bench.data.dataset import Dataset
-from fedkad_bench.data.sources import Source, fetch
+from fedkad_bench.data.sources import DatasetSource, fetch
 from fedkad_bench.evaluation import evaluate_smoothings
 from fedkad_bench.methods.interface import WINDOW
 from fedkad_bench.methods.registry import METHODS, Options, settings_of
 from fedkad_bench.protocols import DEFAULT_CHOICES, Choices
-from fedkad_bench.results import Record, write_record
+from fedkad_bench.results import CellRecord, write_record
 
 Array = NDArray[np.float64]
 
@@ -33,15 +33,15 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Task:
-    """One cell with all that a process needs to know about it.
+class CellTask:
+    """One cell with everything a process needs to know about it.
 
-    `label` is the dataset's for tables, and `train` tells whether scores are to be made or are there already. Scores
-    and record lie in `out`, unless `records` names another folder for the record.
+    `label` names the dataset in tables, and `train` says whether the cell must be trained or has scores already. Scores
+    and record are written to `out`, unless `records` names another folder for the record.
     """
 
     cell: Cell
-    source: Source
+    source: DatasetSource
     label: str
     out: Path
     train: bool
@@ -51,8 +51,8 @@ class Task:
     records: Path | None = None
 
 
-def do(task: Task) -> float:
-    """Do what is to be done for a cell; the seconds that took."""
+def do(task: CellTask) -> float:
+    """Train and evaluate a cell as far as needed; return the seconds it took."""
     began = time.perf_counter()
     if task.train:
         train(task)
@@ -66,7 +66,7 @@ def expected_settings(dataset: str, method: str, options: Options, train_rows: i
     return settings if train_rows is None else {**settings, "train_rows": train_rows}
 
 
-def train(task: Task) -> None:
+def train(task: CellTask) -> None:
     """Train a cell on training series, score test series, and keep the scores; labels are not touched."""
     dataset, cell = fetch(task.source), task.cell
     method = METHODS[cell.method].make(cell.dataset, task.options)
@@ -76,12 +76,12 @@ def train(task: Task) -> None:
     seconds = timed_seconds(began)
     settings = expected_settings(cell.dataset, cell.method, task.options, task.source.train_rows)
     facts = getattr(fitted, "facts", {})
-    training = Training(method.title, method.covers, fitted.cost, seconds, settings, task.provenance, facts)
+    training = CellTraining(method.title, method.covers, fitted.cost, seconds, settings, task.provenance, facts)
     tests = {entity.name: entity.test for entity in dataset.entities}
     write_scores(task.out, cell, score_all(fitted, tests), training)
 
 
-def evaluate(task: Task) -> None:
+def evaluate(task: CellTask) -> None:
     """Evaluate the kept scores of a cell with every smoothing, and keep the record."""
     kept = read_scores(task.out, task.cell)
     if kept is None:
@@ -90,7 +90,7 @@ def evaluate(task: Task) -> None:
     dataset = fetch(task.source)
     labels = {entity.name: entity.labels for entity in dataset.entities}
     columns = evaluate_entities(dataset, scores, training, task.choices)
-    record = Record(
+    record = CellRecord(
         cell=task.cell,
         label=task.label,
         training=training,
@@ -106,7 +106,7 @@ def evaluate(task: Task) -> None:
 
 
 def evaluate_entities(
-    dataset: Dataset, scores: Mapping[str, Scores], training: Training, choices: Choices
+    dataset: Dataset, scores: Mapping[str, Scores], training: CellTraining, choices: Choices
 ) -> dict[str, dict[str, Array]]:
     """Metrics by smoothing and name, a value for each entity in the order of the scores."""
     entities = {entity.name: entity for entity in dataset.entities}
@@ -132,7 +132,7 @@ def evaluate_entities(
 
 
 def rounded(value: float) -> float:
-    """A number to six significant digits, so that files do not differ in what nobody measures.
+    """A number to six significant digits, so that files do not differ in digits without meaning.
 
     >>> rounded(0.123456789), rounded(float("inf"))
     (0.123457, inf)

@@ -1,7 +1,7 @@
 """Many tasks in a few processes, each with one thread for its matrix products.
 
-A process that dies takes its own task with it and no other. Interrupted from the keyboard, the processes are told to
-leave; what they were writing disappears, and what they wrote is whole.
+A process that dies loses its own task and no other. On an interruption from the keyboard the processes are asked to
+exit; unfinished files are removed, and finished files are complete.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ R = TypeVar("R")
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 PATIENCE = 5.0
-"""Seconds that a process is given to leave."""
+"""Seconds that a process has to exit."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a task gave no result: a sentence, and the traceback where it is likely a bug."""
+    """Why a task failed: a sentence, and the traceback if it is probably a bug."""
 
     sentence: str
     details: str = ""
@@ -43,9 +43,9 @@ class Finished(NamedTuple, Generic[T, R]):
 
 
 def perform(work: Callable[[T], R], tasks: Iterable[T], workers: int) -> Generator[Finished[T, R], None, None]:
-    """Tasks as they finish, begun in their order; with 0 workers in this process, one after the other.
+    """Start tasks in order and yield them as they finish; with 0 workers, run them one by one in this process.
 
-    Close the generator to end the processes before it has come to its end.
+    Close the generator to stop the processes early.
 
     >>> [finished.result for finished in perform(abs, [-2, 3], workers=0)]
     [2, 3]

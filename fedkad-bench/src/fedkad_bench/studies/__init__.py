@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from fedkad_bench.studies import ablations, coldstart, convergence, efficiency, exchange, heterogeneity, ondevice
-from fedkad_bench.studies.study import FinishedStudy, Request, Row, Study, perform, read_study, study_file, write_study
+from fedkad_bench.studies.study import (
+    FinishedStudy,
+    Row,
+    Study,
+    StudyRequest,
+    perform,
+    read_study,
+    study_file,
+    write_study,
+)
 
-__all__ = ["STUDIES", "FinishedStudy", "Request", "Row", "Study", "perform", "read_study", "study_file", "write_study"]
+__all__ = [
+    "STUDIES",
+    "FinishedStudy",
+    "Row",
+    "Study",
+    "StudyRequest",
+    "perform",
+    "read_study",
+    "study_file",
+    "write_study",
+]
 
 STUDIES: dict[str, Study] = {
     study.name: study

@@ -25,7 +25,7 @@ from fedkad_bench.methods.koopman import NUMBER, solve_centrally
 from fedkad_bench.metrics.ranking import average_precision
 from fedkad_bench.metrics.vus import vus_pr
 from fedkad_bench.studies.rounds import Detectors, Way, adopt, find_together, prepare_fleet, statistics_of
-from fedkad_bench.studies.study import Request, Row, Study, Value, describe
+from fedkad_bench.studies.study import Row, Study, StudyRequest, Value, describe
 
 Array = NDArray[np.float64]
 
@@ -103,7 +103,7 @@ def setup_of(factor: str, level: Value) -> Setup:
     return replace(Setup(), **{factor: level})  # type: ignore[arg-type]
 
 
-def run(request: Request) -> list[Row]:
+def run(request: StudyRequest) -> list[Row]:
     """Measure each variant once, and list it under every factor of which it is a level."""
     factors = QUICK_FACTORS if request.quick else FACTORS
     seeds = request.seeds[:1] if request.quick else request.seeds
@@ -128,10 +128,10 @@ def cells(factors: Mapping[str, tuple[Value, ...]], seeds: Sequence[int]) -> Ite
 
 
 def _measured(
-    request: Request, dataset: Dataset, wanted: Sequence[tuple[Setup, int]]
+    request: StudyRequest, dataset: Dataset, wanted: Sequence[tuple[Setup, int]]
 ) -> dict[tuple[Setup, int], list[Row]]:
     """The rows of each variant; those that share statistics come one after another and compute them once."""
-    fleet = Fleet(dataset)
+    fleet = PreparedFleet(dataset)
     ordered = sorted(dict.fromkeys(wanted), key=lambda cell: (cell[1], str(sorted(cell[0].parameters.items()))))
     found = {}
     for done, (setup, seed) in enumerate(ordered):
@@ -143,8 +143,8 @@ def _measured(
     return found
 
 
-class Fleet:
-    """A dataset with the detectors that were prepared last, for the next variant may need no others."""
+class PreparedFleet:
+    """A dataset with the detectors prepared last, since the next variant may need the same ones."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -160,7 +160,7 @@ class Fleet:
         return self._detectors
 
 
-def measure(fleet: Fleet, setup: Setup, seed: int) -> list[Row]:
+def measure(fleet: PreparedFleet, setup: Setup, seed: int) -> list[Row]:
     """Give the fleet its subspaces and score all test series: a row for each kind of clients and smoothing."""
     dataset, detectors = fleet.dataset, fleet.prepared(setup, seed)
     sent = SUBSPACES[setup.subspace](dataset, detectors, setup, seed)
@@ -230,7 +230,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         "One thing is changed at a time, with 8 rounds of the default method around it; scoring=paper is the paper's "
         "score on the default's subspace, not the paper's preset.",
         f"Start and participation are measured with every seed ({_listed(rows, 'seed')}), the other factors with the "
-        "first alone: small differences between their levels are no findings.",
+        "first alone: small differences between their levels are not findings.",
         "Scores are smoothed alike for every window, by widths that belong to 20 samples.",
     ]
 

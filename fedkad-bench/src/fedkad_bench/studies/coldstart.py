@@ -24,7 +24,7 @@ from fedkad_bench.metrics.operation import events_detected
 from fedkad_bench.metrics.ranking import average_precision
 from fedkad_bench.metrics.segments import segments
 from fedkad_bench.metrics.vus import vus_pr
-from fedkad_bench.studies.study import Request, Row, Study, describe
+from fedkad_bench.studies.study import Row, Study, StudyRequest, describe
 
 Array = NDArray[np.float64]
 Way = Callable[[Array], KoopmanDetector]
@@ -44,7 +44,7 @@ COLUMNS = {
     "dataset": "dataset with what is missing of it",
     "device": "the newcomer",
     "chosen_on": "1 if defaults were chosen on this device, 0 if not",
-    "fleet": "devices of the fleet besides the newcomer",
+    "fleet": "devices of the fleet without the newcomer",
     "samples": "training rows of the newcomer",
     "all_rows": "1 if these are all of its training rows, 0 if few",
     "begin": "the first of them",
@@ -61,7 +61,7 @@ COLUMNS = {
 }
 
 
-def run(request: Request) -> list[Row]:
+def run(request: StudyRequest) -> list[Row]:
     """All newcomers of all fleets."""
     rows: list[Row] = []
     samples = QUICK_SAMPLES if request.quick else SAMPLES

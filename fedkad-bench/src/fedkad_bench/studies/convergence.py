@@ -13,7 +13,7 @@ from fedkad.federation.memory import Exchange
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
 from fedkad_bench.studies.rounds import Detectors, Way, open_exchange, optimal_loss, prepare_fleet, statistics_of
-from fedkad_bench.studies.study import Request, Row, Study
+from fedkad_bench.studies.study import Row, Study, StudyRequest
 
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)
 QUICK_PENALTIES, QUICK_ROUNDS = (0.1, 1.0), 4
@@ -50,7 +50,7 @@ COLUMNS = {
 }
 
 
-def run(request: Request) -> list[Row]:
+def run(request: StudyRequest) -> list[Row]:
     """All series; the optimum is that of the same statistics in one place."""
     dataset, seed = request.load(request.datasets[0]), request.seeds[0]
     detectors = prepare_fleet(dataset, seed=seed)

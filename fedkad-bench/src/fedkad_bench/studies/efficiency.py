@@ -29,7 +29,7 @@ from fedkad_bench.studies.measuring import (
     one_torch_thread,
     peak_megabytes,
 )
-from fedkad_bench.studies.study import Request, Row, Study
+from fedkad_bench.studies.study import Row, Study, StudyRequest
 
 Array = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ COLUMNS = {
 }
 
 
-class Task(NamedTuple):
+class EfficiencyTask(NamedTuple):
     """One method on one dataset."""
 
     method: str
@@ -71,7 +71,7 @@ class Task(NamedTuple):
     quick: bool
 
 
-class Measured(NamedTuple):
+class TrainingCost(NamedTuple):
     """What a process found out about its task."""
 
     seconds: float
@@ -82,16 +82,18 @@ class Measured(NamedTuple):
     memory: float = 0.0
 
 
-def run(request: Request) -> list[Row]:
+def run(request: StudyRequest) -> list[Row]:
     """All methods on all datasets, one after the other; a dataset's rows end with the ratios to FedKAD."""
     rows: list[Row] = []
     for name in request.datasets[:1] if request.quick else request.datasets:
         dataset = request.load(name)
-        found: dict[str, Measured] = {}
+        found: dict[str, TrainingCost] = {}
         for done, method in enumerate((*WHOLE, *NETWORKS)):
             request.report(f"{name} {METHODS[method].title}", done, len(WHOLE) + len(NETWORKS))
-            measured = apart(measure, Task(method, dataset, request.quick))
-            found[method] = measured._replace(memory=apart(peak, Task(method, _longest(dataset), request.quick)))
+            measured = apart(measure, EfficiencyTask(method, dataset, request.quick))
+            found[method] = measured._replace(
+                memory=apart(peak, EfficiencyTask(method, _longest(dataset), request.quick))
+            )
         rows += [_row(dataset, method, found) for method in found]
     return rows
 
@@ -102,13 +104,13 @@ def _longest(dataset: Dataset) -> Dataset:
     return replace(dataset, entities=(entity._replace(test=entity.test[:SCORED], labels=entity.labels[:SCORED]),))
 
 
-def peak(task: Task) -> float:
+def peak(task: EfficiencyTask) -> float:
     """The most memory that a process holds to which one client is all there is."""
     measure(task)
     return peak_megabytes()
 
 
-def measure(task: Task) -> Measured:
+def measure(task: EfficiencyTask) -> TrainingCost:
     """One task, in a process of its own."""
     confine()
     if METHODS[task.method].needs == "torch":
@@ -117,7 +119,7 @@ def measure(task: Task) -> Measured:
     return _measure_whole(task)
 
 
-def _measure_whole(task: Task) -> Measured:
+def _measure_whole(task: EfficiencyTask) -> TrainingCost:
     fleet, method = task.dataset.training(), make(task.method, dataset=task.dataset.name)
     first = next(iter(fleet))
     with warnings.catch_warnings():
@@ -126,7 +128,7 @@ def _measure_whole(task: Task) -> Measured:
         fitted, seconds = once(lambda: method.fit(fleet, seed=0, scaling=task.dataset.scaling))
     cost = fitted.cost
     step = _scoring(fitted, task.dataset)
-    return Measured(seconds, "whole training", cost.rounds, cost.bytes_up + cost.bytes_down, step)
+    return TrainingCost(seconds, "whole training", cost.rounds, cost.bytes_up + cost.bytes_down, step)
 
 
 def _scoring(fitted: Fitted, dataset: Dataset) -> float:
@@ -136,7 +138,7 @@ def _scoring(fitted: Fitted, dataset: Dataset) -> float:
     return median_seconds(lambda: fitted.score(entity.name, series), REPEATS) / SCORED
 
 
-def _measure_network(task: Task) -> Measured:
+def _measure_network(task: EfficiencyTask) -> TrainingCost:
     import torch
 
     from fedkad_bench.methods.neural.fedavg import Envelope
@@ -170,7 +172,7 @@ def _measure_network(task: Task) -> Measured:
     numbers = BASELINES[task.method].network(WINDOW, task.dataset.channels).layout.numbers
     cost = exchanged(numbers, list(fleet), envelope)
     how = f"{count} optimiser steps of {1e3 * seconds:.2f} ms, times {total:,}"
-    return Measured(seconds * total, how, envelope.rounds, cost.bytes_up + cost.bytes_down, step)
+    return TrainingCost(seconds * total, how, envelope.rounds, cost.bytes_up + cost.bytes_down, step)
 
 
 def optimiser_steps(rows: dict[str, int], rounds: int = 30, epochs: int = 5, batch: int = 128) -> int:
@@ -185,7 +187,7 @@ def optimiser_steps(rows: dict[str, int], rounds: int = 30, epochs: int = 5, bat
     return sum(epochs * -(-windows[name] // batch) for name in taken)
 
 
-def _row(dataset: Dataset, method: str, found: dict[str, Measured]) -> Row:
+def _row(dataset: Dataset, method: str, found: dict[str, TrainingCost]) -> Row:
     own, ours = found[method], found["fedkad"]
     return {
         "dataset": dataset.label,

@@ -18,7 +18,7 @@ from fedkad_bench.methods.interface import WINDOW
 from fedkad_bench.methods.koopman import NUMBER
 from fedkad_bench.methods.registry import require
 from fedkad_bench.studies.rounds import Detectors, Way, open_exchange, optimal_loss, prepare_fleet, statistics_of
-from fedkad_bench.studies.study import Request, Row, Study, describe
+from fedkad_bench.studies.study import Row, Study, StudyRequest, describe
 
 NEAR = 1.02
 """Relative loss over that of the centralised optimum at which it counts as reached."""
@@ -48,7 +48,7 @@ COLUMNS = {
 }
 
 
-def run(request: Request) -> list[Row]:
+def run(request: StudyRequest) -> list[Row]:
     """All methods on all datasets."""
     require(BASELINES)
     rows: list[Row] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.data.heterogeneity import client_skews, skew_table
-from fedkad_bench.studies.study import Request, Row, Study
+from fedkad_bench.studies.study import Row, Study, StudyRequest
 
 COLUMNS = {
     "dataset": "dataset with what is missing of it",
@@ -20,7 +20,7 @@ COLUMNS = {
 }
 
 
-def run(request: Request) -> list[Row]:
+def run(request: StudyRequest) -> list[Row]:
     """All datasets."""
     rows: list[Row] = []
     for done, name in enumerate(request.datasets):

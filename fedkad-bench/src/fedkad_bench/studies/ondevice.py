@@ -31,7 +31,7 @@ from fedkad_bench.studies.measuring import (
     one_torch_thread,
     peak_megabytes,
 )
-from fedkad_bench.studies.study import Request, Row, Study
+from fedkad_bench.studies.study import Row, Study, StudyRequest
 
 Array = NDArray[np.float64]
 
@@ -69,7 +69,7 @@ COLUMNS = {
 }
 
 
-class Task(NamedTuple):
+class DeviceTask(NamedTuple):
     """One method and the training rows of one client."""
 
     method: str
@@ -77,7 +77,7 @@ class Task(NamedTuple):
     repeats: int
 
 
-class Measured(NamedTuple):
+class DeviceCost(NamedTuple):
     """Seconds, kilobytes and megabytes of one method."""
 
     a_round: float
@@ -88,7 +88,7 @@ class Measured(NamedTuple):
     peak: float
 
 
-def run(request: Request) -> list[Row]:
+def run(request: StudyRequest) -> list[Row]:
     """All methods, one after the other."""
     rows: list[Row] = []
     for name in request.datasets:
@@ -98,7 +98,7 @@ def run(request: Request) -> list[Row]:
         for done, method in enumerate(methods):
             request.report(METHODS[method].title, done, len(methods))
             repeats = 3 if request.quick else REPEATS
-            rows.append(_row(dataset, method, train, repeats, apart(measure, Task(method, train, repeats))))
+            rows.append(_row(dataset, method, train, repeats, apart(measure, DeviceTask(method, train, repeats))))
     return rows
 
 
@@ -109,7 +109,7 @@ def typical_client(dataset: Dataset) -> Array:
     return next(entity.train for entity in dataset.entities if lengths[entity.name] == wanted)
 
 
-def measure(task: Task) -> Measured:
+def measure(task: DeviceTask) -> DeviceCost:
     """One task, in a process of its own."""
     confine(LIMIT)
     if METHODS[task.method].needs == "torch":
@@ -118,7 +118,7 @@ def measure(task: Task) -> Measured:
     return _measure_koopman(task)
 
 
-def _measure_koopman(task: Task) -> Measured:
+def _measure_koopman(task: DeviceTask) -> DeviceCost:
     paper = task.method == "fedkad-paper"
     consensus = PRESETS["paper" if paper else "default"].consensus
     detector = KoopmanDetector(scoring="paper" if paper else "calibrated", smoothing=1).fit(task.train)
@@ -143,10 +143,10 @@ def _measure_koopman(task: Task) -> Measured:
     batched = median_seconds(lambda: detector.decision_function(series), task.repeats) / BATCHED
     stream, samples = detector.stream(), iter(np.resize(task.train, (200 * task.repeats + 200, task.train.shape[1])))
     streamed = median_seconds(lambda: [stream.update(next(samples)) for _ in range(100)], task.repeats) / 100
-    return Measured(seconds, first, batched, streamed, 4 * shared.size / 1024.0, peak_megabytes())
+    return DeviceCost(seconds, first, batched, streamed, 4 * shared.size / 1024.0, peak_megabytes())
 
 
-def _measure_network(task: Task) -> Measured:
+def _measure_network(task: DeviceTask) -> DeviceCost:
     import torch
 
     from fedkad_bench.methods.neural.local import BATCH, EPOCHS, cut
@@ -177,10 +177,10 @@ def _measure_network(task: Task) -> Measured:
     batched = median_seconds(scoring(many), task.repeats) / BATCHED
     streamed = median_seconds(scoring(one), task.repeats)
     steps = EPOCHS * -(-(len(rows) - WINDOW + 1) // BATCH)
-    return Measured(step * steps, None, batched, streamed, 4 * stacked.layout.numbers / 1024.0, peak_megabytes())
+    return DeviceCost(step * steps, None, batched, streamed, 4 * stacked.layout.numbers / 1024.0, peak_megabytes())
 
 
-def _row(dataset: Dataset, method: str, train: Array, repeats: int, found: Measured) -> Row:
+def _row(dataset: Dataset, method: str, train: Array, repeats: int, found: DeviceCost) -> Row:
     paper = PAPER.get(method, (None, None, None))
     return {
         "dataset": dataset.label,

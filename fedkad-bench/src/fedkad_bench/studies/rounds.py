@@ -93,7 +93,7 @@ def find_together(detectors: Detectors, way: Way) -> tuple[Array, int]:
 
 
 def adopt(detectors: Detectors, subspace: Array) -> None:
-    """Give every detector the subspace; short series are no news here."""
+    """Give every detector the subspace; warnings about short series are dropped."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewRowsWarning)
         for detector in detectors.values():

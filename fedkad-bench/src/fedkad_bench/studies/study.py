@@ -1,8 +1,8 @@
 """What a study is, and the two files that it leaves: a tidy table, and the same rows with where they come from.
 
 A study is a function of loaded data. It answers one question with one table, a row for each thing measured, and every
-row names its dataset with what is missing of it. Whoever asks says where the data lies and which seeds count; `perform`
-does the rest and leaves a finished study alone.
+row names its dataset and what is missing of it. The caller says where the data is and which seeds to use; `perform`
+does the rest and does not repeat a finished study.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ Progress = Callable[[str, int, int], None]
 FORMAT = 1
 
 QUICK_CLIENTS, QUICK_TRAIN, QUICK_TEST = 3, 1500, 3000
-"""What is left of a dataset where only the way through a study is tried."""
+"""What a quick study takes of a dataset."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked of a study.
+class StudyRequest:
+    """The request for a study.
 
     Attributes
     ----------
     data
         The folder of the datasets; by default that of `datasets.data_folder`.
     quick
-        A tiny part of everything: to try the way, not for numbers.
+        A tiny part of everything: shows that it works, not for numbers.
     seeds
-        Of what is repeated; a study that repeats nothing takes the first.
+        Seeds of what is repeated; a study that repeats nothing takes the first.
     datasets
         Names of public datasets.
     parts
         Folder for rows that a long study has found so far; None keeps none.
     progress
-        Called with (what, done, of) as the work goes on.
+        Called with (what, done, of) as the work progresses.
     """
 
     data: Path | None = None
@@ -63,7 +63,7 @@ class Request:
     progress: Progress | None = None
 
     def report(self, what: str, done: int, of: int) -> None:
-        """Tell how far the work is."""
+        """Report how far the work is."""
         if self.progress is not None:
             self.progress(what, done, of)
 
@@ -105,7 +105,7 @@ class Study:
     run
         Makes the rows.
     remarks
-        What a reader must know beside the rows; some of it follows from them.
+        What a reader must know in addition to the rows; some of it follows from them.
     datasets
         The datasets that it is about; None for any.
     needs
@@ -115,7 +115,7 @@ class Study:
     name: str
     title: str
     columns: Mapping[str, str]
-    run: Callable[[Request], list[Row]]
+    run: Callable[[StudyRequest], list[Row]]
     remarks: Callable[[Sequence[Row]], Sequence[str]] = lambda rows: ()
     datasets: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class FinishedStudy:
 
 
 def study_file(out: Path, name: str) -> Path:
-    """Where a study lies in a folder of results; its table is the CSV file beside."""
+    """The file of a study in a folder of results; its table is the CSV file next to it."""
     return out / "studies" / f"{name}.json"
 
 
@@ -147,7 +147,7 @@ def write_study(
     provenance: Mapping[str, str],
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the table of a study and its record; the record comes last, so that where it is, the table is, too."""
+    """Write the table of a study and its record; the record comes last, so that a record always has its table."""
     if not rows:
         raise ValueError(f"{study.name}: the study found no rows; is there any data for it?")
     tidy = [_complete(row, study) for row in rows]
@@ -180,7 +180,7 @@ def read_study(path: Path) -> FinishedStudy | None:
 
 
 def perform(
-    study: Study, request: Request, out: Path, *, redo: bool = False, provenance: Mapping[str, str] | None = None
+    study: Study, request: StudyRequest, out: Path, *, redo: bool = False, provenance: Mapping[str, str] | None = None
 ) -> FinishedStudy:
     """Do a study and write it to a folder of results, unless it is there with the same settings and data.
 
@@ -214,11 +214,11 @@ def perform(
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """What tells one state of a dataset from another: its label and the numbers of the paper's table."""
+    """What identifies the state of a dataset: its label and the numbers of the paper's table."""
     return {"label": dataset.label, **dataset.figures._asdict()}
 
 
-def _narrowed(study: Study, request: Request) -> Request:
+def _narrowed(study: Study, request: StudyRequest) -> StudyRequest:
     if study.datasets is None:
         return request
     chosen = tuple(name for name in request.datasets if name in study.datasets)
@@ -241,14 +241,14 @@ def _complete(row: Row, study: Study) -> Row:
     """A row with all columns of the study in their order; a column that the study does not name is refused."""
     unknown = sorted(set(row) - set(study.columns))
     if unknown:
-        raise ValueError(f"{study.name}: a row has {', '.join(unknown)}, which is no column of the study.")
+        raise ValueError(f"{study.name}: a row has {', '.join(unknown)}, which is not a column of the study.")
     if not row.get("dataset"):
         raise ValueError(f"{study.name}: a row does not name its dataset.")
     return _tidy({name: row.get(name) for name in study.columns})
 
 
 def _tidy(row: Row) -> Row:
-    """Numbers to six digits, and nothing instead of what is no number."""
+    """Numbers to six digits, and None for a number that is not finite."""
     return {name: _tidy_value(value) for name, value in row.items()}
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from fedkad_bench.cells import Cell, Training, score_all, timed_seconds, write_scores
+from fedkad_bench.cells import Cell, CellTraining, score_all, timed_seconds, write_scores
 from fedkad_bench.data.packing import read_pack
 from fedkad_bench.methods.interface import Scale
 from fedkad_bench.methods.neural.fedavg import Envelope
@@ -36,7 +36,7 @@ def train_cells(pack: Path, dataset: str, method: NeuralMethod, seeds: Sequence[
     for seed, one in zip(seeds, fitted, strict=True):
         settings = {**asdict(method.envelope), "device": method.device, "seeds_side_by_side": len(seeds)}
         made = provenance(shlex.join(["python", "-m", "fedkad_bench.methods.neural", *sys.argv[1:]]), _machine(method))
-        training = Training(method.title, method.covers, one.cost, seconds, settings, made)
+        training = CellTraining(method.title, method.covers, one.cost, seconds, settings, made)
         scores = score_all(one, {name: series.test for name, series in entities.items()})
         write_scores(out, Cell(dataset, method.name, seed), scores, training)
     print(f"{dataset} {method.title}: trained in {seconds:.0f} s, done in {timed_seconds(began):.0f} s", flush=True)

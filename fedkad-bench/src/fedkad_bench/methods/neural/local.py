@@ -20,7 +20,7 @@ TINY = 1e-8
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """The batches of one round for every model: `(step, model, …)`.
 
     A model with fewer batches than others rests at the end: its `active` is 0.
@@ -40,11 +40,11 @@ class Plan:
 
 def plan_round(
     windows: Sequence[NDArray[np.int64]], generators: Sequence[np.random.Generator], number: int, epochs: int = EPOCHS
-) -> Plan:
+) -> RoundPlan:
     """Shuffled batches of round `number` (from 0): `windows` are the first rows of each model's windows."""
     per_epoch = [-(-len(starts) // BATCH) for starts in windows]
     shape = (epochs * max(per_epoch), len(windows))
-    plan = Plan(
+    plan = RoundPlan(
         np.zeros((*shape, BATCH), dtype=np.int64),
         np.zeros((*shape, BATCH), dtype=np.float32),
         np.ones(shape, dtype=np.float32),
@@ -80,7 +80,7 @@ class Trainer:
         self.network, self.rows, self.window, self.decay, self.proximal = network, rows, window, decay, proximal
         self.owned = [network.layout.mask(*objective.owns).to(rows.device) for objective in network.objectives]
 
-    def train(self, begin: Tensor, fixed: dict[str, Tensor], plan: Plan) -> Tensor:
+    def train(self, begin: Tensor, fixed: dict[str, Tensor], plan: RoundPlan) -> Tensor:
         """The models after one round of local training from `begin`."""
         self.begin, self.models, self.fixed = begin, begin.clone(), fixed
         self.moments = [(torch.zeros_like(begin), torch.zeros_like(begin)) for _ in self.owned]

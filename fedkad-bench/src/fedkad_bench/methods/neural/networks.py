@@ -16,8 +16,8 @@ from torch.nn.functional import dropout, leaky_relu
 
 from fedkad_bench.methods.interface import Covers
 from fedkad_bench.methods.neural.stacked import (
-    Layout,
     Shape,
+    WeightLayout,
     Weights,
     attention,
     attention_shapes,
@@ -41,7 +41,7 @@ class Network(Protocol):
     """A network over windows `(model, batch, w, n)`."""
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WeightLayout:
         """Its parameters."""
 
     @property
@@ -77,11 +77,11 @@ class DeepSvdd:
     restarts: bool = False
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WeightLayout:
         """w·n → 128 → 64 → 32."""
         sizes = (self.window * self.channels, 128, 64, 32)
         layers = [linear_shapes(f"layer{k}", sizes[k], sizes[k + 1], bias=False) for k in range(3)]
-        return Layout(sum(layers, ()))
+        return WeightLayout(sum(layers, ()))
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -120,9 +120,9 @@ class LstmAutoencoder:
     hidden: int = 64
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WeightLayout:
         """Two LSTM layers and an affine one."""
-        return Layout(
+        return WeightLayout(
             lstm_shapes("encoder", self.channels, self.hidden)
             + lstm_shapes("decoder", self.hidden, self.hidden)
             + linear_shapes("output", self.hidden, self.channels)
@@ -172,7 +172,7 @@ class Usad:
     code: int = 40
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WeightLayout:
         """Sizes d → d/2 → d/4 → 40, and twice back, d = w·n."""
         size = self.window * self.channels
         down = (size, size // 2, size // 4, self.code)
@@ -180,7 +180,7 @@ class Usad:
         for name, sizes in (("encoder", down), ("first", down[::-1]), ("second", down[::-1])):
             for k in range(3):
                 shapes += linear_shapes(f"{name}.layer{k}", sizes[k], sizes[k + 1])
-        return Layout(shapes)
+        return WeightLayout(shapes)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -246,7 +246,7 @@ class TranAd:
     dropout: float = 0.1
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WeightLayout:
         """One encoder layer, two decoders of one layer, one shared output."""
         width = 2 * self.channels
 
@@ -257,7 +257,7 @@ class TranAd:
         for name in ("first", "second"):
             shapes += attention_shapes(f"{name}.self", width) + attention_shapes(f"{name}.cross", width)
             shapes += feed_forward(name)
-        return Layout(shapes + linear_shapes("output", width, self.channels))
+        return WeightLayout(shapes + linear_shapes("output", width, self.channels))
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

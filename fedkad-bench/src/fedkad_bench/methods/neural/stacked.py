@@ -27,7 +27,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """All parameters of one model as one row of numbers: what is averaged, and what travels."""
 
     shapes: tuple[Shape, ...]
