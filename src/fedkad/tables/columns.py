@@ -1,34 +1,33 @@
-"""What a file holds before holes are filled: the form that every file format is read into."""
+"""What the columns of a file must be: at most one of times, the others channels with names and finite values."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedkad.tables.cells import is_iso_time
 from fedkad.tables.errors import TableError, TableSource, channel_called
-from fedkad.tables.times import Times
+from fedkad.tables.table import SeriesTable
+
+TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "ts", "t"})
 
 
-@dataclass(frozen=True, eq=False)
-class Content:
-    """The channels, values and times of one file as they stand in it; `utc` where its times name a zone."""
+def time_column(names: Sequence[str], time: str | None, first_cell: str, source: TableSource) -> int | None:
+    """Return the position of the time column, or None if there is none.
 
-    source: TableSource
-    channels: tuple[str, ...]
-    values: NDArray[np.float64]
-    times: Times | None
-    time_column: str | None = None
-    utc: bool = False
+    The time column is the one called `time` if given; otherwise the first column if its name is time, timestamp,
+    date, datetime, ts or t (in any letter case), or if its first cell is ISO-8601 text.
+    """
+    if time is not None:
+        if time not in names:
+            listed = ", ".join(names)
+            raise source.error(f"there is no time column {time!r}", f"choose one of its columns: {listed}")
+        return list(names).index(time)
+    return 0 if names[0].lower() in TIME_NAMES or is_iso_time(first_cell) else None
 
 
 def channels_beside(time_at: int | None, names: Sequence[str], source: TableSource) -> tuple[str, ...]:
-    """Return the names of the channels, each known to be present and unique.
+    """Return the names of the channels, checked to be present and unique; only the time column may lack a name.
 
-    Only the time column may go without a name.
-
-    Examples
-    --------
     >>> from pathlib import Path
     >>> channels_beside(0, ["", "flow", "heat"], TableSource(Path("pump-1.csv")))
     ('flow', 'heat')
@@ -47,20 +46,17 @@ def channels_beside(time_at: int | None, names: Sequence[str], source: TableSour
 
 
 def no_rows(source: TableSource) -> TableError:
-    """Return the error of a file that names channels and holds no sample."""
+    """Return the error for a file that names channels but holds no sample."""
     return source.error("there are no rows below the names of the channels", "add at least one row of values")
 
 
-def checked(content: Content, *, allow_silent: bool = False) -> Content:
-    """Return the content unchanged once its values are finite and, unless allowed, no channel is missing as a whole."""
-    source, channels, values = content.source, content.channels, content.values
-    infinite = np.isinf(values)
+def check_values(table: SeriesTable, source: TableSource, *, allow_silent: bool) -> None:
+    """Refuse infinite values and, unless they are allowed, channels without any value."""
+    infinite = np.isinf(table.values)
     if infinite.any():
         row, at = np.argwhere(infinite)[0]
-        remedy = "correct it or leave the cell empty where the value is missing"
-        raise source.error("the value is infinite", remedy, row=int(row), where=channel_called(channels[at]))
-    empty = np.isnan(values).all(axis=0)
-    if empty.any() and not allow_silent:
-        where = channel_called(channels[int(np.argmax(empty))])
+        remedy = "correct it, or leave the cell empty if the value is missing"
+        raise source.error("the value is infinite", remedy, row=int(row), where=channel_called(table.channels[at]))
+    if table.silent and not allow_silent:
+        where = channel_called(table.silent[0])
         raise source.error("every value is missing", "remove the channel from every file", where=where)
-    return content
