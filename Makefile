@@ -24,6 +24,7 @@ lint: $(VENV)/.dev
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m build --wheel --no-isolation
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist fedkad-bench
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -34,8 +35,8 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(VENV)/.dev: pyproject.toml fedkad-bench/pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./fedkad-bench
 	@touch $@ $(VENV)/.demo
 
 clean:

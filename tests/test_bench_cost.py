@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkad.bench.data.sources import fetch
-from fedkad.bench.methods.interface import VALIDATION, WINDOW
-from fedkad.bench.methods.neural.fedavg import Envelope
-from fedkad.bench.methods.neural.local import plan_round
-from fedkad.bench.methods.preparation import prepare
-from fedkad.bench.studies import Request, efficiency, ondevice
-from fedkad.bench.studies.measuring import apart, confine, peak_megabytes
 from fedkad.federation.server import Sampler
+from fedkad_bench.data.sources import fetch
+from fedkad_bench.methods.interface import VALIDATION, WINDOW
+from fedkad_bench.methods.neural.fedavg import Envelope
+from fedkad_bench.methods.neural.local import plan_round
+from fedkad_bench.methods.preparation import prepare
+from fedkad_bench.studies import Request, efficiency, ondevice
+from fedkad_bench.studies.measuring import apart, confine, peak_megabytes
 from tests.fleetfolder import write_data
 
 MESSAGE = (4 * WINDOW + 128) * 24

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from fedkad import federate
-from fedkad.bench.data import cache as caching
-from fedkad.bench.data.cache import CacheWarning, cache_folder
-from fedkad.bench.data.dataset import Dataset, PartialDatasetWarning
-from fedkad.bench.data.datasets import KNOWN, PAPER_TABLE, data_folder, load, load_folder, read_nasa, read_smd
-from fedkad.bench.data.entity import Entity
-from fedkad.bench.data.heterogeneity import PAPER_RANGES, client_skews, skew_table
-from fedkad.bench.data.layouts import SMD_MACHINES
-from fedkad.bench.data.packing import Series, read_pack, write_pack
-from fedkad.bench.data.partition import chunk_lengths, partition
+from fedkad_bench.data import cache as caching
+from fedkad_bench.data.cache import CacheWarning, cache_folder
+from fedkad_bench.data.dataset import Dataset, PartialDatasetWarning
+from fedkad_bench.data.datasets import KNOWN, PAPER_TABLE, data_folder, load, load_folder, read_nasa, read_smd
+from fedkad_bench.data.entity import Entity
+from fedkad_bench.data.heterogeneity import PAPER_RANGES, client_skews, skew_table
+from fedkad_bench.data.layouts import SMD_MACHINES
+from fedkad_bench.data.packing import Series, read_pack, write_pack
+from fedkad_bench.data.partition import chunk_lengths, partition
 
-PARTIAL = "ignore::fedkad.bench.data.dataset.PartialDatasetWarning"
+PARTIAL = "ignore::fedkad_bench.data.dataset.PartialDatasetWarning"
 FEATURES = ",".join(f"feature_{k}" for k in range(25))
 
 

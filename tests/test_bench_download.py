@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkad.bench.data import upstream
-from fedkad.bench.data.datasets import load
-from fedkad.bench.data.download import DownloadError, fetch
-from fedkad.bench.data.layouts import SMD_MACHINES
-from fedkad.bench.data.upstream import Fetched, extract, get, known_files, remote_files, verify
+from fedkad_bench.data import upstream
+from fedkad_bench.data.datasets import load
+from fedkad_bench.data.download import DownloadError, fetch
+from fedkad_bench.data.layouts import SMD_MACHINES
+from fedkad_bench.data.upstream import Fetched, extract, get, known_files, remote_files, verify
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -193,7 +193,7 @@ def test_a_busy_server_is_asked_again(server: Server, target: Path) -> None:
 
 def test_pauses_double(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("fedkad.bench.data.download.time.sleep", pauses.append)
+    monkeypatch.setattr("fedkad_bench.data.download.time.sleep", pauses.append)
     server.answers = [503] * 9
     with pytest.raises(DownloadError):
         fetch(f"{server.address}/file", target)
@@ -242,7 +242,7 @@ NASA = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::fedkad.bench.data.dataset.PartialDatasetWarning")
+@pytest.mark.filterwarnings("ignore::fedkad_bench.data.dataset.PartialDatasetWarning")
 def test_telemetry_is_fetched_taken_out_and_read(server: Server, tmp_path: Path) -> None:
     server.files |= NASA
     done = get("SMAP", tmp_path, base=f"{server.address}/", pause=0.0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedkad.bench.evaluation import (
+from fedkad_bench.evaluation import (
     METRICS,
     SMOOTHINGS,
     Covers,
@@ -17,14 +17,14 @@ from fedkad.bench.evaluation import (
     macro,
     smoothed,
 )
-from fedkad.bench.metrics.affiliation import affiliation
-from fedkad.bench.metrics.chance import random_adjusted
-from fedkad.bench.metrics.events import composite, event_wise
-from fedkad.bench.metrics.operation import detection_delay, false_alarms_per_day
-from fedkad.bench.metrics.pointwise import pointwise
-from fedkad.bench.metrics.ranges import range_based
-from fedkad.bench.metrics.vus import vus_pr
-from fedkad.bench.protocols import PROTOCOLS, Choices
+from fedkad_bench.metrics.affiliation import affiliation
+from fedkad_bench.metrics.chance import random_adjusted
+from fedkad_bench.metrics.events import composite, event_wise
+from fedkad_bench.metrics.operation import detection_delay, false_alarms_per_day
+from fedkad_bench.metrics.pointwise import pointwise
+from fedkad_bench.metrics.ranges import range_based
+from fedkad_bench.metrics.vus import vus_pr
+from fedkad_bench.protocols import PROTOCOLS, Choices
 from tests import naive
 
 Array = NDArray[np.float64]

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
-from fedkad.bench.metrics.adjusted import credited_points, point_adjusted
-from fedkad.bench.metrics.affiliation import affiliation
-from fedkad.bench.metrics.chance import random_adjusted
-from fedkad.bench.metrics.events import composite, event_wise
-from fedkad.bench.metrics.missing import alarms_above, ranked
-from fedkad.bench.metrics.operation import detection_delay, events_detected, false_alarms_per_day
-from fedkad.bench.metrics.pointwise import PrecisionRecall, pointwise
-from fedkad.bench.metrics.ranges import range_based
-from fedkad.bench.metrics.ranking import average_precision, roc_auc
-from fedkad.bench.metrics.segments import flagged_within, overlapping, segments
-from fedkad.bench.metrics.vus import vus_pr
+from fedkad_bench.metrics.adjusted import credited_points, point_adjusted
+from fedkad_bench.metrics.affiliation import affiliation
+from fedkad_bench.metrics.chance import random_adjusted
+from fedkad_bench.metrics.events import composite, event_wise
+from fedkad_bench.metrics.missing import alarms_above, ranked
+from fedkad_bench.metrics.operation import detection_delay, events_detected, false_alarms_per_day
+from fedkad_bench.metrics.pointwise import PrecisionRecall, pointwise
+from fedkad_bench.metrics.ranges import range_based
+from fedkad_bench.metrics.ranking import average_precision, roc_auc
+from fedkad_bench.metrics.segments import flagged_within, overlapping, segments
+from fedkad_bench.metrics.vus import vus_pr
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkad.bench.methods.interface import WINDOW
-from fedkad.bench.methods.neural.fedavg import Envelope, train
-from fedkad.bench.methods.neural.local import plan_round
-from fedkad.bench.methods.neural.method import NETWORKS, NeuralMethod, exchanged
-from fedkad.bench.methods.neural.networks import DeepSvdd, LstmAutoencoder, TranAd, Usad
-from fedkad.bench.methods.neural.plain import PLAIN, train_epoch
-from fedkad.bench.methods.neural.stacked import Layout, attention, attention_shapes, lstm, lstm_repeating, lstm_shapes
 from fedkad.federation.server import Sampler
+from fedkad_bench.methods.interface import WINDOW
+from fedkad_bench.methods.neural.fedavg import Envelope, train
+from fedkad_bench.methods.neural.local import plan_round
+from fedkad_bench.methods.neural.method import NETWORKS, NeuralMethod, exchanged
+from fedkad_bench.methods.neural.networks import DeepSvdd, LstmAutoencoder, TranAd, Usad
+from fedkad_bench.methods.neural.plain import PLAIN, train_epoch
+from fedkad_bench.methods.neural.stacked import Layout, attention, attention_shapes, lstm, lstm_repeating, lstm_shapes
 
 CHANNELS = 3
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedkad.bench.metrics.adjusted import point_adjusted
-from fedkad.bench.metrics.segments import flagged_within, segments
-from fedkad.bench.protocols import PROTOCOLS, Choices, Outcome, Protocol, Thresholds, outcome, thresholds
 from fedkad.detect.threshold import pot_threshold
+from fedkad_bench.metrics.adjusted import point_adjusted
+from fedkad_bench.metrics.segments import flagged_within, segments
+from fedkad_bench.protocols import PROTOCOLS, Choices, Outcome, Protocol, Thresholds, outcome, thresholds
 
 Flags = NDArray[np.bool_]
 

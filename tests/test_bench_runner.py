@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkad.bench.cells import Cell, read_scores
-from fedkad.bench.data.packing import Series, write_pack
-from fedkad.bench.data.sources import fetch, look
-from fedkad.bench.evaluation import METRICS, SMOOTHINGS
-from fedkad.bench.methods.interface import Method
-from fedkad.bench.methods.registry import METHODS, Options
-from fedkad.bench.protocols import Choices
-from fedkad.bench.results import (
+from fedkad_bench.cells import Cell, read_scores
+from fedkad_bench.data.packing import Series, write_pack
+from fedkad_bench.data.sources import fetch, look
+from fedkad_bench.evaluation import METRICS, SMOOTHINGS
+from fedkad_bench.methods.interface import Method
+from fedkad_bench.methods.registry import METHODS, Options
+from fedkad_bench.protocols import Choices
+from fedkad_bench.results import (
     Results,
     cost_table,
     macro_table,
@@ -30,8 +30,8 @@ from fedkad.bench.results import (
     write_record,
     write_tables,
 )
-from fedkad.bench.running.runner import Outcome, Plan, Step, evaluate_again, run
-from fedkad.bench.running.workers import perform
+from fedkad_bench.running.runner import Outcome, Plan, Step, evaluate_again, run
+from fedkad_bench.running.workers import perform
 from tests.fleetfolder import MACHINES, write_data
 
 PLAN = Plan(("SMD",), ("fedkad", "pca", "random"), (0, 1))
@@ -186,10 +186,10 @@ def test_cells_of_another_folder_are_reused_with_their_provenance(out: Path, dat
 
 
 def test_cells_trained_elsewhere_are_reused(data: Path, tmp_path: Path) -> None:
-    """What `python -m fedkad.bench.methods.neural` writes on a machine with a GPU, all seeds side by side."""
-    from fedkad.bench.methods.neural.__main__ import train_cells
-    from fedkad.bench.methods.neural.fedavg import Envelope
-    from fedkad.bench.methods.neural.method import NeuralMethod
+    """What `python -m fedkad_bench.methods.neural` writes on a machine with a GPU, all seeds side by side."""
+    from fedkad_bench.methods.neural.__main__ import train_cells
+    from fedkad_bench.methods.neural.fedavg import Envelope
+    from fedkad_bench.methods.neural.method import NeuralMethod
 
     entities = fetch(look("SMD", data).source).entities
     write_pack(tmp_path / "data.pack", {"SMD": {e.name: Series(e.train, e.test) for e in entities}})
@@ -200,7 +200,7 @@ def test_cells_trained_elsewhere_are_reused(data: Path, tmp_path: Path) -> None:
     assert cells_of(outcome) == {"trained": 0, "evaluated": 2, "kept": 0, "reused": 2, "failed": 0}
     record = read_record(Cell("SMD", "deepsvdd", 1).record_file(tmp_path / "out"))
     assert record is not None
-    assert record.training.provenance["command"].startswith("python -m fedkad.bench.methods.neural")
+    assert record.training.provenance["command"].startswith("python -m fedkad_bench.methods.neural")
     assert record.training.settings["seeds_side_by_side"] == 2
 
 

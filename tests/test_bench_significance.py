@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedkad.bench.significance import (
+from fedkad_bench.significance import (
     bootstrap_interval,
     compare_ranks,
     compare_seeds,

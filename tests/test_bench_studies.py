@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 
 from fedkad import KoopmanDetector, federate
-from fedkad.bench.data.dataset import Dataset
-from fedkad.bench.data.entity import Entity
-from fedkad.bench.data.sources import fetch
-from fedkad.bench.evaluation import evaluate_smoothings
-from fedkad.bench.methods.koopman import KoopmanMethod
-from fedkad.bench.studies import (
+from fedkad.koopman.subspace import relative_loss
+from fedkad_bench.data.dataset import Dataset
+from fedkad_bench.data.entity import Entity
+from fedkad_bench.data.sources import fetch
+from fedkad_bench.evaluation import evaluate_smoothings
+from fedkad_bench.methods.koopman import KoopmanMethod
+from fedkad_bench.studies import (
     STUDIES,
+    FinishedStudy,
     Request,
     Row,
     Study,
-    Table,
     ablations,
     coldstart,
     exchange,
@@ -32,8 +33,7 @@ from fedkad.bench.studies import (
     study_file,
     write_study,
 )
-from fedkad.bench.studies.rounds import optimal_loss, prepare_fleet, statistics_of
-from fedkad.koopman.subspace import relative_loss
+from fedkad_bench.studies.rounds import optimal_loss, prepare_fleet, statistics_of
 from tests.fleetfolder import MACHINES, write_data
 
 MADE = {"command": "studies", "commit": "abc", "machine": "here", "date": "today"}
@@ -67,7 +67,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def table(request_: Request, out: Path) -> Callable[[str], Table]:
+def table(request_: Request, out: Path) -> Callable[[str], FinishedStudy]:
     """A finished study by its name; each is done once."""
     return lambda name: perform(STUDIES[name], request_, out, provenance=MADE)
 
@@ -177,7 +177,7 @@ def test_parts_are_made_once_for_the_same_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["heterogeneity", "exchange", "convergence", "coldstart", "ablations"])
-def test_every_study_is_a_tidy_table(table: Callable[[str], Table], out: Path, name: str) -> None:
+def test_every_study_is_a_tidy_table(table: Callable[[str], FinishedStudy], out: Path, name: str) -> None:
     found = table(name)
     assert found.notes
     assert found.provenance == MADE
@@ -191,7 +191,7 @@ def test_every_study_is_a_tidy_table(table: Callable[[str], Table], out: Path, n
 # -- convergence ----------------------------------------------------------------------------------------------
 
 
-def test_convergence_is_the_history_of_federate(table: Callable[[str], Table], dataset: Dataset) -> None:
+def test_convergence_is_the_history_of_federate(table: Callable[[str], FinishedStudy], dataset: Dataset) -> None:
     rows, fleet = table("convergence").rows, dataset.training()
     runs = {
         "paper preset, ρ = 0.1": federate(fleet, preset="paper", penalty=0.1, rounds=4),
@@ -211,7 +211,9 @@ def test_convergence_is_the_history_of_federate(table: Callable[[str], Table], d
     assert {row["series"] for row in rows} == {"paper", *runs}
 
 
-def test_convergence_per_entry_is_the_mean_squared_residual(table: Callable[[str], Table], dataset: Dataset) -> None:
+def test_convergence_per_entry_is_the_mean_squared_residual(
+    table: Callable[[str], FinishedStudy], dataset: Dataset
+) -> None:
     federation = federate(dataset.training(), rounds=3)  # warm rounds only: every P_i is Z
     total = 0.0
     for name, series in dataset.training().items():
@@ -225,7 +227,7 @@ def test_convergence_per_entry_is_the_mean_squared_residual(table: Callable[[str
     assert number(row, "lagrangian_per_entry") == pytest.approx(total, rel=1e-4)
 
 
-def test_the_paper_is_there_with_what_it_states_and_no_more(table: Callable[[str], Table]) -> None:
+def test_the_paper_is_there_with_what_it_states_and_no_more(table: Callable[[str], FinishedStudy]) -> None:
     first, last = chosen(table("convergence").rows, series="paper")
     assert (first["consensus_residual"], first["lagrangian_per_entry"], first["objective_per_entry"]) == (
         6.5,
@@ -247,7 +249,7 @@ def counted_by_hand(schedule: list[tuple[str, ...]], warm: int) -> tuple[int, in
     return len(schedule), down, 3 - (holder is not None)
 
 
-def test_exchanged_bytes_are_those_counted_by_hand(table: Callable[[str], Table], dataset: Dataset) -> None:
+def test_exchanged_bytes_are_those_counted_by_hand(table: Callable[[str], FinishedStudy], dataset: Dataset) -> None:
     rows = table("exchange").rows
     cases = {
         "fedkad": (federate(dataset.training()), 3),
@@ -265,7 +267,9 @@ def test_exchanged_bytes_are_those_counted_by_hand(table: Callable[[str], Table]
         assert row["delivery_bytes"] == 3 * 4 * number(row, "numbers")
 
 
-def test_exchange_stops_at_the_first_round_that_is_near(table: Callable[[str], Table], dataset: Dataset) -> None:
+def test_exchange_stops_at_the_first_round_that_is_near(
+    table: Callable[[str], FinishedStudy], dataset: Dataset
+) -> None:
     detectors = prepare_fleet(dataset, seed=0)
     best, devices = optimal_loss(detectors), statistics_of(detectors)
     ratios = [relative_loss(devices, federate(dataset.training(), rounds=k).subspace) / best for k in range(1, 9)]
@@ -373,7 +377,7 @@ def test_every_factor_has_its_default_among_its_levels() -> None:
 
 
 def test_ablations_go_on_after_a_stop(
-    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Callable[[str], Table]
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Callable[[str], FinishedStudy]
 ) -> None:
     expected = table("ablations").rows
     prepared: list[dict[str, Any]] = []
@@ -418,7 +422,7 @@ def test_variants_with_the_same_statistics_share_them(dataset: Dataset, monkeypa
 # -- cold start -----------------------------------------------------------------------------------------------
 
 
-def test_too_few_rows_are_rows_that_say_so(table: Callable[[str], Table]) -> None:
+def test_too_few_rows_are_rows_that_say_so(table: Callable[[str], FinishedStudy]) -> None:
     rows = table("coldstart").rows
     assert {row["dataset"] for row in rows} == {"SMD (3 of 28 machines), tried", "simulated pumps (3)"}
     for row in rows:
@@ -431,7 +435,7 @@ def test_too_few_rows_are_rows_that_say_so(table: Callable[[str], Table]) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::fedkad.FewRowsWarning")
-def test_each_way_is_the_one_it_is_called(table: Callable[[str], Table], dataset: Dataset) -> None:
+def test_each_way_is_the_one_it_is_called(table: Callable[[str], FinishedStudy], dataset: Dataset) -> None:
     device, fleet = dataset.entities[0], {entity.name: entity.train for entity in dataset.entities[1:]}
     few = device.train[450:650]
     detectors = {
@@ -467,7 +471,7 @@ def test_a_newcomer_is_never_in_the_fleet_that_it_comes_to() -> None:
 # -- heterogeneity --------------------------------------------------------------------------------------------
 
 
-def test_skews_are_those_of_the_series(table: Callable[[str], Table], dataset: Dataset) -> None:
+def test_skews_are_those_of_the_series(table: Callable[[str], FinishedStudy], dataset: Dataset) -> None:
     rows = table("heterogeneity").rows
     values = {}
     for entity in dataset.entities:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkad.bench.data.dataset import Dataset
-from fedkad.bench.data.entity import Entity
-from fedkad.bench.data.sources import fetch
-from fedkad.bench.studies import Request, Study
+from fedkad_bench.data.dataset import Dataset
+from fedkad_bench.data.entity import Entity
+from fedkad_bench.data.sources import fetch
+from fedkad_bench.studies import Request, Study
 from tests.fleetfolder import write_data
 from tests.test_cli import Done, fails
 
@@ -99,9 +99,9 @@ def test_a_folder_of_one_s_own(tmp_path: Path) -> None:
 
 def test_wrong_names_are_told_with_the_right_ones(data: Path, tmp_path: Path) -> None:
     for more, told in (
-        (("--methods", "fedcad"), "fedcad is no method; choose among fedkad, "),
-        (("--datasets", "SND"), "SND is no dataset; choose among SMD, PSM, SMAP, MSL"),
-        (("--seeds", "0,x"), "must be whole numbers, 0 or above"),
+        (("--methods", "fedcad"), "fedcad is not a method; choose from fedkad, "),
+        (("--datasets", "SND"), "SND is not a dataset; choose from SMD, PSM, SMAP, MSL"),
+        (("--seeds", "0,x"), "must be integers of at least 0"),
     ):
         done = Done(*command(data, tmp_path, *more))
         assert done.status == 2
@@ -118,8 +118,8 @@ def test_what_cannot_be_done_is_one_sentence(
     other = command(data, out, "--methods", METHODS, "--datasets", "SMD", "--clients", 2)
     assert "choose another --out, or --redo" in fails(*other)
     assert "no kept scores" in fails("bench", "evaluate", "--out", tmp_path, "--data", data)
-    monkeypatch.setattr("fedkad.bench.methods.registry.find_spec", lambda name: None)
-    assert fails(*command(data, tmp_path / "new")).endswith("pip install 'fedkad[bench]'")
+    monkeypatch.setattr("fedkad_bench.methods.registry.find_spec", lambda name: None)
+    assert fails(*command(data, tmp_path / "new")).endswith("pip install fedkad-bench")
 
 
 def test_evaluation_with_other_choices(data: Path, out: Path, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_tables_and_report_are_there_before_the_studies(
         if study.name == "heterogeneity":
             raise RuntimeError("the sea is rough")
 
-    monkeypatch.setattr("fedkad.cli.bench.perform_study", perform)
+    monkeypatch.setattr("fedkad_bench.cli.run.perform_study", perform)
     done = Done(*fast(data, tmp_path, "--studies", "heterogeneity,convergence", "--clients", 2))
     assert there == [(True, True)] * 2
     assert done.status == 1
@@ -208,15 +208,15 @@ def test_tables_and_report_are_there_before_the_studies(
     assert "tries the failed studies again" in done.err
     assert "the sea is rough" in (tmp_path / "failures" / "study-heterogeneity.txt").read_text()
     assert "1 cell trained" in done.out
-    assert "note: --clients is for the table; studies take their own clients." in done.err
+    assert "note: --clients applies to the table; studies choose their own clients." in done.err
 
 
 def test_a_run_goes_on_without_the_extras(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.cli.bench.find_spec", lambda name: None)
+    monkeypatch.setattr("fedkad_bench.cli.libraries.find_spec", lambda name: None)
     done = Done(*fast(data, tmp_path, "--studies", "exchange,efficiency"))
     assert done.status == 0
-    remedy = "pip install 'fedkad[bench]'"
-    assert f"note: no report will be written, for it needs matplotlib and scipy: {remedy}" in done.err
+    remedy = "pip install fedkad-bench"
+    assert f"note: no report will be written because it needs matplotlib and scipy: {remedy}" in done.err
     assert f"note: left out: the study exchange needs PyTorch: {remedy}" in done.err
     assert f"note: left out: the study efficiency needs PyTorch and scikit-learn: {remedy}" in done.err
     assert "there is no report" in done.out
@@ -229,7 +229,7 @@ def test_why_all_cells_failed_is_told(data: Path, tmp_path: Path, monkeypatch: p
     def refuse(task: object) -> float:
         raise ValueError("the sea is rough.")
 
-    monkeypatch.setattr("fedkad.bench.running.runner.do", refuse)
+    monkeypatch.setattr("fedkad_bench.running.runner.do", refuse)
     done = Done(*fast(data, tmp_path, "--studies", "none"))
     assert done.status == 1
     assert "warning: SMD/norm/0 failed: the sea is rough." in done.err

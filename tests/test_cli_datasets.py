@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedkad.bench.data import upstream
+from fedkad_bench.data import upstream
 from tests.test_bench_datasets import write_machine, write_nasa, write_psm, write_pumps
 from tests.test_cli import Done, fails
 

@@ -102,7 +102,7 @@ def test_wrong_usage_is_told_before_anything_is_made(tmp_path: Path) -> None:
     assert "is empty" in wrong(*base, "--channels", "a,,b")
     assert "24h" in wrong(*base, *CHANNELS, "--every", "often")
     assert "lifted dimension" in wrong(*base, *CHANNELS, "--rank", "1000")
-    assert "the same as --port" in wrong(*base, *CHANNELS, "--port", "9000", "--control-port", "9000")
+    assert "9000 must be different from port" in wrong(*base, *CHANNELS, "--port", "9000", "--control-port", "9000")
     assert not folder.exists()
 
 

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.loopback import Loopback, wait
 from fedkad import KoopmanDetector, federate
 from fedkad.federation.client import Client
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
 from fedkad.koopman.stiefel import retract_polar
+from measurements.loopback import Loopback, wait
 from tests.attackers import fleets
 from tests.attackers.sitecustomize import poison
 

@@ -15,6 +15,7 @@ from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms
 from fedkad.federation.settings import Consensus
 from fedkad.fleet.devicedata import DeviceData
+from fedkad.fleet.devicesettings import DeviceFile
 from fedkad.koopman.lifting import Lifting
 
 CHANNELS = ("flow", "level")
@@ -39,7 +40,7 @@ def write(path: Path, rows: Any) -> None:
 
 
 def data(folder: Path, table: Path | None, **settings: Any) -> DeviceData:
-    return DeviceData("pump", DeviceState(folder / "device"), table, settings)
+    return DeviceData("pump", DeviceState(folder / "device"), table, DeviceFile(**settings))
 
 
 def test_a_table_is_read_once_until_it_changes(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

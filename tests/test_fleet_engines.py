@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.loopback import ENVIRONMENT, Loopback, command_line, free_ports
 from fedkad import KoopmanDetector, federate
 from fedkad.fleet import settings
+from measurements.loopback import ENVIRONMENT, Loopback, command_line, free_ports
 from tests.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
@@ -73,8 +73,8 @@ def test_flowers_simulation_gives_the_numbers_of_one_process(
     pytest.importorskip("ray", reason="Flower simulates with ray")
     server = tmp_path / "server"
     server.mkdir()
-    model = settings.Model(fleets.CHANNELS, **{k: v for k, v in fleets.MODEL.items() if k != "channels"})
-    training = settings.Training(rounds=ROUNDS, participation=PARTICIPATION)
+    model = settings.ModelSettings(fleets.CHANNELS, **{k: v for k, v in fleets.MODEL.items() if k != "channels"})
+    training = settings.TrainingSettings(rounds=ROUNDS, participation=PARTICIPATION)
     settings.save(server, settings.FleetSettings(model=model, training=training))
     simulate(flower_home, server, tables["pump-a"].parent, len(NAMES))
     status = json.loads((server / "training" / "status.json").read_text())

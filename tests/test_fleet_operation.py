@@ -353,7 +353,7 @@ def test_flower_knows_just_the_devices_that_may_take_part(tmp_path: Path) -> Non
     from fedkad.fleet.operation import Office
     from fedkad.fleet.serverfolder import ServerFolder
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     said: list[str] = []
     book: Any = Book()
     office = Office(ServerFolder(tmp_path), book, tmp_path, said.append)
@@ -389,7 +389,7 @@ def test_a_full_disk_does_not_end_the_server(tmp_path: Path, monkeypatch: pytest
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     registry.write(tmp_path / "devices.json", {})
     with registry.changing(tmp_path / "devices.json") as devices:
         registry.add(devices, "a", "key a")
@@ -418,7 +418,7 @@ def test_what_a_run_said_is_not_worth_a_training(tmp_path: Path, monkeypatch: py
     from fedkad.fleet.operation import Office
     from fedkad.fleet.serverfolder import ServerFolder
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.Model(("a",))))
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     (tmp_path / "logs").write_text("no folder")
     said: list[str] = []
     book: Any = Book()

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.loopback import ENVIRONMENT, Loopback, free_ports, wait
 from fedkad import KoopmanDetector
 from fedkad.tables import write_table
+from measurements.loopback import ENVIRONMENT, Loopback, free_ports, wait
 
 pytestmark = [
     pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),

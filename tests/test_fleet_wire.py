@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.loopback import ENVIRONMENT, Wire, descendants, free_ports, wait
 from fedkad import KoopmanDetector
 from fedkad.federation import wire
 from fedkad.federation.client import Client
@@ -26,8 +25,9 @@ from fedkad.federation.protocol import DIAGNOSTICS, IDENTITY
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
 from fedkad.fleet import settings
-from fedkad.fleet.tomlfile import toml_text
 from fedkad.koopman.stiefel import retract_polar
+from fedkad.tomltext import toml_text
+from measurements.loopback import ENVIRONMENT, Wire, descendants, free_ports, wait
 from tests.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
@@ -106,7 +106,7 @@ class OpenFleet:
         self.root, self.server = root, root / "server"
         self.server.mkdir(parents=True)
         (root / "flower").mkdir()
-        model = settings.Model(fleets.CHANNELS, **fleets.MODEL)
+        model = settings.ModelSettings(fleets.CHANNELS, **fleets.MODEL)
         settings.save(self.server, settings.FleetSettings(model=model))
         self.environment = {**flower.environment(root / "flower"), **ENVIRONMENT}
         self.port, *self.node_ports = free_ports(1 + len(NAMES))

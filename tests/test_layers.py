@@ -24,7 +24,6 @@ ALLOWED = {
     "simulate": STANDARD | {"numpy"},
     "fleet": STANDARD | {"numpy", "flwr", "cryptography", "httpx"},
     "edge": STANDARD | {"numpy", "paho", "prometheus_client"},
-    "bench": STANDARD | {"numpy", "pyarrow", "scipy", "sklearn", "torch"},
     "report": STANDARD | {"numpy", "matplotlib"},
     "cli": STANDARD | {"numpy", "typer", "click", "rich"},
 }

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedkad import FewRowsWarning, KoopmanDetector, federate
-from fedkad.bench.data.datasets import data_folder, read_nasa, read_smd
 from fedkad.koopman.subspace import descend, leading_directions, relative_loss
+from fedkad_bench.data.datasets import data_folder, read_nasa, read_smd
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,24 @@ from fedkad import KoopmanDetector, federate
 from fedkad.detect.events import Event, Findings, examine, find_events
 from fedkad.detect.series import Series
 from fedkad.detect.threshold import judge_all
-from fedkad.report.comparison import compare
-from fedkad.report.demonstration import Demonstration, demonstrate, lines
+from fedkad.report.demonstration import Demonstration, compare, demonstrate, line_cells
 from fedkad.report.demonstration_page import demonstration_page, devices_to_show
-from fedkad.report.demonstration_table import line_cells
-from fedkad.report.page import Fact, Grid, Page, Picture, Row, Section, render_page, write_page
+from fedkad.report.document import (
+    Bullets,
+    DataTable,
+    Document,
+    Drawing,
+    Fact,
+    KeyFigures,
+    Notice,
+    Paragraph,
+    Section,
+    Subheading,
+    TableCell,
+    TableColumn,
+    TableRow,
+)
+from fedkad.report.page import render_page, write_page
 from fedkad.report.pictures import Span, as_svg, convergence_figure, device_figure, largest_of_columns
 from fedkad.simulate import FAULTS, Fault, simulate_fleet
 
@@ -103,17 +116,20 @@ def test_comparison_counts_every_event_and_every_fault_once() -> None:
         Fault("p", kind, ("x",), start, end) for kind, start, end in (("a", 10, 20), ("b", 50, 60), ("c", 90, 95))
     ]
     events = [event(9, 9), event(9, 10), event(24, 30), event(25, 30), event(59, 70), event(40, 91)]
-    found = compare("p", events, faults, reach=5)
-    assert [[fault.kind for fault in flagged.faults] for flagged in found.flagged] == [
+    lines = compare("p", events, faults, reach=5)
+    assert [[fault.kind for fault in line.faults] for line in lines] == [
         [],  # ends the row before the fault
         ["a"],
         ["a"],  # begins 4 rows after the last faulty row but one window is 5
         [],
-        ["b"],
         ["b", "c"],
+        ["b"],
     ]
-    assert (found.found, found.missed, found.false_alarms) == (3, (), 2)
-    assert compare("p", events[:1], faults, reach=5).missed == tuple(faults)
+    assert [line.outcome for line in lines].count("false alarm") == 2
+    first, *missed = compare("p", events[:1], faults, reach=5)
+    assert first.outcome == "false alarm"
+    assert [(line.outcome, line.faults) for line in missed] == [("missed", (fault,)) for fault in faults]
+    assert [line.outcome for line in compare("p", [], [], reach=5)] == ["quiet"]
 
 
 # -- pictures -------------------------------------------------------------------------------------------------
@@ -221,11 +237,15 @@ class Cells(HTMLParser):
 
 def test_all_text_of_a_page_is_escaped() -> None:
     evil = "<b>&\"'</b>"
-    section = Section(evil, evil, Grid((evil,), (Row((evil,), "good"),)), (Picture("<svg></svg>", evil),))
-    html = render_page(Page(evil, evil, evil, (Fact(evil, evil),), (section,), evil))
+    rows = (TableRow(evil), TableRow(evil, (TableCell(evil, True, evil, "good"),)))
+    table = DataTable(evil, evil, evil, (TableColumn(evil, evil),), rows)
+    drawing = Drawing(evil, evil, "<svg></svg>", evil)
+    blocks = (Paragraph(evil), Notice(evil), Subheading(evil), Bullets((evil,)), KeyFigures((Fact(evil, evil),)))
+    section = Section(evil, (*blocks, table, drawing))
+    html = render_page(Document(evil, evil, (section,), evil, opening=blocks, numbered=True))
     assert "<b>" not in html
     assert "b" not in Cells(html).tags
-    assert Cells(html).rows == [[evil], [evil]]
+    assert Cells(html).rows == [[evil, evil], [evil], [evil], [evil, f"{evil} {evil}"]]
 
 
 def test_page_of_a_demonstration_has_every_line_and_needs_nothing_else(shown: Demonstration, tmp_path: Path) -> None:
@@ -233,7 +253,7 @@ def test_page_of_a_demonstration_has_every_line_and_needs_nothing_else(shown: De
     write_page(path, demonstration_page(shown))
     html = path.read_text()
     parsed = Cells(html)
-    expected = [list(line_cells(shown, line)) for line in lines(shown)]
+    expected = [list(line_cells(shown, line)) for line in shown.lines]
     assert parsed.rows[1:] == expected
     assert {row[0] for row in expected} == set(shown.fleet.test)
     assert "script" not in parsed.tags

@@ -21,21 +21,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedkad.bench.cells import Cell, Training
-from fedkad.bench.evaluation import METRICS, SMOOTHINGS
-from fedkad.bench.methods.interface import Cost
-from fedkad.bench.protocols import Choices
-from fedkad.bench.results import Record, Results, read_results, write_record
-from fedkad.bench.studies import STUDIES, write_study
-from fedkad.report.benchmark import paper_figures as paper
-from fedkad.report.benchmark import write_report
-from fedkad.report.benchmark.document import Table, Text
-from fedkad.report.benchmark.drawing import FILLS, GROUP_COLOURS, style_of
-from fedkad.report.benchmark.efficiency import claim_sentences
-from fedkad.report.benchmark.operation import SHOWN, operation
-from fedkad.report.benchmark.overview import overview
-from fedkad.report.benchmark.trust import standing
+from fedkad.report.document import DataTable, Paragraph
 from fedkad.report.palette import LIGHT
+from fedkad_bench.cells import Cell, Training
+from fedkad_bench.evaluation import METRICS, SMOOTHINGS
+from fedkad_bench.methods.interface import Cost
+from fedkad_bench.protocols import Choices
+from fedkad_bench.report import paper_figures as paper
+from fedkad_bench.report import write_report
+from fedkad_bench.report.drawing import FILLS, GROUP_COLOURS, style_of
+from fedkad_bench.report.efficiency import claim_sentences
+from fedkad_bench.report.operation import SHOWN, operation
+from fedkad_bench.report.overview import overview
+from fedkad_bench.report.trust import standing
+from fedkad_bench.results import Record, Results, read_results, write_record
+from fedkad_bench.studies import STUDIES, write_study
 
 METHODS = {"fedkad": "FedKAD", "lstm-ae": "LSTM-AE", "pca": "PCA <of> windows & more", "random": "Random scores"}
 LABELS = {"SMD": "SMD (3 of 28 <machines> & more)", "MSL": "MSL"}
@@ -407,7 +407,7 @@ def test_the_same_results_make_the_same_page(folder: Path, tmp_path: Path) -> No
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys, fedkad.report.benchmark; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, fedkad_bench.report; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -623,7 +623,7 @@ def trained(method: str, seed: int, **settings: Any) -> Record:
 
 
 def first_paragraphs(*records: Record) -> list[str]:
-    return [block.text for block in overview(Results(records)).blocks if isinstance(block, Text)]
+    return [block.text for block in overview(Results(records)).blocks if isinstance(block, Paragraph)]
 
 
 def test_a_quick_run_says_so_first() -> None:
@@ -643,14 +643,16 @@ def test_fedprox_is_told_with_its_cells() -> None:
 
 def test_seconds_of_seeds_side_by_side_are_shared() -> None:
     records = [trained("lstm-ae", seed, seeds_side_by_side=2) for seed in SEEDS]
-    [table] = [b for b in overview(Results(records)).blocks if isinstance(b, Table) and b.name == "1-origin-gpu"]
+    [table] = [b for b in overview(Results(records)).blocks if isinstance(b, DataTable) and b.name == "1-origin-gpu"]
     assert table.data["seconds"] == [0.75, 0.75]
     assert table.rows[0].cells[1].text == "2"  # 1.5, rounded
     assert "do not compare" in table.caption
 
 
 def test_no_delay_is_best_and_its_clients_are_counted() -> None:
-    [table] = [block for block in operation(Results([record("MSL", "fedkad", 0)])).blocks if isinstance(block, Table)]
+    [table] = [
+        block for block in operation(Results([record("MSL", "fedkad", 0)])).blocks if isinstance(block, DataTable)
+    ]
     at = list(SHOWN).index("delay_samples")
     [row] = [row for row in table.rows if row.cells]
     assert [cell.best for cell in row.cells] == [k != at for k in range(len(SHOWN))]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.loopback import Loopback, Wire, wait
 from fedkad import KoopmanDetector, federate
 from fedkad.detect.detector import FewRowsWarning
 from fedkad.detect.modelfile import read_model
@@ -21,6 +20,7 @@ from fedkad.detect.series import Series
 from fedkad.federation.participant import STATE
 from fedkad.fleet import settings
 from fedkad.tables import read_device
+from measurements.loopback import Loopback, Wire, wait
 from tests.attackers import fleets
 from tests.sabotage import sitecustomize as sabotage
 from tests.sabotage.sitecustomize import Points

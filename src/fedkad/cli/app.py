@@ -8,9 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkad import __version__
-from fedkad.cli.bench import app as bench
 from fedkad.cli.client import client
-from fedkad.cli.datasets import app as datasets
 from fedkad.cli.demo import demo
 from fedkad.cli.detect import detect
 from fedkad.cli.failures import one_sentence
@@ -18,6 +16,7 @@ from fedkad.cli.federate import federate
 from fedkad.cli.fit import fit
 from fedkad.cli.fleet import app as fleet
 from fedkad.cli.inspect import inspect
+from fedkad.cli.plugins import add_installed_commands
 from fedkad.cli.server import server
 from fedkad.cli.watch import watch
 
@@ -31,8 +30,7 @@ def make_app() -> typer.Typer:
     for command in COMMANDS:
         made.command()(one_sentence(command))
     made.add_typer(fleet, name="fleet")
-    made.add_typer(datasets, name="datasets")
-    made.add_typer(bench, name="bench")
+    add_installed_commands(made)
     return made
 
 

@@ -10,8 +10,7 @@ import typer
 from fedkad.cli.failures import silent_few_rows
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.progress import shown_progress
-from fedkad.report.demonstration import DISCLAIMER, Demonstration, demonstrate, lines
-from fedkad.report.demonstration_table import HEADER, line_cells, summary
+from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, demonstrate, line_cells, summary
 from fedkad.report.page import write_page
 from fedkad.simulate import Fault, simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
@@ -44,7 +43,7 @@ def demo(
     if as_json:
         print_json(_document(shown, out / "index.html"))
         return
-    print_table(HEADER, (line_cells(shown, line) for line in lines(shown)), numbers=[3, 4])
+    print_table(HEADER, (line_cells(shown, line) for line in shown.lines), numbers=[3, 4])
     print_line(f"\n{DISCLAIMER} Faults are matched with events by time alone.")
     print_line(summary(shown))
     print_line(f"The page with the pictures: {out / 'index.html'}")
@@ -62,16 +61,16 @@ def _drawing() -> Any:
 
 
 def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
-    counts, federation = shown.tally, shown.federation
+    federation = shown.federation
     return {
         "notice": DISCLAIMER,
         "seed": shown.seed,
         "page": str(page),
-        "devices": len(shown.comparisons),
-        "faults": counts.faults,
-        "found": counts.found,
-        "false_alarms": counts.false_alarms,
-        "false_alarms_per_device_day": counts.false_alarms_a_day,
+        "devices": len(shown.findings),
+        "faults": len(shown.fleet.faults),
+        "found": shown.found,
+        "false_alarms": shown.count("false alarm"),
+        "false_alarms_per_device_day": shown.false_alarms_per_day,
         "rounds": len(federation.history),
         "bytes_up": sum(record.bytes_up for record in federation.history),
         "bytes_down": sum(record.bytes_down for record in federation.history) + federation.delivery_bytes,
@@ -89,7 +88,7 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
                 and [{"channel": cause.channel, "share": cause.share} for cause in line.event.causes],
                 "faults": [_fault_document(fault) for fault in line.faults],
             }
-            for line in lines(shown)
+            for line in shown.lines
         ],
     }
 

@@ -13,13 +13,14 @@ import typer
 
 from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
-from fedkad.cli.options import above_zero, share
+from fedkad.cli.options import above_zero, rule_of, share, wrong_option
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, SettingError, check, seconds
+from fedkad.fleet.settings import INTERVAL, FleetSettings, ModelSettings, Place, Privacy, check
 from fedkad.report.wording import counted
+from fedkad.settingerror import SettingError
 from fedkad.tables import read_table
 
 if TYPE_CHECKING:
@@ -42,14 +43,6 @@ PublicKey = Annotated[
 Port = typer.Option(min=1, max=65535)
 
 app = typer.Typer(no_args_is_help=True, help="Run a fleet over a network: make it, add devices, see how it is.")
-
-
-def _period(text: str) -> str:
-    try:
-        seconds(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text} must be a number above 0 with s, m, h or d, such as 24h.") from None
-    return text
 
 
 @app.command()
@@ -90,7 +83,7 @@ def init(
     every: Annotated[
         str,
         typer.Option(
-            callback=_period, metavar="PERIOD", help="Train so often: 30m, 24h, 7d.", show_default="on demand"
+            callback=rule_of(INTERVAL), metavar="PERIOD", help="Train so often: 30m, 24h, 7d.", show_default="on demand"
         ),
     ] = "",
     robust: Annotated[
@@ -111,7 +104,7 @@ def init(
     extra.require()
     from fedkad.fleet.enrolment import make_fleet
 
-    model = Model(_channels(like, channels), window, rank, observables, horizon, seed)
+    model = ModelSettings(_channels(like, channels), window, rank, observables, horizon, seed)
     training = replace(
         DEFAULT.training,
         rounds=rounds,
@@ -122,8 +115,6 @@ def init(
         every=every,
         robust=robust,
     )
-    if port == control_port:
-        raise typer.BadParameter("the same as --port; choose another.", param_hint="'--control-port'")
     if robust and secure_aggregation:
         raise typer.BadParameter(
             "a median needs every reply, and the server is to see only their sum; choose one.",
@@ -270,8 +261,7 @@ def _check(chosen: FleetSettings) -> None:
     try:
         check(chosen)
     except SettingError as error:
-        option = f"'--{error.key.replace('_', '-')}'"
-        raise typer.BadParameter(f"{error.value} must be {error.allowed}.", param_hint=option) from None
+        raise wrong_option(error) from None
 
 
 def _tell_added(place: Path, device: str, public_key: Path | None, as_json: bool) -> None:

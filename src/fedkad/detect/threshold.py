@@ -290,8 +290,9 @@ def check_threshold(threshold: str | float, sample_period: float | None) -> None
     if threshold in METHODS or (isinstance(threshold, Real) and not math.isnan(threshold)):
         return
     if not isinstance(threshold, str) or parse_budget(threshold) is None:
-        allowed = ", ".join(map(repr, METHODS))
-        raise SettingError("threshold", threshold, f"a number, one of {allowed}, or a budget such as '1/week'")
+        units = ", ".join(SECONDS)
+        allowed = f"a number, one of {', '.join(METHODS)}, or a budget such as 1/week (a number per {units})"
+        raise SettingError("threshold", threshold, allowed)
     if sample_period is None:
         raise SettingError("threshold", threshold, "given together with sample_period, the seconds between two samples")
 

@@ -23,6 +23,7 @@ from fedkad.federation.server import Sampler, Server
 from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Preset, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.koopman.stiefel import retract_polar
+from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
 
@@ -341,14 +342,14 @@ def _check_fleet(fleet: Mapping[str, Any]) -> None:
 def _check_numbers(**numbers: float) -> None:
     for name, value in numbers.items():
         if not isinstance(value, Real) or not 0.0 < value < float("inf"):
-            raise ValueError(f"{name}={value!r} must be a number above 0.")
+            raise SettingError(name, value, "a number above 0")
         if name in ("rounds", "local_steps") and not isinstance(value, Integral):
-            raise ValueError(f"{name}={value!r} must be a whole number.")
+            raise SettingError(name, value, "a whole number")
 
 
 def _check_choice(name: str, chosen: str, allowed: Sequence[str]) -> None:
     if chosen not in allowed:
-        raise ValueError(f"{name}={chosen!r} must be one of {', '.join(map(repr, allowed))}.")
+        raise SettingError(name, chosen, f"one of {', '.join(map(repr, allowed))}")
 
 
 def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any]) -> None:

@@ -139,7 +139,7 @@ def combine_directions(messages: Sequence[Array]) -> Array:
 
     It bounds the energy that poisoned messages bring in, not the number of directions. Devices that share their few
     strongest directions only leave little energy in the trailing ones, and there a colluding minority can still
-    put its own: `python -m benchmarks.robust` shows how much that costs.
+    put its own: `python -m measurements.robust` shows how much that costs.
 
     >>> honest, poisoned = np.array([[1.0], [0.0]]), np.array([[0.0], [1e3]])
     >>> combine_directions([honest, honest, poisoned])

@@ -70,6 +70,6 @@ class Preset:
 PRESETS = {
     "default": Preset(8, "cover", "calibrated", Consensus()),
     # The paper states neither what f is divided by nor the unit of λ: of all combinations, this one comes nearest to
-    # its convergence curves, as `python -m benchmarks.paper_curves` prints.
+    # its convergence curves, as `python -m measurements.paper_curves` prints.
     "paper": Preset(30, "uniform", "paper", Consensus(step_size=0.05, start="random", ridge=1e-2, grassmann=True)),
 }

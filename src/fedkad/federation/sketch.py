@@ -6,7 +6,7 @@ its sketch U_i (U_iᵀ Ω) with a test matrix Ω (D, r + p) that all draw from o
 determines A if its rank is at most r + p, and nearly so if its spectrum falls fast.
 
 The spectrum of a real fleet does not fall fast. With p = 2 r the fleet's objective at the directions so found is within
-about one per cent of that at the exact ones; `python -m benchmarks.privacy` prints it. A smaller p is no saving: the
+about one per cent of that at the exact ones; `python -m measurements.privacy` prints it. A smaller p is no saving: the
 rounds that follow do not make up for a start that misses directions.
 """
 

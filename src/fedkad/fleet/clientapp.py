@@ -12,7 +12,7 @@ from flwr.common import log
 
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Request, refusal
-from fedkad.fleet.devicedata import DeviceData, most_releases, read_settings
+from fedkad.fleet.devicedata import DeviceData, read_settings
 from fedkad.fleet.devicefolder import REFUSAL
 from fedkad.fleet.envelope import packed, unpacked
 from fedkad.fleet.private import write_private
@@ -63,4 +63,5 @@ def participant(context: Context) -> SecureParticipant:
 
 def _participant(device: str, folder: Path, data: Path | None) -> SecureParticipant:
     state, known = DeviceState(folder), read_settings(folder)
-    return SecureParticipant(device, state, DeviceData(device, state, data, known).detector, most_releases(known))
+    data_of = DeviceData(device, state, data, known)
+    return SecureParticipant(device, state, data_of.detector, known.privacy.most_releases)

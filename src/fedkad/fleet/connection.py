@@ -14,9 +14,9 @@ from pathlib import Path
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.processes import Backoff, Child, Log, Say, Tally, until_stopped
 from fedkad.fleet.supernode import LOST
-from fedkad.fleet.tomlfile import FleetFileError
 from fedkad.locks import holding
 
 TICK = 0.5

@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,10 @@ from fedkad.detect.series import Series
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms, compare
 from fedkad.fleet.devicefolder import FILE, REMEDY
-from fedkad.fleet.tomlfile import read_toml
+from fedkad.fleet.devicesettings import SHARED, DeviceFile
+from fedkad.settingerror import SettingsError
+from fedkad.settingsfile import FileSection, read, read_document
 from fedkad.tables import DeviceTables, read_device
-
-READING = ("time", "max_fill")
-SHARED = ("window", "rank", "observables", "horizon", "seed")
-"""Parameters of the detector that the fleet decides on."""
 
 
 class DeviceData:
@@ -35,23 +34,20 @@ class DeviceData:
     state : DeviceState
     path : Path, optional
         A table, or a folder of tables that are separate stretches; without it, the statistics in the model in use.
-    settings : mapping
+    settings : DeviceFile
         `device.toml`: `[detector]` has the device's own parameters, `[reading]` the `time` column and `max_fill`.
     """
 
-    def __init__(self, device: str, state: DeviceState, path: Path | None, settings: Mapping[str, Any]) -> None:
+    def __init__(self, device: str, state: DeviceState, path: Path | None, settings: DeviceFile) -> None:
         self.device, self.state, self.path = device, state, path
-        self.own = _table(settings, "detector")
-        self.reading = _table(settings, "reading")
-        for name in self.reading:
-            if name not in READING:
-                raise ProtocolError(f"device.toml: [reading] cannot set {name!r}; it may set {' and '.join(READING)}.")
+        self.own = dict(settings.detector)
+        self.reading = {name: value for name, value in asdict(settings.reading).items() if value is not None}
 
     def detector(self, terms: Terms) -> KoopmanDetector:
         """The detector with the statistics of this device, as a training with these terms needs it."""
         if self.path is None:
             return self._gathered(terms)
-        parameters = {**self._shared(terms), **self._checked_own()}
+        parameters = {**self._shared(terms), **self.own}
         prepared = self.state.prepared(self._fingerprint(parameters, terms))
         try:
             return KoopmanDetector.load(prepared)
@@ -102,16 +98,6 @@ class DeviceData:
     def _shared(terms: Terms) -> dict[str, Any]:
         return {name: terms.consensus.rank if name == "rank" else getattr(terms, name) for name in SHARED}
 
-    def _checked_own(self) -> dict[str, Any]:
-        known = KoopmanDetector().get_params()
-        for name in self.own:
-            if name in SHARED or name not in known:
-                allowed = ", ".join(sorted(set(known).difference(SHARED)))
-                raise ProtocolError(
-                    f"device.toml of device {self.device!r}: [detector] cannot set {name!r}; it may set {allowed}."
-                )
-        return self.own
-
     def _fingerprint(self, parameters: Mapping[str, Any], terms: Terms) -> str:
         """Changes with the files of the data and with what is made of them."""
         assert self.path is not None
@@ -121,25 +107,16 @@ class DeviceData:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """`device.toml` of a device's folder; a simulated device has none."""
+def read_settings(folder: Path) -> DeviceFile:
+    """`device.toml` of a device's folder, where there is one; the server is told what is wrong in it."""
     path = folder / FILE
-    return read_toml(path, REMEDY) if path.exists() else {}
-
-
-def most_releases(settings: Mapping[str, Any]) -> int | None:
-    """How often the device may say something with noise, by `[privacy]` of its `device.toml`; None for ever."""
-    most = _table(settings, "privacy").get("most_releases")
-    if most is not None and type(most) is not int:
-        raise ProtocolError(f"device.toml: most_releases = {most!r} in [privacy] must be a whole number.")
-    return most
-
-
-def _table(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = settings.get(name, {})
-    if not isinstance(found, dict):
-        raise ProtocolError(f"device.toml: {name} = {found!r} must be a section, [{name}].")
-    return found
+    if not path.exists():
+        return DeviceFile()
+    document = read_document(path, REMEDY)
+    try:
+        return read(DeviceFile, FileSection.of(document))
+    except SettingsError as error:
+        raise ProtocolError(str(error.in_file(FILE))) from None
 
 
 def _period(device: DeviceTables) -> float | None:

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkad import __version__
+from fedkad.fleet.devicesettings import DeviceFile
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.private import write_private
-from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
+from fedkad.settingsfile import read_file
+from fedkad.tomltext import toml_text
 
 FILE, KEY = "device.toml", "device.key"
+REMEDY = "copy the folder that `fedkad fleet add` made on the server"
 REFUSAL = "refusal.txt"
 """Why the device could not answer the last time that it could not."""
-
-REMEDY = "copy the folder that `fedkad fleet add` made on the server"
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,13 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
 
 
 def load(folder: Path) -> DeviceFolder:
-    """Read the folder of a device; raises `FleetFileError` where something is missing or wrong."""
+    """Read the folder of a device; raises `FleetFileError` or `SettingsError` if something is missing or wrong."""
     path = folder / FILE
-    document = read_toml(path, REMEDY)
-    for name in ("device", "server", "data"):
-        if not isinstance(document.get(name, "" if name == "data" else None), str):
-            raise FleetFileError(f"{path}: {name} is missing or no text; {REMEDY}.")
-    host, _, port = document["server"].rpartition(":")
-    if not host or not port.isdigit():
-        raise FleetFileError(f"{path}: server = {document['server']!r} must be an address and a port, host:8443.")
-    found = DeviceFolder(folder.resolve(), document["device"], document["server"], document.get("data", ""))
+    known = read_file(DeviceFile, path, REMEDY)
+    for name in ("device", "server"):
+        if not getattr(known, name):
+            raise FleetFileError(f"{path}: {name} is missing; {REMEDY}.")
+    found = DeviceFolder(folder.resolve(), known.device, known.server, known.data)
     for needed in (found.key, found.ca_certificate):
         if not needed.is_file():
             raise FleetFileError(f"{needed}: there is no such file; {REMEDY}.")

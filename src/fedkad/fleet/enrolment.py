@@ -11,10 +11,10 @@ from pathlib import Path
 from fedkad.atomicfile import write_atomically
 from fedkad.fleet import certificates, devicefolder, flower, proxy, registry, settings
 from fedkad.fleet.certificates import KeyFileError, Pair
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.private import private, write_private
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.fleet.settings import FleetSettings
-from fedkad.fleet.tomlfile import FleetFileError
 
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 

@@ -13,7 +13,7 @@ from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.extra import MissingExtraError
 from fedkad.fleet.private import write_private
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.tomlfile import toml_text
+from fedkad.tomltext import toml_text
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

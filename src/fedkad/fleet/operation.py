@@ -13,11 +13,11 @@ from fedkad.fleet import flower, proxy, registry, settings
 from fedkad.fleet.certificates import days_left
 from fedkad.fleet.control import Control, ControlError, Node, RefusedError
 from fedkad.fleet.enrolment import prepare
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.processes import Kept, Log, Say, kept_running, until_stopped
 from fedkad.fleet.registry import Device, Registry
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.fleet.settings import Place
-from fedkad.fleet.tomlfile import FleetFileError
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import cast
 
 from flwr.app import Context
 from flwr.common import log
@@ -17,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedkad import locks
 from fedkad.federation.protocol import Header, Reply, Request, Terms
-from fedkad.federation.settings import Consensus, Encoding, Start
+from fedkad.federation.settings import Consensus
 from fedkad.federation.training import RESULT, UNDER_WAY, Plan, Training, stored_terms
 from fedkad.fleet import secure, settings
 from fedkad.fleet.carrier import Carrier
@@ -88,7 +87,7 @@ def terms(run: str, known: FleetSettings) -> Terms:
         rank=model.rank,
         penalty=training.penalty,
         local_steps=training.local_steps,
-        start=cast(Start, training.start),
+        start=training.start,
         seed=model.seed,
     )
     return Terms.of(
@@ -96,7 +95,7 @@ def terms(run: str, known: FleetSettings) -> Terms:
         lifting,
         model.channels,
         horizon=model.horizon,
-        encoding=cast(Encoding, training.encoding),
+        encoding=training.encoding,
         consensus=consensus,
         noise=privacy.noise,
         clip=privacy.clip,

@@ -17,7 +17,7 @@ class ServerFolder:
 
     @classmethod
     def existing(cls, path: Path) -> ServerFolder:
-        """A folder that `fedkad fleet init` made; raises `FleetFileError` for any other."""
+        """A folder that `fedkad fleet init` made; raises `SettingsError` for any other."""
         settings.load(path)
         return cls(path.resolve())
 

@@ -1,5 +1,5 @@
-"""Pictures and the self-contained page.
+"""Pictures and self-contained pages.
 
-`comparison` holds what was found against what was injected, `page` writes HTML without any library, `pictures` draws
-with matplotlib (the extra ``report``, imported by that module alone), and `demonstration` puts the three together.
+`document` is the model of a page, `page` renders it to HTML without any library, `pictures` draws with matplotlib (the
+extra ``report``, imported only there), and `demonstration` shows them at work on a simulated fleet.
 """

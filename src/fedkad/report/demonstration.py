@@ -1,4 +1,4 @@
-"""The whole way in one run: simulate a fleet, federate it, detect, and hold what was found against what was injected.
+"""The whole product in one run: simulate a fleet, federate it, detect, and compare with what was injected.
 
 It shows the product at work. Simulated data is no evidence of detection quality.
 """
@@ -6,52 +6,79 @@ It shows the product at work. Simulated data is no evidence of detection quality
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from fedkad.detect.events import Event, Findings, examine
 from fedkad.detect.series import Series
 from fedkad.federation.inprocess import Federation, federate
-from fedkad.report.comparison import Comparison, Tally, compare, tally
+from fedkad.report.wording import counted, moment, significant, top_channels
 from fedkad.simulate import CHANNELS, Fault, Fleet
 
 Progress = Callable[[str, int, int], None]
 Outcome = Literal["found", "false alarm", "missed", "quiet"]
 
 DISCLAIMER = "Simulated data, no evidence of detection quality."
+HEADER = ("Device", "Start (UTC)", "End (UTC)", "Peak", "Threshold", "Top channels", "Injected fault")
+DASH = "–"
+SECONDS_PER_DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """An event with the faults that it answers, a missed fault, or a device with neither."""
+
+    device: str
+    event: Event | None = None
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """A fault found, a false alarm, a fault missed, or nothing at all."""
+        if self.event is not None:
+            return "found" if self.faults else "false alarm"
+        return "missed" if self.faults else "quiet"
 
 
 @dataclass(frozen=True, eq=False)
 class Demonstration:
-    """A run and its outcome; only `seconds` differs between two runs of the same seed."""
+    """A run with all events and missed faults, by device and time; only `seconds` differs between equal runs."""
 
     seed: int
     fleet: Fleet
     federation: Federation
     findings: Mapping[str, Findings]
-    comparisons: tuple[Comparison, ...]
-    tally: Tally
+    lines: tuple[Line, ...]
     seconds: float
 
+    def count(self, outcome: Outcome) -> int:
+        """Lines with an outcome; several events may have found the same fault."""
+        return sum(line.outcome == outcome for line in self.lines)
 
-@dataclass(frozen=True)
-class Line:
-    """One line of the table: an event, a missed fault, or a device with neither."""
+    @property
+    def found(self) -> int:
+        """Faults that an event answers."""
+        return len(self.fleet.faults) - self.count("missed")
 
-    device: str
-    outcome: Outcome
-    event: Event | None
-    faults: tuple[Fault, ...]
+    @property
+    def false_alarms_per_day(self) -> float | None:
+        """False alarms per device and day of scored rows without a fault; None if there are no such rows."""
+        healthy = sum(
+            int((~np.isnan(found.scores) & ~self.fleet.labels_of(device)).sum())
+            for device, found in self.findings.items()
+        )
+        return self.count("false alarm") / (healthy * self.fleet.period / SECONDS_PER_DAY) if healthy else None
 
 
 def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None) -> Demonstration:
     """Federate the training series of a fleet and judge its test series.
 
     >>> from fedkad.simulate import simulate_fleet
-    >>> fleet = simulate_fleet(2, train_rows=900, test_rows=500)
-    >>> shown = demonstrate(fleet)
-    >>> [comparison.device for comparison in shown.comparisons], shown.tally.faults
+    >>> shown = demonstrate(simulate_fleet(2, train_rows=900, test_rows=500))
+    >>> list(shown.findings), shown.found + shown.count("missed")
     (['pump-01', 'pump-02'], 4)
     """
     began = time.perf_counter()
@@ -62,28 +89,93 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
         seed=seed,
         progress=report,
     )
-    findings, comparisons = {}, []
-    for done, (device, detector) in enumerate(federation.detectors.items()):
+    findings: dict[str, Findings] = {}
+    lines: list[Line] = []
+    for device, detector in federation.detectors.items():
         findings[device] = examine(detector, fleet.test[device])
-        events, faults = findings[device].events, fleet.faults_of(device)
-        comparisons.append(compare(device, events, faults, reach=detector.window))
-        report("detection", done + 1, len(federation.detectors))
-    counts = tally(comparisons, findings, fleet)
-    return Demonstration(seed, fleet, federation, findings, tuple(comparisons), counts, time.perf_counter() - began)
+        lines += compare(device, findings[device].events, fleet.faults_of(device), reach=detector.window)
+        report("detection", len(findings), len(federation.detectors))
+    return Demonstration(seed, fleet, federation, findings, tuple(lines), time.perf_counter() - began)
 
 
-def lines(shown: Demonstration) -> Iterator[Line]:
-    """Everything that was flagged and everything that was missed, by device and time."""
-    for comparison in shown.comparisons:
-        device = comparison.device
-        found = [
-            (
-                flagged.event.start,
-                Line(device, "found" if flagged.faults else "false alarm", flagged.event, flagged.faults),
-            )
-            for flagged in comparison.flagged
-        ]
-        found += [(fault.start, Line(device, "missed", None, (fault,))) for fault in comparison.missed]
-        yield from (line for _, line in sorted(found, key=lambda entry: entry[0]))
-        if not found:
-            yield Line(device, "quiet", None, ())
+# -- what was found against what was injected -----------------------------------------------------------------
+
+
+def answers(event: Event, fault: Fault, reach: int) -> bool:
+    """Whether an event overlaps a fault, or begins at most `reach` rows after it.
+
+    A detector's window still holds faulty samples for a while after a fault, and the return to normal is itself a
+    jump: an event that begins within one window after the fault belongs to it.
+    """
+    return event.start < fault.end + reach and fault.start <= event.end
+
+
+def compare(device: str, events: Sequence[Event], faults: Sequence[Fault], reach: int) -> list[Line]:
+    """Compare the events of a device with its faults, in order of time.
+
+    >>> event = Event(start=12, end=15, peak=13, peak_score=9.0, threshold=5.0, causes=())
+    >>> faults = [Fault("pump-1", "stuck", ("flow",), 10, 20), Fault("pump-1", "drift", ("flow",), 50, 90)]
+    >>> [(line.outcome, line.faults[0].kind) for line in compare("pump-1", [event], faults, reach=5)]
+    [('found', 'stuck'), ('missed', 'drift')]
+    """
+    lines = [Line(device, event, tuple(f for f in faults if answers(event, f, reach))) for event in events]
+    answered = {fault for line in lines for fault in line.faults}
+    lines += [Line(device, faults=(fault,)) for fault in faults if fault not in answered]
+    return sorted(lines, key=_start) or [Line(device)]
+
+
+def _start(line: Line) -> int:
+    return line.faults[0].start if line.event is None else line.event.start
+
+
+# -- in words -------------------------------------------------------------------------------------------------
+
+
+def verdict(line: Line) -> str:
+    """What an event is, or what was missed, as in ``missed: drift of flow_m3h``."""
+    faults = " and ".join(f"{fault.kind} of {', '.join(fault.channels)}" for fault in line.faults)
+    return {
+        "found": faults,
+        "missed": f"missed: {faults}",
+        "false alarm": "false alarm",
+        "quiet": "no fault, no alarm",
+    }[line.outcome]
+
+
+def line_cells(shown: Demonstration, line: Line) -> tuple[str, ...]:
+    """The cells of a line below `HEADER`; a missed fault has its own start and end."""
+    times = shown.fleet.test_times(line.device)
+    if line.event is not None:
+        event = line.event
+        when = moment(times, event.start), moment(times, event.end)
+        peak = significant(event.peak_score), significant(event.threshold)
+        return (line.device, *when, *peak, top_channels(event), verdict(line))
+    when = (DASH, DASH)
+    if line.faults:
+        when = moment(times, line.faults[0].start), moment(times, line.faults[0].end - 1)
+    return (line.device, *when, DASH, DASH, DASH, verdict(line))
+
+
+def summary(shown: Demonstration) -> str:
+    """The counts of a run in one line."""
+    faults, alarms = counted(len(shown.fleet.faults), "fault"), counted(shown.count("false alarm"), "false alarm")
+    return (
+        f"{shown.found} of {faults} found, {alarms} ({false_alarm_rate(shown)} per device-day), "
+        f"{counted(len(shown.federation.history), 'round')}, "
+        f"{kilobytes_per_device(shown, 'up')} KB sent and {kilobytes_per_device(shown, 'down')} KB received per device."
+    )
+
+
+def false_alarm_rate(shown: Demonstration) -> str:
+    """False alarms per device and healthy day."""
+    rate = shown.false_alarms_per_day
+    return DASH if rate is None else f"{rate:.2f}"
+
+
+def kilobytes_per_device(shown: Demonstration, way: str) -> str:
+    """KB that an average device sent (``up``) or received (``down``), the delivery of the result included."""
+    federation = shown.federation
+    total = sum(record[f"bytes_{way}"] for record in federation.history)
+    if way == "down":
+        total += federation.delivery_bytes
+    return f"{total / 1000.0 / len(federation.detectors):.0f}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
@@ -129,7 +129,7 @@ def draw_causes(axes: Any, bar: Any, findings: Findings, at: Array) -> None:
         aspect="auto",
         interpolation="none",
         extent=(at[0], at[0] + step * width * parts.shape[1], len(parts) - 0.5, -0.5),
-        cmap=LinearSegmentedColormap.from_list("cause", [(*_rgb("alarm"), 0.0), (*_rgb("alarm"), 1.0)]),
+        cmap=LinearSegmentedColormap.from_list("cause", [to_rgba(LIGHT["alarm"], alpha) for alpha in (0.0, 1.0)]),
         vmin=0.0,
         vmax=1.0,
     )
@@ -245,8 +245,3 @@ def _shade_warm(axes: Any, history: Sequence[Round]) -> None:
     warm = sum(record.phase == "warm" for record in history)
     if warm:
         axes.axvspan(0.5, warm + 0.5, color=LIGHT["fault"], alpha=0.2, linewidth=0, label="warm rounds")
-
-
-def _rgb(role: str) -> tuple[float, float, float]:
-    red, green, blue = (int(LIGHT[role][k : k + 2], 16) / 255.0 for k in (1, 3, 5))
-    return red, green, blue

@@ -1,0 +1,285 @@
+"""A fleet on one machine, of real processes: `fedkad server`, `fedkad client`, and a wire between them to cut or count.
+
+Tests and measurements share it. Everything lies below one folder, and `stop` leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+class Wire:
+    """A TCP relay that counts what passes, can keep it, and can be cut.
+
+    Attributes
+    ----------
+    up, down : int
+        Bytes from those who connect, and to them.
+    kept : list of bytearray
+        With `keep`, what every connection sent up.
+    """
+
+    def __init__(self, target: int, *, keep: bool = False) -> None:
+        self.target, self.keep = target, keep
+        self.up = self.down = 0
+        self.kept: list[bytearray] = []
+        self._cut = False
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break all connections and refuse new ones until `mend`."""
+        self._cut = True
+        for pair in list(self._pairs):
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        """Let connections through again."""
+        self._cut = False
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.cut()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._cut:
+                near.close()
+                continue
+            threading.Thread(target=self._relay, args=(near,), daemon=True).start()
+
+    def _relay(self, near: socket.socket) -> None:
+        try:
+            far = socket.create_connection(("127.0.0.1", self.target), timeout=10)
+        except OSError:
+            near.close()
+            return
+        pair = (near, far)
+        self._pairs.add(pair)
+        sent = bytearray()
+        if self.keep:
+            self.kept.append(sent)
+        with contextlib.suppress(OSError), selectors.DefaultSelector() as selector:
+            selector.register(near, selectors.EVENT_READ)
+            selector.register(far, selectors.EVENT_READ)
+            while self._pass_on(selector, pair, sent):
+                pass
+        self._pairs.discard(pair)
+        for end in pair:
+            end.close()
+
+    def _pass_on(
+        self, selector: selectors.BaseSelector, pair: tuple[socket.socket, socket.socket], sent: bytearray
+    ) -> bool:
+        near, far = pair
+        for key, _ in selector.select():
+            upward = key.fileobj is near
+            piece = (near if upward else far).recv(65536)
+            if not piece:
+                return False
+            if upward:
+                self.up += len(piece)
+                if self.keep:
+                    sent += piece
+            else:
+                self.down += len(piece)
+            (far if upward else near).sendall(piece)
+        return True
+
+
+class Loopback:
+    """A fleet with TLS, keys and the proxy, as an operator would run it."""
+
+    look_every = 2.0
+    """Seconds between two looks at who is online; each is a process."""
+
+    def __init__(self, root: Path, data: Mapping[str, Path], *options: str) -> None:
+        self.root, self.data = root, dict(data)
+        self.server_folder = root / "server"
+        self.port, self.control_port = free_ports(2)
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        like = next(iter(self.data.values()))
+        ports = ("--port", str(self.port), "--control-port", str(self.control_port))
+        self.command(
+            "fleet", "init", str(self.server_folder), "--address", "127.0.0.1", *ports, "--like", str(like), *options
+        )
+        for name in self.data:
+            self.add(name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def command(self, *arguments: str) -> str:
+        """Run a `fedkad` command to its end; what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "fedkad", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **ENVIRONMENT},
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"fedkad {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def add(self, name: str) -> None:
+        """Register a device, and move its folder to where the device would have it."""
+        self.command("fleet", "add", str(self.server_folder), name)
+        os.replace(self.server_folder / "devices" / name, self.device_folder(name))
+
+    def device_folder(self, name: str) -> Path:
+        """The folder of a device."""
+        (self.root / "devices").mkdir(exist_ok=True)
+        return self.root / "devices" / name
+
+    def through(self, wire: Wire, *names: str) -> None:
+        """Let devices reach the server over this wire."""
+        for name in names or tuple(self.data):
+            path = self.device_folder(name) / "device.toml"
+            path.write_text(path.read_text().replace(f"127.0.0.1:{self.port}", f"127.0.0.1:{wire.port}"))
+
+    def start_server(self) -> None:
+        """Start the server."""
+        self._start("server", ["server", str(self.server_folder)], {})
+
+    def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start devices, all by default."""
+        for name in names or tuple(self.data):
+            arguments = ["client", str(self.device_folder(name)), "--data", str(self.data[name])]
+            self._start(name, arguments, environment or {})
+
+    def _start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        with (self.root / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, "-m", "fedkad", *arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **ENVIRONMENT, **environment},
+                start_new_session=True,
+            )
+
+    def kill(self, name: str) -> None:
+        """Kill a device, or the server, with all its processes and without a warning, as a power cut does."""
+        process = self.running.pop(name)
+        for child in [*descendants(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        process.wait()
+
+    def processes(self, name: str, word: str) -> list[int]:
+        """The processes below a device or the server whose command line has the word."""
+        return [child for child in descendants(self.running[name].pid) if word in command_line(child)]
+
+    def status(self) -> dict[str, Any]:
+        """The status of the last training; empty before the first."""
+        path = self.server_folder / "training" / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def online(self) -> set[str]:
+        """Devices that the server sees."""
+        told = json.loads(self.command("fleet", "status", str(self.server_folder), "--json"))
+        return {device["device"] for device in told["devices"] if device["state"] == "online"}
+
+    def wait_online(self, *names: str, seconds: float = 90.0) -> None:
+        """Wait until the server sees these devices, all that were started by default."""
+        wanted = set(names or self.running) - {"server"}
+        wait(lambda: wanted <= self.online(), seconds, f"{sorted(wanted)} online", pause=self.look_every)
+
+    def train(self) -> None:
+        """Ask for a training."""
+        self.command("fleet", "train", str(self.server_folder))
+
+    def wait_done(self, seconds: float = 240.0, after: str = "") -> dict[str, Any]:
+        """Wait until a training other than the run `after` is done; its status."""
+
+        def is_done() -> bool:
+            status = self.status()
+            return status.get("state") == "done" and status["run"] != after
+
+        wait(is_done, seconds, "the training done")
+        return self.status()
+
+    def stop(self) -> None:
+        """Stop everything, gently where that works."""
+        for process in self.running.values():
+            process.terminate()
+        for name, process in list(self.running.items()):
+            try:
+                process.wait(20)
+                del self.running[name]
+            except subprocess.TimeoutExpired:
+                self.kill(name)
+
+
+def wait(condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.2) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"After {seconds:g} s still not: {what}.")
+        time.sleep(pause)
+
+
+def descendants(parent: int) -> list[int]:
+    """The processes that descend from one."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(above, []).append(int(entry.name))
+    return list(_below(parent, children))
+
+
+def _below(parent: int, children: Mapping[int, list[int]]) -> Iterator[int]:
+    for child in children.get(parent, []):
+        yield from _below(child, children)
+        yield child
+
+
+def command_line(process: int) -> str:
+    """The command line of a process, empty if it has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,56 @@
+"""Measuring: medians of alternating repeats, one BLAS thread, and the real data."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad_bench.data.datasets import Entity, data_folder, read_nasa, read_smd
+
+Array = NDArray[np.float64]
+
+
+def one_blas_thread() -> None:
+    """Start this process again with one BLAS thread, which the libraries read when they load."""
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def alternate(repeats: int, *actions: Callable[[], object]) -> list[float]:
+    """Median seconds of each action; they take turns, so that a noisy neighbour disturbs all of them alike."""
+    seconds: list[list[float]] = [[] for _ in actions]
+    for action in actions:
+        action()
+    for _ in range(repeats):
+        for action, times in zip(actions, seconds, strict=True):
+            began = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - began)
+    return [float(np.median(times)) for times in seconds]
+
+
+def require_data() -> Path:
+    """The folder of the datasets; without it a measurement on real data says so and exits."""
+    folder = data_folder()
+    if folder is None:
+        sys.exit("This measurement needs the public datasets: name their folder in FEDKAD_DATA.")
+    return folder
+
+
+def load(name: str) -> list[Entity]:
+    """All entities of SMD, SMAP or MSL."""
+    folder = require_data()
+    return list(read_smd(folder / "SMD") if name == "SMD" else read_nasa(folder / "NASA", name))
+
+
+def heading(title: str) -> None:
+    """Print what is measured, and on what."""
+    print(f"{title}\n  {platform.processor() or platform.machine()}, {os.cpu_count()} cores, numpy {np.__version__}")

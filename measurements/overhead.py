@@ -1,0 +1,75 @@
+"""What a round costs beyond the devices' computation, against an empty Flower app on the same machine in the same run.
+
+The empty app sends a message to every device and waits for the replies: with the same short poll as ours, and with
+Flower's own loop. `python -m measurements.overhead`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from fedkad.tables import write_table
+from measurements.loopback import Loopback, wait
+from measurements.measure import heading, one_blas_thread
+
+DEVICES, ROUNDS = 4, 10
+EMPTY = Path(__file__).parent / "emptyapp"
+
+
+class EmptyLoopback(Loopback):
+    """A fleet that runs the empty app."""
+
+    def start_server(self) -> None:
+        """Start the server with the other app."""
+        self._start("server", ["server", str(self.server_folder), "--app", str(EMPTY)], {})
+
+
+def write_data(folder: Path) -> dict[str, Path]:
+    """Small tables: what is computed does not matter here."""
+    folder.mkdir()
+    generator, paths = np.random.default_rng(0), {}
+    for k in range(DEVICES):
+        rows = np.sin(np.arange(1500)[:, None] / (5.0 + k + np.arange(25))) + 0.1 * generator.normal(size=(1500, 25))
+        paths[f"device-{k}"] = folder / f"device-{k}.csv"
+        write_table(paths[f"device-{k}"], {f"c{c}": column for c, column in enumerate(rows.T)})
+    return paths
+
+
+def ready(fleet: Loopback) -> None:
+    """Start everything and wait until it is there."""
+    fleet.start_server()
+    fleet.start()
+    fleet.wait_online(seconds=240)
+    fleet.train()
+
+
+def main() -> None:
+    """Print the medians and their ratios."""
+    one_blas_thread()
+    heading(f"Overhead of a round with {DEVICES} devices, all of which take part")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        data = write_data(root / "data")
+        os.mkdir(root / "empty")
+        os.mkdir(root / "ours")
+        with EmptyLoopback(root / "empty", data) as fleet:
+            ready(fleet)
+            wait(lambda: "short" in fleet.status(), 600, "the empty app done")
+            empty = fleet.status()
+        with Loopback(root / "ours", data, "--rounds", str(ROUNDS), "--participation", "1") as fleet:
+            ready(fleet)
+            ours = fleet.wait_done(600)
+    spent = np.array(ours["round_seconds"]) - np.array(ours["round_computing"])
+    short, usual, own = (float(np.median(values)) for values in (empty["short"], empty["usual"], spent[1:]))
+    print(f"  empty app, polled every half second    {short:6.2f} s a round (median of {len(empty['short'])})")
+    print(f"  empty app, Flower's own loop           {usual:6.2f} s")
+    print(f"  FedKAD, beyond the slowest computation {own:6.2f} s (median of {len(spent) - 1}, after the first)")
+    print(f"  ratio {own / short:.2f} to the empty app with the same poll, {own / usual:.2f} to Flower's own loop")
+
+
+if __name__ == "__main__":
+    main()
