@@ -47,9 +47,9 @@ def test_odd_names_are_refused(path: Path, name: str) -> None:
     assert registry.read(path) == {}
 
 
-def test_a_name_is_taken_for_good(path: Path) -> None:
+def test_a_name_stays_taken(path: Path) -> None:
     enter(path, "pump")
-    with pytest.raises(DeviceError, match="registered already"):
+    with pytest.raises(DeviceError, match="already registered"):
         enter(path, "pump")
     with registry.changing(path) as devices:
         registry.revoke(devices, "pump")
@@ -68,7 +68,7 @@ def test_a_renewed_device_takes_part_again_with_its_new_key(path: Path) -> None:
     assert (device.public_key, device.added, device.revoked) == ("another", added, None)
 
 
-def test_devices_that_are_not_there_cannot_go(path: Path) -> None:
+def test_unknown_devices_cannot_be_revoked_or_renewed(path: Path) -> None:
     with pytest.raises(DeviceError, match="no device x"), registry.changing(path) as devices:
         registry.revoke(devices, "x")
     with pytest.raises(DeviceError, match="no device x"), registry.changing(path) as devices:
@@ -85,11 +85,11 @@ def test_two_devices_never_share_a_key(path: Path) -> None:
         registry.add(devices, "one", "key")
     with pytest.raises(DeviceError, match="that of one"), registry.changing(path) as devices:
         registry.add(devices, "two", "key")
-    with pytest.raises(DeviceError, match="its own"), registry.changing(path) as devices:
+    with pytest.raises(DeviceError, match="the one it has"), registry.changing(path) as devices:
         registry.renew(devices, "one", "key")
 
 
-def test_nothing_is_written_when_something_went_wrong(path: Path) -> None:
+def test_nothing_is_written_after_a_failure(path: Path) -> None:
     enter(path, "one")
 
     def fail(devices: Registry) -> None:
@@ -101,7 +101,7 @@ def test_nothing_is_written_when_something_went_wrong(path: Path) -> None:
     assert registry.read(path)["one"].revoked is None
 
 
-def test_many_can_add_devices_at_once(path: Path) -> None:
+def test_devices_can_be_added_concurrently(path: Path) -> None:
     threads = [threading.Thread(target=enter, args=(path, f"pump-{k}")) for k in range(12)]
     for thread in threads:
         thread.start()
@@ -113,7 +113,7 @@ def test_many_can_add_devices_at_once(path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"devices": [{"name": "x"}]}', '{"devices": [1]}'])
 def test_a_broken_list_is_named(path: Path, content: str) -> None:
     path.write_text(content)
-    with pytest.raises(FleetFileError, match=r"devices\.json: this is no list of devices"):
+    with pytest.raises(FleetFileError, match=r"devices\.json: this is not a list of devices"):
         registry.read(path)
 
 
@@ -200,12 +200,12 @@ def test_data_is_found_beside_the_device_or_where_the_command_says(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_app_is_told_any_path_as_it_is(tmp_path: Path, name: str) -> None:
+def test_any_path_reaches_the_app_unchanged(tmp_path: Path, name: str) -> None:
     pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
     from flwr.common.config import parse_config_args
 
     root = tmp_path / name
-    command = flower.supernode(DeviceFolder(root, "pump", "localhost:1"), str(root / "it's data.csv"))
+    command = flower.device_command(DeviceFolder(root, "pump", "localhost:1"), str(root / "it's data.csv"))
     told = parse_config_args([command[command.index("--node-config") + 1]])
     assert told == {"folder": str(root), "device": "pump", "data": str(root / "it's data.csv")}
     assert "--insecure" not in command
@@ -268,7 +268,7 @@ def test_the_largest_rank_and_the_highest_port_are_fine() -> None:
     settings.check(FleetSettings(Place(port=65535, control_port=1), ModelSettings(("a", "b"), rank=168)))
 
 
-def test_a_new_key_leaves_the_rest_of_a_folder_alone(tmp_path: Path) -> None:
+def test_a_new_key_leaves_the_rest_of_the_folder_unchanged(tmp_path: Path) -> None:
     devicefolder.write(tmp_path, "pump", "localhost:1", b"certificate", b"key")
     (tmp_path / "device.toml").write_text('device = "pump"\nserver = "localhost:2"\ndata = "mine.csv"\n')
     devicefolder.write_key(tmp_path, b"certificate", b"new key")

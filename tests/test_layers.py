@@ -48,6 +48,16 @@ def test_a_layer_uses_only_its_libraries(path: Path) -> None:
     assert libraries(path) <= ALLOWED[layer]
 
 
+def test_a_federation_in_one_process_needs_no_cryptography() -> None:
+    code = (
+        "import sys, numpy, fedkad; t = numpy.arange(900.0)[:, None]; "
+        "fedkad.federate({'a': numpy.sin(t / [[7.0, 11.0]])}, rank=2, window=4, observables=4, rounds=3); "
+        "print('cryptography' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
 def test_the_command_line_starts_without_heavy_libraries() -> None:
     """Extras may be missing, and even where they are not, `fedkad --help` must not wait for them."""
     heavy = ("torch", "scipy", "sklearn", "matplotlib", "pyarrow", "pandas", "aeon", "flwr", "cryptography", "paho")

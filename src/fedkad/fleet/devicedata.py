@@ -1,4 +1,4 @@
-"""Where a device's statistics come from: its own table, or what its agent has gathered. Neither leaves it."""
+"""Where a device's statistics come from: its own table, or its agent's model. Neither leaves the device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DeviceData:
     device : str
     state : DeviceState
     path : Path, optional
-        A table, or a folder of tables that are separate stretches; without it, the statistics in the model in use.
+        A table, or a folder of tables that are separate stretches; if omitted, the statistics in the current model.
     settings : DeviceFile
         `device.toml`: `[detector]` has the device's own parameters, `[reading]` the `time` column and `max_fill`.
     """
@@ -44,14 +44,14 @@ class DeviceData:
         self.reading = {name: value for name, value in asdict(settings.reading).items() if value is not None}
 
     def detector(self, terms: Terms) -> KoopmanDetector:
-        """The detector with the statistics of this device, as a training with these terms needs it."""
+        """A detector with this device's statistics for a training with these terms."""
         if self.path is None:
             return self._gathered(terms)
         parameters = {**self._shared(terms), **self.own}
         prepared = self.state.prepared(self._fingerprint(parameters, terms))
         try:
             return KoopmanDetector.load(prepared)
-        except ModelFileError:  # not there yet, or damaged: the table is still there
+        except ModelFileError:  # missing or damaged; the table is still there
             return self._prepare(parameters, terms, prepared)
 
     def _prepare(self, parameters: dict[str, Any], terms: Terms, prepared: Path) -> KoopmanDetector:
@@ -69,13 +69,13 @@ class DeviceData:
     def _gathered(self, terms: Terms) -> KoopmanDetector:
         if self.own:
             raise ProtocolError(
-                f"device.toml of device {self.device!r}: [detector] is for a table (--data), and the model of the "
-                "agent has its own parameters; remove the section."
+                f"device.toml of device {self.device!r}: [detector] applies to a table (--data), and the agent's "
+                "model has its own parameters; remove the section."
             )
         if self.state.version() is None:
             raise ProtocolError(
-                f"Device {self.device!r} has neither a table (data in device.toml or --data) nor a model of its agent: "
-                "give it one of them."
+                f"Device {self.device!r} has neither a table (data in device.toml or --data) nor a model from its "
+                "agent; give it one of them."
             )
         detector = KoopmanDetector.load(self.state.model)
         compare("channels", detector.channel_names_, terms.channels, f"device {self.device!r}", "the server")
@@ -85,12 +85,12 @@ class DeviceData:
         return detector
 
     def _columns(self, device: DeviceTables, terms: Terms) -> list[int]:
-        """Where the fleet's channels stand in the table, which may have others besides, and them in any order."""
+        """The columns of the fleet's channels in the table, which may have others as well, in any order."""
         lacking = [name for name in terms.channels if name not in device.channels]
         if lacking:
             raise ProtocolError(
                 f"The server asks for the channels {', '.join(terms.channels)}, and the table of device "
-                f"{self.device!r} has no {', '.join(lacking)}; give it a table that has."
+                f"{self.device!r} lacks {', '.join(lacking)}; give it a table that has them."
             )
         return [device.channels.index(name) for name in terms.channels]
 
@@ -99,7 +99,7 @@ class DeviceData:
         return {name: terms.consensus.rank if name == "rank" else getattr(terms, name) for name in SHARED}
 
     def _fingerprint(self, parameters: Mapping[str, Any], terms: Terms) -> str:
-        """Changes with the files of the data and with what is made of them."""
+        """Changes with the data files and with the settings that they are read with."""
         assert self.path is not None
         files = sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
         seen = [(str(file), os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 from fedkad.atomicfile import write_atomically
-from fedkad.federation.settings import Encoding, Start
+from fedkad.federation.settings import FEWEST, Encoding, Start
 from fedkad.settingerror import SettingError, SettingsError
 from fedkad.settingkinds import POSITIVE, SHARE, Channels, Rule, at_least, parse_duration
 from fedkad.settingsfile import FileSection, as_text, read, read_file
 
 FILE = "fleet.toml"
-FEWEST = 3
 
 Port = Annotated[int, Rule(lambda port: 0 < port < 65536, "a port from 1 to 65535")]
 INTERVAL = Rule(
