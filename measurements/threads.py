@@ -87,34 +87,28 @@ def ask(worker: subprocess.Popen[str], name: str) -> tuple[float, str]:
     return float(seconds), digest
 
 
-def compare(name: str) -> float:
-    """Print the medians of all settings; the default's, in units of that with one thread."""
+def compare(name: str, *settings: str) -> float:
+    """Print the medians of these settings; return the default's over that of one thread."""
     with ExitStack() as stack:
         command = ("-m", "measurements.threads", "work")
-        workers = {
-            setting: stack.enter_context(process(*command, threads=threads)) for setting, threads in SETTINGS.items()
-        }
-        rival = ask(workers["all threads"], name)  # once: on busy cores it takes minutes
-        answers = [
-            {setting: ask(workers[setting], name) for setting in ("default", "one thread")} for _ in range(REPEATS)
-        ]
-    medians = {setting: float(np.median([answer[setting][0] for answer in answers])) for setting in answers[0]}
-    medians["all threads"] = rival[0]
-    cells = "   ".join(f"{setting} {seconds:6.2f} s" for setting, seconds in medians.items())
-    same = "equal" if rival[1] == answers[0]["one thread"][1] else "not equal"
-    print(f"    {name:<20} {cells}   one and all threads: {same} to the bit", flush=True)
+        workers = {setting: stack.enter_context(process(*command, threads=SETTINGS[setting])) for setting in settings}
+        answers = [{setting: ask(worker, name) for setting, worker in workers.items()} for _ in range(REPEATS)]
+    medians = {setting: float(np.median([answer[setting][0] for answer in answers])) for setting in settings}
+    cells = "   ".join(f"{setting} {seconds:7.2f} s" for setting, seconds in medians.items())
+    digests = {answer[setting][1] for answer in answers for setting in settings}
+    print(f"    {name:<20} {cells}   {'equal' if len(digests) == 1 else 'not equal'} to the bit", flush=True)
     return medians["default"] / medians["one thread"]
 
 
 def main() -> None:
-    """Print times and the ratio that the default must keep."""
+    """Print times, and the ratio that the default must keep."""
     heading(f"BLAS threads, medians of {REPEATS}")
     print("  cores as they are")
     for name in WORK:
-        compare(name)
-    print("  one core kept busy")
+        compare(name, *SETTINGS)
+    print("  one core kept busy")  # where all threads take minutes
     with process("-c", "while True: pass"):
-        ratio, _ = (compare(name) for name in WORK)
+        ratio, _ = (compare(name, "default", "one thread") for name in WORK)
     entering = min(timeit.repeat(single_threaded()(lambda: None), number=1000, repeat=5))
     print(f"  federating by default takes {ratio:.2f} x what it takes with one thread (at most {MOST})")
     print(f"  entering and leaving the limit takes {1000 * entering:.1f} µs")

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from fedkad import KoopmanDetector, federate
 from fedkad.cli.app import app
 from fedkad.cli.options import DETECTOR_OPTIONS
+from fedkad.detect.scoring import Scoring, SeriesScores, score_series
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet, write_fleet
 from fedkad.tables import read_table
 
@@ -116,6 +117,20 @@ def test_detect_reports_the_events_of_the_detector(folder: Path, model: Path, tm
     assert set(numbers(written["threshold"])) == {detector.threshold_}
     shares = np.stack([numbers(written[f"share of {name}"]) for name in CHANNELS], axis=1)
     np.testing.assert_array_equal(shares, detector.explain(table.values))
+
+
+def test_detect_scores_each_recording_once(folder: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[int] = []
+
+    def counting(scoring: Scoring, scaled: NDArray[np.float64], *, shares: bool = False) -> SeriesScores:
+        scored.append(len(scaled))
+        return score_series(scoring, scaled, shares=shares)
+
+    for module in ("events", "detector", "scoring"):
+        monkeypatch.setattr(f"fedkad.detect.{module}.score_series", counting)
+    scores = folder.parent / "scores-once.csv"
+    assert Done("detect", models, folder / "test", "--scores", scores, "--shares", "--offline").status == 0
+    assert scored == [500] * 4
 
 
 def read_csv_columns(path: Path) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What the package offers, imported when asked for: an agent sets numpy up before it is loaded."""
+    """Import a public name on first use, so that an agent can configure numpy before it is loaded."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

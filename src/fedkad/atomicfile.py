@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the whole new ones, whatever happens in between."""
+"""Files that are replaced as a whole: whatever happens, a reader finds the old file or the new one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 def write_atomically(path: Path, *content: bytes | memoryview, mode: int = 0o666) -> None:
     """Write the pieces to a temporary file beside `path`, flush it to the disk, and rename it into place.
 
-    A rename is atomic within one file system only, hence "beside"; flushing the folder makes the rename itself
-    survive a power cut. `mode` is the file's from its first byte on, less the umask.
+    The temporary file is in the same folder because a rename is atomic only within one file system. Flushing the
+    folder makes the rename itself survive a power cut. `mode`, less the umask, applies from the first byte on.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:

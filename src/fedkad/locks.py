@@ -1,4 +1,4 @@
-"""One process at a time, by locks that the system takes back whenever their holder ends."""
+"""File locks for one process at a time; the system releases them when their holder ends."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 class HeldError(ValueError):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 @contextmanager
 def holding(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock for a while, or raise `HeldError` with the sentence given."""
+    """Hold the lock inside the context, or raise `HeldError` with this message if another process holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -29,7 +29,7 @@ def holding(path: Path, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def waiting_for(path: Path) -> Iterator[None]:
-    """Hold the lock for a while, after whoever has it now."""
+    """Wait until the lock is free, then hold it inside the context."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -39,7 +39,7 @@ def waiting_for(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Tell whether somebody holds the lock."""
+    """Tell whether a process holds the lock."""
     if not path.exists():
         return False
     try:

@@ -14,8 +14,8 @@ from fedkad.cli.options import MaxFill, TimeColumn, above_zero
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.recordings import load_device, load_fleet
 from fedkad.cli.targets import check_score_target, is_model_file
-from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.events import Event
+from fedkad.detect.modelfile import load_model
 from fedkad.report.wording import counted, moment, significant, top_channels
 from fedkad.tables import DeviceTables, SeriesTable, write_table
 from fedkad.tables.reading import table_ending
@@ -58,10 +58,8 @@ def detect(
         check_score_target(scores, model, data)
 
     def judge(file: Path, device: DeviceTables, path: Path) -> list[Examined]:
-        detector = KoopmanDetector.load(file)
-        if threshold is not None:
-            detector.threshold_ = threshold
-        return examine_device(detector, device, path, offline=offline)
+        loaded, _ = load_model(file, memory=False)
+        return examine_device(loaded if threshold is None else loaded.with_threshold(threshold), device, path)
 
     examined: list[Examined] = []
     skipped: dict[str, str] = {}
@@ -83,7 +81,7 @@ def detect(
 
     if scores is not None and examined:
         scores.parent.mkdir(parents=True, exist_ok=True)
-        write_table(scores, _score_columns(examined, shares=shares))
+        write_table(scores, _score_columns(examined, offline=offline, shares=shares))
     if as_json:
         print_json(_document(examined, skipped))
     elif examined:
@@ -187,7 +185,7 @@ def _event_document(entry: Examined, event: Event) -> dict[str, Any]:
     }
 
 
-def _score_columns(examined: Sequence[Examined], *, shares: bool) -> dict[str, list[Any]]:
+def _score_columns(examined: Sequence[Examined], *, offline: bool, shares: bool) -> dict[str, list[Any]]:
     """One row per row of each table: where it is, its score, its threshold, and whether it is an alarm."""
     columns: dict[str, list[Any]] = {}
 
@@ -205,8 +203,8 @@ def _score_columns(examined: Sequence[Examined], *, shares: bool) -> dict[str, l
         add("score", found.scores[rows].tolist())
         add("threshold", found.thresholds[rows].tolist())
         add("is_anomaly", found.alarms[rows].tolist())
-        if entry.offline_scores is not None:
-            add("offline_score", entry.offline_scores[rows].tolist())
+        if offline:
+            add("offline_score", found.offline_scores[rows].tolist())
         if shares:
             for channel, part in zip(found.channels, found.shares[rows].T, strict=True):
                 add(f"share of {channel}", part.tolist())

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedkad.cli.failures import naming, warn
 from fedkad.cli.recordings import time_gaps
-from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.events import Findings, examine
+from fedkad.detect.model import Model
 from fedkad.detect.series import Series
 from fedkad.report.wording import counted
 from fedkad.tables import DeviceTables, SeriesTable
@@ -31,7 +31,6 @@ class Examined:
     device: str
     table: SeriesTable
     findings: Findings
-    offline_scores: NDArray[np.float64] | None
     rows: NDArray[np.intp]
 
     @property
@@ -44,23 +43,20 @@ class Examined:
         return int(np.searchsorted(self.rows, entry))
 
 
-def examine_device(detector: KoopmanDetector, device: DeviceTables, path: Path, *, offline: bool) -> list[Examined]:
+def examine_device(model: Model, device: DeviceTables, path: Path) -> list[Examined]:
     """Judge every table of a device, and warn where the judgement is less than it seems."""
     found = []
     for table in device.tables:
         values, rows = table.with_gaps()
-        series = Series(values, table.channels)
         with naming(path if table.name == device.name else path / table.name):
-            findings = examine(detector, series)
-            offline_scores = detector.score_series(series) if offline else None
-        found.append(Examined(device.name, table, findings, offline_scores, np.flatnonzero(rows >= 0)))
-    _check_period(detector, device, path)
-    _check_coverage(detector, device, sum(entry.scored for entry in found), path)
+            findings = examine(model, Series(values, table.channels))
+        found.append(Examined(device.name, table, findings, np.flatnonzero(rows >= 0)))
+    _check_period(model.settings.sample_period, device, path)
+    _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     return found
 
 
-def _check_period(detector: KoopmanDetector, device: DeviceTables, path: Path) -> None:
-    fitted = detector.parameters_.sample_period
+def _check_period(fitted: float | None, device: DeviceTables, path: Path) -> None:
     if fitted is None:
         return
     for period in (table.period for table in device.tables if table.period is not None):
@@ -72,10 +68,9 @@ def _check_period(detector: KoopmanDetector, device: DeviceTables, path: Path) -
             return
 
 
-def _check_coverage(detector: KoopmanDetector, device: DeviceTables, scored: int, path: Path) -> None:
-    """Refuse a device none of whose rows could be scored; warn if only a few could."""
+def _check_coverage(needed: int, device: DeviceTables, scored: int, path: Path) -> None:
+    """Refuse a device none of whose rows could be scored; warn if only a few could. A score needs `needed` rows."""
     rows = sum(len(table.values) for table in device.tables)
-    needed = detector.parameters_.window + detector.parameters_.horizon
     gaps = [(time_gaps(device), "gap in time", "gaps in time"), (device.gap_rows, "gap row", "gap rows")]
     interruptions = " and ".join(counted(*gap) for gap in gaps if gap[0])
     interruptions = interruptions and f" ({interruptions})"

@@ -151,7 +151,7 @@ def history_columns(history: Sequence[Round]) -> dict[str, list[Any]]:
 
 
 def _report_short_devices(folder: Path, federation: Federation) -> None:
-    short = [name for name, detector in federation.detectors.items() if detector.few_rows_]
+    short = [name for name, detector in federation.detectors.items() if detector.model_.few_rows]
     if short:
         note(
             f"{folder}: too few rows to hold some out for {', '.join(short)}; the threshold there is a quantile of "
@@ -193,7 +193,7 @@ def _document(federation: Federation, models: dict[str, Path], output: Path) -> 
     columns["participants"] = [list(record.participants) for record in federation.history]
     return {
         "devices": {
-            name: {"model": str(models[name]), "threshold": detector.threshold_, "few_rows": detector.few_rows_}
+            name: {"model": str(models[name]), "threshold": detector.threshold_, "few_rows": detector.model_.few_rows}
             for name, detector in federation.detectors.items()
         },
         "rounds": [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)],

@@ -49,7 +49,7 @@ def fit(
         "filled_cells": device.filled,
         "gap_rows": device.gap_rows,
         "threshold": fitted.threshold_,
-        "few_rows": fitted.few_rows_,
+        "few_rows": fitted.model_.few_rows,
     }
     if as_json:
         print_json(result)

@@ -9,7 +9,8 @@ import numpy as np
 import typer
 
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
-from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.model import Model
+from fedkad.detect.modelfile import load_model
 from fedkad.report.wording import significant
 
 
@@ -20,7 +21,7 @@ def inspect(
     """Show the parameters, channels, sizes and threshold of a model file."""
     if model.is_dir():
         raise ValueError(f"{model}: this is a folder; name one of the model files in it.")
-    described = _description(KoopmanDetector.load(model), model)
+    described = _description(model)
     if as_json:
         print_json(described)
         return
@@ -35,27 +36,29 @@ def inspect(
     print_facts({f"  {name}": str(value) for name, value in parameters.items()})
 
 
-def _description(detector: KoopmanDetector, path: Path) -> dict[str, Any]:
+def _description(path: Path) -> dict[str, Any]:
+    model, memory = load_model(path)
+    dynamics = model.dynamics
     return {
         "model": str(path),
         "bytes": path.stat().st_size,
-        "channels": list(detector.channel_names_),
-        "subspace": list(detector.subspace_.shape),
-        "spectral_radius": float(np.abs(np.linalg.eigvals(detector.operator_)).max()),
-        "threshold": detector.threshold_,
-        "threshold_set_by": _threshold_origin(detector),
-        "lifting_digest": detector.lifting_.digest,
-        "can_learn": detector.statistics_ is not None,
-        "parameters": detector.parameters_.get_params(),
+        "channels": list(model.setup.channel_names),
+        "subspace": list(dynamics.subspace.shape),
+        "spectral_radius": float(np.abs(np.linalg.eigvals(dynamics.operator)).max()),
+        "threshold": model.threshold,
+        "threshold_set_by": _threshold_origin(model),
+        "lifting_digest": dynamics.lifting.digest,
+        "can_learn": memory is not None,
+        "parameters": vars(model.settings),
     }
 
 
-def _threshold_origin(detector: KoopmanDetector) -> str:
+def _threshold_origin(model: Model) -> str:
     """How the threshold was set, in words."""
-    count, method, risk = len(detector.normal_scores_), detector.parameters_.threshold, detector.parameters_.risk
-    if detector.by_hand_ or not isinstance(method, str):
+    count, method, risk = len(model.normal_scores), model.settings.threshold, model.settings.risk
+    if model.by_hand or not isinstance(method, str):
         return "by hand"
-    if detector.few_rows_:
+    if model.few_rows:
         return f"quantile of {count} cross-fitted scores (few rows)"
     return {
         "pot": f"tail fitted to {count} held-out scores, risk {risk:g}",

@@ -17,8 +17,8 @@ class Lifting:
     """Lift a window z(t) = [x(t−W+1), …, x(t)] to Φ(z) = [z; tanh(W_lift z + b)].
 
     W_lift has entries N(0, 1/d) with d = channels · window, and b is uniform on (−1, 1). Every device draws the
-    same numbers from the same seed: neither matrix is ever sent or stored, only the seed and `digest`, which
-    proves that two sides drew the same.
+    same numbers from the same seed. Neither is ever sent or stored, only the seed and `digest`, which proves that
+    both sides drew the same numbers.
 
     >>> lifting = Lifting(channels=2, window=3, observables=4, seed=0)
     >>> lifting.transform(np.ones((5, 2))).shape  # (time - window + 1, D)
@@ -42,7 +42,7 @@ class Lifting:
 
     @property
     def newest(self) -> slice:
-        """Where the newest sample of the window stands in a lifted state."""
+        """The position of the window's newest sample in a lifted state."""
         return slice(self.state_size - self.channels, self.state_size)
 
     @property
@@ -67,7 +67,7 @@ class Lifting:
         """All windows of a series, oldest sample first, as a read-only view of shape (time − W + 1, n · W)."""
         rows = np.ascontiguousarray(scaled, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.channels:
-            raise ValueError(f"The lifting is of {self.channels} channels, and the series has shape {rows.shape}.")
+            raise ValueError(f"The lifting expects {self.channels} channels, but the series has shape {rows.shape}.")
         count = max(len(rows) - self.window + 1, 0)
         view: Array = np.lib.stride_tricks.as_strided(
             rows,
@@ -86,7 +86,7 @@ class Lifting:
 
     def transform(self, scaled: Array) -> Array:
         """Lifted states Φ of every full window of a scaled series, `(time − window + 1, D)`."""
-        windows = np.ascontiguousarray(self.windows(scaled))  # overlapping rows are no matrix to BLAS
+        windows = np.ascontiguousarray(self.windows(scaled))  # BLAS cannot multiply overlapping rows
         return np.concatenate([windows, self.observe(windows)], axis=1)
 
 

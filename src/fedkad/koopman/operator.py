@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 class Reduced(NamedTuple):
-    """The statistics seen from a subspace P: all that the loss, its gradient and Q̂ need of A and B."""
+    """The statistics reduced to a subspace P: all that the loss, its gradient and Q̂ need of A and B."""
 
     a: Array  # A P
     b: Array  # B P
@@ -27,9 +27,9 @@ class Reduced(NamedTuple):
 
     @classmethod
     def at(cls, statistics: Statistics, subspace: Array) -> Reduced:
-        """Reduce the statistics to the subspace: three D × D × r products, the whole cost of a local step.
+        """Reduce the statistics to the subspace: three D × D × r products, nearly the whole cost of a local step.
 
-        Only the coordinates that move take part; the others have zeros in A and B.
+        Only the coordinates that move take part; A and B are zero elsewhere.
         """
         moving, core = statistics.moving, statistics.core
         seen = subspace if core is statistics else subspace[moving]
@@ -49,22 +49,22 @@ def _among_zeros(rows: Array, places: NDArray[np.intp], shape: tuple[int, ...]) 
 def fit_operator(reduced: Reduced, ridge: float, *, always: bool = False) -> Array:
     """The minimiser Q̂(P) = PᵀBP (PᵀAP)⁻¹ of the loss over Q.
 
-    Where the Gram matrix PᵀAP is ill-conditioned, having an eigenvalue below λ = `ridge`, λI is added to it first; with
-    `always`, in any case, so that the operator does not jump when an eigenvalue passes λ.
+    If the Gram matrix PᵀAP has an eigenvalue below λ = `ridge`, λI is added to it first. With `always` it is added in
+    any case, so that the operator does not jump when an eigenvalue passes λ.
     """
     gram = reduced.gram
     if always or np.linalg.eigvalsh(gram)[0] < ridge:
         gram = gram + ridge * np.eye(len(gram))
     try:
         return np.asarray(np.linalg.solve(gram, reduced.cross.T).T, dtype=np.float64)
-    except np.linalg.LinAlgError:  # singular, and no ridge was asked for: the smallest of the minimisers
+    except np.linalg.LinAlgError:  # singular, and without a ridge: take the smallest minimiser
         return np.asarray(np.linalg.lstsq(gram, reduced.cross.T)[0].T, dtype=np.float64)
 
 
 def relative_ridge(reduced: Reduced, ridge: float) -> float:
-    """λ as a share of the mean eigenvalue trace(G)/r of the Gram matrix, so that its meaning has no unit."""
+    """λ as a share of the mean eigenvalue trace(G)/r of the Gram matrix, so that it has no unit."""
     mean_eigenvalue = float(np.trace(reduced.gram)) / len(reduced.gram)
-    return ridge * mean_eigenvalue if mean_eigenvalue > 0.0 else ridge  # a subspace without any data in it
+    return ridge * mean_eigenvalue if mean_eigenvalue > 0.0 else ridge  # no data in the subspace
 
 
 def loss(reduced: Reduced, operator: Array) -> float:
@@ -87,7 +87,7 @@ def loss_gradient(subspace: Array, reduced: Reduced, operator: Array) -> Array:
 
 
 def cap_spectrum(operator: Array, cap: float) -> Array:
-    """Q scaled by cap / (spectral radius) where the radius exceeds the cap: predictions must not grow.
+    """Q scaled by cap / (spectral radius) if the radius exceeds the cap: predictions must not grow.
 
     >>> cap_spectrum(np.diag([2.0, 0.5]), 0.5)
     array([[0.5  , 0.   ],

@@ -14,7 +14,7 @@ CLIP = 10.0
 """Scaled values are clipped to ±CLIP standard deviations, as in the paper."""
 
 CONSTANT = 1e-9
-"""A channel whose spread is below this share of its mean counts as constant: that is rounding, or nearly."""
+"""A channel whose spread is below this share of its mean counts as constant: such a spread is mere rounding."""
 
 
 class ChannelMoments(NamedTuple):
@@ -28,7 +28,7 @@ class ChannelMoments(NamedTuple):
     def of(cls, series: Array) -> ChannelMoments:
         """Moments of the rows of `series` that are complete (a row with NaN is a gap)."""
         rows = series[~np.isnan(series).any(axis=1)]
-        with np.errstate(over="ignore", invalid="ignore"):  # refused by name where a scale is made of it
+        with np.errstate(over="ignore", invalid="ignore"):  # `from_moments` names the channel
             mean = rows.mean(axis=0)
             return cls(float(len(rows)), mean, ((rows - mean) ** 2).sum(axis=0))
 
@@ -52,7 +52,7 @@ class Scaling:
     """z-score of every channel, clipped at ±10 standard deviations.
 
     A channel that is constant in training has no spread to divide by. It keeps the unit scale, so that a later
-    change of it is seen in its own units (and clipped like every other), instead of being divided by zero.
+    change is seen in the channel's own units (and clipped like any other).
 
     >>> scaling = Scaling.fit(np.array([[1.0, 5.0], [3.0, 5.0]]))
     >>> scaling.transform(np.array([[4.0, 5.5], [900.0, 5.0]]))
@@ -88,7 +88,7 @@ class Scaling:
         """Scaled and clipped values; NaN stays NaN."""
         values = np.asarray(series, dtype=np.float64)
         if values.shape[-1] != len(self.mean):
-            raise ValueError(f"The scaling is of {len(self.mean)} channels, and the series has shape {values.shape}.")
+            raise ValueError(f"The scaling expects {len(self.mean)} channels, but the series has shape {values.shape}.")
         scaled: Array = np.clip((values - self.mean) / self.scale, -CLIP, CLIP)
         return scaled
 

@@ -6,7 +6,7 @@ operator Q is
     ‖Y − P Q Pᵀ X‖² = ‖Y‖² − 2 tr(Qᵀ Pᵀ YXᵀ P) + tr(QᵀQ Pᵀ XXᵀ P),    PᵀP = I,
 
 so XXᵀ, YXᵀ and ‖Y‖² are gathered once and no round touches the data again. Statistics of two stretches add up,
-which makes gaps, incremental learning and forgetting one and the same operation.
+which turns gaps, incremental learning and forgetting into one operation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Statistics:
-    """Second moments of the pairs (Φ(t), Φ(t+1)), and what a calibration of the residuals needs besides.
+    """Second moments of the pairs (Φ(t), Φ(t+1)), and what the calibration of residuals needs as well.
 
     Attributes
     ----------
@@ -43,9 +43,9 @@ class Statistics:
     ahead : (H, n, D)
         Σ x(t+h) Φ(t)ᵀ of the raw samples h = 1 … H steps ahead.
     count : float
-        Number of pairs; no longer whole after forgetting.
+        Number of pairs; not an integer after forgetting.
     ahead_count : (H,)
-        Number of pairs (t, t + h), which are fewer the farther ahead.
+        Number of pairs (t, t + h), fewer the larger h is.
     """
 
     xx: Array
@@ -79,12 +79,12 @@ class Statistics:
 
     @cached_property
     def moving(self) -> NDArray[np.intp]:
-        """The coordinates that were ever other than zero. A channel that is constant in training has none of them."""
+        """The coordinates that were ever nonzero; a channel that is constant in training has none."""
         return np.flatnonzero((np.diagonal(self.xx) != 0.0) | (self.yy != 0.0))
 
     @property
     def core(self) -> Statistics:
-        """The statistics of the moving coordinates alone: all others are zero, and nothing needs to multiply them."""
+        """The statistics of the moving coordinates alone: the others are zero, so nothing needs to multiply them."""
         return self if len(self.moving) in (0, len(self.yy)) else self._narrow
 
     @cached_property
@@ -110,7 +110,7 @@ class Statistics:
         return gram
 
     def as_arrays(self) -> dict[str, Array]:
-        """All that is kept, by name."""
+        """The fields as arrays, by name."""
         return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -120,12 +120,12 @@ class Statistics:
         return Statistics(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
 
     def scaled(self, factor: float) -> Statistics:
-        """Statistics in which every pair weighs `factor` as much: forgetting."""
+        """Statistics in which every pair is weighted by `factor`: forgetting."""
         return Statistics(**{f.name: factor * getattr(self, f.name) for f in fields(self)})
 
 
 def stretches(series: Array, shortest: int = 1) -> Iterator[slice]:
-    """Runs of complete rows, at least `shortest` long: a row with NaN is a gap that no window may bridge.
+    """Runs of at least `shortest` complete rows: a row with NaN is a gap that no window may bridge.
 
     >>> x = np.array([[1.0], [2.0], [np.nan], [4.0]])
     >>> list(stretches(x))
@@ -153,7 +153,7 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
         return Statistics.empty(lifting, horizon)
     kept = np.flatnonzero(np.nan_to_num(scaled).any(axis=0))
     if 0 < len(kept) < lifting.channels:
-        # Channels that never leave zero, as those that are constant in training, add nothing but zeros.
+        # Channels that are always zero, such as those constant in training, add nothing but zeros.
         narrow = _collect_runs(scaled[:, kept], runs, NarrowLifting.of(lifting, kept), horizon)
         return WideStatistics(narrow, lifting, kept)
     return _collect_runs(scaled, runs, lifting, horizon)
@@ -168,7 +168,7 @@ def _collect_runs(scaled: Array, runs: Sequence[slice], lifting: Lifting, horizo
 
 @dataclass(frozen=True)
 class NarrowLifting(Lifting):
-    """A lifting for series of which some channels are zero throughout: the same observables from the others alone."""
+    """A lifting for series with channels that are always zero: the same observables, from the other channels alone."""
 
     source: Lifting
     kept: tuple[int, ...]
@@ -181,7 +181,7 @@ class NarrowLifting(Lifting):
 
     @cached_property
     def weights(self) -> Array:
-        """The columns of the source's weights that meet the channels kept."""
+        """The columns of the source's weights for the channels kept."""
         return np.ascontiguousarray(self.source.weights[:, _places(self.source, self.kept)[: self.state_size]])
 
     @property
@@ -191,13 +191,13 @@ class NarrowLifting(Lifting):
 
 
 def _places(lifting: Lifting, kept: Sequence[int] | NDArray[np.intp]) -> NDArray[np.intp]:
-    """Where the channels `kept`, at every lag, and the observables stand in a lifted state."""
+    """Positions of the channels `kept`, at every lag, and of the observables in a lifted state."""
     lags = np.arange(lifting.window)[:, None] * lifting.channels + np.asarray(kept)
     return np.concatenate([lags.ravel(), np.arange(lifting.state_size, lifting.dimension)])
 
 
 class WideStatistics(Statistics):
-    """Statistics of a series in which only the channels `kept` are ever other than zero.
+    """Statistics of a series in which only the channels `kept` are ever nonzero.
 
     Holds the statistics of those channels alone and fills in the zeros of the others on demand: on a device with many
     channels of which few ever move, filling them in costs more than everything else.

@@ -29,15 +29,15 @@ class Directions(NamedTuple):
 def leading_directions(gram: Array, rank: int, *, tolerance: float = 1e-6, most: int = 60) -> Directions:
     """The `rank` leading eigenpairs of a symmetric positive matrix by block subspace iteration.
 
-    Iterates on a block that is a little wider than asked for and stops when the captured energy Σλ no longer
-    grows by more than `tolerance` of the trace: much cheaper than all D eigenpairs, and exact enough for a start.
+    Iterates on a block slightly wider than `rank` and stops when the captured energy Σλ no longer grows by more than
+    `tolerance` of the trace: much cheaper than all D eigenpairs, and accurate enough for a start.
     """
     size = len(gram)
     width = min(size, rank + max(8, rank // 2))
     if width > size // 3:
         values, vectors = np.linalg.eigh(gram)
         return Directions(vectors[:, ::-1][:, :rank], np.maximum(values[::-1][:rank], 0.0))
-    # The columns of largest norm are a deterministic start that already leans towards the leading directions.
+    # The columns with the largest diagonal entries are a deterministic start close to the leading directions.
     block = gram[:, np.argsort(-np.diagonal(gram), kind="stable")[:width]]
     trace, captured = float(np.trace(gram)), -np.inf
     for _ in range(most):
@@ -79,9 +79,9 @@ def descend(
 ) -> Descent:
     """Minimise the mean relative loss over subspaces by Riemannian L-BFGS with Armijo backtracking.
 
-    Steps and changes of the gradient are carried from one tangent space to the next by projection. With the
-    statistics of one device this finds its own best subspace; with those of a fleet in one place, the centralised
-    solution that a federation is measured against.
+    Steps and changes of the gradient are carried from one tangent space to the next by projection. The statistics of
+    one device give its own best subspace; those of a whole fleet give the centralised solution that a federation is
+    measured against.
     """
     point = start
     value, gradient = _loss_and_gradient(devices, point)
@@ -91,7 +91,7 @@ def descend(
             return Descent(point, value, float(np.linalg.norm(gradient)), taken)
         direction = project_grassmann(point, -curvature.solve(gradient))
         slope = float(np.vdot(gradient, direction))
-        if slope >= 0.0:  # the memory misleads: begin again along the gradient
+        if slope >= 0.0:  # the remembered curvature is misleading: restart along the gradient
             curvature = _Curvature()
             direction, slope = -gradient, -float(np.vdot(gradient, gradient))
         step = 1.0
@@ -110,7 +110,7 @@ def descend(
 
 
 class _Curvature:
-    """The inverse Hessian as the last few pairs of (step, change of the gradient) tell it: L-BFGS in two loops."""
+    """The inverse Hessian estimated from the last few pairs (step, change of the gradient): two-loop L-BFGS."""
 
     REMEMBERED = 12
 
@@ -118,7 +118,7 @@ class _Curvature:
         self._pairs: list[tuple[Array, Array, float]] = []
 
     def solve(self, gradient: Array) -> Array:
-        """An estimate of H⁻¹ g; the gradient itself while nothing is known."""
+        """An estimate of H⁻¹ g; the gradient itself as long as no pair is known."""
         rest, shares = gradient.copy(), []
         for step, change, inverse in reversed(self._pairs):
             shares.append(inverse * np.vdot(step, rest))
@@ -131,7 +131,7 @@ class _Curvature:
         return rest
 
     def carry_to(self, point: Array) -> None:
-        """Project what is remembered on the tangent space of a new point."""
+        """Project the remembered pairs on the tangent space of a new point."""
         self._pairs = [
             (project_grassmann(point, step), project_grassmann(point, change), inverse)
             for step, change, inverse in self._pairs
@@ -147,7 +147,7 @@ class _Curvature:
 def own_subspace(statistics: Statistics, rank: int) -> Array:
     """The subspace that one device would choose alone: its leading directions, then a short descent.
 
-    It lies among the coordinates that move, so that is where it is sought, if they are enough for its rank.
+    It is sought among the coordinates that move, if there are enough of them for its rank.
     """
     core = statistics.core
     if len(core.yy) < rank:
@@ -164,7 +164,7 @@ def own_subspace(statistics: Statistics, rank: int) -> Array:
 def predicted_directions(statistics: Statistics, subspace: Array) -> Directions:
     """Principal directions of what a device predicts, Ŷ = P Q̂ PᵀX, with their shares of ‖Y‖² as values.
 
-    What a device can say of its dynamics in D × r numbers: P turned so that cov(Ŷ) = P Q̂ (PᵀAP) Q̂ᵀ Pᵀ is diagonal.
+    A summary of the device's dynamics in D × r numbers: P rotated so that cov(Ŷ) = P Q̂ (PᵀAP) Q̂ᵀ Pᵀ is diagonal.
     """
     reduced = Reduced.at(statistics, subspace)
     operator = fit_operator(reduced, _numerical_ridge(reduced))
@@ -185,5 +185,5 @@ def _loss_and_gradient(devices: Sequence[Statistics], point: Array) -> tuple[flo
 
 
 def _numerical_ridge(reduced: Reduced) -> float:
-    """Just enough to solve a singular system: here the loss itself is minimised, nothing is regularised."""
+    """Just enough to solve a singular system: the loss itself is minimised, without regularisation."""
     return relative_ridge(reduced, 1e-10)

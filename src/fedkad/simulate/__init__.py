@@ -1,4 +1,4 @@
-"""A synthetic fleet of industrial pumps and the faults one meets, for demonstrations and tests.
+"""A synthetic fleet of industrial pumps and their usual faults, for demonstrations and tests.
 
 >>> fleet = simulate_fleet(3, train_rows=600, test_rows=500)
 >>> [fault.kind for fault in fleet.faults_of("pump-02")]
@@ -6,12 +6,12 @@
 >>> int(fleet.labels_of("pump-03").sum())  # every third device stays healthy
 0
 
-The modules, from the inside out: ``recursion`` (lags and noise without a loop), ``duty`` (what is asked of a
-device), ``pump`` (its physics), ``faults`` (one function a kind), ``placement`` (when and where they
+The modules, from the inside out: ``recursion`` (lags and noise without a loop), ``duty`` (the set points of a
+device), ``pump`` (its physics), ``faults`` (one function per kind), ``placement`` (when and where they
 happen), ``fleet`` (all devices) and ``files`` (CSV). Nothing here is evidence of how well faults are found.
 """
 
-from fedkad.simulate.faults import FAULTS, Fault, InjectFault, labels
+from fedkad.simulate.faults import FAULTS, Fault, labels
 from fedkad.simulate.files import write_fleet
 from fedkad.simulate.fleet import START, Fleet, simulate_fleet, timestamps
 from fedkad.simulate.pump import CHANNEL_UNITS, CHANNELS, Pump, draw_pump, run_pump
@@ -23,7 +23,6 @@ __all__ = [
     "START",
     "Fault",
     "Fleet",
-    "InjectFault",
     "Pump",
     "draw_pump",
     "labels",

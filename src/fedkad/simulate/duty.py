@@ -1,4 +1,4 @@
-"""The duty of a device: which level it is asked for, and for how long."""
+"""The duty of a device: the levels it is set to, and for how long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Duty:
     Parameters
     ----------
     levels : tuple of float
-        The levels in the order in which they are asked for, as fractions of the rated value.
+        The levels in order, as fractions of the rated value.
     dwell : float
         Mean time at one level, in seconds.
     """
@@ -30,13 +30,11 @@ class Duty:
 
 
 def follow_duty(duty: Duty, rows: int, period: float, generator: np.random.Generator) -> FloatArray:
-    """Return the level asked for at every sample.
+    """Return the set level at every sample.
 
     The order of the levels is fixed and their lengths vary: each lasts ``dwell`` times a number uniform in
     [0.6, 1.4], and the series begins somewhere inside a first step.
 
-    Examples
-    --------
     >>> generator = np.random.Generator(np.random.PCG64(0))
     >>> follow_duty(Duty(levels=(0.5, 1.0), dwell=180.0), 8, 60.0, generator)
     array([1. , 1. , 0.5, 0.5, 1. , 1. , 1. , 1. ])

@@ -2,7 +2,7 @@
 
 Every function has the form ``fault(series, channel, start, end, generator, severity)`` and returns a copy of
 the series in which only the rows ``start <= t < end`` of that one column differ. The severity is in the unit
-of the channel, so that a caller scales it by the channel's own spread.
+of the channel; callers scale it by the channel's own spread.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ class Fault:
 def labels(faults: Iterable[Fault], rows: int) -> npt.NDArray[np.bool_]:
     """Mark the rows at which any of the faults of a device is present.
 
-    Examples
-    --------
     >>> labels([Fault("pump-01", "stuck", ("flow_m3h",), 1, 3)], 5)
     array([False,  True,  True, False, False])
     """
@@ -63,10 +61,8 @@ def add_drift(
 ) -> FloatArray:
     """Let a sensor move away from the truth at a constant rate, to ``severity`` at the last row.
 
-    It moves up or down by chance, but never below a reading of zero.
+    It moves up or down at random, but never below a reading of zero.
 
-    Examples
-    --------
     >>> generator = np.random.Generator(np.random.PCG64(0))
     >>> add_drift(np.zeros((6, 1)), 0, 1, 5, generator, severity=2.0).T
     array([[0. , 0.5, 1. , 1.5, 2. , 0. ]])
@@ -79,14 +75,12 @@ def add_drift(
 def add_lag(
     series: FloatArray, channel: int, start: int, end: int, generator: np.random.Generator, severity: float
 ) -> FloatArray:
-    """Let a channel answer late: it follows its true value as a first-order lag does.
+    """Let a channel respond late: it follows its true value as a first-order lag does.
 
     The time constant is the shortest of 2, 4, 8, ... 64 rows for which the reading departs from the truth by
     ``severity`` (root mean square over the fault), so that slow and quick channels are disturbed alike.
     Nothing is drawn from the generator.
 
-    Examples
-    --------
     >>> step = np.array([[0.0], [0.0], [1.0], [1.0], [1.0]])
     >>> add_lag(step, 0, 1, 5, np.random.Generator(np.random.PCG64(0)), severity=0.2).round(2).T
     array([[0.  , 0.  , 0.39, 0.63, 0.78]])
@@ -103,16 +97,14 @@ def add_lag(
 def decouple(
     series: FloatArray, channel: int, start: int, end: int, generator: np.random.Generator, severity: float
 ) -> FloatArray:
-    """Let a channel live a life of its own: it repeats another stretch of itself.
+    """Let a channel lose touch with the others: it repeats another stretch of itself.
 
-    Its values, noise and speed of change stay those of the channel; only the agreement with the other
-    channels is lost. Of some stretches drawn by chance, the one is taken that correlates least with the
-    truth and is most like it in mean and spread: it minimises ``|correlation| + |difference of means| / σ +
-    |difference of spreads| / σ``, with σ the spread of the truth. A channel is decoupled or is not: the
+    Its values, noise and speed of change stay those of the channel; only the agreement with the other channels
+    is lost. Of some stretches drawn at random, take the one that correlates least with the truth and is most like
+    it in mean and spread: it minimises ``|correlation| + |difference of means| / σ +
+    |difference of spreads| / σ``, with σ the spread of the truth. A channel is either decoupled or not: the
     severity is not used.
 
-    Examples
-    --------
     >>> generator = np.random.Generator(np.random.PCG64(0))
     >>> wave = np.sin(np.arange(100.0))[:, None]
     >>> apart = decouple(wave, 0, 20, 40, generator, severity=1.0)
@@ -147,8 +139,6 @@ def add_spikes(
     About one burst in ten rows; the first begins with the fault and the last ends with it, so that its rows
     say when the bursts happen. They all point up or all down, but never below a reading of zero.
 
-    Examples
-    --------
     >>> generator = np.random.Generator(np.random.PCG64(0))
     >>> spiky = add_spikes(np.zeros((50, 1)), 0, 10, 40, generator, severity=2.0)
     >>> np.flatnonzero(spiky).tolist()
@@ -182,10 +172,8 @@ def freeze(
 ) -> FloatArray:
     """Let a sensor repeat the value of the first row: stuck.
 
-    A sensor is stuck or is not: generator and severity are not used.
+    A sensor is either stuck or not: generator and severity are not used.
 
-    Examples
-    --------
     >>> generator = np.random.Generator(np.random.PCG64(0))
     >>> freeze(np.arange(5.0)[:, None], 0, 1, 4, generator, severity=1.0).T
     array([[0., 1., 1., 1., 4.]])
@@ -204,7 +192,7 @@ FAULTS: dict[str, InjectFault] = {
 
 
 def _direction(values: FloatArray, size: float, generator: np.random.Generator) -> float:
-    """Choose up or down by chance; up where a reading would fall below zero."""
+    """Choose up or down at random; up where a reading would fall below zero."""
     down = generator.random() < 0.5
     return -1.0 if down and values.min() >= size else 1.0
 

@@ -65,11 +65,11 @@ def simulate_fleet(
 ) -> Fleet:
     """Simulate a fleet of pumps, ``pump-01``, ``pump-02`` and so on.
 
-    All pumps obey the same physics with parameters and duties of their own. Training series are normal; in
-    the test two devices of three have faults of the kinds in :data:`fedkad.simulate.FAULTS`, and one device
-    of five loses some rows. With the default of two faults a device, four devices meet every kind.
+    All pumps obey the same physics with their own parameters and duties. Training series are normal; in the test,
+    two devices of three have faults of the kinds in :data:`fedkad.simulate.FAULTS`, and one device of five loses
+    some rows. With the default of two faults per device, four devices meet every kind.
 
-    A device depends on the seed and its own number only: a large fleet begins with the same devices, bit for
+    A device depends only on the seed and its own number: a large fleet begins with the same devices, bit for
     bit, as a small one. The faults do not change the healthy part of a series.
 
     The fleet shows the product at work. It is not evidence of how well faults are found: real data has more
@@ -81,7 +81,7 @@ def simulate_fleet(
         Number of devices, at least 1.
     train_rows, test_rows : int
         Samples in each training and test series. A duty takes two to nine hours to repeat; a shorter training
-        has not seen all that is normal.
+        series does not cover everything that is normal.
     faults_per_device : int
         Faults in the test of a device that does not stay healthy; 0 leaves all devices healthy.
     period : float
@@ -104,7 +104,8 @@ def simulate_fleet(
     for number in range(devices):
         device = f"pump-{number + 1:02d}"
         signal_seed, fault_seed = np.random.SeedSequence(seed, spawn_key=(number,)).spawn(2)
-        series = _healthy_series(train_rows + test_rows, period, signal_seed)
+        generator = _generator(signal_seed)
+        series = run_pump(draw_pump(generator), train_rows + test_rows, period, generator)
         train[device] = series[:train_rows].copy()
         test[device], own_faults = damage(
             device, number, train[device], series[train_rows:], faults_per_device, _generator(fault_seed)
@@ -116,8 +117,6 @@ def simulate_fleet(
 def timestamps(rows: int, period: float = 60.0, start: np.datetime64 = START) -> npt.NDArray[np.datetime64]:
     """Return the times of equally spaced samples, to the second.
 
-    Examples
-    --------
     >>> timestamps(2, period=90.0)
     array(['2025-01-06T00:00:00', '2025-01-06T00:01:30'], dtype='datetime64[s]')
     """
@@ -126,13 +125,8 @@ def timestamps(rows: int, period: float = 60.0, start: np.datetime64 = START) ->
     return times
 
 
-def _healthy_series(rows: int, period: float, seed: np.random.SeedSequence) -> FloatArray:
-    generator = _generator(seed)
-    return run_pump(draw_pump(generator), rows, period, generator)
-
-
 def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
-    # PCG64 is named, since the generator that numpy calls the default may change.
+    # PCG64 is named because numpy's default generator may change.
     return np.random.Generator(np.random.PCG64(seed))
 
 

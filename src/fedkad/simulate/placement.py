@@ -1,6 +1,6 @@
 """When and where the faults of a device happen: kinds, channels, rows and sizes.
 
-The plan of a device depends on its number in the fleet and on its own random stream, never on the size of the
+The plan of a device depends on its number in the fleet and its own random stream, never on the size of the
 fleet.
 """
 
@@ -35,7 +35,7 @@ class FaultPlan:
     severity : float
         Typical size, as a multiple of the standard deviation of the channel in training.
     channels : tuple of str
-        Where this kind is met.
+        Where this kind occurs.
     """
 
     rows: tuple[int, int]
@@ -58,10 +58,8 @@ PLANS: dict[str, FaultPlan] = {
 
 
 def stays_healthy(number: int) -> bool:
-    """Say whether the device of this number (from 0) has no fault in its test: every third one.
+    """Tell whether the device with this number (from 0) has no fault in its test: every third one.
 
-    Examples
-    --------
     >>> [stays_healthy(number) for number in range(6)]
     [False, False, True, False, False, True]
     """
@@ -69,10 +67,8 @@ def stays_healthy(number: int) -> bool:
 
 
 def has_outage(number: int) -> bool:
-    """Say whether the test of the device of this number (from 0) has missing rows: every fifth one.
+    """Tell whether the test of the device with this number (from 0) has missing rows: every fifth one.
 
-    Examples
-    --------
     >>> [number for number in range(12) if has_outage(number)]
     [2, 7]
     """
@@ -82,11 +78,8 @@ def has_outage(number: int) -> bool:
 def kinds_of_device(number: int, faults_per_device: int) -> tuple[str, ...]:
     """Return the kinds of the faults of a device.
 
-    The kinds are dealt out in turn to the devices that have faults, so that a fleet with five faults meets
-    all.
+    The kinds are dealt in turn to the devices that have faults, so that a fleet with five faults has all kinds.
 
-    Examples
-    --------
     >>> kinds_of_device(0, 2), kinds_of_device(1, 2), kinds_of_device(2, 2)
     (('drift', 'lag'), ('decoupling', 'spikes'), ())
     """
@@ -100,8 +93,6 @@ def kinds_of_device(number: int, faults_per_device: int) -> tuple[str, ...]:
 def rows_needed(faults_per_device: int) -> int:
     """Return the length that a test series needs for its faults and one outage.
 
-    Examples
-    --------
     >>> rows_needed(2)
     480
     """
@@ -116,7 +107,7 @@ def damage(
     faults_per_device: int,
     generator: np.random.Generator,
 ) -> tuple[FloatArray, tuple[Fault, ...]]:
-    """Inject into a healthy test series the faults and the outage that are due for this device.
+    """Inject the faults and the outage of this device into its healthy test series.
 
     Every fault is computed from the healthy series, so that none carries a trace of another.
 
@@ -134,8 +125,9 @@ def damage(
     faults = []
     for event, slot in zip(events, _slots(len(test), len(events)), strict=True):
         if event == "outage":
-            start, end = _place_outage(slot, generator)
-            damaged[start:end] = np.nan
+            length = int(generator.integers(_OUTAGE_ROWS[0], _OUTAGE_ROWS[1] + 1))
+            start = slot.start + int(generator.integers(len(slot) - length + 1))
+            damaged[start : start + length] = np.nan
         else:
             fault = _draw_fault(device, event, test / spread, slot, generator)
             for column in _columns(fault.channels):
@@ -158,22 +150,16 @@ def _columns(channels: tuple[str, ...]) -> list[int]:
 
 
 def _slots(rows: int, events: int) -> list[range]:
-    """Cut the rows into one equal slot an event, each without half a distance at either end."""
+    """Cut the rows into one equal slot per event, each shortened by half a distance at either end."""
     margin = KEEP_APART // 2
     return [range(turn * rows // events + margin, (turn + 1) * rows // events - margin) for turn in range(events)]
-
-
-def _place_outage(slot: range, generator: np.random.Generator) -> tuple[int, int]:
-    length = int(generator.integers(_OUTAGE_ROWS[0], _OUTAGE_ROWS[1] + 1))
-    start = slot.start + int(generator.integers(len(slot) - length + 1))
-    return start, start + length
 
 
 def _draw_fault(device: str, kind: str, scaled: FloatArray, slot: range, generator: np.random.Generator) -> Fault:
     """Draw channels and rows of a fault.
 
-    A stuck or late reading is a fault only while something changes: of some positions drawn by chance, the
-    one is taken at which the least moving of the channels moves most.
+    A stuck or late reading is a fault only while something changes: of some positions drawn at random, take the
+    one at which the least moving of the channels moves most.
     """
     plan = PLANS[kind]
     channels = _draw_channels(plan.channels, generator)

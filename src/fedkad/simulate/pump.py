@@ -110,8 +110,6 @@ _NOISE_TIMES = (45.0, 45.0, 45.0, 90.0, 45.0, 60.0, 180.0, 180.0)
 def draw_pump(generator: np.random.Generator) -> Pump:
     """Draw the parameters of a pump.
 
-    Examples
-    --------
     >>> pump = draw_pump(np.random.Generator(np.random.PCG64(0)))
     >>> 40.0 <= pump.rated_m3h <= 160.0
     True
@@ -150,18 +148,6 @@ def _draw_speed_duty(generator: np.random.Generator) -> Duty:
     return Duty(levels=(low, middle, high, middle), dwell=generator.uniform(1800.0, 5400.0))
 
 
-def draw_disturbances(rows: int, period: float, generator: np.random.Generator) -> Disturbances:
-    """Draw a realisation of what disturbs a pump from outside.
-
-    Examples
-    --------
-    >>> draw_disturbances(4, 60.0, np.random.Generator(np.random.PCG64(0))).voltage.shape
-    (4,)
-    """
-    noise = wandering_noise(rows, _DISTURBANCE_TIMES, period, generator) * _DISTURBANCE_SIZES
-    return Disturbances(*noise.T)
-
-
 def run_pump(pump: Pump, rows: int, period: float, generator: np.random.Generator) -> FloatArray:
     """Simulate what the sensors of a pump report, beginning at midnight.
 
@@ -178,7 +164,8 @@ def run_pump(pump: Pump, rows: int, period: float, generator: np.random.Generato
     """
     asked_speed = follow_duty(pump.speed_duty, rows, period, generator)
     asked_valve = follow_duty(pump.valve_duty, rows, period, generator)
-    disturbances = draw_disturbances(rows, period, generator)
+    wandering = wandering_noise(rows, _DISTURBANCE_TIMES, period, generator) * _DISTURBANCE_SIZES
+    disturbances = Disturbances(*wandering.T)
     return read_sensors(respond(pump, asked_speed, asked_valve, disturbances, period), period, generator)
 
 
@@ -228,8 +215,6 @@ def operating_flow(speed: FloatArray, valve: FloatArray, static_head: float | Fl
     meet at ``q² = (s² - h_static) / (c + r(v))``; below the static head the check valve shuts and q is 0.
     With ``r₀ = 1 - c - 0.15`` the rated speed gives about the rated flow.
 
-    Examples
-    --------
     >>> operating_flow(np.array([0.0, 0.7, 1.0]), np.array([0.7, 0.7, 0.7]), 0.15).round(2)
     array([0.  , 0.63, 1.  ])
     """
@@ -244,18 +229,12 @@ def rated_current(pump: Pump) -> float:
 
     Hydraulic power is flow times pressure: ``Q [m³/h] p [bar] / 36`` in kW.
 
-    Examples
-    --------
     >>> 5.0 < rated_current(draw_pump(np.random.Generator(np.random.PCG64(0)))) < 100.0
     True
     """
-    watts = 1000.0 * _rated_hydraulic_kw(pump) * (1.0 / _PUMP_EFFICIENCY + _FRICTION_SHARE)
-    return watts / (math.sqrt(3.0) * _VOLTS * _POWER_FACTOR * _MOTOR_EFFICIENCY)
-
-
-def _rated_hydraulic_kw(pump: Pump) -> float:
     rated_bar = _BAR_PER_METRE * pump.shutoff_head_m * (1.0 - _CURVE_DROP)
-    return pump.rated_m3h * rated_bar / 36.0
+    watts = 1000.0 * (pump.rated_m3h * rated_bar / 36.0) * (1.0 / _PUMP_EFFICIENCY + _FRICTION_SHARE)
+    return watts / (math.sqrt(3.0) * _VOLTS * _POWER_FACTOR * _MOTOR_EFFICIENCY)
 
 
 def motor_current(speed: FloatArray, hydraulic: FloatArray, voltage: FloatArray) -> FloatArray:
@@ -328,8 +307,6 @@ def vibration(pump: Pump, speed: FloatArray, flow: FloatArray) -> FloatArray:
     through a resonance, ``u s r² / sqrt((1 - r²)² + (2 ζ r)²)`` with ``r = s / resonance`` (displacement
     times speed); and the turbulence ``w s (s + |q - s|)``, stronger where the flow does not fit the speed.
 
-    Examples
-    --------
     >>> pump = draw_pump(np.random.Generator(np.random.PCG64(0)))
     >>> at_rest, resonant = vibration(pump, np.array([0.0, pump.resonance]), np.zeros(2))
     >>> bool(at_rest == 0.25 and resonant > 2 * at_rest)

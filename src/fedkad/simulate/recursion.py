@@ -21,8 +21,6 @@ _NEGLIGIBLE = 1e-18
 def decay_factor(time_constant: float, period: float) -> float:
     """Return ``a = exp(-period / time_constant)``, what is left of a deviation after one sample.
 
-    Examples
-    --------
     >>> round(decay_factor(time_constant=600.0, period=60.0), 4)
     0.9048
     """

@@ -8,8 +8,6 @@ MISSING = frozenset({"", "na", "nan", "null", "none"})
 def is_missing(cell: str) -> bool:
     """Tell whether a cell is empty or says NA, NaN, null or None, in any letter case.
 
-    Examples
-    --------
     >>> [is_missing(cell) for cell in ("", " NA ", "NaN", "null", "None", "0", "n/a")]
     [True, True, True, True, True, False, False]
     """
@@ -19,8 +17,6 @@ def is_missing(cell: str) -> bool:
 def is_number(cell: str) -> bool:
     """Tell whether a cell is a number; Python's ``1_000`` is not one outside of Python.
 
-    Examples
-    --------
     >>> [is_number(cell) for cell in ("1.5", " -2e3", "1_000", "1,5", "")]
     [True, True, False, False, False]
     """
@@ -34,8 +30,6 @@ def is_number(cell: str) -> bool:
 def is_iso_time(cell: str) -> bool:
     """Tell whether a cell is an ISO-8601 date or date and time; plain digits count as a number instead.
 
-    Examples
-    --------
     >>> [is_iso_time(cell) for cell in ("2024-05-01", "2024-05-01T12:00:00Z", "12:00", "20240501")]
     [True, True, False, False]
     """
@@ -51,8 +45,6 @@ def is_iso_time(cell: str) -> bool:
 def names_zone(cell: str) -> bool:
     """Tell whether a cell is an ISO-8601 time with a zone.
 
-    Examples
-    --------
     >>> [names_zone(cell) for cell in ("2024-05-01T12:00:00Z", "2024-05-01T12:00+02:00", "2024-05-01T12:00", "7")]
     [True, True, False, False]
     """
@@ -62,8 +54,6 @@ def names_zone(cell: str) -> bool:
 def shown(cell: str) -> str:
     """Return a cell as an error quotes it: one line, at most 40 characters.
 
-    Examples
-    --------
     >>> print(shown("a" * 50))
     'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'
     """

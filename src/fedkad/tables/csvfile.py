@@ -1,6 +1,6 @@
 """Reading a CSV file, plain or gzipped.
 
-All cells are turned into numbers in one go; the cell at fault is searched for only after that failed.
+All cells are turned into numbers at once; only if that fails is the offending cell searched for.
 """
 
 import csv
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.tables.cells import is_iso_time, is_missing, is_number, names_zone, shown
-from fedkad.tables.content import Content, channels_beside, no_rows
+from fedkad.tables.columns import channels_beside, no_rows, time_column
 from fedkad.tables.errors import TableError, TableSource, channel_called, reason_in
-from fedkad.tables.times import time_column, times_from_text
+from fedkad.tables.table import SeriesTable
+from fedkad.tables.times import times_from_text
 
 if TYPE_CHECKING:
     import _csv
@@ -30,11 +31,11 @@ Rows = list[list[str]]
 DELIMITERS = (",", ";", "\t")
 
 
-def read_csv(path: Path, time: str | None) -> Content:
+def read_csv(path: Path, name: str, time: str | None) -> tuple[SeriesTable, TableSource]:
     """Read a CSV file: UTF-8, one header line that names the channels, one line for each sample.
 
-    The header line decides between comma, semicolon and tab: whichever cuts it into the most cells. Blank
-    lines at the end are ignored; elsewhere they are an error, because nobody can tell what they stand for.
+    The separator is the comma, semicolon or tab that cuts the header line into the most cells. Blank lines at the
+    end are ignored; elsewhere they are an error, because their meaning is unclear.
     """
     text = _text_in(path)
     delimiter = _delimiter_in(text)
@@ -49,7 +50,8 @@ def read_csv(path: Path, time: str | None) -> Content:
         rows = [row[:time_at] + row[time_at + 1 :] for row in rows]
     # Python reads 1_000 as a number, so underscores beyond those of the header need a closer look.
     underscores = text.count("_") > sum(name.count("_") for name in names)
-    return Content(source, channels, _numbers(rows, channels, source, underscores), times, time_name, utc)
+    values = _numbers(rows, channels, source, underscores)
+    return SeriesTable(name, channels, values, times, time_column=time_name, utc=utc), source
 
 
 def _text_in(path: Path) -> str:

@@ -15,8 +15,6 @@ def fill_forward(
     - no time gap lies between s and t (`gap_starts` holds the rows that follow one);
     - none of the rows s + 1, ..., t is missing as a whole: such a row is itself a gap.
 
-    Examples
-    --------
     >>> holes = np.array([[1.0, 5.0], [2.0, np.nan], [np.nan, np.nan], [3.0, np.nan]])
     >>> filled, cells = fill_forward(holes, np.array([], dtype=np.intp), max_fill=3)
     >>> filled.tolist(), cells

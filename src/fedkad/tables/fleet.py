@@ -17,10 +17,8 @@ NOTES = frozenset({".txt", ".md", ".json"})
 
 @dataclass(frozen=True, eq=False)
 class DeviceTables:
-    """One device and its tables, which all have the same channels in the same order; `path` is where they lie.
+    """One device and its tables, which all have the same channels in the same order; `path` is where they are.
 
-    Examples
-    --------
     >>> first = SeriesTable("monday", ("flow",), np.array([[1.0], [2.0]]))
     >>> second = SeriesTable("friday", ("flow",), np.array([[3.0], [4.0], [5.0]]))
     >>> [series.shape for series in DeviceTables("pump-1", ("flow",), (first, second)).series()]
@@ -43,7 +41,7 @@ class DeviceTables:
         return sum(table.gap_rows for table in self.tables)
 
     def series(self) -> list[NDArray[np.float64]]:
-        """Return one ``(time, channel)`` array a table, with a row of NaN at each time gap."""
+        """Return one ``(time, channel)`` array per table, with a row of NaN at each time gap."""
         return [table.with_gaps()[0] for table in self.tables]
 
 
@@ -52,12 +50,10 @@ def read_device(
 ) -> DeviceTables:
     r"""Read one device: a file, or a folder whose files, sorted by name, are separate stretches.
 
-    In a folder everything hidden, files whose name begins with README, and ``.txt``, ``.md`` and ``.json``
-    files are ignored; any other file that is not a table is an error, so that no data is left out unnoticed.
-    `time`, `max_fill` and `allow_silent` are those of :func:`read_table`.
+    In a folder, hidden files, files whose name begins with README, and ``.txt``, ``.md`` and ``.json`` files are
+    ignored; any other file that is not a table is an error, so that no data is left out unnoticed. :func:`read_table`
+    documents `time`, `max_fill` and `allow_silent`.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for day in ("monday", "tuesday"):
@@ -75,7 +71,9 @@ def read_device(
     if folders:
         raise TableSource(folders[0]).error("a device's folder has a folder inside", "move its files one level up")
     tables = tuple(read_table(file, time=time, max_fill=max_fill, allow_silent=allow_silent) for file in files)
-    _require_alike(files, tables)
+    for file, table in zip(files[1:], tables[1:], strict=True):
+        whose = f"the channels are not those of {files[0]}"
+        _require_same_channels(file, table.channels, tables[0].channels, whose)
     # abspath, because the folder may be given as "." or "..".
     return DeviceTables(os.path.basename(os.path.abspath(path)), tables[0].channels, tables, path)
 
@@ -85,11 +83,9 @@ def read_fleet(
 ) -> dict[str, DeviceTables]:
     r"""Read a fleet: each table file or subfolder of `folder` is one device, by name and sorted by name.
 
-    What a folder may hold is said at :func:`read_device`. All devices must have the same channels in the same
-    order. `time`, `max_fill` and `allow_silent` are those of :func:`read_table`.
+    All devices must have the same channels in the same order. :func:`read_device` documents what a folder may hold,
+    and :func:`read_table` `time`, `max_fill` and `allow_silent`.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("pump-2", "pump-1"):
@@ -117,17 +113,12 @@ def read_fleet(
 
 
 def device_paths(folder: Path) -> dict[str, Path]:
-    """Where the data of each device of a fleet's folder lies, by name and sorted by name; nothing is read."""
+    """Where the data of each device of a fleet is, by name and sorted by name; nothing is read."""
     paths = {}
     for path in _tables_in(folder):
         ending = "" if os.path.isdir(path) else table_ending(path) or ""
         paths[path.name[: len(path.name) - len(ending)]] = path
     return dict(sorted(paths.items()))
-
-
-def _require_alike(files: Sequence[Path], tables: Sequence[SeriesTable]) -> None:
-    for file, table in zip(files[1:], tables[1:], strict=True):
-        _require_same_channels(file, table.channels, tables[0].channels, f"the channels are not those of {files[0]}")
 
 
 def _tables_in(folder: Path) -> list[Path]:
@@ -142,7 +133,7 @@ def _tables_in(folder: Path) -> list[Path]:
             remedy = "move it out of the folder, or hide it with a name that begins with a dot"
             raise TableSource(entry).error("the file is neither a table nor a note", remedy)
     if not entries:
-        raise TableSource(folder).error("there is no table in the folder", "put .csv, .csv.gz or .parquet files in")
+        raise TableSource(folder).error("there is no table in the folder", "add .csv, .csv.gz or .parquet files")
     return entries
 
 

@@ -7,19 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.tables.cells import names_zone
-from fedkad.tables.content import Content, channels_beside, no_rows
+from fedkad.tables.columns import channels_beside, no_rows, time_column
 from fedkad.tables.errors import TableSource, channel_called, reason_in
-from fedkad.tables.times import Times, increasing, time_column, times_from_text
+from fedkad.tables.table import SeriesTable
+from fedkad.tables.times import Times, increasing, times_from_text
 
-# pyarrow carries no types, hence Any.
-Arrow = Any
+Arrow = Any  # pyarrow has no type hints
 
 
-def read_parquet(path: Path, time: str | None) -> Content:
+def read_parquet(path: Path, name: str, time: str | None) -> tuple[SeriesTable, TableSource]:
     """Read a Parquet file whose channels are columns of integers, floats or decimals.
 
-    A single column of timestamps or dates is the time wherever it stands (pandas writes its index last);
-    otherwise the rule for CSV files holds. Rows are counted from 1.
+    A single column of timestamps or dates is the time, in any position (pandas writes its index last); otherwise the
+    rule for CSV files applies. Rows are counted from 1.
     """
     source = TableSource(path)
     columns = _columns_in(source)
@@ -35,8 +35,8 @@ def read_parquet(path: Path, time: str | None) -> Content:
         time_name, utc = names[time_at], _is_zoned(columns.column(time_at))
         times = _times(columns.column(time_at), time_name, source)
     at_channels = (at for at in range(len(names)) if at != time_at)
-    values = [_numbers(columns.column(at), names[at], source) for at in at_channels]
-    return Content(source, channels, np.column_stack(values), times, time_name, utc)
+    values = np.column_stack([_numbers(columns.column(at), names[at], source) for at in at_channels])
+    return SeriesTable(name, channels, values, times, time_column=time_name, utc=utc), source
 
 
 def _columns_in(source: TableSource) -> Arrow:
@@ -99,20 +99,14 @@ def _numbers(column: Arrow, name: str, source: TableSource) -> NDArray[np.float6
 
 
 def _is_timestamp(kind: Arrow) -> bool:
-    import pyarrow as arrow
-
-    return bool(arrow.types.is_timestamp(kind) or arrow.types.is_date(kind))
-
-
-def _is_zoned(column: Arrow) -> bool:
-    import pyarrow as arrow
-
-    if arrow.types.is_timestamp(column.type):
-        return column.type.tz is not None
-    return _is_text(column.type) and names_zone(column[0].as_py() or "")
+    return str(kind).startswith(("timestamp[", "date32[", "date64["))
 
 
 def _is_text(kind: Arrow) -> bool:
-    import pyarrow as arrow
+    return str(kind) in ("string", "large_string")
 
-    return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
+
+def _is_zoned(column: Arrow) -> bool:
+    if _is_text(column.type):
+        return names_zone(column[0].as_py() or "")
+    return getattr(column.type, "tz", None) is not None

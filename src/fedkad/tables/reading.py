@@ -1,10 +1,10 @@
 """Reading one file into a table."""
 
 import os
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from fedkad.tables.content import Content, checked
+from fedkad.tables.columns import check_values
 from fedkad.tables.csvfile import read_csv
 from fedkad.tables.errors import TableSource
 from fedkad.tables.filling import fill_forward
@@ -12,11 +12,7 @@ from fedkad.tables.parquetfile import read_parquet
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.times import gap_starts
 
-READERS: dict[str, Callable[[Path, str | None], Content]] = {
-    ".csv": read_csv,
-    ".csv.gz": read_csv,
-    ".parquet": read_parquet,
-}
+READERS = {".csv": read_csv, ".csv.gz": read_csv, ".parquet": read_parquet}
 
 
 def read_table(
@@ -35,7 +31,7 @@ def read_table(
     max_fill
         The longest hole, in rows, over which a channel's last value is carried; 0 leaves every hole.
     allow_silent
-        Whether a channel may be missing throughout, as that of a dead sensor is; in training data it may not.
+        Whether a channel may have no value at all, as a dead sensor has; training data may not have one.
 
     Returns
     -------
@@ -74,24 +70,15 @@ def read_table(
     if ending is None:
         endings = ", ".join(READERS)
         raise TableSource(path).error("files with this ending are not tables", f"give a file that ends in {endings}")
-    content = checked(READERS[ending](path, time), allow_silent=allow_silent)
-    values, filled = fill_forward(content.values, gap_starts(content.times), max_fill)
-    return SeriesTable(
-        path.name[: -len(ending)],
-        content.channels,
-        values,
-        content.times,
-        filled,
-        time_column=content.time_column,
-        utc=content.utc,
-    )
+    table, source = READERS[ending](path, path.name[: -len(ending)], time)
+    check_values(table, source, allow_silent=allow_silent)
+    values, filled = fill_forward(table.values, gap_starts(table.times), max_fill)
+    return replace(table, values=values, filled=filled)
 
 
 def table_ending(path: Path) -> str | None:
-    """Return the ending that says how to read a file, None if it is none of ours.
+    """Return the ending that tells how to read a file, or None if it is not a table.
 
-    Examples
-    --------
     >>> table_ending(Path("pump.1.CSV.gz")), table_ending(Path("notes.txt"))
     ('.csv.gz', None)
     """

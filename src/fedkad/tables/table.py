@@ -33,8 +33,8 @@ class SeriesTable:
     --------
     >>> values, times = np.array([[1.0], [2.0], [3.0], [4.0]]), np.array([0.0, 1.0, 2.0, 9.0])
     >>> table = SeriesTable("pump-1", ("flow",), values, times)
-    >>> table.period, stretches(table)
-    (1.0, [(0, 3), (3, 4)])
+    >>> table.period
+    1.0
     >>> series, rows = table.with_gaps()
     >>> series.ravel().tolist(), rows.tolist()
     ([1.0, 2.0, 3.0, nan, 4.0], [0, 1, 2, -1, 3])
@@ -50,10 +50,7 @@ class SeriesTable:
 
     @property
     def period(self) -> float | None:
-        """The median step in seconds, None without times; numbers are seconds unless they look like an epoch.
-
-        The rule for epochs is said at :func:`fedkad.tables.times.period_of`.
-        """
+        """The median step in seconds, None without times; :func:`fedkad.tables.times.period_of` gives the rule."""
         return period_of(self.times)
 
     @property
@@ -69,20 +66,10 @@ class SeriesTable:
     def with_gaps(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Return the series a detector should see, and for each of its entries the row of the table.
 
-        One row of NaN stands at each time gap; its entry in the second array is -1. So
-        ``scores[rows >= 0]`` has one score for each row of the table.
+        There is one row of NaN at each time gap, a step larger than 1.5 × the median step; its entry in the second
+        array is -1. So ``scores[rows >= 0]`` has one score for each row of the table.
         """
         starts = gap_starts(self.times)
         series = np.insert(self.values, starts, np.nan, axis=0)
         rows = np.insert(np.arange(len(self.values)), starts, -1)
         return series, rows
-
-
-def stretches(table: SeriesTable) -> list[tuple[int, int]]:
-    """Return the pieces between time gaps as ``(start, end)``: rows ``start, ..., end - 1``.
-
-    A time gap is a step larger than 1.5 × the median step; without times the table is one piece. Rows with
-    missing values do not end a piece.
-    """
-    starts = gap_starts(table.times).tolist()
-    return list(zip([0, *starts], [*starts, len(table.values)], strict=True))

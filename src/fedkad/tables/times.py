@@ -1,4 +1,4 @@
-"""The time column: which one it is, what its cells mean, its step and its gaps.
+"""The times of a table: what the cells mean, the step from one to the next, and the gaps.
 
 Times are either ``datetime64[ns]`` (ISO-8601 text, timestamps; zoned times are converted to UTC, others are
 kept as they stand) or ``float64`` (plain numbers, in the unit of the file). They strictly increase.
@@ -10,30 +10,15 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.cells import is_iso_time, is_missing, is_number, shown
+from fedkad.tables.cells import is_missing, is_number, shown
 from fedkad.tables.errors import TableError, TableSource
 
 Times = NDArray[np.datetime64] | NDArray[np.float64]
 
-TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "ts", "t"})
 GAP_FACTOR = 1.5
 # The years that fit whole into 64-bit nanoseconds around 1970.
 YEARS = range(1678, 2262)
 EPOCH_2000, EPOCH_2100 = 946_684_800, 4_102_444_800
-
-
-def time_column(names: Sequence[str], time: str | None, first_cell: str, source: TableSource) -> int | None:
-    """Return the position of the time column, None without one.
-
-    The rule: the column called `time` if given; else the first column if its name is one of time,
-    timestamp, date, datetime, ts, t (in any letter case), or if its first cell is ISO-8601 text.
-    """
-    if time is not None:
-        if time not in names:
-            listed = ", ".join(names)
-            raise source.error(f"there is no time column {time!r}", f"choose one of its columns: {listed}")
-        return list(names).index(time)
-    return 0 if names[0].lower() in TIME_NAMES or is_iso_time(first_cell) else None
 
 
 def times_from_text(cells: Sequence[str], column: str, source: TableSource) -> Times:
@@ -50,12 +35,8 @@ def increasing(times: Times, column: str, source: TableSource) -> Times:
     where = f"time column {column!r}"
     unknown = ~np.isfinite(times)
     if unknown.any():
-        raise source.error(
-            "the time is missing or infinite",
-            "write it in or remove the row",
-            row=_first(unknown),
-            where=where,
-        )
+        remedy = "write it in or remove the row"
+        raise source.error("the time is missing or infinite", remedy, row=_first(unknown), where=where)
     late = _steps(times) <= 0
     if late.any():
         row = _first(late) + 1
@@ -72,8 +53,6 @@ def increasing(times: Times, column: str, source: TableSource) -> Times:
 def gap_starts(times: Times | None) -> NDArray[np.intp]:
     """Return the rows that follow a time gap: a step larger than 1.5 × the median step.
 
-    Examples
-    --------
     >>> gap_starts(np.array([0.0, 1.0, 2.0, 4.0, 5.0]))
     array([3])
     """
@@ -86,12 +65,8 @@ def gap_starts(times: Times | None) -> NDArray[np.intp]:
 def period_of(times: Times | None) -> float | None:
     """Return the median step in seconds; None without times or with a single one.
 
-    Numbers below 1e11 are seconds. Larger ones can only be an epoch (1e11 s is the year 5138, while
-    1e11 ms is 1973): milliseconds below 1e14, microseconds below 1e17, nanoseconds from there on. The last,
-    largest time decides.
+    Plain numbers are in the unit that :func:`epoch_ticks` gives for the last, largest one.
 
-    Examples
-    --------
     >>> period_of(np.array([0.0, 0.5, 1.0]))
     0.5
     >>> period_of(np.array([1_700_000_000_000.0, 1_700_000_060_000.0]))
@@ -102,11 +77,21 @@ def period_of(times: Times | None) -> float | None:
     return float(np.median(_steps(times))) / _ticks_per_second(times)
 
 
-def looks_like_epoch(values: NDArray[np.float64]) -> bool:
-    """Tell whether numbers strictly increase and, by the rule of :func:`period_of`, are times from 2000 to 2100.
+def epoch_ticks(time: float) -> float:
+    """Return how many units of a plain number make a second.
 
-    Examples
-    --------
+    Numbers below 1e11 are seconds. Larger ones can only be an epoch (1e11 s is the year 5138, while 1e11 ms is 1973):
+    milliseconds below 1e14, microseconds below 1e17, nanoseconds from there on.
+
+    >>> epoch_ticks(3600.0), epoch_ticks(1_700_000_000_000.0)
+    (1.0, 1000.0)
+    """
+    return next((ticks for bound, ticks in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6)) if time < bound), 1e9)
+
+
+def looks_like_epoch(values: NDArray[np.float64]) -> bool:
+    """Tell whether numbers strictly increase and, by the rule of :func:`epoch_ticks`, are times from 2000 to 2100.
+
     >>> looks_like_epoch(np.array([1_700_000_000_000.0, 1_700_000_060_000.0])), looks_like_epoch(np.arange(9.0))
     (True, False)
     """
@@ -121,8 +106,6 @@ def time_text(times: Times, *, utc: bool = False) -> list[str]:
 
     Dates and times that are `utc` end in Z.
 
-    Examples
-    --------
     >>> time_text(np.array(["2024-05-01T12:00:00.500"], dtype="datetime64[ns]"))
     ['2024-05-01T12:00:00.500']
     >>> time_text(np.array(["2024-05-01T12:00:00"], dtype="datetime64[ns]"), utc=True)
@@ -179,12 +162,7 @@ def _steps(times: Times) -> NDArray[np.float64]:
 
 
 def _ticks_per_second(times: Times) -> float:
-    if times.dtype.kind == "M":
-        return 1e9
-    for bound, ticks in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6)):
-        if times[-1] < bound:
-            return ticks
-    return 1e9
+    return 1e9 if times.dtype.kind == "M" else epoch_ticks(float(times[-1]))
 
 
 def _first(mask: NDArray[np.bool_]) -> int:

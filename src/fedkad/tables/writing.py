@@ -20,8 +20,8 @@ Column = Sequence[object] | NDArray[Any]
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Column]) -> None:
     """Write columns of equal length to a ``.csv`` file, replacing it in one step.
 
-    Numbers are written so that they read back exactly, a column of whole numbers without decimal point; truth
-    values as 1 and 0; ``datetime64`` as ISO-8601 text; None, NaN and NaT as an empty cell.
+    Numbers are written so that they read back exactly, a column of integers without a decimal point; booleans as 1
+    and 0; ``datetime64`` as ISO-8601 text; None, NaN and NaT as an empty cell.
 
     Parameters
     ----------
@@ -43,26 +43,21 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Column]) -> 
     """
     path = Path(path)
     require_csv_name(path)
-    cells = _cells_of(columns, TableSource(path))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*_cells_of(columns, TableSource(path)), strict=True))
     try:
-        write_atomically(path, _as_csv(columns, cells).encode())
+        write_atomically(path, text.getvalue().encode())
     except OSError as error:
         what = f"the file cannot be written ({error.strerror or reason_in(error)})"
         raise TableSource(path).error(what, "check the folder, its permissions and its free space") from error
 
 
 def require_csv_name(path: Path) -> None:
-    """Refuse the name of a file that is not written as CSV; a caller with much to do first may ask early."""
+    """Refuse a name that does not end in .csv; a caller with much work before it writes may check early."""
     if path.suffix.lower() != ".csv":
         raise TableSource(path).error("tables are written as CSV", "choose a name that ends in .csv")
-
-
-def _as_csv(names: Mapping[str, Column], cells: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(zip(*cells, strict=True))
-    return text.getvalue()
 
 
 def _cells_of(columns: Mapping[str, Column], source: TableSource) -> list[list[str]]:
