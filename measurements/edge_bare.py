@@ -20,8 +20,7 @@ from measurements.edge_rig import NAMES
 def main() -> None:
     """Receive, decode, score; messages are acknowledged by the client on its own."""
     port, model, topic = sys.argv[1:]
-    detector = KoopmanDetector.load(model)
-    detector.statistics_ = detector.held_out_ = None
+    detector = KoopmanDetector.load(model, statistics=False)
     stream = detector.stream()
     seen = alarms = wanted = 0
 

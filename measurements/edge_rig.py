@@ -61,14 +61,13 @@ def fitted() -> KoopmanDetector:
 def own(model: Path, number: int) -> KoopmanDetector:
     """A detector like that in the file, with a subspace and an operator of its own."""
     detector = KoopmanDetector.load(model)
-    scoring, generator = detector.scoring_, np.random.default_rng(number)
-    assert isinstance(scoring, CalibratedScoring)
+    known, generator = detector.model_, np.random.default_rng(number)
+    assert isinstance(known.scoring, CalibratedScoring)
     turned, _ = np.linalg.qr(detector.subspace_ + 1e-6 * generator.normal(size=detector.subspace_.shape))
     signs = np.sign(np.sum(turned * detector.subspace_, axis=0))
-    dynamics = replace(detector.dynamics_, subspace=turned * signs, operator=detector.operator_ * (1.0 - 1e-6 * number))
-    detector.dynamics_ = dynamics
-    detector.scoring_ = replace(scoring, dynamics=dynamics)
-    return detector
+    operator = detector.operator_ * (1.0 - 1e-6 * number)
+    dynamics = replace(known.dynamics, subspace=turned * signs, operator=operator)
+    return KoopmanDetector.of(replace(known, scoring=replace(known.scoring, dynamics=dynamics)), detector.memory_)
 
 
 def bodies() -> list[bytes]:

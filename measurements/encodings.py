@@ -28,7 +28,9 @@ def curve(
 ) -> tuple[list[float], list[int], int]:
     """After every round the loss over the optimum and the bytes so far; and the bytes of the delivery at the end."""
     chosen = PRESETS[preset]
-    clients = {name: Client(name, detector.kept()[0], chosen.consensus) for name, detector in detectors.items()}
+    clients = {
+        name: Client(name, detector.memory_.statistics, chosen.consensus) for name, detector in detectors.items()
+    }
     sampler = Sampler(list(detectors), 0.25, chosen.sampling, seed)
     exchange = Exchange(clients, encoding, [sampler.next() for _ in range(rounds)])
     devices, ratios, spent = statistics_of(detectors), [], [0]

@@ -109,7 +109,7 @@ def record(path: Path) -> None:
     server = machine()
     if server is not None:
         note(found, "SMD machine-1-1", KoopmanDetector().fit(server[0]), server[1])
-    np.savez(path, **found)
+    np.savez(path, allow_pickle=False, **found)
 
 
 def note(found: Found, name: str, detector: Any, test: NDArray[np.float64]) -> None:

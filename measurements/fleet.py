@@ -94,7 +94,7 @@ def ratios(series: Data, schedule: list[list[str]]) -> list[float]:
     """After every round, the mean relative loss over that of a centralised solver on the same statistics."""
     detectors = {name: KoopmanDetector().prepare(rows) for name, rows in series.items()}
     devices, optimum = statistics_of(detectors), optimal_loss(detectors)
-    clients = {name: Client(name, detector.kept()[0], Consensus()) for name, detector in detectors.items()}
+    clients = {name: Client(name, detector.memory_.statistics, Consensus()) for name, detector in detectors.items()}
     exchange = Exchange(clients, "float32", schedule)
     found = []
     for _ in exchange.rounds():

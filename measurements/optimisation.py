@@ -37,7 +37,7 @@ def drawn(fleet: dict[str, Array], seed: int) -> list[list[str]]:
 
 def target_gram(detector: KoopmanDetector, train: Array) -> Array:
     """YYᵀ/‖Y‖², which is XXᵀ with the first lifted state taken away and the last one added."""
-    statistics, _ = detector.kept()
+    statistics = detector.memory_.statistics
     rows = int(statistics.count) + detector.window
     states = [
         detector.lifting_.transform(detector.scaling_.transform(train[first : first + detector.window]))[0]
@@ -62,7 +62,7 @@ def main() -> None:
     for name in sys.argv[1:] or ("SMD", "SMAP", "MSL"):
         fleet = {entity.name: entity.train for entity in load(name)}
         detectors = prepared(fleet)
-        devices = [detector.kept()[0] for detector in detectors]
+        devices = [detector.memory_.statistics for detector in detectors]
         rank = detectors[0].rank
         mean_gram = sum(map(target_gram, detectors, fleet.values())) / len(fleet)
         ours = [relative_loss(devices, federate(fleet, schedule=drawn(fleet, seed)).subspace) for seed in range(3)]

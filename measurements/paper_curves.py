@@ -70,7 +70,7 @@ def run(fleet: dict[str, Statistics], consensus: Consensus) -> Curves:
 def main() -> None:
     """Print the six values and the mismatch of every combination, the nearest first."""
     heading("The paper's convergence curves on SMD (first -> last of 30 rounds), f reported per entry of Y")
-    fleet = {e.name: KoopmanDetector.paper().prepare(e.train).kept()[0] for e in load("SMD")}
+    fleet = {e.name: KoopmanDetector.paper().prepare(e.train).memory_.statistics for e in load("SMD")}
     share = len(fleet) / MACHINES
     target = Curves(
         PAPER.residual,

@@ -49,7 +49,7 @@ def summed(messages: Sequence[Array]) -> Array:
 def train(detectors: Sequence[KoopmanDetector], noise: float, *, masked: bool) -> Array:
     """The subspace after a training with that noise."""
     terms = replace(terms_of(detectors[0]), noise=noise, secure=masked)
-    clients = {str(k): Client(str(k), d.kept()[0], terms.consensus) for k, d in enumerate(detectors)}
+    clients = {str(k): Client(str(k), d.memory_.statistics, terms.consensus) for k, d in enumerate(detectors)}
     server = Server(terms.dimension, terms.consensus)
     sampler = Sampler(list(clients), PARTICIPATION, "cover", 0)
     probe = sketch.probe_matrix(*terms.shape, terms.consensus.seed)
@@ -85,7 +85,7 @@ def train(detectors: Sequence[KoopmanDetector], noise: float, *, masked: bool) -
 def table(title: str, series: Sequence[Array]) -> None:
     """Print one fleet."""
     detectors = [KoopmanDetector().prepare(train_rows) for train_rows in series]
-    devices = [detector.kept()[0] for detector in detectors]
+    devices = [detector.memory_.statistics for detector in detectors]
     plain = relative_loss(devices, train(detectors, 0.0, masked=False))
     print(
         f"  {title}: {len(detectors)} devices, D = {detectors[0].lifting_.dimension}, loss of the plain run {plain:.4f}"

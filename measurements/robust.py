@@ -102,7 +102,7 @@ def devices() -> tuple[str, list[Device]]:
         what, fleet = "SMD machine-1-*", {entity.name: np.asarray(entity.train) for entity in chosen}
     made = []
     for name, train in fleet.items():
-        statistics = KoopmanDetector(rank=CONSENSUS.rank).prepare(train).kept()[0]
+        statistics = KoopmanDetector(rank=CONSENSUS.rank).prepare(train).memory_.statistics
         made.append(Device(name, statistics, Client(name, statistics, CONSENSUS).warm_message()))
     return what, made
 

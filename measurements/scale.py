@@ -42,7 +42,7 @@ def devices() -> list[Client]:
     for k in range(DEVICES):
         periods = generator.uniform(5.0, 40.0, size=CHANNELS)
         series = np.sin(np.arange(ROWS)[:, None] / periods) + 0.1 * generator.normal(size=(ROWS, CHANNELS))
-        clients.append(Client(f"device-{k}", KoopmanDetector().prepare(series).kept()[0], Consensus()))
+        clients.append(Client(f"device-{k}", KoopmanDetector().prepare(series).memory_.statistics, Consensus()))
     return clients
 
 

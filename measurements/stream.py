@@ -14,7 +14,7 @@ from measurements.scoring import wandering
 
 def step_by_step(detector: KoopmanDetector, samples: Array) -> tuple[float, float]:
     """Median seconds of a bare product and of an update; they take turns, so that both meet the same caches."""
-    stream, scoring = detector.stream(), detector.scoring_
+    stream, scoring = detector.stream(), detector.model_.scoring
     assert isinstance(scoring, CalibratedScoring)
     weights = scoring.forecast.weights
     window = detector.lifting_.windows(detector.scaling_.transform(samples))[0].copy()

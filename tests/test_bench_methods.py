@@ -81,7 +81,7 @@ def test_the_centralised_solution_is_no_worse_than_the_federated(fleet: Mapping[
     losses = {}
     for name in ("fedkad-centralised", "fedkad", "fedkad-untrained"):
         detectors = KoopmanMethod(name, rank=6, observables=16).fit(fleet, seed=0).detectors.values()
-        statistics = [detector.kept()[0] for detector in detectors]
+        statistics = [detector.memory_.statistics for detector in detectors]
         losses[name] = relative_loss(statistics, next(iter(detectors)).subspace_)
     assert losses["fedkad-centralised"] <= losses["fedkad"] < 0.9 * losses["fedkad-untrained"]
 

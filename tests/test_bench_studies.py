@@ -205,7 +205,7 @@ def test_convergence_is_the_history_of_federate(table: Callable[[str], FinishedS
                 assert number(row, name) == pytest.approx(record[name], rel=2e-6, abs=1e-9)
             assert row["bytes"] == record.bytes_up + record.bytes_down
             assert row["dataset"] == dataset.label
-        devices = [detector.kept()[0] for detector in federation.detectors.values()]
+        devices = [detector.memory_.statistics for detector in federation.detectors.values()]
         last = number(only(rows, series=series, round=4), "relative_loss")
         assert last == pytest.approx(relative_loss(devices, federation.subspace), rel=1e-5)
     assert {row["series"] for row in rows} == {"paper", *runs}

@@ -85,7 +85,7 @@ def test_fit_writes_the_detector_that_the_library_fits(folder: Path, model: Path
     loaded = KoopmanDetector.load(model)
     assert loaded.get_params() == expected.get_params()
     assert loaded.threshold_ == expected.threshold_
-    assert loaded.channel_names_ == CHANNELS
+    assert loaded.model_.setup.channel_names == CHANNELS
 
 
 def test_detect_reports_the_events_of_the_detector(folder: Path, model: Path, tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_a_model_to_detect_only_holds_no_training_data(folder: Path, model: Path
     assert Done("fit", folder / "train" / "pump-04.csv", "-o", small, *options).status == 0
     assert small.stat().st_size < model.stat().st_size / 3
     detector = KoopmanDetector.load(small)
-    assert detector.statistics_ is None
-    assert detector.held_out_ is None
+    with pytest.raises(ValueError, match="without its statistics"):
+        detector.memory_  # noqa: B018
     assert detector.threshold_ == KoopmanDetector.load(model).threshold_
 
 
@@ -296,7 +296,7 @@ def test_federate_writes_the_models_of_the_library(folder: Path, models: Path) -
         loaded = KoopmanDetector.load(models / f"{name}.safetensors")
         np.testing.assert_array_equal(loaded.subspace_, detector.subspace_)
         assert loaded.threshold_ == detector.threshold_
-        assert loaded.channel_names_ == CHANNELS
+        assert loaded.model_.setup.channel_names == CHANNELS
     history = read_csv_columns(models / "history.csv")
     assert numbers(history["objective"]).tolist() == [record.objective for record in expected.history]
     assert history["participants"] == [";".join(record.participants) for record in expected.history]

@@ -108,7 +108,7 @@ def test_fitting_again_forgets_the_first_fit() -> None:
     detector.fit(TRAIN)
     assert not hasattr(detector, "feature_names_in_")
     np.testing.assert_array_equal(detector.operator_, KoopmanDetector(**SMALL).fit(TRAIN).operator_)
-    assert detector.channel_names_ == ("0", "1")
+    assert detector.model_.setup.channel_names == ("0", "1")
 
 
 def test_an_unfitted_detector_says_so() -> None:
@@ -339,7 +339,7 @@ def test_masked_values_are_gaps() -> None:
 
 def test_names_of_arrow_tables_and_duplicate_names() -> None:
     table = pa.table({"a": TRAIN[:, 0], "b": TRAIN[:, 1]})
-    assert KoopmanDetector(**SMALL).fit(table).channel_names_ == ("a", "b")
+    assert KoopmanDetector(**SMALL).fit(table).model_.setup.channel_names == ("a", "b")
     with pytest.raises(ValueError, match="Two channels are called 'a'"):
         KoopmanDetector(**SMALL).fit(pd.DataFrame(TRAIN, columns=["a", "a"]))
 

@@ -17,8 +17,7 @@ SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation":
 
 
 def kept(detector: KoopmanDetector) -> Statistics:
-    assert detector.statistics_ is not None
-    return detector.statistics_
+    return detector.memory_.statistics
 
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.25])
@@ -48,11 +47,11 @@ def test_learning_adds_the_new_pairs_to_the_statistics(forgetting: float) -> Non
 def test_learning_holds_out_the_last_part_of_the_new_series() -> None:
     old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
     detector = KoopmanDetector(**SMALL).fit(old)
-    before = len(detector.normal_scores_)
+    before = len(detector.model_.normal_scores)
     detector.learn(new)
-    assert len(detector.normal_scores_) == before + 40
+    assert len(detector.model_.normal_scores) == before + 40
     recent = detector.decision_function(new[60 - 3 :])[3:]
-    np.testing.assert_allclose(detector.normal_scores_[-40:], recent, rtol=1e-9)
+    np.testing.assert_allclose(detector.model_.normal_scores[-40:], recent, rtol=1e-9)
 
 
 def test_learning_on_equals_having_been_fitted_on_both_stretches() -> None:
@@ -92,7 +91,7 @@ def test_a_detector_of_few_rows_learns_itself_out_of_it() -> None:
     with pytest.warns(FewRowsWarning):
         detector = KoopmanDetector(**SMALL).fit(first)
     detector.learn(more)
-    assert not detector.few_rows_
+    assert not detector.model_.few_rows
     joined = detector.scaling_.transform(np.concatenate([first, [[np.nan, np.nan]], more]))
     cut = 90 + 1 + 294 - 90  # the first 60 % of 490 complete rows
     expected = collect(joined[:cut], detector.lifting_)
@@ -134,7 +133,7 @@ def test_learning_through_an_outage_keeps_the_held_out_rows(monkeypatch: pytest.
     monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
     detector.learn(np.concatenate([naive.normal_series(300, seed=1), np.full((600, 2), np.nan)]))
-    assert len(detector.normal_scores_) >= 100
+    assert len(detector.model_.normal_scores) >= 100
     assert np.isfinite(detector.threshold_)
 
 
@@ -154,7 +153,7 @@ def test_learning_in_tiny_pieces_keeps_the_held_out_rows(monkeypatch: pytest.Mon
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
     for k in range(70):
         detector.learn(naive.normal_series(4, seed=k))
-    assert len(detector.normal_scores_) == 200 // 5  # of five rows, context and gap included, each has one score
+    assert len(detector.model_.normal_scores) == 200 // 5  # of five rows, context and gap included, each has one score
     assert np.isfinite(detector.threshold_)
 
 
@@ -168,12 +167,13 @@ def test_a_detector_without_statistics_learns_from_the_file_that_has_them(
         warnings.simplefilter("ignore", FewRowsWarning)
         KoopmanDetector(**small).fit(naive.normal_series(rows, 2)).save(tmp_path / "model")
     whole, light = KoopmanDetector.load(tmp_path / "model"), KoopmanDetector.load(tmp_path / "model", statistics=False)
-    assert light.statistics_ is None
+    with pytest.raises(ValueError, match="without its statistics"):
+        light.memory_  # noqa: B018
     new = naive.normal_series(400, 2, seed=9)
     whole.learn(new, forgetting)
     light.learn(new, forgetting, known=tmp_path / "model")
-    for name, value in whole.kept()[0].as_arrays().items():
-        np.testing.assert_allclose(light.kept()[0].as_arrays()[name], value, rtol=1e-12, atol=1e-12)
+    for name, value in whole.memory_.statistics.as_arrays().items():
+        np.testing.assert_allclose(light.memory_.statistics.as_arrays()[name], value, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(light.operator_, whole.operator_, rtol=1e-9, atol=1e-12)
     assert light.threshold_ == pytest.approx(whole.threshold_)
     with pytest.raises(ValueError, match="saved without its statistics"):

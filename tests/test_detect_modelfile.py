@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.detect import modelfile
-from fedkad.detect.modelfile import DamagedFileError, ModelFileError, read_model, write_model
+from fedkad.detect.modelfile import DamagedFileError, ModelFileError, read_model, save_model, write_model
 from tests import naive
 
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4}
@@ -65,7 +66,7 @@ def test_a_loaded_detector_gives_the_same_numbers(changes: dict[str, Any], tmp_p
             np.testing.assert_array_equal(getattr(loaded, method)(series), getattr(detector, method)(series))
         assert loaded.threshold_ == detector.threshold_
         assert loaded.n_features_in_ == 2
-        assert loaded.channel_names_ == ("0", "1")
+        assert loaded.model_.setup.channel_names == ("0", "1")
         one, two = loaded.stream(), detector.stream()
         for sample in series:
             a, b = one.update(sample), two.update(sample)
@@ -86,11 +87,10 @@ def test_names_few_rows_and_hand_set_thresholds_survive(tmp_path: Path) -> None:
     detector.save(tmp_path / "m")
     loaded = KoopmanDetector.load(tmp_path / "m")
     assert list(loaded.feature_names_in_) == ["Température", 'p "1"']
-    assert loaded.few_rows_
+    assert loaded.model_.few_rows
     assert loaded.threshold_ == 12.5
-    assert loaded.judge().value == 12.5
-    assert loaded.held_out_ is not None
-    assert loaded.held_out_.crossed
+    assert loaded.model_.judge().value == 12.5
+    assert loaded.memory_.held_out.crossed
 
 
 def test_the_same_model_is_the_same_file(detector: KoopmanDetector, tmp_path: Path) -> None:
@@ -282,9 +282,8 @@ def test_an_unfitted_detector_cannot_be_saved(tmp_path: Path) -> None:
 def test_where_learning_has_come_to_survives_and_older_files_have_nothing(path: Path, tmp_path: Path) -> None:
     header, arrays = read_model(path)
     loaded = KoopmanDetector.load(path)
-    assert loaded.learnt_through_ == ""
-    loaded.learnt_through_ = "feed:17"
-    loaded.save(tmp_path / "marked")
-    assert KoopmanDetector.load(tmp_path / "marked").learnt_through_ == "feed:17"
+    assert loaded.model_.learnt_through == ""
+    save_model(tmp_path / "marked", replace(loaded.model_, learnt_through="feed:17"), loaded.memory_)
+    assert KoopmanDetector.load(tmp_path / "marked").model_.learnt_through == "feed:17"
     write_model(tmp_path / "older", {k: v for k, v in header.items() if k != "learnt_through"}, arrays)
-    assert KoopmanDetector.load(tmp_path / "older").learnt_through_ == ""
+    assert KoopmanDetector.load(tmp_path / "older").model_.learnt_through == ""

@@ -69,9 +69,9 @@ def test_the_calibrated_score_is_the_naive_one() -> None:
     raw = naive.calibrated_scores(residuals, len(series), centre, spread, LINEAR_BEYOND)
     np.testing.assert_allclose(detector.decision_function(series), naive.smooth(raw, back=2), rtol=1e-9)
     np.testing.assert_allclose(detector.score_series(series), naive.smooth(raw, 4 // 3, 4 // 3), rtol=1e-9)
-    assert isinstance(detector.scoring_, CalibratedScoring)
-    np.testing.assert_allclose(detector.scoring_.centre, centre, atol=1e-10)
-    np.testing.assert_allclose(detector.scoring_.spread, spread, rtol=1e-9)
+    assert isinstance(detector.model_.scoring, CalibratedScoring)
+    np.testing.assert_allclose(detector.model_.scoring.centre, centre, atol=1e-10)
+    np.testing.assert_allclose(detector.model_.scoring.spread, spread, rtol=1e-9)
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3])
@@ -85,9 +85,9 @@ def test_the_papers_score_is_the_naive_one(horizon: int) -> None:
 @pytest.mark.parametrize("horizon", [2, 3])
 def test_the_calibrated_score_over_a_horizon_uses_every_step(horizon: int) -> None:
     detector, train, series = fitted("calibrated", horizon, smoothing=1), naive.normal_series(320), with_gaps(100)
-    assert isinstance(detector.scoring_, CalibratedScoring)
+    assert isinstance(detector.model_.scoring, CalibratedScoring)
     residuals = naive.newest_residuals(model(detector), naive_scaled(detector, series, train))
-    centre, spread = detector.scoring_.centre, detector.scoring_.spread
+    centre, spread = detector.model_.scoring.centre, detector.model_.scoring.spread
     raw = naive.calibrated_scores(residuals, len(series), centre, spread, LINEAR_BEYOND)
     np.testing.assert_allclose(detector.decision_function(series), raw, rtol=1e-9)
     # The moments farther ahead come from sums over slightly other pairs: near, not equal.
@@ -221,11 +221,11 @@ def test_a_fault_in_one_channel_puts_it_on_top(scoring: str, channel: int) -> No
 
 def test_calibrated_causes_are_the_terms_of_the_mean() -> None:
     detector, series = fitted(smoothing=1), with_gaps(80)
-    assert isinstance(detector.scoring_, CalibratedScoring)
+    assert isinstance(detector.model_.scoring, CalibratedScoring)
     residuals = naive.newest_residuals(model(detector), naive_scaled(detector, series, naive.normal_series(320)))
     shares = detector.explain(series)
     for t, steps in residuals.items():
-        size = np.abs(steps[0] - detector.scoring_.centre[0]) / detector.scoring_.spread[0]
+        size = np.abs(steps[0] - detector.model_.scoring.centre[0]) / detector.model_.scoring.spread[0]
         terms = np.where(size <= LINEAR_BEYOND, size**2, 2 * LINEAR_BEYOND * size - LINEAR_BEYOND**2)
         np.testing.assert_allclose(shares[t], terms / 2.0, rtol=1e-9, atol=1e-12)
 
@@ -253,14 +253,12 @@ def test_held_out_rows_set_the_threshold_and_nothing_else() -> None:
         assert np.array_equal(getattr(one, name), getattr(two, name))
     assert np.array_equal(one.scaling_.mean, two.scaling_.mean)
     assert np.array_equal(one.scaling_.scale, two.scaling_.scale)
-    assert one.statistics_ is not None
-    assert two.statistics_ is not None
-    for name, value in one.statistics_.as_arrays().items():
-        assert np.array_equal(value, getattr(two.statistics_, name))
-    assert isinstance(one.scoring_, CalibratedScoring)
-    assert isinstance(two.scoring_, CalibratedScoring)
-    assert np.array_equal(one.scoring_.spread, two.scoring_.spread)
-    assert np.array_equal(one.scoring_.centre, two.scoring_.centre)
+    for name, value in one.memory_.statistics.as_arrays().items():
+        assert np.array_equal(value, getattr(two.memory_.statistics, name))
+    assert isinstance(one.model_.scoring, CalibratedScoring)
+    assert isinstance(two.model_.scoring, CalibratedScoring)
+    assert np.array_equal(one.model_.scoring.spread, two.model_.scoring.spread)
+    assert np.array_equal(one.model_.scoring.centre, two.model_.scoring.centre)
     assert one.threshold_ != two.threshold_
 
 
@@ -271,9 +269,9 @@ def test_normal_scores_are_those_of_the_held_out_rows(horizon: int) -> None:
     cut = math.ceil(320 * 0.6)
     lead = 4 + horizon - 1
     expected = detector.decision_function(train[cut - lead :])[lead:]
-    np.testing.assert_allclose(detector.normal_scores_, expected, rtol=1e-10)
-    assert len(detector.normal_scores_) == 320 - cut
-    assert not detector.few_rows_
+    np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-10)
+    assert len(detector.model_.normal_scores) == 320 - cut
+    assert not detector.model_.few_rows
 
 
 def test_the_split_counts_complete_rows() -> None:
@@ -295,26 +293,24 @@ def test_a_long_outage_at_the_end_leaves_the_held_out_rows_before_it(monkeypatch
     monkeypatch.setattr(calibration, "MOST_HELD_OUT", 200)
     train = np.concatenate([naive.normal_series(600), np.full((300, 2), np.nan)])
     detector = KoopmanDetector(**SMALL).fit(train)  # a FewRowsWarning would be an error
-    assert not detector.few_rows_
-    assert detector.held_out_ is not None
-    assert len(detector.held_out_.rows) <= 200 + 300
+    assert not detector.model_.few_rows
+    assert len(detector.memory_.held_out.rows) <= 200 + 300
 
 
 def test_a_long_outage_inside_the_held_out_rows_does_not_use_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "MOST_HELD_OUT", 200)
     train = np.concatenate([naive.normal_series(600), np.full((300, 2), np.nan), naive.normal_series(10)])
     detector = KoopmanDetector(**SMALL).fit(train)  # a FewRowsWarning would be an error
-    assert not detector.few_rows_
-    assert len(detector.normal_scores_) >= 100
+    assert not detector.model_.few_rows
+    assert len(detector.model_.normal_scores) >= 100
 
 
 def test_the_held_out_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "MOST_HELD_OUT", 150)
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
-    assert detector.held_out_ is not None
-    assert len(detector.held_out_.rows) == 150
+    assert len(detector.memory_.held_out.rows) == 150
     detector.learn(naive.normal_series(600, seed=1))
-    assert len(detector.held_out_.rows) == 150
+    assert len(detector.memory_.held_out.rows) == 150
 
 
 # -- few rows -----------------------------------------------------------------------------------------------------
@@ -330,7 +326,7 @@ def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, ho
     detector = KoopmanDetector(scoring=scoring, horizon=horizon, **few)  # type: ignore[arg-type]
     with pytest.warns(FewRowsWarning, match=rf"{130 - gap} rows.*quantile"):
         detector.fit(train)
-    assert detector.few_rows_
+    assert detector.model_.few_rows
     scaled = detector.scaling_.transform(train)
     states = naive.lifted_states(scaled, detector.lifting_)
     pairs = [t for t in states if t - 1 in states]  # by the time of the target
@@ -358,11 +354,11 @@ def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, ho
             residuals |= {t: found[t] for t in fold if t in found}
         centre, spread = moments(residuals)
         raw = naive.calibrated_scores(residuals, len(train), centre, spread, LINEAR_BEYOND)
-        assert isinstance(detector.scoring_, CalibratedScoring)
-        np.testing.assert_allclose(detector.scoring_.spread, spread, rtol=1e-8)
+        assert isinstance(detector.model_.scoring, CalibratedScoring)
+        np.testing.assert_allclose(detector.model_.scoring.spread, spread, rtol=1e-8)
     smooth = naive.smooth(raw, back=2)
     expected = smooth[~np.isnan(smooth)]
-    np.testing.assert_allclose(detector.normal_scores_, expected, rtol=1e-8)
+    np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-8)
     assert detector.threshold_ == pytest.approx(float(np.quantile(expected, 0.95)), rel=1e-8)
 
 
@@ -417,7 +413,7 @@ def test_an_outage_around_few_rows_does_not_change_what_they_teach() -> None:
     rows = naive.normal_series(60)
     hole = np.full((700, 2), np.nan)
     alone, inside = (KoopmanDetector(**SMALL).fit(train) for train in (rows, np.concatenate([hole, rows, hole])))
-    assert isinstance(alone.scoring_, CalibratedScoring)
-    assert isinstance(inside.scoring_, CalibratedScoring)
-    np.testing.assert_allclose(inside.scoring_.spread, alone.scoring_.spread, rtol=1e-9)
+    assert isinstance(alone.model_.scoring, CalibratedScoring)
+    assert isinstance(inside.model_.scoring, CalibratedScoring)
+    np.testing.assert_allclose(inside.model_.scoring.spread, alone.model_.scoring.spread, rtol=1e-9)
     assert inside.threshold_ == pytest.approx(alone.threshold_, rel=1e-9)

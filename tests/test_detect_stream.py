@@ -62,7 +62,7 @@ def streams(draw: st.DrawFn) -> tuple[KoopmanDetector, NDArray[Any]]:
 def test_the_stream_equals_the_batch(case: tuple[KoopmanDetector, NDArray[Any]]) -> None:
     detector, series = case
     scores, flags, shares = detector.decision_function(series), detector.predict(series), detector.explain(series)
-    judge, stream = detector.judge(), detector.stream()
+    judge, stream = detector.model_.judge(), detector.stream()
     need = detector.window + detector.horizon
     filled = 0
     for t, sample in enumerate(series):
@@ -152,7 +152,7 @@ def test_adopt_goes_on_with_the_window() -> None:
     stream = old.stream()
     for sample in series[:30]:
         stream.update(sample)
-    stream.adopt(new)
+    stream.adopt(new.model_)
     readings = [stream.update(sample) for sample in series[30:]]
     assert [reading.state for reading in readings] == ["ok"] * 30
     unsmoothed = replace(new.model_.setup, settings=replace(new.model_.settings, smoothing=1))
@@ -170,7 +170,7 @@ def test_adopt_of_a_detector_with_other_smoothing_follows_it(smoothing: int) -> 
     stream = old.stream()
     for sample in series[:30]:
         stream.update(sample)
-    stream.adopt(new)
+    stream.adopt(new.model_)
     readings = [stream.update(sample) for sample in series[30:]]
     assert [reading.missing for reading in readings] == [0] * 50
     np.testing.assert_allclose([r.score for r in readings[10:]], new.decision_function(series)[40:], rtol=1e-9)
@@ -183,7 +183,7 @@ def test_adopt_while_warming_up_keeps_what_is_there(filled: int) -> None:
     stream = old.stream()
     for sample in series[:filled]:
         stream.update(sample)
-    stream.adopt(new)
+    stream.adopt(new.model_)
     scores = [stream.update(sample).score for sample in series[filled:]]
     expected = new.decision_function(series)[filled:]
     assert np.isnan(scores).tolist() == np.isnan(expected).tolist()
@@ -197,7 +197,7 @@ def test_adopt_of_a_detector_with_another_lifting_or_scaling_starts_over() -> No
         stream = fitted().stream()
         for sample in series[:20]:
             stream.update(sample)
-        stream.adopt(new)
+        stream.adopt(new.model_)
         readings = [stream.update(sample) for sample in series[20:]]
         assert readings[0].state == "warming"
         np.testing.assert_allclose([r.score for r in readings], new.decision_function(series[20:]), rtol=1e-9)
@@ -236,7 +236,7 @@ def test_a_reading_says_what_was_seen_and_what_was_expected(scoring: str, horizo
     power = np.linalg.matrix_power(detector.operator_, horizon)
     predicted = (detector.subspace_ @ power @ detector.subspace_.T @ lifted)[detector.lifting_.newest]
     if scoring == "calibrated":
-        predicted = predicted + detector.scoring_.centre[-1]  # type: ignore[attr-defined]
+        predicted = predicted + detector.model_.scoring.centre[-1]  # type: ignore[attr-defined]
     expected = predicted * detector.scaling_.scale + detector.scaling_.mean
     np.testing.assert_allclose(readings[-1].expected, expected, rtol=1e-9, atol=1e-12)
 

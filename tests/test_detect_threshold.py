@@ -184,7 +184,7 @@ def test_quantile_and_pot_of_a_detector_are_those_of_its_held_out_scores() -> No
     for method, expected in (("quantile", quantile_threshold), ("pot", pot_threshold)):
         detector = KoopmanDetector(window=3, rank=3, observables=4, validation=0.4, threshold=method, risk=0.01)
         detector.fit(train)
-        assert detector.threshold_ == pytest.approx(expected(detector.normal_scores_, 0.01), rel=1e-12)
+        assert detector.threshold_ == pytest.approx(expected(detector.model_.normal_scores, 0.01), rel=1e-12)
 
 
 def test_few_scores_get_the_quantile_whatever_the_method() -> None:

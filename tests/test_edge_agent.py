@@ -465,9 +465,7 @@ def test_a_first_model_is_fitted_and_then_only_normal_complete_rows_are_learnt(t
         feed(299, 300)
         first = wait_for_another(None)
         np.testing.assert_allclose(first.operator_, expected.operator_, rtol=1e-9)
-        assert first.statistics_ is not None
-        assert expected.statistics_ is not None
-        assert first.statistics_.count == expected.statistics_.count
+        assert first.memory_.statistics.count == expected.memory_.statistics.count
         before = version()
         feed(300, 380)
         wait_for(lambda: len(process.alerts()) == 2, "no incident began and ended")
@@ -479,8 +477,7 @@ def test_a_first_model_is_fitted_and_then_only_normal_complete_rows_are_learnt(t
         told[[not fine for fine in learnt]] = np.nan
         assert 10 < np.isnan(told[:, 0]).sum() < 60
         expected.learn(told)
-        assert second.statistics_ is not None
-        assert second.statistics_.count == expected.statistics_.count
+        assert second.memory_.statistics.count == expected.memory_.statistics.count
         np.testing.assert_allclose(second.operator_, expected.operator_, rtol=1e-6, atol=1e-9)
         before = version()
         feed(until, until + 60)
@@ -490,8 +487,7 @@ def test_a_first_model_is_fitted_and_then_only_normal_complete_rows_are_learnt(t
         feed(until + 60, until + 100)
         third = wait_for_another(before)
         expected.learn(rows[until : until + 100])
-        assert third.statistics_ is not None
-        assert third.statistics_.count == expected.statistics_.count
+        assert third.memory_.statistics.count == expected.memory_.statistics.count
         assert process.end_of_input() == 0
     assert device_state(tmp_path)["learnt"] == 3
 
@@ -513,11 +509,9 @@ def test_rows_of_other_channels_or_another_period_are_not_learnt(tmp_path: Path)
     run(400, 599, channels=["flow", "heat"])
     assert not path.exists()
     run(599, 600, channels=["flow", "heat"])
-    found = KoopmanDetector.load(path).statistics_
+    found = KoopmanDetector.load(path).memory_.statistics
     with pytest.warns(UserWarning, match="Only 200 rows"):
-        expected = KoopmanDetector(**SMALL).fit(Series(rows[400:, [0, 2]], ("flow", "heat"))).statistics_  # type: ignore[arg-type]
-    assert found is not None
-    assert expected is not None
+        expected = KoopmanDetector(**SMALL).fit(Series(rows[400:, [0, 2]], ("flow", "heat"))).memory_.statistics  # type: ignore[arg-type]
     assert found.count == expected.count
 
 
@@ -704,7 +698,7 @@ def test_the_faults_of_a_simulated_fleet_are_told_on_a_broker_with_their_channel
     for name in pumps:
         times = [f"{moment}.000Z" for moment in fleet.test_times(name)]
         told = last_words([each.content for each in client.on(f"fedkad/{name}/alert")])
-        events = examine(detectors[name], fleet.test[name]).events
+        events = examine(detectors[name].model_, fleet.test[name]).events
         for fault in fleet.faults_of(name):
             within = [event for event in events if fault.start <= event.start and event.end <= fault.end + window]
             top = set()

@@ -10,8 +10,9 @@ import pytest
 
 from fedkad.detect import modelfile
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
-from fedkad.edge import main
+from fedkad.edge import checking, main
 from fedkad.edge.checking import check
 from fedkad.edge.settings import SettingsError
 from fedkad.edge.settingsfile import load
@@ -223,13 +224,13 @@ def test_a_device_with_a_model_of_its_own_no_longer_needs_the_named_one(tmp_path
 
 def test_models_are_read_without_their_statistics(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_model(tmp_path, model.read_bytes())
-    read, asked = KoopmanDetector.load, []
+    asked = []
 
-    def load_model(path: Path, *, statistics: bool = True) -> KoopmanDetector:
-        asked.append(statistics)
-        return read(path, statistics=statistics)
+    def load(path: Path, *, memory: bool = True) -> object:
+        asked.append(memory)
+        return load_model(path, memory=memory)
 
-    monkeypatch.setattr(KoopmanDetector, "load", load_model)
+    monkeypatch.setattr(checking, "load_model", load)
     checked(tmp_path, learning={"model": str(model)})
     assert asked == [False, False]
 

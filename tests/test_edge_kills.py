@@ -222,6 +222,6 @@ def test_kills_lose_nothing_and_repeat_only_what_was_in_flight(tmp_path: Path) -
     counters = learner["grid"]["counters"]
     assert counters == {"rows": ROWS, "carried": 0, "duplicates": 0, "late": 0, "off_clock": 0, "jumps": 0}
     assert learner["learnt"] >= 3
-    assert KoopmanDetector.load(tmp_path / "killed" / "devices" / "learner" / "model.safetensors").learnt_through_
+    assert KoopmanDetector.load(tmp_path / "killed" / "devices" / "learner" / "model.safetensors").model_.learnt_through
     repeated = sum(heard.values()) - len(heard)
     print(f"{2 * len(POINTS) + RANDOM_KILLS} kills, {len(wanted)} alerts, {repeated} repeated")

@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
+from fedkad.detect import learning
 from fedkad.detect.series import Series
+from fedkad.edge import model as edge_model
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling
 from fedkad.edge.store import Store
@@ -119,7 +121,7 @@ def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make,
     assert watcher.is_learning_due
     commit(watcher)
     watcher.learn()  # the model is on the disk; that its rows are spent is not, for here comes the kill
-    known = KoopmanDetector.load(tmp_path / "pump" / "model.safetensors").kept()[0].count
+    known = KoopmanDetector.load(tmp_path / "pump" / "model.safetensors").memory_.statistics.count
     watcher._store.close()
     again = make(learning=learning)
     assert not again.is_learning_due
@@ -132,7 +134,7 @@ def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make,
     # 500 new rows in two pieces: the pairs of each, less its last 15 %, which judge.
     whole = KoopmanDetector.load(tmp_path / "pump" / "model.safetensors")
     piece = int(collect(whole.scaling_.transform(series(250, 2)), whole.lifting_).count)
-    assert known < whole.kept()[0].count <= known + piece
+    assert known < whole.memory_.statistics.count <= known + piece
 
 
 def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector) -> None:
@@ -198,7 +200,7 @@ def test_without_a_model_the_device_gathers_rows_for_one(make: Make, tmp_path: P
     watcher.learn()
     feed(watcher, series(650)[600:], 600)
     assert watcher.status().state == "ok"
-    assert KoopmanDetector.load(tmp_path / "new" / "model.safetensors").channel_names_ == CHANNELS
+    assert KoopmanDetector.load(tmp_path / "new" / "model.safetensors").model_.setup.channel_names == CHANNELS
 
 
 def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_path: Path) -> None:
@@ -236,8 +238,8 @@ def test_a_new_model_in_the_configuration_takes_the_place_of_the_old_one(
     other.threshold_ = 50.0
     other.save(tmp_path / "model.fedkad")
     third = make()
-    assert third.scorer.model.detector is not None
-    assert third.scorer.model.detector.threshold_ == 50.0
+    assert third.scorer.model.current is not None
+    assert third.scorer.model.current.threshold == 50.0
     assert "has changed and replaces the model in use" in said[-1]
     third._store.close()
     (tmp_path / "model.fedkad").unlink()
@@ -252,8 +254,8 @@ def test_a_model_that_the_device_has_already_is_not_replaced_unasked(
     with state.locked():
         state.deliver(other, "run-1")
     watcher = make()
-    assert watcher.scorer.model.detector is not None
-    assert watcher.scorer.model.detector.threshold_ == other.threshold_
+    assert watcher.scorer.model.current is not None
+    assert watcher.scorer.model.current.threshold == other.threshold_
     assert "is not used because the device has" in said[-1]
 
 
@@ -310,20 +312,20 @@ def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
     watcher, folder = make(learning={"model": "", "first": 300}), DeviceState(tmp_path / "pump")
     feed(watcher, series(300))
     commit(watcher)
-    fit = KoopmanDetector.fit
+    fit = learning.fit
 
-    def fit_slowly(self: KoopmanDetector, *given: Any) -> KoopmanDetector:
+    def fit_slowly(*given: Any) -> Any:
         with folder.locked():
             folder.deliver(model, "run-1")
-        return fit(self, *given)
+        return fit(*given)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(KoopmanDetector, "fit", fit_slowly)
+        patched.setattr(edge_model, "fit", fit_slowly)
         watcher.learn()
     assert watcher.scorer.model.is_renewed()
     watcher.adopt_model()
-    assert watcher.scorer.model.detector is not None
-    assert watcher.scorer.model.detector.threshold_ == model.threshold_
+    assert watcher.scorer.model.current is not None
+    assert watcher.scorer.model.current.threshold == model.threshold_
     assert watcher.status().state != "learning"
 
 

@@ -341,9 +341,7 @@ def test_federate_is_the_exchange_of_prepared_detectors() -> None:
     consensus = Consensus(rank=RANK, start="common", step_size=0.3)
     clients = {}
     for name, series in fleet.items():
-        kept = KoopmanDetector(**small).fit(series).statistics_
-        assert kept is not None
-        clients[name] = Client(name, kept, consensus)
+        clients[name] = Client(name, KoopmanDetector(**small).fit(series).memory_.statistics, consensus)
     exchange = Exchange(clients, "float64", SCHEDULE)
     for again, record in zip(exchange.rounds(), federation.history, strict=True):
         assert again.objective == pytest.approx(record.objective, rel=1e-12)

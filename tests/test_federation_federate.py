@@ -58,7 +58,7 @@ def test_the_default_run_covers_the_fleet_warm_and_goes_on(federation: Federatio
 
 def test_a_warm_cover_comes_near_the_centralised_solution(fleet: dict[str, Array]) -> None:
     federation = federate(fleet, rounds=4, **SMALL)
-    statistics = [detector.kept()[0] for detector in federation.detectors.values()]
+    statistics = [detector.memory_.statistics for detector in federation.detectors.values()]
     mean = np.sum([s.xx / s.energy for s in statistics], axis=0)
     best = descend(statistics, leading_directions(mean, 3).vectors, most=1000, tolerance=1e-7)
     assert relative_loss(statistics, federation.subspace) <= 1.05 * best.loss
@@ -192,7 +192,7 @@ def test_a_new_device_works_from_few_samples(federation: Federation, rows: int) 
         detector = federation.admit(name, naive.normal_series(rows, seed=20))
     assert federation.detectors[name] is detector
     assert np.array_equal(detector.subspace_, federation.subspace)
-    assert detector.few_rows_
+    assert detector.model_.few_rows
     series = naive.normal_series(400, seed=21)
     assert detector.predict(series).mean() < 0.1
     series[200:230, 1] = series[200, 1]  # stuck
@@ -227,7 +227,7 @@ def test_a_mixed_fleet_says_which_devices_have_few_rows() -> None:
     fleet["pump-2"] = fleet["pump-2"][:90]
     with pytest.warns(FewRowsWarning):
         federation = federate(fleet, rounds=2, **SMALL)
-    assert [name for name, d in federation.detectors.items() if d.few_rows_] == ["pump-2"]
+    assert [name for name, d in federation.detectors.items() if d.model_.few_rows] == ["pump-2"]
 
 
 # -- errors -------------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
         admitted = federation.admit("pump-4", make_fleet(5, 90)["pump-4"])
     assert admitted.threshold_ == max(alone.threshold_, usual)
     with pytest.warns(FewRowsWarning):  # advice is not taken from those who were advised
-        assert federation.admit("pump-5", make_fleet(5, 90)["pump-4"]).least_threshold_ == usual
+        assert federation.admit("pump-5", make_fleet(5, 90)["pump-4"]).model_.least_threshold == usual
     admitted.save(tmp_path / "model")
     loaded = KoopmanDetector.load(tmp_path / "model")
     assert loaded.threshold_ == admitted.threshold_
@@ -331,8 +331,9 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     loaded.learn(make_fleet(5, 900)["pump-4"])
     more = make_fleet(5, 6000)["pump-4"]
     assert loaded.learn(more).threshold_ == pytest.approx(admitted.learn(more).threshold_)
-    assert not loaded.few_rows_
-    assert loaded.judge_.value == loaded.make_judge(loaded.normal_scores_, few=False).value  # its own by now
+    assert not loaded.model_.few_rows
+    own = loaded.model_.settings.threshold_rule.judge(loaded.model_.normal_scores, few=False)
+    assert loaded.threshold_ == own.value
 
 
 def test_a_device_that_reads_a_constant_takes_part_without_observables() -> None:

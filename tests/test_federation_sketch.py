@@ -98,7 +98,7 @@ def clients() -> list[Client]:
     train = simulate_fleet(6, train_rows=1500, test_rows=500).train
     consensus = Consensus(rank=12)
     return [
-        Client(name, KoopmanDetector(rank=12, window=10).prepare(series).kept()[0], consensus)
+        Client(name, KoopmanDetector(rank=12, window=10).prepare(series).memory_.statistics, consensus)
         for name, series in train.items()
     ]
 

@@ -396,14 +396,16 @@ def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet, tmp_path
     with pytest.warns(FewRowsWarning):
         KoopmanDetector(**MODEL).fit(series("late")[:150]).save(tmp_path / "few")
     fleet.prepared = {**fleet.prepared, "late": tmp_path / "few"}
-    assert fleet.delivered("late").least_threshold_ == pytest.approx(np.median(own))
+    assert fleet.delivered("late").model_.least_threshold == pytest.approx(np.median(own))
     assert "late" not in fleet.training.ledger.thresholds  # who was advised advises nobody
     fleet.terms = replace(fleet.terms, run="run-2")
     fleet.training = Coordinator(fleet.terms, fleet.plan, fleet.folder / "next")
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
-    assert fleet.delivered("late").least_threshold_ == pytest.approx(np.median(own)), "it stays so in the next training"
-    assert fleet.delivered("a").least_threshold_ == 0.0
+    assert fleet.delivered("late").model_.least_threshold == pytest.approx(np.median(own)), (
+        "it stays so in the next training"
+    )
+    assert fleet.delivered("a").model_.least_threshold == 0.0
 
 
 def test_protocol_headers_survive_the_way(fleet: Fleet) -> None:
@@ -566,7 +568,7 @@ def test_a_poisoned_device_does_not_rule_a_robust_fleet(tmp_path: Path, prepared
                     answer["payload"] = encoded(evil / np.sqrt(SHAPE[1]) if request.kind == "warm" else evil)
                 assert fleet.training.take(name, answer)
             fleet.training.close()
-        devices = [KoopmanDetector.load(prepared[name]).kept()[0] for name in NAMES]
+        devices = [KoopmanDetector.load(prepared[name]).memory_.statistics for name in NAMES]
         losses[robust] = relative_loss(devices, retract_polar(fleet.training.server.shared))
     assert losses[True] < 0.8 * losses[False]
 

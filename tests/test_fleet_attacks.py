@@ -299,7 +299,7 @@ def test_twisted_paths_are_refused(attacked: Attacked) -> None:
 def consensus_clients() -> dict[str, Client]:
     """The honest devices, in this process."""
     prepared = {name: KoopmanDetector(**fleets.MODEL).prepare(fleets.series(k)) for k, name in enumerate(HONEST)}
-    return {name: Client(name, detector.kept()[0], CONSENSUS) for name, detector in prepared.items()}
+    return {name: Client(name, detector.memory_.statistics, CONSENSUS) for name, detector in prepared.items()}
 
 
 def objective(subspace: Array) -> float:

@@ -175,8 +175,8 @@ def test_an_agent_keeps_its_window_and_its_statistics_over_a_delivery(fleet: Fle
     found = fleet.model("pump-5")
     np.testing.assert_allclose(found.subspace_, own.subspace_, atol=1e-6)
     np.testing.assert_allclose(found.operator_, own.operator_, atol=1e-6)
-    assert found.kept()[0].count == own.kept()[0].count
-    np.testing.assert_allclose(found.kept()[0].xx, own.kept()[0].xx, rtol=1e-12)
+    assert found.memory_.statistics.count == own.memory_.statistics.count
+    np.testing.assert_allclose(found.memory_.statistics.xx, own.memory_.statistics.xx, rtol=1e-12)
     told = readings(tmp_path / "watched")
     states = [reading["state"] for reading in told]
     assert set(states[states.index("ok") :]) == {"ok"}

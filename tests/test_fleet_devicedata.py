@@ -57,13 +57,13 @@ def test_a_table_is_read_once_until_it_changes(tmp_path: Path, table: Path, monk
 def test_channels_are_selected_by_name_in_the_order_of_the_fleet(tmp_path: Path, table: Path) -> None:
     plain = data(tmp_path, table).detector(TERMS)
     turned = data(tmp_path, table).detector(replace(TERMS, channels=("level", "flow")))
-    assert turned.channel_names_ == ("level", "flow")
+    assert turned.model_.setup.channel_names == ("level", "flow")
     expected = KoopmanDetector(window=4, rank=3, observables=6, seed=0).fit(
         Series(values()[:, ::-1], ("level", "flow"))
     )
     assert turned.threshold_ == pytest.approx(expected.threshold_, rel=1e-12)
     again = data(tmp_path, table).detector(TERMS)
-    assert (again.channel_names_, again.threshold_) == (CHANNELS, plain.threshold_)
+    assert (again.model_.setup.channel_names, again.threshold_) == (CHANNELS, plain.threshold_)
 
 
 def test_a_missing_channel_is_named_even_if_the_table_was_read_before(tmp_path: Path, table: Path) -> None:

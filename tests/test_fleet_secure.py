@@ -261,7 +261,7 @@ def test_a_warm_start_goes_through_a_sketch(tmp_path: Path, prepared: dict[str, 
     while not fleet.training.finished:
         assert fleet.round(list(NAMES))
     assert [record.phase for record in fleet.training.records] == ["warm"] + ["admm"] * 4
-    devices = [KoopmanDetector.load(prepared[name]).kept()[0] for name in NAMES]
+    devices = [KoopmanDetector.load(prepared[name]).memory_.statistics for name in NAMES]
     plain = federate({n: series(n) for n in NAMES}, schedule=fleet.training.schedule, encoding="float64", **MODEL)
     found = relative_loss(devices, fleet.delivered("a").subspace_) / relative_loss(devices, plain.subspace)
     assert found == pytest.approx(1.0, abs=0.01)
@@ -277,7 +277,7 @@ def test_no_reply_can_be_read_off_what_the_server_sees(tmp_path: Path, prepared:
         assert abs(values.mean() - 0.5) < 0.15  # uniform, where plain ones lie at the ends of the range
         assert 0.2 < values.std() < 0.38
         assert not any(key.startswith("diagnostics.") and key != "diagnostics.seconds" for key in answer)
-    client = Client("a", KoopmanDetector.load(prepared["a"]).kept()[0], fleet.terms.consensus)
+    client = Client("a", KoopmanDetector.load(prepared["a"]).memory_.statistics, fleet.terms.consensus)
     start = fleet.training.server.__class__(fleet.terms.dimension, fleet.terms.consensus).shared
     plain = client.reply(client.local_round(client.begin(start), start))
     assert wire.encode(plain, "float64") not in [answer["payload"] for answer in masked]

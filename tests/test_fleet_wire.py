@@ -223,7 +223,7 @@ class Twin:
         self.detectors = {
             name: KoopmanDetector(**fleets.MODEL, sample_period=1.0).prepare(samples(k)) for k, name in enumerate(NAMES)
         }
-        self.clients = {name: Client(name, d.kept()[0], consensus) for name, d in self.detectors.items()}
+        self.clients = {name: Client(name, d.memory_.statistics, consensus) for name, d in self.detectors.items()}
         self.states: dict[str, LocalState] = {}
         self.server = Server(SHAPE[0], consensus)
 
@@ -316,7 +316,7 @@ def kept_at_home(twin: Twin, models: Mapping[str, KoopmanDetector]) -> dict[str,
     found: dict[str, Any] = {"canaries": [CANARY, CANARY, CANARY, CANARY], "rare values": [RARE] * 4}
     for k, name in enumerate(NAMES):
         detector, values = twin.detectors[name], samples(k)
-        scaled, statistics = detector.scaling_.transform(values), detector.kept()[0]
+        scaled, statistics = detector.scaling_.transform(values), detector.memory_.statistics
         found |= {
             f"samples of {name}": values,
             f"samples of {name} by channel": values.T,

@@ -45,7 +45,7 @@ def test_five_rounds_come_within_two_percent_of_the_centralised_optimum(folder: 
     fleet = {entity.name: entity.train for entity in read_nasa(folder / "NASA", "SMAP")}
     with pytest.warns(FewRowsWarning, match="of 54 devices"):  # some of the telemetry is short
         federation = federate(fleet, rounds=5)
-    devices = [detector.kept()[0] for detector in federation.detectors.values()]
+    devices = [detector.memory_.statistics for detector in federation.detectors.values()]
     mean = np.sum([device.xx / device.energy for device in devices], axis=0) / len(devices)
     optimum = descend(devices, leading_directions(mean, 24).vectors, most=200, tolerance=1e-4)
     assert optimum.gradient_norm < 1e-4

@@ -102,7 +102,7 @@ def test_thresholds_and_alarms_are_those_of_the_stream(series: Array, threshold:
     stream = detector.stream()
     readings = [stream.update(sample) for sample in test]
     # A tail is searched for on a grid, where the last bit of a score may decide between two neighbours.
-    thresholds, alarms = judge_all(detector.judge(), detector.decision_function(test))
+    thresholds, alarms = judge_all(detector.model_.judge(), detector.decision_function(test))
     assert alarms.tolist() == [reading.is_anomaly for reading in readings]
     np.testing.assert_allclose(thresholds, [reading.threshold for reading in readings], rtol=1e-6)
     assert alarms.any()
@@ -160,7 +160,7 @@ def test_picture_plots_the_scores_thresholds_and_alarms_of_the_detector(shown: D
     [image] = below.images
     expected = (detector.explain(test) / detector.threshold_).T
     np.testing.assert_allclose(np.ma.filled(image.get_array(), np.nan), expected)
-    assert [label.get_text() for label in below.get_yticklabels()] == list(detector.channel_names_)
+    assert [label.get_text() for label in below.get_yticklabels()] == list(detector.model_.setup.channel_names)
     assert (above.get_ylabel(), below.get_xlabel()) == ("score", "time (UTC)")
     assert "threshold" in bar.get_ylabel()
 
@@ -293,8 +293,8 @@ def test_pictures_are_limited_and_show_every_kind(shown: Demonstration, monkeypa
 
 def test_a_named_series_teaches_names(series: Array) -> None:
     detector = KoopmanDetector(rank=4).fit(Series(series, ("a", "b", "c")))
-    assert detector.channel_names_ == ("a", "b", "c")
-    assert examine(detector, series).channels == ("a", "b", "c")
+    assert detector.model_.setup.channel_names == ("a", "b", "c")
+    assert examine(detector.model_, series).channels == ("a", "b", "c")
     with pytest.raises(ValueError, match="order"):
         detector.predict(Series(series, ("b", "a", "c")))
 

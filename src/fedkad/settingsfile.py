@@ -189,7 +189,7 @@ def _read_arguments(kind: ArgumentsOf, section: FileSection) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for place, table in section.tables:
         found |= {key: keys[key].value(key, value, place, section) for key, value in table.items()}
-    _placed(section, kind.make(**found).check_parameters)
+    _placed(section, kind.make(**found).settings.check)
     return found
 
 

@@ -23,7 +23,7 @@ def watch(state: DeviceState, rows: Path, told: Path) -> None:
         for step in range(10**9):
             if (found := state.version()) != version:
                 version, detector = found, KoopmanDetector.load(state.model)
-                stream.adopt(detector)
+                stream.adopt(detector.model_)
             reading = stream.update(values[step % len(values)])
             line = {"state": reading.state, "score": reading.score, "subspace": float(detector.subspace_[0, 0])}
             file.write(json.dumps(line) + "\n")

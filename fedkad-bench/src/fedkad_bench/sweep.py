@@ -101,7 +101,7 @@ def sweep(
             federation = federate(
                 fleet, seed=seed, scaling=scaling, validation=VALIDATION, threshold="quantile", **vars(candidate)
             )
-        judged = {name: d for name, d in federation.detectors.items() if not d.few_rows_}
+        judged = {name: d for name, d in federation.detectors.items() if not d.model_.few_rows}
         left_out = tuple(name for name in fleet if name not in judged)
         errors[candidate] = {name: held_out_error(detector) for name, detector in judged.items()}
         if progress is not None:
@@ -112,7 +112,7 @@ def sweep(
 
 def held_out_error(detector: KoopmanDetector) -> float:
     """Mean squared error of the newest sample, predicted one step ahead, over held-out rows and channels."""
-    rows, lifting, dynamics = detector.kept()[1].rows, detector.lifting_, detector.dynamics_
+    rows, lifting, dynamics = detector.memory_.held_out.rows, detector.lifting_, detector.model_.dynamics
     decoder = dynamics.newest_decoders[0]
     total, count = 0.0, 0
     for run in stretches(rows, shortest=lifting.window + 1):

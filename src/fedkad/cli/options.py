@@ -129,7 +129,7 @@ def _check_detector_options(used: dict[str, Any]) -> None:
     """Raise an error for a wrong value before any work is done."""
     try:
         # A budget needs a period, which may come from the data: whether it does is checked later.
-        KoopmanDetector(**{"sample_period": 1.0, **used}).check_parameters()
+        KoopmanDetector(**{"sample_period": 1.0, **used}).settings.check()
     except SettingError as error:
         raise wrong_option(error) from None
 

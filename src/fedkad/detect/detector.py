@@ -7,7 +7,6 @@ It is the scikit-learn face of two values, a `Model` and a `Memory`; the work is
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect import learning
-from fedkad.detect.learning import prepare
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
 from fedkad.detect.parameters import Parameters
@@ -25,7 +23,6 @@ from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import ThresholdRule, check_threshold, judge_all
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
-from fedkad.koopman.subspace import own_subspace
 
 Array = NDArray[np.float64]
 
@@ -150,15 +147,14 @@ class KoopmanDetector(Parameters):
 
     def fit(self, train: Any, y: object = None) -> Self:
         """Fit on normal data: `(time, channel)` array or DataFrame, or a list of separate stretches."""
-        memory = prepare(self.settings, as_series(train))
-        return self._adopt(memory, own_subspace(memory.statistics, self.rank))
+        return self._take(*learning.fit(self.settings, as_series(train)))
 
     def prepare(self, train: Any, scaling: Scaling | None = None) -> Self:
         """Do everything in training that needs the data; `adopt` does the rest.
 
         The parameters are read here; changing them later has no effect until the next `prepare` or `fit`.
         """
-        memory = prepare(self.settings, as_series(train), scaling)
+        memory = learning.prepare(self.settings, as_series(train), scaling)
         vars(self).pop("model_", None)  # nothing of an earlier fit may be mixed with a later one
         self._memory = memory
         return self
@@ -169,12 +165,11 @@ class KoopmanDetector(Parameters):
         A threshold set by hand stays. As long as the threshold rests on fewer than a thousand scores, it is at least
         `least_threshold`: calibrated scores are alike on all devices, and a fleet has seen more.
         """
-        return self._adopt(self.memory_, subspace, least_threshold, vars(self).get("model_"))
+        model = vars(self).get("model_")
+        adopted = learning.adopt(self.memory_, subspace, least_threshold=least_threshold, previous=model)
+        return self._take(adopted, self.memory_)
 
-    def _adopt(
-        self, memory: Memory, subspace: Array, least_threshold: float = 0.0, previous: Model | None = None
-    ) -> Self:
-        model = learning.adopt(memory, subspace, least_threshold=least_threshold, previous=previous)
+    def _take(self, model: Model, memory: Memory) -> Self:
         self.model_, self._memory = model, memory
         if model.few_rows:
             rows = int((~np.isnan(memory.held_out.rows).any(axis=1)).sum())
@@ -340,100 +335,3 @@ class KoopmanDetector(Parameters):
             target_tags=TargetTags(required=False),
             input_tags=InputTags(allow_nan=True),
         )
-
-    # -- to be removed: names of before, until all callers use the values ---------------------------------------
-
-    def kept(self) -> Any:
-        """Of before."""
-        return self.memory_.statistics, self.memory_.held_out
-
-    @property
-    def statistics_(self) -> Any:
-        """Of before."""
-        return self._memory and self._memory.statistics
-
-    @statistics_.setter
-    def statistics_(self, value: Any) -> None:
-        """Of before."""
-        self._memory = None
-
-    @property
-    def held_out_(self) -> Any:
-        """Of before."""
-        return self._memory and self._memory.held_out
-
-    @held_out_.setter
-    def held_out_(self, value: Any) -> None:
-        """Of before."""
-        self._memory = None
-
-    @property
-    def learnt_through_(self) -> str:
-        """Of before."""
-        return self.model_.learnt_through
-
-    @learnt_through_.setter
-    def learnt_through_(self, value: str) -> None:
-        """Of before."""
-        self.model_ = replace(self.model_, learnt_through=value)
-
-    @property
-    def dynamics_(self) -> Any:
-        """Of before."""
-        return self.model_.dynamics
-
-    @property
-    def scoring_(self) -> Any:
-        """Of before."""
-        return self.model_.scoring
-
-    @property
-    def normal_scores_(self) -> Any:
-        """Of before."""
-        return self.model_.normal_scores
-
-    @property
-    def few_rows_(self) -> bool:
-        """Of before."""
-        return self.model_.few_rows
-
-    @property
-    def by_hand_(self) -> bool:
-        """Of before."""
-        return self.model_.by_hand
-
-    @property
-    def least_threshold_(self) -> float:
-        """Of before."""
-        return self.model_.least_threshold
-
-    @property
-    def parameters_(self) -> Any:
-        """Of before."""
-        return type(self)(**vars(self.model_.settings))
-
-    @property
-    def channel_names_(self) -> tuple[str, ...]:
-        """Of before."""
-        return self._setup.channel_names
-
-    def judge(self) -> Any:
-        """Of before."""
-        return self.model_.judge()
-
-    def check_parameters(self) -> None:
-        """Of before."""
-        self.settings.check()
-
-    def training_moments(self, train: Any) -> Any:
-        """Of before."""
-        return learning.training_moments(self.settings, as_series(train))
-
-    def make_judge(self, normal_scores: Array, *, few: bool) -> Any:
-        """Of before."""
-        return self.settings.threshold_rule.judge(normal_scores, few=few)
-
-    @property
-    def judge_(self) -> Any:
-        """Of before."""
-        return self.model_._judge

@@ -91,7 +91,6 @@ def examine(model: Model, series: Any) -> Findings:
     >>> 500 <= event.peak < 540, event.causes[0].channel
     (True, '1')
     """
-    model = getattr(model, "model_", model)
     settings = model.settings
     raw = score_series(model.scoring, model.setup.scale(series), shares=True)
     assert raw.shares is not None

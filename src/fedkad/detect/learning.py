@@ -16,6 +16,7 @@ from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.koopman.snapshots import Statistics, collect, stretches
+from fedkad.koopman.subspace import own_subspace
 
 Array = NDArray[np.float64]
 
@@ -32,6 +33,12 @@ class Recollection(Protocol):
 
     def joined(self, added: Statistics, forgetting: float) -> tuple[Statistics, HeldOut]:
         """The statistics times `forgetting` plus those `added`, and the held-out rows."""
+
+
+def fit(settings: DetectorSettings, series: Series) -> tuple[Model, Memory]:
+    """Train one device alone, on the subspace that it would choose itself."""
+    memory = prepare(settings, series)
+    return adopt(memory, own_subspace(memory.statistics, settings.rank)), memory
 
 
 def prepare(settings: DetectorSettings, series: Series, scaling: Scaling | None = None) -> Memory:

@@ -92,7 +92,6 @@ class Stream:
         self._start()
 
     def _use(self, model: Model) -> None:
-        model = getattr(model, "model_", model)
         setup = model.setup
         self._scaling, self._lifting, self._horizon = setup.scaling, setup.lifting, setup.settings.horizon
         self._scoring, self._smoothing, self._judge = model.scoring, setup.settings.smoothing, model.judge()

@@ -9,7 +9,8 @@ import stat
 from pathlib import Path
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.detect.modelfile import DamagedFileError, ModelFileError
+from fedkad.detect.model import Model
+from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import split_broker
 from fedkad.edge.assembly import require_extra
 from fedkad.edge.csvpayload import CsvReader
@@ -154,11 +155,11 @@ def _has_model(name: str, device: DeviceSettings, notes: list[str]) -> bool:
     return used is not None
 
 
-def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) -> KoopmanDetector | None:
+def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) -> Model | None:
     if not os.path.lexists(path):
         return None
     try:
-        found = KoopmanDetector.load(path, statistics=False)
+        found, _ = load_model(path, memory=False)
     except DamagedFileError as error:
         notes.append(f"{name}: {error} The agent will rename it and continue without it.")
         return None
@@ -168,14 +169,14 @@ def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) 
     return found
 
 
-def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed: bool) -> KoopmanDetector | None:
+def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed: bool) -> Model | None:
     """The configured model; if it is not needed any more, a note is enough when it cannot be used."""
     path = device.learning.model
     if not path:
         return None
     try:
         _check_readable(path, f"model of {name}")
-        found = KoopmanDetector.load(path, statistics=False)
+        found, _ = load_model(path, memory=False)
         check_channels(found, Path(path), device)
     except (ModelFileError, SettingsError) as error:
         if needed:

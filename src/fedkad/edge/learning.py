@@ -105,11 +105,11 @@ class Learner:
         self._scorer.restart()
         self.settle()
         self._store.forget(self._device, last - self._scorer.memory)
-        if is_first and model.detector is not None:
+        if is_first and model.current is not None:
             doubt = "; from so few it is a guess, expect false alarms" if len(rows) < FEW_ROWS else ""
             logger.info(
                 "%s: a first model was fitted to %d rows, with threshold %.3g%s.",
-                *(self._device, len(rows), model.detector.threshold_, doubt),
+                *(self._device, len(rows), model.current.threshold, doubt),
             )
         return True
 

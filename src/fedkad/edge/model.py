@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
-from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
-from fedkad.detect.modelfile import DamagedFileError, ModelFileError
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.learning import fit, learn
+from fedkad.detect.model import Model
+from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
+from fedkad.detect.threshold import ThresholdRule
 from fedkad.edge.settings import DeviceSettings, SettingsError
 from fedkad.edge.store import set_aside
 from fedkad.federation.devicestate import DeviceState
@@ -31,14 +34,14 @@ class DeviceModel:
 
     Attributes
     ----------
-    detector : KoopmanDetector, optional
-        None while the device has no model.
+    current : Model, optional
+        The model in use, with the configured threshold; None while the device has none.
     """
 
     def __init__(self, device: str, settings: DeviceSettings) -> None:
         self._device, self._settings = device, settings
         self._folder = DeviceState(settings.learning.folder)
-        self.detector: KoopmanDetector | None = None
+        self.current: Model | None = None
         self._version: tuple[int, int] | None = None
         self._begin()
 
@@ -64,7 +67,7 @@ class DeviceModel:
     def _put_in_place(self, given: Path, digest: str) -> None:
         if not digest:
             raise SettingsError(f"{given}: no such file; model in [learning] must name a model.")
-        check_channels(KoopmanDetector.load(given, statistics=False), given, self._settings)
+        check_channels(load_model(given, memory=False)[0], given, self._settings)
         with self._folder.locked():
             if self._folder.version() is not None:
                 logger.info("%s: %s has changed and replaces the model in use.", self._device, given)
@@ -87,7 +90,7 @@ class DeviceModel:
     @property
     def learnt_through(self) -> str:
         """The last row that the model has learned from, as it says itself."""
-        return self.detector.learnt_through_ if self.detector else ""
+        return self.current.learnt_through if self.current else ""
 
     def is_renewed(self) -> bool:
         """Whether another model was put in place."""
@@ -101,8 +104,8 @@ class DeviceModel:
             return False
         self._version, path = version, self._folder.model
         try:
-            detector = KoopmanDetector.load(path, statistics=False)
-            check_channels(detector, path, self._settings)
+            model, _ = load_model(path, memory=False)
+            check_channels(model, path, self._settings)
         except DamagedFileError as error:
             if self._folder.version() == version:
                 aside = set_aside(path)
@@ -113,40 +116,31 @@ class DeviceModel:
             return False
         except (ModelFileError, SettingsError) as error:
             # An intact model for something else: it belongs to someone, and must not be replaced.
-            if self.detector is None:
+            if self.current is None:
                 raise
             logger.warning("%s The device continues with the model it has.", error)
             return False
-        if note := period_note(detector, self._settings):
+        if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
-        self._use(detector)
+        self.current = self._with_configured_threshold(model)
         return True
 
-    def _use(self, detector: KoopmanDetector) -> None:
-        """Keep what detection needs, with the configured threshold."""
-        detector.statistics_ = detector.held_out_ = None
+    def _with_configured_threshold(self, model: Model) -> Model:
         alarm, period = self._settings.alarm, self._settings.sampling.period
-        if alarm.budget:
-            detector.rejudge(alarm.budget, period)
-        elif isinstance(alarm.threshold, float | int):
-            detector.threshold_ = float(alarm.threshold)
-        elif alarm.threshold:
-            detector.rejudge(alarm.threshold, period)
-        self.detector = detector
+        rule = alarm.budget or alarm.threshold
+        if isinstance(rule, float | int):
+            return model.with_threshold(rule)
+        return model.judged_by(ThresholdRule(rule, model.settings.risk, period)) if rule else model
 
     def fit(self, rows: Array, through: str) -> None:
         """Fit the first model; raises `ValueError` if there are too few rows."""
-        settings = self._settings
-        parameters = {"sample_period": settings.sampling.period, **settings.detector}
-        detector = KoopmanDetector(**parameters)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewRowsWarning)
-            detector.fit(Series(rows, settings.sampling.channels))
-        detector.learnt_through_ = through
+        sampling = self._settings.sampling
+        parameters = {"sample_period": sampling.period, **self._settings.detector}
+        model, memory = fit(KoopmanDetector(**parameters).settings, Series(rows, sampling.channels))
         with self._folder.locked(wait=False):
             if self._folder.version() is not None:
                 raise ValueError(f"{self._folder.model} was put in place in the meantime")
-            detector.save(self._folder.model)
+            save_model(self._folder.model, replace(model, learnt_through=through), memory)
 
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
@@ -158,11 +152,11 @@ class DeviceModel:
             return
         with self._folder.locked(wait=False):
             path = self._folder.model
-            detector = KoopmanDetector.load(path, statistics=False)
-            check_channels(detector, path, self._settings)  # it may have been put there by mistake
-            detector.learn(rows, self._settings.learning.forgetting, known=path)
-            detector.learnt_through_ = through
-            detector.save(self._folder.model)
+            known, _ = load_model(path, memory=False)
+            check_channels(known, path, self._settings)  # it may have been put there by mistake
+            scaled = known.setup.scale(rows)
+            model, memory = learn(known, StoredMemory(path), scaled, self._settings.learning.forgetting)
+            save_model(path, replace(model, learnt_through=through), memory)
 
 
 def _digest(path: Path | None) -> str:
@@ -172,22 +166,22 @@ def _digest(path: Path | None) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
-def check_channels(detector: KoopmanDetector, path: Path, settings: DeviceSettings) -> None:
+def check_channels(model: Model, path: Path, settings: DeviceSettings) -> None:
     """Refuse a model whose channels are not the configured ones in the same order."""
     channels = settings.sampling.channels
-    named = hasattr(detector, "feature_names_in_")
-    if detector.n_features_in_ != len(channels) or (named and detector.channel_names_ != channels):
+    setup = model.setup
+    if setup.channels != len(channels) or (setup.names is not None and setup.names != channels):
         own = path.parent == Path(settings.learning.folder)
         otherwise = "remove the file so that the device learns again" if own else "name another model"
         raise SettingsError(
-            f"{path}: the model has the channels {', '.join(detector.channel_names_)}, but channels in [sampling] "
+            f"{path}: the model has the channels {', '.join(setup.channel_names)}, but channels in [sampling] "
             f"are {', '.join(channels)}; use the names and the order of the model, or {otherwise}."
         )
 
 
-def period_note(detector: KoopmanDetector, settings: DeviceSettings) -> str:
+def period_note(model: Model, settings: DeviceSettings) -> str:
     """What is wrong if the model was fitted to another period than the configured one; else empty."""
-    fitted, period = detector.parameters_.sample_period, settings.sampling.period
+    fitted, period = model.settings.sample_period, settings.sampling.period
     if fitted is None or abs(fitted - period) <= PERIOD_TOLERANCE * period:
         return ""
     return (

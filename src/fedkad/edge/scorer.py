@@ -47,8 +47,8 @@ class Scorer:
 
     def restart(self, *, empty: bool = False) -> None:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
-        assert self.model.detector is not None
-        stream = self._stream = self.model.detector.stream()
+        assert self.model.current is not None
+        stream = self._stream = Stream(self.model.current)
         channels = len(self._settings.sampling.channels)
         for values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
             stream.update(values, adapt=False)

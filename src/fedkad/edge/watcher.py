@@ -60,7 +60,7 @@ class Watcher:
             logger.warning("%s: its stored state cannot be read (%r); it starts again.", name, error)
             is_reshaped = self._restore({"seq": store.last_number(name)})
         self.is_changed = self.learner.settle()
-        if self.scorer.model.detector is not None:
+        if self.scorer.model.current is not None:
             self.scorer.restart(empty=is_reshaped)
         else:
             logger.info(

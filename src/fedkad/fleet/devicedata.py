@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.learning import fit
 from fedkad.detect.modelfile import ModelFileError
-from fedkad.detect.series import Series
+from fedkad.detect.series import Series, as_series
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms, compare
 from fedkad.fleet.devicefolder import FILE, REMEDY
@@ -60,9 +60,7 @@ class DeviceData:
         columns = self._columns(device, terms)
         parameters.setdefault("sample_period", _period(device))
         series = [Series(values[:, columns], terms.channels) for values in device.series()]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewRowsWarning)
-            detector = KoopmanDetector(**parameters).fit(series)
+        detector = KoopmanDetector.of(*fit(KoopmanDetector(**parameters).settings, as_series(series)))
         detector.save(prepared)
         return detector
 
@@ -78,10 +76,10 @@ class DeviceData:
                 "agent; give it one of them."
             )
         detector = KoopmanDetector.load(self.state.model)
-        compare("channels", detector.channel_names_, terms.channels, f"device {self.device!r}", "the server")
+        setup = detector.memory_.setup
+        compare("channels", setup.channel_names, terms.channels, f"device {self.device!r}", "the server")
         for name, theirs in self._shared(terms).items():
-            compare(name, getattr(detector.parameters_, name), theirs, f"device {self.device!r}", "the server")
-        detector.kept()
+            compare(name, getattr(setup.settings, name), theirs, f"device {self.device!r}", "the server")
         return detector
 
     def _columns(self, device: DeviceTables, terms: Terms) -> list[int]:

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.learning import training_moments
+from fedkad.detect.series import as_series
 from fedkad.federation.inprocess import federate
 from fedkad.federation.settings import PRESETS
 from fedkad.koopman.scaling import ChannelMoments, Scaling
@@ -129,12 +131,12 @@ class FittedKoopman:
 
     def __init__(self, trained: Trained) -> None:
         self.detectors, self.cost = trained.detectors, trained.cost
-        few = sum(detector.few_rows_ for detector in self.detectors.values())
+        few = sum(detector.model_.few_rows for detector in self.detectors.values())
         self.facts: dict[str, Any] = {**trained.facts, "clients_with_few_rows": few}
 
     def validation(self, client: str) -> Array:
         """Scores of the held-out rows; of all rows, cross-fitted, where there are few."""
-        return self.detectors[client].normal_scores_
+        return self.detectors[client].model_.normal_scores
 
     def score(self, client: str, series: Array) -> Array:
         """Scores of a series."""
@@ -162,14 +164,14 @@ def _local(method: KoopmanMethod, fleet: Fleet, seed: int, scaling: Scale) -> Tr
     """Every device alone, as `KoopmanDetector.fit` does it."""
     detectors = _prepared(method, fleet, seed, scaling)
     for detector in detectors.values():
-        detector.adopt(own_subspace(detector.kept()[0], method.rank))
+        detector.adopt(own_subspace(detector.memory_.statistics, method.rank))
     return Trained(detectors, Cost(), {})
 
 
 def _centralised(method: KoopmanMethod, fleet: Fleet, seed: int, scaling: Scale) -> Trained:
     """All data in one place: the raw samples go up, the subspace comes down."""
     detectors = _prepared(method, fleet, seed, scaling)
-    end = solve_centrally([detector.kept()[0] for detector in detectors.values()], method.rank)
+    end = solve_centrally([detector.memory_.statistics for detector in detectors.values()], method.rank)
     up = NUMBER * sum(series.size for series in fleet.values())
     cost = Cost(end.subspace.size, 0, up, NUMBER * end.subspace.size * len(fleet))
     facts = {"steps": end.steps, "loss": round(end.loss, 6), "gradient_norm": float(f"{end.gradient_norm:.1e}")}
@@ -190,7 +192,7 @@ def _prepared(method: KoopmanMethod, fleet: Fleet, seed: int, scaling: Scale) ->
     detectors = {name: KoopmanDetector(**method.parameters(seed)) for name in fleet}
     pooled = None
     if scaling == "global":
-        moments = [detectors[name].training_moments(series) for name, series in fleet.items()]
+        moments = [training_moments(detectors[name].settings, as_series(series)) for name, series in fleet.items()]
         pooled = Scaling.from_moments(reduce(ChannelMoments.merge, moments))
     return {name: detectors[name].prepare(series, pooled) for name, series in fleet.items()}
 

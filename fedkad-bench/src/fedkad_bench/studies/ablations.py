@@ -164,7 +164,7 @@ def measure(fleet: PreparedFleet, setup: Setup, seed: int) -> list[Row]:
     """Give the fleet its subspaces and score all test series: a row for each kind of clients and smoothing."""
     dataset, detectors = fleet.dataset, fleet.prepared(setup, seed)
     sent = SUBSPACES[setup.subspace](dataset, detectors, setup, seed)
-    losses = [relative_loss([detector.kept()[0]], detector.subspace_) for detector in detectors.values()]
+    losses = [relative_loss([detector.memory_.statistics], detector.subspace_) for detector in detectors.values()]
     raw = {entity.name: detectors[entity.name].decision_function(entity.test) for entity in dataset.entities}
     rows: list[Row] = []
     for smoothing in SMOOTHED:
@@ -197,7 +197,7 @@ def _federated(dataset: Dataset, detectors: Detectors, setup: Setup, seed: int) 
 
 def _local(dataset: Dataset, detectors: Detectors, setup: Setup, seed: int) -> int:
     for name, detector in detectors.items():
-        adopt({name: detector}, own_subspace(detector.kept()[0], setup.rank))
+        adopt({name: detector}, own_subspace(detector.memory_.statistics, setup.rank))
     return 0
 
 

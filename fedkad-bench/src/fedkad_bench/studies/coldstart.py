@@ -168,7 +168,7 @@ def judged(way: Way, few: Array, device: Entity) -> Row:
         "normal_flagged": float(alarms[~device.labels].mean()),
         "events_found": events_detected(device.labels, alarms),
         "events": len(segments(device.labels).lengths),
-        "few_rows": int(detector.few_rows_),
+        "few_rows": int(detector.model_.few_rows),
         "threshold": detector.threshold_,
     }
 

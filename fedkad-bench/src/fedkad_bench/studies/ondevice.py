@@ -122,7 +122,7 @@ def _measure_koopman(task: DeviceTask) -> DeviceCost:
     paper = task.method == "fedkad-paper"
     consensus = PRESETS["paper" if paper else "default"].consensus
     detector = KoopmanDetector(scoring="paper" if paper else "calibrated", smoothing=1).fit(task.train)
-    statistics, shared = detector.kept()[0], detector.subspace_
+    statistics, shared = detector.memory_.statistics, detector.subspace_
     client = Client("device", statistics, consensus)
     state = client.begin(shared)
 
@@ -132,7 +132,7 @@ def _measure_koopman(task: DeviceTask) -> DeviceCost:
 
     def first_round() -> None:
         fresh = KoopmanDetector(scoring="paper" if paper else "calibrated").prepare(task.train)
-        newcomer = Client("device", fresh.kept()[0], consensus)
+        newcomer = Client("device", fresh.memory_.statistics, consensus)
         if paper:
             newcomer.local_round(newcomer.begin(shared), shared)
         else:

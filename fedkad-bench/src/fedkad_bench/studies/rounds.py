@@ -13,6 +13,8 @@ from functools import reduce
 from typing import Any, Literal
 
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.learning import training_moments
+from fedkad.detect.series import as_series
 from fedkad.federation.client import Client
 from fedkad.federation.memory import Exchange
 from fedkad.federation.server import Sampler
@@ -47,14 +49,15 @@ def prepare_fleet(dataset: Dataset, **parameters: Any) -> dict[str, KoopmanDetec
     """Detectors with everything but a subspace."""
     fleet, pooled = dataset.training(), None
     if dataset.scaling == "global":
-        moments = [KoopmanDetector(**parameters).training_moments(series) for series in fleet.values()]
+        settings = KoopmanDetector(**parameters).settings
+        moments = [training_moments(settings, as_series(series)) for series in fleet.values()]
         pooled = Scaling.from_moments(reduce(ChannelMoments.merge, moments))
     return {name: KoopmanDetector(**parameters).prepare(series, pooled) for name, series in fleet.items()}
 
 
 def statistics_of(detectors: Detectors) -> list[Statistics]:
     """What every device keeps of its training data."""
-    return [detector.kept()[0] for detector in detectors.values()]
+    return [detector.memory_.statistics for detector in detectors.values()]
 
 
 def optimal_loss(detectors: Detectors) -> float:
@@ -78,7 +81,7 @@ def open_exchange(detectors: Detectors, way: Way) -> Exchange:
         start=way.start or preset.consensus.start,
         seed=way.seed,
     )
-    clients = {name: Client(name, detector.kept()[0], consensus) for name, detector in detectors.items()}
+    clients = {name: Client(name, detector.memory_.statistics, consensus) for name, detector in detectors.items()}
     sampler = Sampler(names, max(way.participation, 1.0 / len(names)), preset.sampling, way.seed)
     plan = [sampler.next() for _ in range(way.rounds or preset.rounds)]
     return Exchange(clients, "float32", plan)
