@@ -20,6 +20,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m build --wheel --no-isolation

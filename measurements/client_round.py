@@ -45,7 +45,8 @@ def main() -> None:
     consensus = Consensus(rank=24, local_steps=STEPS, step_size=STEP_SIZE)
 
     def ours() -> Array:
-        return Client("machine-1-1", statistics, consensus).local_round(shared)
+        client = Client("machine-1-1", statistics, consensus)
+        return client.reply(client.local_round(client.begin(shared), shared))
 
     direct, ours_seconds = alternate(5, lambda: round_on_snapshots(x, y, shared), ours)
     difference = float(np.abs(ours() - round_on_snapshots(x, y, shared)).max())

@@ -66,8 +66,7 @@ def own(model: Path, number: int) -> KoopmanDetector:
     turned, _ = np.linalg.qr(detector.subspace_ + 1e-6 * generator.normal(size=detector.subspace_.shape))
     signs = np.sign(np.sum(turned * detector.subspace_, axis=0))
     dynamics = replace(detector.dynamics_, subspace=turned * signs, operator=detector.operator_ * (1.0 - 1e-6 * number))
-    detector.dynamics_ = dynamics
-    detector.scoring_ = replace(scoring, dynamics=dynamics)
+    detector.model_ = replace(detector.model_, scoring=replace(scoring, dynamics=dynamics))
     return detector
 
 

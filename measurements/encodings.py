@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from fedkad import KoopmanDetector
 from fedkad.federation.client import Client
-from fedkad.federation.inprocess import Exchange
-from fedkad.federation.server import Sampler, Server
+from fedkad.federation.memory import Exchange
+from fedkad.federation.server import Sampler
 from fedkad.federation.settings import ENCODINGS, PRESETS, Encoding
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
@@ -29,15 +29,13 @@ def curve(
     """After every round the loss over the optimum and the bytes so far; and the bytes of the delivery at the end."""
     chosen = PRESETS[preset]
     clients = {name: Client(name, detector.kept()[0], chosen.consensus) for name, detector in detectors.items()}
-    dimension = next(iter(detectors.values())).lifting_.dimension
-    exchange = Exchange(clients, Server(dimension, chosen.consensus), encoding)
     sampler = Sampler(list(detectors), 0.25, chosen.sampling, seed)
+    exchange = Exchange(clients, encoding, [sampler.next() for _ in range(rounds)])
     devices, ratios, spent = statistics_of(detectors), [], [0]
-    for _ in range(rounds):
-        record = exchange.round(sampler.next())
+    for record in exchange.rounds():
         spent.append(spent[-1] + record.bytes_up + record.bytes_down)
         ratios.append(relative_loss(devices, retract_polar(exchange.server.shared)) / optimum)
-    return ratios, spent[1:], exchange.deliver()[1]
+    return ratios, spent[1:], exchange.result()[1]
 
 
 def until_near(ratios: Sequence[float], spent: Sequence[int]) -> tuple[int, float] | None:

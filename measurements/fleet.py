@@ -22,10 +22,9 @@ from fedkad import KoopmanDetector, federate
 from fedkad.detect.modelfile import read_model
 from fedkad.detect.series import Series
 from fedkad.federation.client import Client
-from fedkad.federation.inprocess import Exchange
-from fedkad.federation.server import Server
+from fedkad.federation.memory import Exchange
 from fedkad.federation.settings import Consensus
-from fedkad.federation.training import KIND, RESULT
+from fedkad.federation.trainingfolder import KIND, RESULT
 from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
@@ -96,11 +95,9 @@ def ratios(series: Data, schedule: list[list[str]]) -> list[float]:
     detectors = {name: KoopmanDetector().prepare(rows) for name, rows in series.items()}
     devices, optimum = statistics_of(detectors), optimal_loss(detectors)
     clients = {name: Client(name, detector.kept()[0], Consensus()) for name, detector in detectors.items()}
-    dimension = next(iter(detectors.values())).lifting_.dimension
-    exchange = Exchange(clients, Server(dimension, Consensus()), "float32")
+    exchange = Exchange(clients, "float32", schedule)
     found = []
-    for participants in schedule:
-        exchange.round(participants)
+    for _ in exchange.rounds():
         found.append(relative_loss(devices, retract_polar(exchange.server.shared)) / optimum)
     return found
 
@@ -203,7 +200,7 @@ def report_near(fleet: Loopback, meter: Meter, near: list[float]) -> None:
 def by_default(folder: Path) -> None:
     """Let the next training have the default settings."""
     known = settings.load(folder)
-    settings.save(folder, replace(known, training=settings.Training()))
+    settings.save(folder, replace(known, training=settings.TrainingSettings()))
 
 
 def main() -> None:

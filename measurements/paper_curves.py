@@ -15,8 +15,8 @@ import numpy as np
 
 from fedkad import KoopmanDetector
 from fedkad.federation.client import Client
-from fedkad.federation.inprocess import Exchange
-from fedkad.federation.server import Sampler, Server
+from fedkad.federation.memory import Exchange
+from fedkad.federation.server import Sampler
 from fedkad.federation.settings import PRESETS, Consensus, Loss, Start
 from fedkad.koopman.snapshots import Statistics
 from measurements.measure import heading, load
@@ -41,14 +41,15 @@ PAPER = Curves(residual=(6.5, 2.1), lagrangian=(670.0, 125.0), objective=(15.7, 
 """Read off the text; the Lagrangian ends between 90 and 160."""
 
 
-def per_entry(clients: list[Client], server: Server) -> tuple[float, float, float]:
+def per_entry(exchange: Exchange) -> tuple[float, float, float]:
     """Consensus residual, and Lagrangian and objective with f per entry of Y."""
     objective = lagrangian = residual = 0.0
+    clients, states, shared = exchange.clients.values(), exchange.states, exchange.server.shared
     for client in clients:
-        state = client.begin(server.shared)
+        state = states.get(client.name) or client.begin(shared)
         entries = client.statistics.count * len(client.statistics.yy)
         local = client.objective(state.subspace) / client.scale / entries
-        apart = state.subspace - server.shared
+        apart = state.subspace - shared
         objective += local
         residual += float(np.linalg.norm(apart)) / len(clients)
         lagrangian += local + float(np.vdot(state.dual, apart) + client.consensus.penalty / 2.0 * np.vdot(apart, apart))
@@ -58,15 +59,12 @@ def per_entry(clients: list[Client], server: Server) -> tuple[float, float, floa
 def run(fleet: dict[str, Statistics], consensus: Consensus) -> Curves:
     """Thirty rounds from the paper's schedule; the values before the first and after the last."""
     clients = {name: Client(name, statistics, consensus) for name, statistics in fleet.items()}
-    server = Server(len(next(iter(fleet.values())).yy), consensus)
-    for client in clients.values():
-        client.begin(server.shared)
-    exchange = Exchange(clients, server, "float32")
     sampler = Sampler(list(fleet), 0.25, "uniform", seed=0)
-    first = per_entry(list(clients.values()), server)
-    for _ in range(ROUNDS):
-        exchange.round(sampler.next())
-    return Curves(*zip(first, per_entry(list(clients.values()), server), strict=True))
+    exchange = Exchange(clients, "float32", [sampler.next() for _ in range(ROUNDS)])
+    first = per_entry(exchange)
+    for _ in exchange.rounds():
+        pass
+    return Curves(*zip(first, per_entry(exchange), strict=True))
 
 
 def main() -> None:

@@ -14,14 +14,15 @@ import numpy as np
 
 from fedkad import KoopmanDetector
 from fedkad.federation import sketch
-from fedkad.federation.client import Client
-from fedkad.federation.participant import released
+from fedkad.federation.client import Client, LocalState
+from fedkad.federation.packing import released
 from fedkad.federation.privacy import epsilon
-from fedkad.federation.protocol import Kind, Request, Terms
+from fedkad.federation.protocol import Phase, Request, Terms
+from fedkad.federation.secure.gathering import BOUND
+from fedkad.federation.secure.grid import quantise, restore
+from fedkad.federation.secure.session import default_threshold
 from fedkad.federation.server import Sampler, Server
 from fedkad.federation.settings import Consensus
-from fedkad.fleet.masking import default_threshold, quantise, restore
-from fedkad.fleet.secure import BOUND
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
 from fedkad.simulate import simulate_fleet
@@ -52,14 +53,20 @@ def train(detectors: Sequence[KoopmanDetector], noise: float, *, masked: bool) -
     server = Server(terms.dimension, terms.consensus)
     sampler = Sampler(list(clients), PARTICIPATION, "cover", 0)
     probe = sketch.probe_matrix(*terms.shape, terms.consensus.seed)
+    states: dict[str, LocalState] = {}
     for number in range(ROUNDS):
         names = sampler.next()
-        phase: Kind = "warm" if server.begin_round(names) else "admm"
+        phase: Phase = "warm" if server.begin_round(names) else "admm"
         shared, request = server.shared, Request(terms, phase, number, "")
         part = 1.0 / math.sqrt(default_threshold(len(names))) if masked else 1.0
         messages = []
         for name in names:
-            message = clients[name].warm_message() if phase == "warm" else clients[name].local_round(shared) - shared
+            client = clients[name]
+            if phase == "warm":
+                message = client.warm_message()
+            else:
+                states[name] = client.local_round(states.get(name) or client.begin(shared), shared)
+                message = client.reply(states[name]) - shared
             if masked and phase == "warm":
                 message = sketch.sketch(message, probe)
             messages.append(message if noise == 0.0 else released(message, request, noise * part))
@@ -71,7 +78,7 @@ def train(detectors: Sequence[KoopmanDetector], noise: float, *, masked: bool) -
                 server.receive(name, message if phase == "warm" else message + shared)
         server.close_round()
         for name in names if phase == "admm" else ():
-            clients[name].commit(server.shared)
+            states[name] = clients[name].commit(states[name], server.shared)
     return retract_polar(server.shared)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedkad import KoopmanDetector
-from fedkad.federation.client import Client
+from fedkad.federation.client import Client, LocalState
 from fedkad.federation.robust import combine_directions, combine_replies
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
@@ -135,13 +135,17 @@ def run(fleet: Sequence[Device], aggregate: Aggregate, attack: Attack | None = N
     names = [client.name for client in clients]
     server = Server(len(fleet[0].message), CONSENSUS)
     shared = server.shared
+    states: list[LocalState] = []
     for k in range(ROUNDS):
-        replies = [client.local_round(shared) for client in clients] if k else [device.message for device in fleet]
+        replies = [device.message for device in fleet]
+        if k:
+            begun = states or [client.begin(shared) for client in clients]
+            states = [client.local_round(state, shared) for client, state in zip(clients, begun, strict=True)]
+            replies = [client.reply(state) for client, state in zip(clients, states, strict=True)]
         if attack is not None:
             replies[:poisoned] = [attack(reply, shared, k == 0, generator) for reply in replies[:poisoned]]
         shared = aggregate(server, names, replies)
-        for client in clients if k else []:
-            client.commit(shared)
+        states = [client.commit(state, shared) for client, state in zip(clients, states, strict=False)]
     return retract_polar(shared)
 
 

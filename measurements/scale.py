@@ -11,16 +11,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.federation.client import Client
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.federation.packing import Draft, pack
 from fedkad.federation.protocol import Reply, Request, Terms
 from fedkad.federation.settings import Consensus
-from fedkad.federation.training import Plan, Training
 from fedkad.koopman.lifting import Lifting
 from measurements.measure import heading, one_blas_thread
 
@@ -45,15 +46,15 @@ def devices() -> list[Client]:
     return clients
 
 
-def answers(clients: list[Client], request: Request, training: Training) -> list[bytes]:
+def answers(clients: list[Client], request: Request, shared: NDArray[np.float64]) -> list[bytes]:
     """What each of the few devices says in this round; they keep no state, which only the devices would hold."""
     said = []
     for client in clients:
-        fresh = replace(client, state=None, pending=None)
         if request.kind == "warm":
-            said.append(fresh.send(client.warm_message(), training.shared, training.terms.encoding))
+            message = client.warm_message()
         else:
-            said.append(fresh.send(fresh.local_round(training.shared), training.shared, training.terms.encoding))
+            message = client.reply(client.local_round(client.begin(shared), shared))
+        said.append(pack(Draft(client.name, request, message, shared), None).payload)
     return said
 
 
@@ -65,16 +66,16 @@ def measure(number: int) -> dict[str, float]:
     terms = Terms.of("scale", lifting, channels, horizon=1, encoding="float32", consensus=Consensus())
     names = [f"device-{k}" for k in range(number)]
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(Path(folder), terms, Plan())
-        said = answers(clients, Request(terms, "warm", 0, ""), training)
+        training = Coordinator(terms, TrainingPlan(), Path(folder))
+        said = answers(clients, Request(terms, "warm", 0, ""), training.shared)
         for client in clients:
-            client.local_round(training.shared)
+            client.local_round(client.begin(training.shared), training.shared)
         before, server = resident(), 0.0
         while not training.finished:
             began = time.process_time()
             requests = training.open(training.choose(names))
             server += time.process_time() - began
-            said = answers(clients, next(iter(requests.values())), training)
+            said = answers(clients, next(iter(requests.values())), training.shared)
             began = time.process_time()
             for k, (name, request) in enumerate(requests.items()):
                 training.take(name, Reply(name, said[k % DEVICES], {"seconds": 0.0}).header(request))

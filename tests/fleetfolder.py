@@ -10,7 +10,7 @@ MACHINES = ("machine-1-1", "machine-2-1", "machine-3-2")
 
 
 def write_data(folder: Path, *, permuted: bool = False, train_rows: int = 900) -> Path:
-    """Three machines of four channels with one anomaly each; with `permuted` labels nothing else is different."""
+    """Three machines of four channels with one anomaly each; `permuted` changes nothing but the labels."""
     for place, name in enumerate(MACHINES):
         generator = np.random.default_rng(place)
         t = np.arange(train_rows + 500)[:, None]

@@ -1,4 +1,4 @@
-"""A Flower app that asks every device once: small, so that the operation of a fleet is tested and no mathematics."""
+"""A small Flower app that asks every device once, for tests of a fleet's operation without any mathematics."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def train(message, context):
 
 
 def write_app(folder: Path) -> Path:
-    """Write the app; its folder."""
+    """Write the app; returns its folder."""
     package = folder / "tinyapp"
     package.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(PROJECT)

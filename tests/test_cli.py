@@ -540,7 +540,7 @@ def test_demo_is_deterministic_and_honest(tmp_path: Path, monkeypatch: pytest.Mo
     assert document["found"] == document["faults"] - outcomes.count("missed")
     rows = [line for line in first.out.splitlines() if line.startswith("pump-")]
     assert len(rows) == len(outcomes)
-    assert page.count("<tr><td>pump-") == len(outcomes)
+    assert page.count('<tr><th scope="row">pump-') == len(outcomes)
     assert sorted(path.name for path in Path("demo/data/test").iterdir()) == [f"pump-{k:02d}.csv" for k in (1, 2, 3)]
 
 

@@ -1,4 +1,4 @@
-"""``fedkad fleet``, ``server`` and ``client`` as a person runs them, as far as no process must be started."""
+"""``fedkad fleet``, ``server`` and ``client`` as a user runs them, as far as they need no other process."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
 from fedkad.fleet import certificates, connection, devicefolder
 from fedkad.fleet.devicefolder import DeviceFolder
+from fedkad.fleet.flower.supernodelog import COLLECTED
+from tests.test_fleet_certificates import names_of
 
 CHANNELS = ("--channels", "flow,heat")
 
@@ -40,7 +42,7 @@ def document(*arguments: object) -> Any:
 
 
 def wrong(*arguments: object) -> str:
-    """What is said about wrong usage, without the frame around it."""
+    """The message about wrong usage, without the frame around it."""
     done = Done(*arguments)
     assert done.status == 2, done.out + done.err
     return " ".join(done.err.replace("│", " ").split())
@@ -49,14 +51,14 @@ def wrong(*arguments: object) -> str:
 # -- init -------------------------------------------------------------------------------------------------------
 
 
-def test_a_fleet_is_made_private_and_whole(fleet: Path) -> None:
+def test_a_new_fleet_is_private_and_complete(fleet: Path) -> None:
     modes = {path.relative_to(fleet).as_posix(): path.stat().st_mode & 0o777 for path in fleet.rglob("*")}
     assert fleet.stat().st_mode & 0o777 == 0o700
     assert {name for name in modes if modes[name] not in (0o600, 0o700)} == set()
     assert modes["ca/ca.key"] == modes["server/server.key"] == modes["flower/superexec.secret"] == 0o600
     needed = {"fleet.toml", "ca/ca.crt", "server/server.crt", "devices.json", "flower/config.toml", "nginx.conf"}
     assert needed <= set(modes)
-    names = certificates.names_of((fleet / "server" / "server.crt").read_bytes())
+    names = names_of((fleet / "server" / "server.crt").read_bytes())
     assert names == ["fleet.example", "localhost", "127.0.0.1", "::1"]
 
 
@@ -89,27 +91,27 @@ def test_an_existing_folder_is_never_touched(fleet: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("address", ["https://x", "x:8443", "a b", "", "-x", "[::1]", "x..y"])
-def test_an_address_is_a_host_alone(tmp_path: Path, address: str) -> None:
-    assert "no name of a host" in fails("fleet", "init", tmp_path / "f", "--address", address, *CHANNELS)
+def test_an_address_is_a_host_without_a_port(tmp_path: Path, address: str) -> None:
+    assert "neither a host name" in fails("fleet", "init", tmp_path / "f", "--address", address, *CHANNELS)
     assert not (tmp_path / "f").exists()
 
 
-def test_wrong_usage_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_wrong_usage_is_reported_before_anything_is_created(tmp_path: Path) -> None:
     folder, base = tmp_path / "f", ("fleet", "init", tmp_path / "f", "--address", "localhost")
     assert "either --like" in wrong(*base)
     assert "either --like" in wrong(*base, *CHANNELS, "--like", "x.csv")
-    assert "there twice" in wrong(*base, "--channels", "a,a")
-    assert "is empty" in wrong(*base, "--channels", "a,,b")
+    assert "must be unique" in wrong(*base, "--channels", "a,a")
+    assert "none of them empty" in wrong(*base, "--channels", "a,,b")
     assert "24h" in wrong(*base, *CHANNELS, "--every", "often")
     assert "lifted dimension" in wrong(*base, *CHANNELS, "--rank", "1000")
-    assert "the same as --port" in wrong(*base, *CHANNELS, "--port", "9000", "--control-port", "9000")
+    assert "9000 must be different from port" in wrong(*base, *CHANNELS, "--port", "9000", "--control-port", "9000")
     assert not folder.exists()
 
 
 # -- devices ----------------------------------------------------------------------------------------------------
 
 
-def test_adding_a_device_says_what_to_copy_and_run(fleet: Path) -> None:
+def test_adding_a_device_prints_what_to_copy_and_run(fleet: Path) -> None:
     done = Done("fleet", "add", fleet, "pump-1")
     assert done.status == 0, done.err
     place = fleet / "devices" / "pump-1"
@@ -138,7 +140,7 @@ def test_a_key_can_stay_on_its_device(fleet: Path, tmp_path: Path) -> None:
 
 def test_names_are_checked_and_stay_taken(fleet: Path) -> None:
     document("fleet", "add", fleet, "pump-1")
-    assert "registered already" in fails("fleet", "add", fleet, "pump-1")
+    assert "already registered" in fails("fleet", "add", fleet, "pump-1")
     assert "cannot be the name" in fails("fleet", "add", fleet, "../x")
     assert document("fleet", "revoke", fleet, "pump-1")["refused"] == "from the next start of the server"
     assert not (fleet / "devices" / "pump-1").exists()
@@ -161,7 +163,7 @@ def test_a_new_key_replaces_the_old_one(fleet: Path) -> None:
     assert {path.name for path in key.parent.iterdir()} == {"device.key", "ca.crt"}
 
 
-def test_a_renewed_key_is_copied_alone_into_the_folder_that_the_device_has(fleet: Path, tmp_path: Path) -> None:
+def test_only_a_renewed_key_is_copied_to_the_device(fleet: Path, tmp_path: Path) -> None:
     document("fleet", "add", fleet, "pump-1")
     place = fleet / "devices" / "pump-1"
     (place / "device.toml").write_text(mine := 'device = "pump-1"\nserver = "x:1"\ndata = "mine.csv"\n')
@@ -191,7 +193,7 @@ def test_a_new_server_certificate_has_the_same_authority(fleet: Path) -> None:
 
 
 def test_devices_are_listed(fleet: Path) -> None:
-    assert "no device yet" in Done("fleet", "list", fleet).out
+    assert "no devices yet" in Done("fleet", "list", fleet).out
     document("fleet", "add", fleet, "pump-1")
     document("fleet", "add", fleet, "pump-2")
     document("fleet", "revoke", fleet, "pump-2")
@@ -201,7 +203,7 @@ def test_devices_are_listed(fleet: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["add", "revoke", "list", "status", "train", "renew"])
-def test_a_folder_that_is_no_fleet_is_named(tmp_path: Path, command: str) -> None:
+def test_a_folder_that_is_not_a_fleet_is_named(tmp_path: Path, command: str) -> None:
     device = ["x"] if command in ("add", "revoke") else []
     sentence = fails("fleet", command, tmp_path, *device)
     assert "fleet.toml: there is no such file; make the folder with `fedkad fleet init`." in sentence
@@ -210,17 +212,17 @@ def test_a_folder_that_is_no_fleet_is_named(tmp_path: Path, command: str) -> Non
 # -- status and training without a server -----------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_run_is_told(fleet: Path) -> None:
+def test_a_stopped_server_is_reported(fleet: Path) -> None:
     document("fleet", "add", fleet, "pump-1")
     found = document("fleet", "status", fleet)
     assert found["server"] == {"running": False, "answering": False, "address": "fleet.example:8443"}
     assert found["devices"] == [{"device": "pump-1", "state": None, "since": None}]
     assert found["training"] is None
     assert "start it with fedkad server" in Done("fleet", "status", fleet).out
-    assert "no server runs here" in fails("fleet", "train", fleet)
+    assert "no server is running here" in fails("fleet", "train", fleet)
 
 
-def test_the_last_training_is_told(fleet: Path) -> None:
+def test_the_last_training_is_shown(fleet: Path) -> None:
     told = {
         "run": "r",
         "state": "running",
@@ -242,11 +244,11 @@ def test_the_last_training_is_told(fleet: Path) -> None:
     assert "done" in Done("fleet", "status", fleet).out
 
 
-def test_a_training_is_a_wish_that_a_running_server_finds(fleet: Path) -> None:
+def test_a_training_is_requested_from_a_running_server(fleet: Path) -> None:
     with locks.holding(fleet / "server.lock", ""):
         assert document("fleet", "train", fleet) == {"wanted": True, "already": False}
         assert (fleet / "training" / "wanted").exists()
-        assert "already, and no other follows it" in Done("fleet", "train", fleet).out
+        assert "already requested or under way" in Done("fleet", "train", fleet).out
         assert document("fleet", "train", fleet) == {"wanted": True, "already": True}
         (fleet / "training" / "result.json").write_text('{"run": "r", "delivered": []}')
         assert document("fleet", "status", fleet)["wanted"] is False
@@ -256,27 +258,28 @@ def test_a_training_is_a_wish_that_a_running_server_finds(fleet: Path) -> None:
 # -- server and client, refused ---------------------------------------------------------------------------------
 
 
-def test_one_server_and_one_client_a_folder(fleet: Path) -> None:
+def test_one_server_and_one_client_per_folder(fleet: Path) -> None:
     pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
     document("fleet", "add", fleet, "pump-1")
     device = fleet / "devices" / "pump-1"
     with locks.holding(fleet / "server.lock", ""), locks.holding(device / "client.lock", ""):
-        assert "a server runs in this folder already" in fails("server", fleet)
-        assert "a client runs in this folder already" in fails("client", device)
+        assert "a server is already running in this folder" in fails("server", fleet)
+        assert "a client is already running in this folder" in fails("client", device)
 
 
 def test_a_server_needs_nginx(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
-    monkeypatch.setattr("fedkad.fleet.proxy.shutil.which", lambda name, path: None if name == "nginx" else name)
+    monkeypatch.setattr("fedkad.fleet.flower.proxy.shutil.which", lambda name, path: None if name == "nginx" else name)
     for name in ("PATH", "FLWR_HOME", "NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "/nowhere")  # put back what the server sets
     assert "needs nginx" in fails("server", fleet)
 
 
-def test_a_port_in_use_is_told(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_reported(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
     for name in ("PATH", "FLWR_HOME", "NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr("fedkad.fleet.operation.FREED_WITHIN", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         text = (fleet / "fleet.toml").read_text().replace("control_port = 8000", f"control_port = {port}")
@@ -285,7 +288,7 @@ def test_a_port_in_use_is_told(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert f"cannot listen on port {port}" in sentence or "port 8443" in sentence
 
 
-def test_a_client_says_what_its_folder_lacks(fleet: Path, tmp_path: Path) -> None:
+def test_a_client_reports_what_its_folder_lacks(fleet: Path, tmp_path: Path) -> None:
     document("fleet", "add", fleet, "pump-1")
     device = fleet / "devices" / "pump-1"
     assert "device.toml: there is no such file" in fails("client", tmp_path)
@@ -296,7 +299,7 @@ def test_a_client_says_what_its_folder_lacks(fleet: Path, tmp_path: Path) -> Non
     assert "device.key: there is no such file" in fails("client", device)
 
 
-def test_a_client_that_hears_nothing_leaves_with_a_sentence(fleet: Path) -> None:
+def test_an_idle_client_leaves_with_a_sentence(fleet: Path) -> None:
     document("fleet", "add", fleet, "pump-1")
     device = fleet / "devices" / "pump-1"
     toml = (device / "device.toml").read_text().replace("fleet.example:8443", "127.0.0.1:9")
@@ -304,31 +307,41 @@ def test_a_client_that_hears_nothing_leaves_with_a_sentence(fleet: Path) -> None
     done = Done("client", device, "--idle", "0.01")
     assert done.status == 1
     assert "127.0.0.1:9 cannot be reached" in done.err
-    assert "Nothing came from 127.0.0.1:9 for 0.01 minutes" in done.err.splitlines()[-1]
+    assert "No request came from 127.0.0.1:9 for 0.01 minutes" in done.err.splitlines()[-1]
 
 
-REFUSED = "Exit Code: 305\n[code: 2004] Failed to activate SuperNode."
+ACTIVATION_REFUSED = "Exit Code: 305\n[code: 2004] Failed to activate SuperNode.\n"
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "still_counted", "sentence"),
+    ("status", "output", "was_connected", "sentence"),
     [
-        (0, "SuperNode ID: 5", False, "accepts pump no longer"),
+        (0, "SuperNode ID: 5", False, "no longer accepts pump"),
+        (-2, "SuperNode ID: 5", False, "no longer accepts pump"),
         (0, "", False, "check the clock"),
         (1, "Exit Code: 302", False, "cannot read this key"),
-        (1, REFUSED, True, "still counts the last connection"),
-        (1, REFUSED, False, "does not know the key"),
+        (1, ACTIVATION_REFUSED, True, "still counts the last connection"),
+        (1, ACTIVATION_REFUSED, False, "does not know the key"),
         (-9, "SuperNode ID: 5", True, "ended with status -9"),
         (70, "SuperNode ID: 5", True, "of pump to localhost:1 was lost; connecting again"),
     ],
 )
-def test_the_end_of_a_connection_is_explained(status: int, said: str, still_counted: bool, sentence: str) -> None:
-    folder = DeviceFolder(Path("/x"), "pump", "localhost:1")
-    assert sentence in connection.reason(folder, status, said, still_counted=still_counted)[0]
+def test_the_end_of_a_connection_is_explained(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int, output: str, was_connected: bool, sentence: str
+) -> None:
+    folder = DeviceFolder(tmp_path, "pump", "localhost:1")
+    client = connection.DeviceClient(folder, "")
+    client.log.append(output)
+    folder.flower.mkdir()
+    if was_connected:
+        (folder.flower / "connected").touch()
+    client._explain_end(status)
+    assert sentence in caplog.text
+    assert not client.wait.over
 
 
 @pytest.mark.parametrize(("owes_for", "settled_after"), [(0.0, 0.0), (7.0, 7.0), (1e9, 61.0)])
-def test_a_delivery_is_settled_when_the_server_had_time_to_hear(
+def test_a_delivery_is_settled_once_the_server_had_time_to_learn_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owes_for: float, settled_after: float
 ) -> None:
     delivered = DeviceFolder(tmp_path, "pump", "localhost:1").delivered
@@ -338,22 +351,20 @@ def test_a_delivery_is_settled_when_the_server_had_time_to_hear(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     delivery = connection.Delivery(delivered)
     (tmp_path / "model.safetensors").touch()  # an agent renews its own
-    assert not delivery.is_settled(lambda: False)
+    assert not delivery.is_settled(False)
     (tmp_path / "new").touch()
     (tmp_path / "new").replace(delivered)
-
-    def owes_reply() -> bool:
-        return now - 1000.0 < owes_for
-
-    while not delivery.is_settled(owes_reply):
+    while not delivery.is_settled(now - 1000.0 < owes_for):
         now += 1.0
-    assert now - 1000.0 == settled_after + connection.LINGER
+    assert now - 1000.0 == settled_after + COLLECTED
 
 
 # -- the extra --------------------------------------------------------------------------------------------------
 
 
-def test_without_the_extra_the_remedy_is_told(tmp_path: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_its_remedy(
+    tmp_path: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
     remedy = "install it with pip install 'fedkad[fleet]'."
     assert remedy in fails("fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS)

@@ -112,12 +112,15 @@ def test_fitting_again_forgets_the_first_fit() -> None:
 
 
 def test_an_unfitted_detector_says_so() -> None:
-    for method in ("decision_function", "score_series", "predict", "explain"):
+    for method in ("decision_function", "score_series", "predict", "explain", "learn"):
         with pytest.raises(ValueError, match="not fitted"):
             getattr(KoopmanDetector(), method)(TRAIN)
-    for name in ("stream", "kept", "judge"):
+    with pytest.raises(ValueError, match="not fitted"):
+        KoopmanDetector().stream()
+    for name in ("memory_", "threshold_", "subspace_", "operator_", "scaling_", "n_features_in_", "feature_names_in_"):
         with pytest.raises(ValueError, match="not fitted"):
-            getattr(KoopmanDetector(), name)()
+            getattr(KoopmanDetector(), name)
+        assert not hasattr(KoopmanDetector(), name)
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_a_shape_without_an_end_is_damage(path: Path) -> None:
     layout["operator"]["shape"] = [float("inf")]
     text = json.dumps(layout).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
-    with pytest.raises(DamagedFileError, match="whole numbers"):
+    with pytest.raises(DamagedFileError, match="not integers"):
         read_model(path)
 
 

@@ -17,8 +17,8 @@ from fedkad.detect.threshold import (
     Peaks,
     StreamingPot,
     Tail,
+    ThresholdRule,
     fit_tail,
-    make_judge,
     parse_budget,
     pot_threshold,
     quantile_threshold,
@@ -190,10 +190,10 @@ def test_quantile_and_pot_of_a_detector_are_those_of_its_held_out_scores() -> No
 def test_few_scores_get_the_quantile_whatever_the_method() -> None:
     scores = np.random.default_rng(0).exponential(size=60)
     for method in ("pot", "spot", "dspot", "quantile", "1/day"):
-        judge = make_judge(method, scores, risk=0.1, sample_period=8640.0, few=True)
+        judge = ThresholdRule(method, 0.1, 8640.0).judge(scores, few=True)
         assert isinstance(judge, FixedThreshold)
         assert judge.value == pytest.approx(float(np.quantile(scores, 0.9)))
-    by_hand = make_judge(7.0, scores, risk=0.1, sample_period=None, few=True)
+    by_hand = ThresholdRule(7.0, 0.1, None).judge(scores, few=True)
     assert by_hand.value == 7.0
     assert by_hand.judge(7.0) is False
     assert by_hand.judge(7.1) is True

@@ -11,7 +11,7 @@ import pytest
 from fedkad.edge import mqtt
 from fedkad.edge.agent import Agent
 from fedkad.edge.mqtt import Connection
-from fedkad.edge.settings import Source
+from fedkad.edge.settings import SourceSettings
 from fedkad.edge.settingsfile import load
 from fedkad.edge.sources import Message
 from fedkad.edge.sources.mqtt import MOST_WAITING, MqttSource, Topics
@@ -34,7 +34,7 @@ class Desk:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.said: list[str] = []
-        settings = Source(kind="mqtt", broker=f"mqtt://127.0.0.1:{port}")
+        settings = SourceSettings(kind="mqtt", broker=f"mqtt://127.0.0.1:{port}")
         self.connection = Connection(settings, "source", "desk", self.said.append, lasting=True)
         self.store = Store(folder / "agent.sqlite", self.said.append)
         self.source = MqttSource(self.connection, Topics(["in/{device}"], ["pump"]), self.store)

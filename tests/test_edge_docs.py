@@ -4,7 +4,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.durations import parse_duration
 from fedkad.edge.alarms import Alarms, Judged
-from fedkad.edge.settings import Alarm, SettingsError
-from fedkad.edge.settingsfile import DURATIONS, OF_A_DEVICE, SECTIONS, TOP, parse
+from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance
+from fedkad.edge.settingsfile import parse
 from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES
 from fedkad.edge.sinks.publications import STATES, state_payload
+from fedkad.settingerror import UnknownSettingError
+from fedkad.settingkinds import DURATION, parse_duration
+from fedkad.settingsfile import keys_of
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "agent.md").read_text(encoding="utf-8")
 SMALLEST: dict[str, Any] = {"devices": ["d"], "sampling": {"channels": ["a"], "period": 60}}
@@ -60,28 +62,36 @@ def documented() -> dict[str, dict[str, str]]:
     return found
 
 
-def true_defaults() -> dict[str, dict[str, Any]]:
-    kinds = SECTIONS | OF_A_DEVICE
-    found = {
-        section: {each.name: getattr(kind(), each.name) for each in fields(kind)} for section, kind in kinds.items()
-    }
-    settings = parse(SMALLEST, Path("/home"))
-    found["top level"] = {key: getattr(settings, key) for key in TOP} | {"state": settings.state.name}
-    detector = KoopmanDetector().get_params()
-    found["detector"] = {key: detector[key] for key in detector if key not in ("threshold", "sample_period")}
-    found["[maintenance]"] = dict.fromkeys(maintenance_keys(), "")
+def keys() -> dict[str, dict[str, Any]]:
+    """Of each section of the program its keys; those of the top level under an empty name."""
+    found: dict[str, dict[str, Any]] = {"": {}}
+    for section, entry in (keys_of(AgentSettings) | keys_of(DeviceSettings)).items():
+        if is_dataclass(entry.kind) and isinstance(entry.kind, type):
+            found[section] = keys_of(entry.kind)
+        elif section not in ("maintenance", "detector"):
+            found[""][section] = entry
     return found
 
 
-def maintenance_keys() -> list[str]:
-    with pytest.raises(SettingsError) as refused:
-        parse(SMALLEST | {"maintenance": [{"": ""}]}, Path("/home"))
-    return str(refused.value).partition("it knows ")[2].rstrip(".").split(", ")
+def true_defaults() -> dict[str, dict[str, Any]]:
+    settings = parse(SMALLEST, Path("/home"))
+    top = {key: getattr(settings, key) for key in keys()[""]} | {"state": settings.state.name}
+    detector = KoopmanDetector().get_params()
+    first: Any = DeviceSettings()
+    found = {
+        section: {key: getattr(getattr(first if hasattr(first, section) else settings, section), key) for key in inner}
+        for section, inner in keys().items()
+        if section
+    }
+    found["top level"] = top
+    found["detector"] = {key: detector[key] for key in detector if key not in ("threshold", "sample_period")}
+    found["[maintenance]"] = dict.fromkeys(keys_of(Maintenance), "")
+    return found
 
 
 def value(key: str, written: str) -> Any:
     found = tomllib.loads(f"x = {written}")["x"]
-    if isinstance(found, str) and key in DURATIONS:
+    if isinstance(found, str) and any(key in inner and inner[key].kind is DURATION for inner in keys().values()):
         return parse_duration(found)
     return tuple(found) if isinstance(found, list) else found
 
@@ -92,10 +102,10 @@ def test_every_section_and_key_is_there_and_no_other() -> None:
 
 
 def test_a_section_of_the_program_is_one_of_the_page() -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(UnknownSettingError) as refused:
         parse(SMALLEST | {"": ""}, Path("/home"))
-    known = str(refused.value).partition("known are ")[2].rstrip(".").split(", ")
-    assert {*documented(), *TOP, "maintenance", "override"} == {*known, "top level", "[maintenance]"}
+    known = refused.value.allowed.split(", ")
+    assert {*documented(), *keys()[""], "maintenance", "override"} == {*known, "top level", "[maintenance]"}
     assert "`[override.DEVICE.SECTION]` sets keys" in chapter("All keys")
 
 

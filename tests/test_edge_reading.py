@@ -7,17 +7,17 @@ import pytest
 
 from fedkad.edge.payload import Payloads
 from fedkad.edge.reading import EXPECTED_WITHIN, Measured, Reader
-from fedkad.edge.settings import DeviceSettings, Sampling, Source
+from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
 from fedkad.edge.sources import Message
 
-STDIN = Source(kind="stdin")
-MQTT = Source(kind="mqtt", topics=("in/{device}", "in/{device}/{channel}", "common"))
+STDIN = SourceSettings(kind="stdin")
+MQTT = SourceSettings(kind="mqtt", topics=("in/{device}", "in/{device}/{channel}", "common"))
 
 
 class Log:
     """A reader of some devices, with what it said and counted."""
 
-    def __init__(self, source: Source = STDIN, **channels: tuple[str, ...]) -> None:
+    def __init__(self, source: SourceSettings = STDIN, **channels: tuple[str, ...]) -> None:
         self.said, self.counted = list[str](), list[str]()
         devices = {name: DeviceSettings(Sampling(each, zone="UTC")) for name, each in channels.items()}
         self.reader = Reader(source, devices, self.said.append, self.counted.append)
@@ -112,7 +112,7 @@ def test_once_all_channels_were_seen_nobody_looks_any_more(monkeypatch: pytest.M
 
 
 def test_a_header_that_lacks_a_channel_is_said_once_and_every_row_is_counted() -> None:
-    log = Log(Source(format="csv"), pump=("flow", "presure"))
+    log = Log(SourceSettings(format="csv"), pump=("flow", "presure"))
     for header in (b"time,flow,pressure", b"flow"):
         for _ in range(2 * EXPECTED_WITHIN):
             assert log.read(b"1,2,3", header) == []
@@ -128,16 +128,16 @@ def test_a_header_that_lacks_a_channel_is_said_once_and_every_row_is_counted() -
 
 
 def test_the_time_stands_where_the_configuration_says() -> None:
-    log = Log(Source(time_key="created_at"), a=("flow",), b=("flow",))
+    log = Log(SourceSettings(time_key="created_at"), a=("flow",), b=("flow",))
     content = {"device": "b", "flow": 1, "created_at": 5}
     assert log.read(content) == log.read(content, device="b") == [Measured("b", 5.0, {"flow": 1.0})]
-    rows = Log(Source(format="csv", time_key="created_at"), a=("flow",))
+    rows = Log(SourceSettings(format="csv", time_key="created_at"), a=("flow",))
     assert rows.read(b"1,5", b"flow,created_at") == [Measured("a", 5.0, {"flow": 1.0})]
 
 
 def test_a_time_that_no_message_has_is_said_once_if_it_is_wanted() -> None:
     source, sentence = (
-        Source(time_key="creted_at"),
+        SourceSettings(time_key="creted_at"),
         (
             "pump: none of its first 50 messages has a time under 'creted_at'; "
             'the last one is {"flow": 1, "created_at": 5}; check time_key in [source].'
@@ -173,7 +173,7 @@ def test_values_that_are_no_numbers_are_named_and_the_first_is_quoted() -> None:
         "pump: 'flow' and 'heat' in a message are no finite numbers, the first is 'off'; "
         "send numbers, or leave them out. More of these are counted, not said.",
     ]
-    rows = Log(Source(format="csv"), pump=("flow", "heat"))
+    rows = Log(SourceSettings(format="csv"), pump=("flow", "heat"))
     rows.read(b"much,1", b"flow,heat")
     assert rows.ended() == [
         "pump: 'flow' in a message is 'much', which is no finite number; send a number, or leave it out."
@@ -220,7 +220,7 @@ def test_a_message_of_nobody_says_where_its_device_should_stand() -> None:
         "source: A message names no device under 'device'; device_key in [source] must say where its name stands.",
         "source: A message is of 'c', which is none of the devices; add it to devices, or keep it away.",
     ]
-    nameless = Log(Source(device_key=""), a=("flow",), b=("flow",))
+    nameless = Log(SourceSettings(device_key=""), a=("flow",), b=("flow",))
     nameless.read({"flow": 1})
     assert nameless.ended() == [
         "source: A message names no device anywhere; device_key in [source] must say where its name stands."

@@ -4,7 +4,7 @@ import os
 import re
 import tomllib
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.edge.addresses import split_broker
 from fedkad.edge.grid import Grid
-from fedkad.edge.settings import SettingsError
-from fedkad.edge.settingsfile import DURATIONS, OF_A_DEVICE, SECTIONS, load, parse, split_broker
+from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance
+from fedkad.edge.settingsfile import load, parse
+from fedkad.settingerror import SettingsError
+from fedkad.settingkinds import DURATION
+from fedkad.settingsfile import keys_of
 
 LEAST = 'devices = ["pump-1", "pump-2"]\n[sampling]\nchannels = ["flow", "pressure"]\nperiod = 2\n'
 
@@ -81,7 +85,7 @@ def test_maintenance_without_a_zone_is_in_that_of_the_samples() -> None:
         entries = entry + entry + 'device = "p"\n' + entry + 'device = "q"\n'
         assert planned(text + 'topics = ["{device}"]\n' + entries) == [8.0, 8.0, 23.0]
     lost = LEAST.replace(', "pump-2"', "") + 'zone = "Mars"\n[override.pump-1.sampling]\nzone = "UTC"\n'
-    with pytest.raises(SettingsError, match=re.escape("zone = 'Mars' in [sampling] must be local, UTC")):
+    with pytest.raises(SettingsError, match=re.escape('zone = "Mars" in [sampling] must be local, UTC')):
         parsed(lost + "[[maintenance]]\nfrom = 2026-03-01T08:00:00\nuntil = 2026-03-01T23:00:00\n")
 
 
@@ -91,35 +95,35 @@ WEB = "must be http://… or https://… with a host, a port from 1 to 65535 if 
 LEVELS = "must be levels of text, +, {device} and {channel}, each of these once, or # as the last"
 BAD = {
     "devices = 3": "devices = 3 must be a list of names",
-    'devices = ["a", "a"]': "'a' is there twice",
-    'devices = ["a/b"]': "'a/b' must be a name without /",
-    'devices = ["p"]\nwrong = 1': "there is no 'wrong'; known are name,",
+    'devices = ["a", "a"]': "names of which none is there twice",
+    'devices = ["a/b"]': 'devices = "a/b" must be a name without /',
+    'devices = ["p"]\nwrong = 1': "The file has no key 'wrong'; it knows alarm,",
     'devices = ["p"]': "channels = [] in [sampling] must be the names",
     'devices = ["p"]\nsampling = 3': "sampling = 3 must be a section",
     'devices = ["p"]\n[sampling]\nchannels = ["a", "a"]': "none twice",
-    LEAST.replace("period = 2", "period = 5e-324"): "period = 5e-324 in [sampling] must be above 0, at least 0.0001 s",
+    LEAST.replace("period = 2", "period = 5e-324"): "period = 5e-324 in [sampling] must be at least 0.0001",
     LEAST + "lateness = -1": "lateness = -1 in [sampling] must be seconds",
-    LEAST.replace("period = 2", "period = 0"): "period = 0 in [sampling] must be above 0, at least 0.0001 s",
-    LEAST + 'clock = "atomic"': "clock = 'atomic' in [sampling] must be one of message, arrival, count",
-    LEAST + 'zone = "Mars/Olympus"': "zone = 'Mars/Olympus' in [sampling] must be local, UTC",
-    LEAST + 'colour = "red"': "[sampling] has no 'colour'; it knows channels,",
-    LEAST + '[alarm]\nbudget = "often"': "budget = 'often' in [alarm] must be a number of false alarms",
-    LEAST + '[alarm]\nbudget = "1/week"\nthreshold = 3': "exclude each other",
-    LEAST + '[alarm]\nthreshold = "magic"': "threshold = 'magic' in [alarm] must be a number, or one of pot",
-    LEAST + "[alarm]\nthreshold = -1": "threshold = -1 in [alarm] must be above 0",
+    LEAST.replace("period = 2", "period = 0"): "period = 0 in [sampling] must be at least 0.0001",
+    LEAST + 'clock = "atomic"': 'clock = "atomic" in [sampling] must be one of message, arrival, count',
+    LEAST + 'zone = "Mars/Olympus"': 'zone = "Mars/Olympus" in [sampling] must be local, UTC',
+    LEAST + 'colour = "red"': "[sampling] has no key 'colour'; it knows channels,",
+    LEAST + '[alarm]\nbudget = "often"': 'budget = "often" in [alarm] must be a number of false alarms',
+    LEAST + '[alarm]\nbudget = "1/week"\nthreshold = 3': "are mutually exclusive; keep one.",
+    LEAST + '[alarm]\nthreshold = "magic"': 'threshold = "magic" in [alarm] must be a positive number, or one',
+    LEAST + "[alarm]\nthreshold = -1": "threshold = -1 in [alarm] must be a positive number",
     LEAST + "[alarm]\nrelease = 2": "release = 2 in [alarm] must be above 0 and at most 1",
-    LEAST + "[alarm]\nthreshold = true": "threshold = true in [alarm] must be a number",
-    LEAST + "[learning]\nfirst = 10": "first = 10 in [learning] must be 200 rows or more",
-    LEAST + "[learning]\nevery = 1.5": "every = 1.5 in [learning] must be a whole number",
-    LEAST + "[detector]\nwindow = 0": "[detector]: window=0 must be a whole number above 0",
-    LEAST + '[detector]\nthreshold = "pot"': "[detector] has no 'threshold'",
-    LEAST + "[override.pump-9.alarm]\ncool_down = 1": "[override.pump-9] is of no device; the devices are pump-1",
-    LEAST + "[override.pump-1]\nsource = 1": "[override.pump-1] has no 'source'",
-    LEAST + '[source]\nkind = "telepathy"': "kind = 'telepathy' in [source] must be one of stdin, file, mqtt",
-    LEAST + '[source]\nkind = "file"': "path = '' in [source] must be the file to follow",
-    LEAST + "[mqtt]\nstate_every = 5": "broker = '' in [mqtt] must be such as mqtt://",
+    LEAST + "[alarm]\nthreshold = true": "threshold = true in [alarm] must be a string or a finite number",
+    LEAST + "[learning]\nfirst = 10": "first = 10 in [learning] must be a number of rows from 200 to 1,000,000",
+    LEAST + "[learning]\nevery = 1.5": "every = 1.5 in [learning] must be an integer",
+    LEAST + "[detector]\nwindow = 0": "window = 0 in [detector] must be a",
+    LEAST + '[detector]\nthreshold = "pot"': "[detector] has no key 'threshold'",
+    LEAST + "[override.pump-9.alarm]\ncool_down = 1": "[override.pump-9] is for an unknown device; the devices",
+    LEAST + "[override.pump-1]\nsource = 1": "[override.pump-1] has no key 'source'",
+    LEAST + '[source]\nkind = "telepathy"': 'kind = "telepathy" in [source] must be one of stdin, file, mqtt',
+    LEAST + '[source]\nkind = "file"': 'path = "" in [source] must be the file to follow',
+    LEAST + "[mqtt]\nstate_every = 5": 'broker = "" in [mqtt] must be such as mqtt://',
     LEAST + "[homeassistant]\nenabled = true": "[homeassistant] needs [mqtt]",
-    LEAST + '[webhook]\nurl = "example.org"': "url = 'example.org' in [webhook] must be http://",
+    LEAST + '[webhook]\nurl = "example.org"': 'url = "example.org" in [webhook] must be http://',
     LEAST + "[prometheus]\nport = 70000": "port = 70000 in [prometheus] must be a port",
     LEAST + "[[maintenance]]\nfrom = 2026-03-01T08:00:00": "until is missing in [[maintenance]]; it must be a date",
     LEAST + "[[maintenance]]\nfrom = 20:00:00": "from = 20:00:00 in [[maintenance]] must be a date and time",
@@ -128,59 +132,59 @@ BAD = {
     LEAST
     + "[[maintenance]]\nfrom = 2026-03-01T08:00:00\nuntil = 2026-03-01T07:00:00": "until = 2026-03-01T07:00:00 in "
     "[[maintenance]] must be after 2026-03-01T08:00:00.",
-    "name = 'a'": "devices is missing; it must be a list of names",
-    LEAST + '[[maintenance]]\nfrom = 2026-03-01T08:00:00\nuntil = "later"': "until = 'later' in [[maintenance]]",
+    'name = "a"': "devices is missing; it must be a list of names",
+    LEAST + '[[maintenance]]\nfrom = 2026-03-01T08:00:00\nuntil = "later"': 'until = "later" in [[maintenance]]',
     LEAST + "[prometheus]": "[prometheus] has no port; add port = 9108, or remove the section.",
     LEAST + '[prometheus]\naddress = "localhost"': "[prometheus] has no port; add port = 9108, or remove the section.",
     LEAST + '[webhook]\ntoken_file = "t"': '[webhook] has no url; add url = "https://…", or remove the section.',
-    LEAST + '[[maintenance]]\ndevice = "x"\n': "device = 'x' in [[maintenance]] must be one of pump-1, pump-2",
-    MQTT: "broker = '' in [source] must be mqtt://host:port",
-    MQTT + 'broker = "http://x"': "broker = 'http://x' in [source] must be mqtt://host:port",
+    LEAST + '[[maintenance]]\ndevice = "x"\n': 'device = "x" in [[maintenance]] must be one of pump-1, pump-2',
+    MQTT: 'broker = "" in [source] must be mqtt://host:port',
+    MQTT + 'broker = "http://x"': 'broker = "http://x" in [source] must be mqtt://host:port',
     MQTT + 'broker = "mqtt://x"': "topics = [] in [source] must be topics such as",
-    MQTT + 'broker = "mqtt://x"\ntopics = ["a/#/{device}"]': "topics = 'a/#/{device}' in [source] must be levels",
+    MQTT + 'broker = "mqtt://x"\ntopics = ["a/#/{device}"]': 'topics = "a/#/{device}" in [source] must be levels',
     MQTT + 'broker = "mqtt://x"\ntopics = ["a/x{device}"]': "must be levels of text",
     MQTT + 'broker = "mqtt://x"\ntopics = ["a"]\ndevice_key = ""': "with a level {device}",
-    MQTT + 'broker = "mqtt://x"\ntopics = ["{device}"]\npassword_file = "p"': "username = '' in [source] must be given",
-    MQTT + 'broker = "mqtt://x"\ntopics = ["{device}"]\nkey_file = "p"': "certificate_file or key_file alone",
+    MQTT + 'broker = "mqtt://x"\ntopics = ["{device}"]\npassword_file = "p"': 'username = "" in [source] must be given',
+    MQTT + 'broker = "mqtt://x"\ntopics = ["{device}"]\nkey_file = "p"': "only one of certificate_file and key_file",
     # Names.
     f'devices = ["{"x" * 101}"]': "must be a name of at most 100 characters",
     f'devices = ["{"ü" * 100}x"]': "must be a name of at most 100 characters",
     'devices = ["a\\u007f"]': "must be a name without / + # { } and control characters",
-    'name = "a b"\n' + LEAST: "name = 'a b' must be a name of at most 100 characters without spaces",
+    'name = "a b"\n' + LEAST: 'name = "a b" must be a name of at most 100 characters without spaces',
     f'name = "{"x" * 101}"\n' + LEAST: "must be a name of at most 100 characters",
-    'state = "a\\u0000b"\n' + LEAST: "state = 'a\\x00b' must be the name of a folder",
+    'state = "a\\u0000b"\n' + LEAST: 'state = "a\\u0000b" must be the name of a folder',
     # Sizes.
-    f"commit_every = 3601\n{LEAST}": "commit_every = 3601 must be at most 3600 s",
-    f'commit_every = "2h"\n{LEAST}': "commit_every = '2h' must be at most 3600 s",
-    LEAST + 'lateness = "3651d"': "lateness = '3651d' in [sampling] must be at most ten years",
+    f"commit_every = 3601\n{LEAST}": "commit_every = 3601 must be at most an hour",
+    f'commit_every = "2h"\n{LEAST}': 'commit_every = "2h" must be at most an hour',
+    LEAST + 'lateness = "3651d"': 'lateness = "3651d" in [sampling] must be at most ten years',
     LEAST + "lateness = inf": "lateness = inf in [sampling] must be at most ten years",
-    LEAST + "lateness = nan": "lateness = nan in [sampling] must be seconds, or text",
+    LEAST + "lateness = nan": "lateness = nan in [sampling] must be seconds, or a string",
     LEAST + f"lateness = 1{'0' * 400}": "0000… in [sampling] must be at most ten years",
     LEAST + f"lateness = 0x{'f' * 9000}": "lateness = … in [sampling] must be at most ten years",
     LEAST
-    + f"[learning]\nfirst = {2**62}": f"first = {2**62} in [learning] must be 200 rows or more, at most 1,000,000",
-    LEAST + f"[learning]\nevery = {2**62}": f"every = {2**62} in [learning] must be 0 for never, or 100 rows or more, "
-    "at most 1,000,000",
+    + f"[learning]\nfirst = {2**62}": f"first = {2**62} in [learning] must be a number of rows from 200 to 1,000,000",
+    LEAST + f"[learning]\nevery = {2**62}": f"every = {2**62} in [learning] must be 100 to 1,000,000 rows, "
+    "or 0 for never",
     LEAST + "[alarm]\nrelease = nan": "release = nan in [alarm] must be a finite number",
     LEAST + "[alarm]\ncritical = inf": "critical = inf in [alarm] must be a finite number",
     LEAST + f"[alarm]\ncritical = 1{'0' * 400}": "in [alarm] must be a finite number",
-    LEAST + f"[alarm]\nthreshold = 1{'0' * 400}": "in [alarm] must be above 0 and finite",
-    LEAST + "[detector]\nrank = 189": "rank = 189 in [detector] must be at most 168, the numbers of a lifted state "
+    LEAST + f"[alarm]\nthreshold = 1{'0' * 400}": "in [alarm] must be a string or a finite number",
+    LEAST + "[detector]\nrank = 189": "rank = 189 in [detector] must be at most 168, the size of a lifted state "
     "(2 channel(s) x window 20 + 128 observables)",
     # Times.
     LEAST + "stale_after = 1": "stale_after = 1.0 in [sampling] must be at least the period, 2 s in [sampling]",
     LEAST + "stale_after = 0": "stale_after = 0.0 in [sampling] must be at least the period, 2 s in [sampling]",
-    LEAST + '[[maintenance]]\ndevice = ["p"]': "device = ['p'] in [[maintenance]] must be one of pump-1, pump-2",
+    LEAST + '[[maintenance]]\ndevice = ["p"]': 'device = ["p"] in [[maintenance]] must be one of pump-1, pump-2',
     LEAST + "[[maintenance]]\ndevice = false": "device = false in [[maintenance]] must be one of pump-1, pump-2",
     LEAST + "[[maintenance]]\nfrom = 0001-01-01T00:00:00\nuntil = 2026-03-01T08:00:00": "from = 0001-01-01T00:00:00 in "
     "[[maintenance]] must be a date and time",
     LEAST
-    + '[[maintenance]]\nfrom = "0001-01-01T00:00:00"': "from = '0001-01-01T00:00:00' in [[maintenance]] must be a",
+    + '[[maintenance]]\nfrom = "0001-01-01T00:00:00"': 'from = "0001-01-01T00:00:00" in [[maintenance]] must be a',
     LEAST + "[[maintenance]]\nfrom = 2026-03-01": "in [[maintenance]] must be a date and time",
-    LEAST + "maintenance = 3": "[sampling] has no 'maintenance'",
-    "maintenance = 3\n" + LEAST: "maintenance must be sections; write [[maintenance]] above each",
+    LEAST + "maintenance = 3": "[sampling] has no key 'maintenance'",
+    "maintenance = 3\n" + LEAST: "maintenance = 3 must be a list of sections; write [[maintenance]] above each",
     # Addresses.
-    LEAST + '[webhook]\nurl = "http://[::1/x"': f"url = 'http://[::1/x' in [webhook] {WEB}",
+    LEAST + '[webhook]\nurl = "http://[::1/x"': f'url = "http://[::1/x" in [webhook] {WEB}',
     LEAST + '[webhook]\nurl = "http:///x"': WEB,
     LEAST + '[webhook]\nurl = "http://:80/x"': WEB,
     LEAST + '[webhook]\nurl = "http://x:65536/"': WEB,
@@ -190,35 +194,36 @@ BAD = {
     LEAST + '[webhook]\nurl = "http://x/a b"': WEB,
     LEAST + '[webhook]\nurl = "http://x/ü"': WEB,
     LEAST + '[webhook]\nurl = "ftp://x/"': WEB,
-    LEAST + "[webhook]\ntimeout = 0": "timeout = 0 in [webhook] must be above 0 and at most an hour",
-    LEAST + '[webhook]\ntimeout = "1d"': "timeout = '1d' in [webhook] must be above 0 and at most an hour",
-    LEAST + '[webhook]\nca_file = "a\\u0000b"': "ca_file = 'a\\x00b' in [webhook] must be text",
-    LEAST + '[prometheus]\naddress = "example.org"': "address = 'example.org' in [prometheus] must be an IP address",
-    LEAST + '[prometheus]\naddress = ""': "address = '' in [prometheus] must be an IP address",
-    MQTT + 'broker = "mqtt://x:0"': "broker = 'mqtt://x:0' in [source] must be mqtt://host:port",
+    LEAST + "[webhook]\ntimeout = 0": "timeout = 0 in [webhook] must be above 0",
+    LEAST + '[webhook]\ntimeout = "1d"': 'timeout = "1d" in [webhook] must be at most an hour',
+    LEAST + '[webhook]\nca_file = "a\\u0000b"': 'ca_file = "a\\u0000b" in [webhook] must be a string',
+    LEAST + '[prometheus]\naddress = "example.org"': 'address = "example.org" in [prometheus] must be an IP address',
+    LEAST + '[prometheus]\naddress = ""': 'address = "" in [prometheus] must be an IP address',
+    MQTT + 'broker = "mqtt://x:0"': 'broker = "mqtt://x:0" in [source] must be mqtt://host:port',
     MQTT + 'broker = "mqtt://x:65536"': "must be mqtt://host:port",
     MQTT + 'broker = "mqtt://x?a=b"': "must be mqtt://host:port",
     MQTT + 'broker = "mqtt://x/#a"': "must be mqtt://host:port",
-    MQTT + 'broker = "mqtt://u@x"': "must be mqtt://host:port or mqtts://host:port, and nothing else; a user goes into "
-    "username, and a password into the file that password_file names.",
+    MQTT
+    + 'broker = "mqtt://u@x"': "must be mqtt://host:port or mqtts://host:port, and nothing else; put the user into "
+    "username, and the password into the file that password_file names.",
     MQTT + 'broker = "mqtt://x y"': "must be mqtt://host:port",
     MQTT + 'broker = "mqtt://[::1"': "must be mqtt://host:port",
     # Topics.
-    BROKER + 'topics = [""]': f"topics = '' in [source] {LEVELS}",
-    BROKER + 'topics = ["a+/{device}"]': f"topics = 'a+/{{device}}' in [source] {LEVELS}",
+    BROKER + 'topics = [""]': f'topics = "" in [source] {LEVELS}',
+    BROKER + 'topics = ["a+/{device}"]': f'topics = "a+/{{device}}" in [source] {LEVELS}',
     BROKER + 'topics = ["a/b#"]': LEVELS,
     BROKER + 'topics = ["#"]': LEVELS,
     BROKER + 'topics = ["a\\u0007/{device}"]': LEVELS,
     BROKER + 'topics = ["{device}/{device}"]': LEVELS,
     MQTT.replace("[source]", 'clock = "count"\n[source]')
-    + 'broker = "mqtt://x"\ntopics = ["{device}/{channel}"]': "clock = 'count' in [sampling] must be message or "
+    + 'broker = "mqtt://x"\ntopics = ["{device}/{channel}"]': 'clock = "count" in [sampling] must be message or '
     "arrival, since topics in [source] have {channel}",
 }
 PREFIXES = ("", "ho+me", "a#", "/a", "a/", "a//b", "a b", "a\\u0001", "a\\t")
 for _prefix in PREFIXES:
     for _section in ("mqtt", "homeassistant"):
         BAD[BROKER + f'topics = ["{{device}}"]\n[{_section}]\nprefix = "{_prefix}"'] = (
-            f"in [{_section}] must be the beginning of a topic, such as a/b, without + and #, spaces and empty levels"
+            f"in [{_section}] must be the beginning of a topic, such as a/b, without +, #, spaces or empty levels"
         )
 
 
@@ -232,32 +237,32 @@ def test_what_makes_no_sense_is_refused_by_key_value_and_what_is_allowed(number:
 
 IN_AN_OVERRIDE = {
     "sampling": {
-        "colour = 1": "[override.pump-1.sampling] has no 'colour'; it knows channels,",
-        "period = 0": "period = 0 in [override.pump-1.sampling] must be above 0",
-        'zone = "Mars/Olympus"': "zone = 'Mars/Olympus' in [override.pump-1.sampling] must be local, UTC",
+        "colour = 1": "[override.pump-1.sampling] has no key 'colour'; it knows channels,",
+        "period = 0": "period = 0 in [override.pump-1.sampling] must be at least 0.0001",
+        'zone = "Mars/Olympus"': 'zone = "Mars/Olympus" in [override.pump-1.sampling] must be local, UTC',
         'zone = "UTC"': "same for all devices of one input, and pump-1 has 'UTC' by [override.pump-1.sampling]",
         "channels = []": "channels = [] in [override.pump-1.sampling] must be the names of all channels",
         "stale_after = 1": "stale_after = 1.0 in [override.pump-1.sampling] must be at least the period, 2 s in [s",
     },
     "alarm": {
-        "colour = 1": "[override.pump-1.alarm] has no 'colour'; it knows budget,",
+        "colour = 1": "[override.pump-1.alarm] has no key 'colour'; it knows budget,",
         "release = 2": "release = 2 in [override.pump-1.alarm] must be above 0 and at most 1",
-        'release = "2"': "release = '2' in [override.pump-1.alarm] must be a finite number",
+        'release = "2"': 'release = "2" in [override.pump-1.alarm] must be a finite number',
         "cool_down = -1": "cool_down = -1 in [override.pump-1.alarm] must be seconds",
-        'budget = "often"': "budget = 'often' in [override.pump-1.alarm] must be a number of false alarms",
-        'threshold = "magic"': "threshold = 'magic' in [override.pump-1.alarm] must be a number, or one of pot",
-        "threshold = -1": "threshold = -1 in [override.pump-1.alarm] must be above 0",
-        'threshold = 3\nbudget = "1/day"': "budget and threshold in [override.pump-1.alarm] exclude each other",
+        'budget = "often"': 'budget = "often" in [override.pump-1.alarm] must be a number of false alarms',
+        'threshold = "magic"': 'threshold = "magic" in [override.pump-1.alarm] must be a positive number, or one',
+        "threshold = -1": "threshold = -1 in [override.pump-1.alarm] must be a positive number",
+        'threshold = 3\nbudget = "1/day"': "budget in [override.pump-1.alarm] and threshold in [over",
     },
     "learning": {
-        "first = 10": "first = 10 in [override.pump-1.learning] must be 200 rows or more",
-        'folder = "devices/pump-2"': "in [learning] must be another than that of pump-1 by [override.pump-1.learning]: "
-        "each device needs a folder of its own; use {device}",
+        "first = 10": "first = 10 in [override.pump-1.learning] must be a number of rows from 200 to 1,000,000",
+        'folder = "devices/pump-2"': "in [learning] must be another than that of pump-1 in [override.pump-1.learning]: "
+        "each device needs its own folder; use {device}",
     },
     "detector": {
-        "colour = 1": "[override.pump-1.detector] has no 'colour'; it knows horizon,",
-        "window = 0": "[override.pump-1.detector]: window=0 must be a whole number above 0",
-        'window = "a"': "window = 'a' in [override.pump-1.detector] must be a whole number",
+        "colour = 1": "[override.pump-1.detector] has no key 'colour'; it knows horizon,",
+        "window = 0": "window = 0 in [override.pump-1.detector] must be a",
+        'window = "a"': 'window = "a" in [override.pump-1.detector] must be an integer',
         "rank = 500": "rank = 500 in [override.pump-1.detector] must be at most 168",
         "observables = 0\nwindow = 2": "rank = 24 in [override.pump-1.detector] must be at most 4",
     },
@@ -272,12 +277,14 @@ def test_what_is_wrong_in_the_section_of_a_device_is_said_of_that_section(sectio
     with pytest.raises(SettingsError, match=re.escape(f"override.pump-1.{section} = 3 must be a section")):
         parsed(LEAST + f"[override.pump-1]\n{section} = 3")
     common = "" if section == "sampling" else f"[{section}]\n"
-    with pytest.raises(SettingsError, match=re.escape(f"[{section}] has no 'colour'")):
+    with pytest.raises(SettingsError, match=re.escape(f"[{section}] has no key 'colour'")):
         parsed(LEAST + f"{common}colour = 1\n[override.pump-1.{section}]")
 
 
 def test_what_is_wrong_between_two_sections_names_both() -> None:
-    with pytest.raises(SettingsError, match=re.escape("budget in [alarm] and threshold in [override.pump-1.alarm] ex")):
+    with pytest.raises(
+        SettingsError, match=re.escape("budget in [alarm] and threshold in [override.pump-1.alarm] are")
+    ):
         parsed(LEAST + '[alarm]\nbudget = "1/day"\n[override.pump-1.alarm]\nthreshold = 3')
     with pytest.raises(
         SettingsError,
@@ -285,7 +292,7 @@ def test_what_is_wrong_between_two_sections_names_both() -> None:
     ):
         parsed(LEAST + "stale_after = 5\n[override.pump-1.sampling]\nperiod = 60")
     text = BROKER + 'topics = ["{device}/{channel}"]\n[override.p.sampling]\nclock = "count"'
-    with pytest.raises(SettingsError, match=re.escape("clock = 'count' in [override.p.sampling] must be message or")):
+    with pytest.raises(SettingsError, match=re.escape('clock = "count" in [override.p.sampling] must be message or')):
         parsed(text)
 
 
@@ -296,13 +303,13 @@ def test_messages_that_say_whose_they_are_only_inside_are_of_one_zone() -> None:
     parsed(both + f'topics = ["a/{{device}}", "{{device}}/+"]\n{zones}')
     for topics in ('["a/b"]', '["a/{device}", "a/{channel}"]'):
         text = both + f'topics = {topics}\ndevice_key = "device"\n{zones}'
-        sentence = "zone = 'Asia/Tokyo' in [override.q.sampling] must be the same for all devices of one input"
+        sentence = 'zone = "Asia/Tokyo" in [override.q.sampling] must be the same for all devices of one input'
         with pytest.raises(SettingsError, match=re.escape(sentence)):
             parsed(text)
 
 
 def test_every_device_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    sentence = re.escape("each device needs a folder of its own; use {device}")
+    sentence = re.escape("each device needs its own folder; use {device}")
     for folder in ("devices", "", "{device}/../same"):
         with pytest.raises(SettingsError, match=sentence):
             parsed(LEAST + f'[learning]\nfolder = "{folder}"')
@@ -379,6 +386,15 @@ def test_a_broker_is_split() -> None:
 
 # -- types ----------------------------------------------------------------------------------------------------------
 
+SECTIONS = {key: entry.kind for key, entry in keys_of(AgentSettings).items() if isinstance(entry.kind, type)}
+OF_A_DEVICE = {key: entry.kind for key, entry in keys_of(DeviceSettings).items() if isinstance(entry.kind, type)}
+SECTIONS = {key: kind for key, kind in SECTIONS.items() if is_dataclass(kind)}
+DURATIONS = {
+    key
+    for kind in (AgentSettings, *SECTIONS.values(), *OF_A_DEVICE.values())
+    for key, entry in keys_of(kind).items()
+    if entry.kind is DURATION
+}
 DEFAULTS: dict[tuple[str, str], Any] = {
     (section, entry.name): getattr(kind(), entry.name)
     for section, kind in {**SECTIONS, **OF_A_DEVICE}.items()
@@ -390,7 +406,7 @@ DEFAULTS |= {
     if key not in ("threshold", "sample_period")
 }
 DEFAULTS |= {("", "name"): "", ("", "state"): "", ("", "commit_every"): 1.0, ("", "devices"): ()}
-DEFAULTS |= {("maintenance", key): "" for key in ("device", "from", "until")}
+DEFAULTS |= {("maintenance", key): "" for key in keys_of(Maintenance)}
 VALUES: tuple[Any, ...] = ("text", 3, -7, 1.5, float("nan"), float("inf"), True, False, [], [3], [["a"]], {}, {"a": 1})
 
 
@@ -461,7 +477,7 @@ def test_the_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"{path}: devices = 3")):
         load(path)
     path.write_text("devices = " + "[" * 5000)
-    with pytest.raises(SettingsError, match=re.escape(f"{path}: lists or tables lie too deep")):
+    with pytest.raises(SettingsError, match=re.escape(f"{path}: lists or tables are nested too deeply")):
         load(path)
     path.write_text(f"devices = {'9' * 5000}")
     with pytest.raises(SettingsError, match=re.escape(f"{path}: ") + r".*; correct it\.$"):
@@ -472,9 +488,7 @@ def test_the_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_or_an_unreadable_file_is_no_configuration(tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingsError, match=re.escape(f"{tmp_path}: this is a folder; name a file, such as {tmp_path}/a")
-    ):
+    with pytest.raises(SettingsError, match=re.escape(f"{tmp_path}: Is a directory; name a file that can be read.")):
         load(tmp_path)
     loop = tmp_path / "loop.toml"
     loop.symlink_to(loop)

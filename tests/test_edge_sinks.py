@@ -21,8 +21,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from fedkad.edge.settings import Prometheus, SettingsError
-from fedkad.edge.settings import Webhook as WebhookSettings
+from fedkad.edge.settings import Prometheus, SettingsError, WebhookSettings
 from fedkad.edge.sinks import Sink, to_json
 from fedkad.edge.sinks import webhook as module
 from fedkad.edge.sinks.homeassistant import discovery, object_id

@@ -1,5 +1,6 @@
 """The consensus against a naive implementation of the paper's Algorithm 1, with snapshot matrices."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector, federate
+from fedkad.federation import wire
 from fedkad.federation.client import Client
-from fedkad.federation.inprocess import Exchange
+from fedkad.federation.memory import Exchange
+from fedkad.federation.participant import Participant, answer
+from fedkad.federation.protocol import ProtocolError, Request, Terms
 from fedkad.federation.server import Sampler, Server
 from fedkad.federation.settings import LOSSES, Consensus
 from fedkad.koopman.lifting import Lifting
@@ -91,14 +95,14 @@ class NaiveClient:
 
 
 def exchange_and_naive(
-    consensus: Consensus, joined: dict[str, int] | None = None
+    consensus: Consensus, schedule: Sequence[Sequence[str]]
 ) -> tuple[Exchange, dict[str, NaiveClient]]:
     clients = {name: Client(name, collect(device(k), LIFTING), consensus) for k, name in enumerate(NAMES)}
-    exchange = Exchange(clients, Server(LIFTING.dimension, consensus), "float64")
+    exchange = Exchange(clients, "float64", schedule)
     naive_clients = {}
     for k, name in enumerate(NAMES):
         x, y = naive.snapshots(device(k), LIFTING)
-        state = clients[name].state
+        state = exchange.states.get(name)
         begin = retract_polar(exchange.server.shared) if state is None else state.subspace
         naive_clients[name] = NaiveClient(x, y, consensus, begin, np.zeros_like(begin))
     return exchange, naive_clients
@@ -122,11 +126,10 @@ def test_rounds_are_those_of_algorithm_1(loss: Any, grassmann: bool, start: Any,
         grassmann=grassmann,
         seed=3,
     )
-    exchange, others = exchange_and_naive(consensus)
+    exchange, others = exchange_and_naive(consensus, SCHEDULE)
     shared = exchange.server.shared
     heard: set[str] = set()
-    for participants in SCHEDULE:
-        record = exchange.round(participants)
+    for participants, record in zip(SCHEDULE, exchange.rounds(), strict=True):
         for name in participants:
             if name not in heard and start == "common":  # who comes later starts at the consensus of that time
                 left, _, right = np.linalg.svd(shared, full_matrices=False)
@@ -139,8 +142,7 @@ def test_rounds_are_those_of_algorithm_1(loss: Any, grassmann: bool, start: Any,
             others[name].dual = others[name].dual + rho * (others[name].subspace - shared)
         np.testing.assert_allclose(exchange.server.shared, shared, atol=1e-8)
         for name in heard:
-            state = exchange.clients[name].state
-            assert state is not None
+            state = exchange.states[name]
             np.testing.assert_allclose(state.subspace, others[name].subspace, atol=1e-8)
             np.testing.assert_allclose(state.dual, others[name].dual, atol=1e-8)
         check_record(record, others, shared, before, participants, heard if start == "common" else set(NAMES))
@@ -183,23 +185,21 @@ def check_record(
 @pytest.mark.parametrize("grassmann", [True, False])
 def test_under_full_participation_the_duals_sum_to_zero(start: Any, grassmann: bool) -> None:
     consensus = Consensus(rank=RANK, start=start, local_steps=3, grassmann=grassmann, seed=1)
-    exchange, _ = exchange_and_naive(consensus)
-    for _ in range(5):
-        exchange.round(NAMES)
-        states = [client.state for client in exchange.clients.values()]
-        duals = sum(state.dual for state in states if state is not None)
-        mean = sum(state.subspace for state in states if state is not None) / len(NAMES)
+    exchange, _ = exchange_and_naive(consensus, [NAMES] * 5)
+    for _ in exchange.rounds():
+        states = list(exchange.states.values())
+        duals = sum(state.dual for state in states)
+        mean = sum(state.subspace for state in states) / len(NAMES)
         np.testing.assert_allclose(duals, 0.0, atol=1e-12)
         np.testing.assert_allclose(exchange.server.shared, mean, atol=1e-12)
         for state in states:
-            assert state is not None
             np.testing.assert_allclose(state.subspace.T @ state.subspace, np.eye(RANK), atol=1e-12)
 
 
 def test_rounds_lower_the_objective_and_the_residual() -> None:
     consensus = Consensus(rank=RANK, start="common", seed=1)
-    exchange, _ = exchange_and_naive(consensus)
-    history = [exchange.round(NAMES) for _ in range(40)]
+    exchange, _ = exchange_and_naive(consensus, [NAMES] * 40)
+    history = list(exchange.rounds())
     assert history[-1].objective < 0.6 * history[0].objective
     assert history[-1].consensus_residual < history[1].consensus_residual
 
@@ -213,8 +213,8 @@ def test_the_step_size_follows_the_curvature() -> None:
 
 def test_random_starts_are_independent_and_from_the_seed() -> None:
     def begun(seed: int) -> dict[str, Array]:
-        exchange, _ = exchange_and_naive(Consensus(rank=RANK, start="random", seed=seed))
-        return {name: c.state.subspace for name, c in exchange.clients.items() if c.state is not None}
+        exchange, _ = exchange_and_naive(Consensus(rank=RANK, start="random", seed=seed), [NAMES])
+        return {name: state.subspace for name, state in exchange.states.items()}
 
     first, again, other = begun(0), begun(0), begun(1)
     assert set(first) == set(NAMES)
@@ -227,23 +227,25 @@ def test_random_starts_are_independent_and_from_the_seed() -> None:
 
 def test_a_reply_without_a_commit_leaves_no_trace() -> None:
     consensus = Consensus(rank=RANK, start="common")
-    statistics = collect(device(0), LIFTING)
+    client = Client("a", collect(device(0), LIFTING), consensus)
     shared = Server(LIFTING.dimension, consensus).shared
-    lost, straight = Client("a", statistics, consensus), Client("a", statistics, consensus)
-    lost.local_round(shared)
-    lost.commit(shared)
-    straight.local_round(shared)
-    straight.commit(shared)
     other = retract_polar(shared + 0.3)
-    lost.local_round(other)  # the server never took this one
-    assert np.array_equal(lost.local_round(shared), straight.local_round(shared))
-    one, two = lost.commit(shared), straight.commit(shared)
-    assert one == two
-    assert lost.state is not None
-    assert straight.state is not None
-    assert np.array_equal(lost.state.dual, straight.state.dual)
-    with pytest.raises(RuntimeError, match="a has no reply"):
-        lost.commit(shared)
+    terms = Terms.of("run", LIFTING, ("0", "1"), horizon=1, encoding="float64", consensus=consensus)
+
+    def ask(participant: Participant, number: int, shown: Array, accepted: int) -> tuple[Participant, bytes]:
+        z, made = wire.encode(shown, "float64"), wire.encode(shared, "float64")
+        asked = Request(terms, "admm", number, f"ticket {number}", z, accepted, f"ticket {accepted}", made)
+        participant, reply = answer(participant, asked)
+        return participant, reply.payload
+
+    first, _ = ask(Participant("a", client=client), 0, shared, -1)
+    lost, _ = ask(first, 1, other, 0)  # the server never took this one
+    (once, said), (twice, again) = ask(first, 2, shared, 0), ask(lost, 2, shared, 0)
+    assert said == again
+    assert ask(once, 3, other, 2)[1] == ask(twice, 3, other, 2)[1]
+    assert ask(first, 2, shared, 0)[1] == said, "a participant is a value: nothing has changed it"
+    with pytest.raises(ProtocolError, match="does not know of it"):
+        ask(first, 2, shared, 1)
 
 
 # -- the warm start -----------------------------------------------------------------------------------------------
@@ -294,12 +296,11 @@ def test_a_warm_cover_comes_near_the_centralised_solution(size: int) -> None:
     consensus = Consensus(rank=RANK)
     statistics = fleet_statistics()
     clients = {n: Client(n, s, consensus) for n, s in zip(NAMES, statistics, strict=True)}
-    exchange = Exchange(clients, Server(LIFTING.dimension, consensus), "float32")
-    for first in range(0, 4, size):
-        assert exchange.round(NAMES[first : first + size]).phase == "warm"
+    exchange = Exchange(clients, "float32", [NAMES[first : first + size] for first in range(0, 4, size)])
+    assert {record.phase for record in exchange.rounds()} == {"warm"}
     mean = np.sum([s.xx / s.energy for s in statistics], axis=0)
     best = descend(statistics, leading_directions(mean, RANK).vectors, most=1000, tolerance=1e-7)
-    shared, _ = exchange.deliver()
+    shared, _ = exchange.result()
     assert relative_loss(statistics, shared) <= 1.05 * best.loss
 
 
@@ -343,7 +344,7 @@ def test_federate_is_the_exchange_of_prepared_detectors() -> None:
         kept = KoopmanDetector(**small).fit(series).statistics_
         assert kept is not None
         clients[name] = Client(name, kept, consensus)
-    exchange = Exchange(clients, Server(LIFTING.dimension, consensus), "float64")
-    for participants, record in zip(SCHEDULE, federation.history, strict=True):
-        assert exchange.round(participants).objective == pytest.approx(record.objective, rel=1e-12)
+    exchange = Exchange(clients, "float64", SCHEDULE)
+    for again, record in zip(exchange.rounds(), federation.history, strict=True):
+        assert again.objective == pytest.approx(record.objective, rel=1e-12)
     np.testing.assert_allclose(federation.subspace, retract_polar(exchange.server.shared), atol=1e-12)

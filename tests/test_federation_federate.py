@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedkad import Federation, FewRowsWarning, KoopmanDetector, federate
 from fedkad.federation import wire
+from fedkad.federation.advice import own_threshold
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import descend, leading_directions, relative_loss
 from tests import naive
@@ -172,6 +173,18 @@ def test_what_is_given_besides_the_preset_counts(fleet: dict[str, Array]) -> Non
 # -- admit --------------------------------------------------------------------------------------------------------
 
 
+def test_a_threshold_set_by_hand_does_not_advise_newcomers(fleet: dict[str, Array]) -> None:
+    """Neither in process nor over a network, where the device keeps such a threshold to itself."""
+    federation = federate(fleet, **SMALL)
+    own = {name: detector.threshold_ for name, detector in federation.detectors.items()}
+    for name in list(own)[:6]:
+        federation.detectors[name].threshold_ = 1e6
+        assert own_threshold(federation.detectors[name].model_) is None
+    with pytest.warns(FewRowsWarning):
+        admitted = federation.admit("new", naive.normal_series(100, seed=20))
+    assert admitted.model_.least_threshold == pytest.approx(np.median(list(own.values())[6:]))
+
+
 @pytest.mark.parametrize("rows", [100, 150])
 def test_a_new_device_works_from_few_samples(federation: Federation, rows: int) -> None:
     name = f"new-{rows}"
@@ -241,7 +254,7 @@ def test_a_mixed_fleet_says_which_devices_have_few_rows() -> None:
         ({"encoding": "int4"}, "encoding='int4'.*'float32'"),
         ({"preset": "nature"}, "preset='nature'.*'paper'"),
         ({"schedule": [["pump-0"], ["pump-77"]]}, "Round 1.*'pump-77'"),
-        ({"schedule": [[]]}, "Round 0.*nobody"),
+        ({"schedule": [[]]}, "Round 0.*no participants"),
         ({"schedule": [["pump-0", "pump-0"]]}, "Round 0.*pump-0"),
         ({"schedule": []}, "schedule"),
         ({"rank": 1000}, "Device 'pump-0'.*rank=1000"),
@@ -263,7 +276,7 @@ def test_a_device_that_differs_is_named() -> None:
     fleet["pump-2"] = np.ones((300, 3))
     with pytest.raises(ValueError, match=r"Device 'pump-2'.*3 channel.*2"):
         federate(fleet, **SMALL)
-    with pytest.raises(ValueError, match=r"Device 'pump-2'.*channels"):
+    with pytest.raises(ValueError, match=r"Device 'pump-2'.*3 channel"):
         federate(fleet, scaling="global", **SMALL)
     frames: dict[str, Any] = {n: pd.DataFrame(x, columns=["t", "p"]) for n, x in make_fleet(4).items()}
     frames["pump-3"] = frames["pump-3"][["p", "t"]]

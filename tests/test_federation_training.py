@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import threading
 from collections import Counter
@@ -20,11 +21,12 @@ from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector, federate
 from fedkad.federation import wire
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
-from fedkad.federation.participant import Participant
+from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, Terms, refusal
 from fedkad.federation.settings import Consensus, Encoding
-from fedkad.federation.training import RESULT, UNDER_WAY, Plan, Training, stored_terms
+from fedkad.federation.trainingfolder import RESULT, UNDER_WAY, stored_terms
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
@@ -61,14 +63,14 @@ def make_terms(run: str = "run-1", encoding: Encoding = "float32", **changes: An
 class Fleet:
     """Devices over folders, and a server that can be killed: everything but the network."""
 
-    def __init__(self, folder: Path, prepared: dict[str, Path], terms: Terms, plan: Plan) -> None:
+    def __init__(self, folder: Path, prepared: dict[str, Path], terms: Terms, plan: TrainingPlan) -> None:
         self.folder, self.prepared, self.terms, self.plan = folder, prepared, terms, plan
-        self.training = Training(folder / "server", terms, plan)
+        self.training = Coordinator(terms, plan, folder / "server")
 
-    def device(self, name: str) -> Participant:
+    def device(self, name: str) -> DurableParticipant:
         """A new process of a device: it knows nothing but its folder."""
         state = DeviceState(self.folder / name)
-        return Participant(name, state, lambda terms: KoopmanDetector.load(self.prepared[name]))
+        return DurableParticipant(name, state, lambda terms: KoopmanDetector.load(self.prepared[name]))
 
     def ask(self, name: str, request: Request) -> dict[str, Any]:
         """Request and answer as they would travel."""
@@ -76,7 +78,7 @@ class Fleet:
         return self.device(name).answer(request).header(request)
 
     def kill_server(self) -> None:
-        self.training = Training(self.folder / "server", self.terms, self.plan)
+        self.training = Coordinator(self.terms, self.plan, self.folder / "server")
         if stored_terms(self.folder / "server", UNDER_WAY) is not None:
             self.training.restore()
 
@@ -98,12 +100,12 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, prepared: dict[str, Path]) -> Fleet:
-    return Fleet(tmp_path, prepared, make_terms(), Plan(rounds=6, participation=0.5))
+    return Fleet(tmp_path, prepared, make_terms(), TrainingPlan(rounds=6, participation=0.5))
 
 
 @pytest.mark.parametrize("encoding", ["float64", "float32", "float16", "int8"])
 def test_rounds_by_message_are_those_in_process(tmp_path: Path, prepared: dict[str, Path], encoding: Encoding) -> None:
-    fleet = Fleet(tmp_path, prepared, make_terms(encoding=encoding), Plan(rounds=7, participation=0.5))
+    fleet = Fleet(tmp_path, prepared, make_terms(encoding=encoding), TrainingPlan(rounds=7, participation=0.5))
     while not fleet.training.finished:
         assert fleet.round(fleet.training.choose(NAMES))
     found = fleet.delivered("a")
@@ -122,7 +124,7 @@ FAULTS = ("none", "request lost", "killed before saving", "reply lost", "late", 
 def test_whatever_is_lost_the_result_is_of_a_legal_schedule(
     tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, Path], data: st.DataObject, encoding: Encoding
 ) -> None:
-    plan = Plan(rounds=6, participation=0.5)
+    plan = TrainingPlan(rounds=6, participation=0.5)
     fleet = Fleet(tmp_path_factory.mktemp("fleet"), prepared, make_terms(encoding=encoding), plan)
     late: list[tuple[str, dict[str, Any]]] = []
     attempt = 0
@@ -215,7 +217,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "not a number": ({"payload": encoded(np.full(SHAPE, np.nan))}, "not finite"),
     "infinite": ({"payload": encoded(np.full(SHAPE, np.inf))}, "not finite"),
     "huge": ({"payload": encoded(np.full(SHAPE, 1e3))}, "norm"),
-    "too short": ({"payload": encoded(np.zeros((3, 3)))}, "36 bytes are no matrix of 14 x 3"),
+    "too short": ({"payload": encoded(np.zeros((3, 3)))}, "36 bytes are not a matrix of 14 x 3"),
     "empty": ({"payload": b""}, "0 bytes"),
     "text": ({"payload": "text"}, "payload = 'text' must be of type bytes"),
     "other rank": ({"rank": 4}, "rank of the reply is 4 and that of the request 3"),
@@ -271,9 +273,9 @@ def test_the_device_refuses_what_is_not_meant_for_it(fleet: Fleet) -> None:
         ({"lifting": "00"}, "digest of the lifting of the server is 00 and that of this device"),
         ({"seed": 1}, "digest of the lifting"),
         ({"dimension": 99}, "lifted dimension of the server is 99 and that of this device 14"),
-        ({"encoding": "float8"}, "encoding = 'float8' is none of"),
+        ({"encoding": "float8"}, "encoding = 'float8' must be one of"),
         ({"consensus.penalty": 2.0}, "settings of the consensus of the server"),
-        ({"shared": b"123"}, "3 bytes are no matrix"),
+        ({"shared": b"123"}, "3 bytes are not a matrix"),
         ({"window": "4"}, "window = '4' must be of type int"),
     ]
     for changes, words in wrong:
@@ -298,7 +300,7 @@ def test_a_device_without_its_folder_waits_for_the_next_training(fleet: Fleet) -
     (fleet.folder / "a" / "consensus.safetensors").unlink()
     with pytest.raises(ProtocolError, match="does not know of it"):
         fleet.ask("a", fleet.training.open(["a"])["a"])
-    other = Training(fleet.folder / "again", replace(fleet.terms, run="run-2"), fleet.plan)
+    other = Coordinator(replace(fleet.terms, run="run-2"), fleet.plan, fleet.folder / "again")
     assert other.take("a", fleet.ask("a", other.open(["a"])["a"]))
 
 
@@ -319,7 +321,7 @@ def test_only_what_the_page_names_leaves_a_device(fleet: Fleet) -> None:
 
 
 def test_with_noise_no_diagnostic_leaves_but_the_seconds(tmp_path: Path, prepared: dict[str, Path]) -> None:
-    fleet = Fleet(tmp_path, prepared, make_terms(noise=0.1), Plan(rounds=3, participation=1.0))
+    fleet = Fleet(tmp_path, prepared, make_terms(noise=0.1), TrainingPlan(rounds=3, participation=1.0))
     for _ in range(3):
         asked = fleet.training.open(NAMES)
         for name, request in asked.items():
@@ -348,13 +350,13 @@ def test_who_never_answers_does_not_hold_up_the_fleet(fleet: Fleet) -> None:
 
 
 def test_a_round_is_over_at_its_quorum_or_its_deadline(tmp_path: Path, prepared: dict[str, Path]) -> None:
-    fleet = Fleet(tmp_path, prepared, make_terms(), Plan(quorum=0.5, deadline=1000.0))
+    fleet = Fleet(tmp_path, prepared, make_terms(), TrainingPlan(quorum=0.5, deadline=1000.0))
     asked = fleet.training.open(NAMES)
     for name in ("a", "b"):
         assert not fleet.training.is_over()
         fleet.training.take(name, fleet.ask(name, asked[name]))
     assert fleet.training.is_over()
-    hasty = Fleet(tmp_path / "hasty", prepared, make_terms(), Plan(deadline=0.0))
+    hasty = Fleet(tmp_path / "hasty", prepared, make_terms(), TrainingPlan(deadline=0.0))
     hasty.training.open(NAMES)
     assert hasty.training.is_over()
     assert not hasty.training.close()
@@ -363,7 +365,7 @@ def test_a_round_is_over_at_its_quorum_or_its_deadline(tmp_path: Path, prepared:
 
 def test_a_quorum_is_never_less_than_a_round_needs(tmp_path: Path, prepared: dict[str, Path]) -> None:
     """Else a round would be over with two and be refused for want of a third, again and again."""
-    plan = Plan(quorum=0.5, deadline=1000.0, participation=1.0, least=3)
+    plan = TrainingPlan(quorum=0.5, deadline=1000.0, participation=1.0, least=3)
     fleet = Fleet(tmp_path, prepared, make_terms(robust=True), plan)
     asked = fleet.training.open(NAMES)
     for name in ("a", "b", "c"):
@@ -397,7 +399,7 @@ def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet, tmp_path
     assert fleet.delivered("late").least_threshold_ == pytest.approx(np.median(own))
     assert "late" not in fleet.training.ledger.thresholds  # who was advised advises nobody
     fleet.terms = replace(fleet.terms, run="run-2")
-    fleet.training = Training(fleet.folder / "next", fleet.terms, fleet.plan)
+    fleet.training = Coordinator(fleet.terms, fleet.plan, fleet.folder / "next")
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
     assert fleet.delivered("late").least_threshold_ == pytest.approx(np.median(own)), "it stays so in the next training"
@@ -423,9 +425,9 @@ def test_a_result_outlives_the_training_that_follows(fleet: Fleet) -> None:
     finish(fleet)
     assert stored_terms(fleet.folder / "server", UNDER_WAY) is None
     fleet.terms = replace(fleet.terms, run="run-2")
-    expected, fleet.training = fleet.training, Training(fleet.folder / "server", fleet.terms, fleet.plan)
+    expected, fleet.training = fleet.training, Coordinator(fleet.terms, fleet.plan, fleet.folder / "server")
     fleet.round(["a", "b"])
-    result = Training(fleet.folder / "server", expected.terms, fleet.plan)
+    result = Coordinator(expected.terms, fleet.plan, fleet.folder / "server")
     result.restore(RESULT)
     assert result.done
     np.testing.assert_array_equal(result.server.shared, expected.server.shared)
@@ -447,7 +449,7 @@ def test_a_file_that_cannot_be_read_is_set_aside(fleet: Fleet) -> None:
 def test_a_delivery_of_an_old_training_leaves_the_new_one_alone(fleet: Fleet) -> None:
     finish(fleet)
     old = fleet.training.deliveries(["a"])["a"]
-    fleet.training = Training(fleet.folder / "server", replace(fleet.terms, run="run-2"), fleet.plan)
+    fleet.training = Coordinator(replace(fleet.terms, run="run-2"), fleet.plan, fleet.folder / "server")
     fleet.round(list(NAMES))
     fleet.round(["a", "b"])
     kept = (fleet.folder / "a" / "consensus.safetensors").read_bytes()
@@ -522,20 +524,20 @@ def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_device_stops_when_it_has_said_enough_with_noise(tmp_path: Path, prepared: dict[str, Path]) -> None:
-    fleet = Fleet(tmp_path, prepared, make_terms(noise=1.0), Plan(rounds=3, participation=1.0))
+    fleet = Fleet(tmp_path, prepared, make_terms(noise=1.0), TrainingPlan(rounds=3, participation=1.0))
     state = DeviceState(tmp_path / "a")
-    device = Participant("a", state, lambda terms: KoopmanDetector.load(prepared["a"]), most_releases=2)
+    device = DurableParticipant("a", state, lambda terms: KoopmanDetector.load(prepared["a"]), most_releases=2)
     for _ in range(2):
         request = fleet.training.open(["a"])["a"]
         assert fleet.training.take("a", device.answer(request).header(request))
         fleet.training.close()
-    with pytest.raises(ValueError, match="noise 2 times"):
+    with pytest.raises(ValueError, match="sent 2 noisy replies"):
         device.answer(fleet.training.open(["a"])["a"])
 
 
 def test_rounds_are_never_smaller_than_asked_for(tmp_path: Path, prepared: dict[str, Path]) -> None:
     """A median of one is that one: a poisoned device would only have to wait for the end of a pass."""
-    fleet = Fleet(tmp_path, prepared, make_terms(robust=True), Plan(rounds=9, participation=0.25, least=3))
+    fleet = Fleet(tmp_path, prepared, make_terms(robust=True), TrainingPlan(rounds=9, participation=0.25, least=3))
     while not fleet.training.finished:
         assert fleet.round(fleet.training.choose(NAMES))
     first, *others = fleet.training.schedule
@@ -553,7 +555,9 @@ def test_rounds_are_never_smaller_than_asked_for(tmp_path: Path, prepared: dict[
 def test_a_poisoned_device_does_not_rule_a_robust_fleet(tmp_path: Path, prepared: dict[str, Path]) -> None:
     losses = {}
     for robust in (False, True):
-        fleet = Fleet(tmp_path / str(robust), prepared, make_terms(robust=robust), Plan(8, participation=1.0, least=3))
+        fleet = Fleet(
+            tmp_path / str(robust), prepared, make_terms(robust=robust), TrainingPlan(8, participation=1.0, least=3)
+        )
         evil = random_point(*SHAPE, np.random.default_rng(5))
         while not fleet.training.finished:
             for name, request in fleet.training.open([*NAMES, "late"]).items():
@@ -584,7 +588,7 @@ def test_reasons_are_kept_short_and_plain(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("noise", [0.1, 21.0])
 def test_noise_has_a_bound_too(tmp_path: Path, prepared: dict[str, Path], noise: float) -> None:
-    fleet = Fleet(tmp_path, prepared, make_terms(noise=noise), Plan(rounds=4, participation=1.0))
+    fleet = Fleet(tmp_path, prepared, make_terms(noise=noise), TrainingPlan(rounds=4, participation=1.0))
     while not fleet.training.finished:
         assert fleet.round(list(NAMES))
     request = fleet.training.open(["a"])["a"]
@@ -593,10 +597,47 @@ def test_noise_has_a_bound_too(tmp_path: Path, prepared: dict[str, Path], noise:
 
 
 def test_deliveries_wait_for_all(tmp_path: Path, prepared: dict[str, Path]) -> None:
-    fleet = Fleet(tmp_path, prepared, make_terms(), Plan(rounds=2, participation=1.0, quorum=0.5))
+    fleet = Fleet(tmp_path, prepared, make_terms(), TrainingPlan(rounds=2, participation=1.0, quorum=0.5))
     finish(fleet)
     requests = fleet.training.deliveries(NAMES)
     for name in NAMES:
         assert not fleet.training.is_over()
         fleet.training.confirm(name, fleet.ask(name, requests[name]))
     assert fleet.training.is_over()
+
+
+# -- trainings of earlier releases --------------------------------------------------------------------------------
+
+
+def recorded(folder: Path, prepared: dict[str, Path], **changes: Any) -> Fleet:
+    """A training that release 0.1.0 left in the middle of its fifth round, continued from a copy of its files."""
+    kind = "secure" if changes.get("secure") else "plain"
+    shutil.copytree(Path(__file__).with_name("recorded") / "0.1.0" / "trainings" / kind, folder, dirs_exist_ok=True)
+    terms = stored_terms(folder / "server", UNDER_WAY)
+    assert terms == make_terms(**changes)
+    fleet = Fleet(folder, prepared, terms, TrainingPlan(rounds=6, participation=0.5))
+    fleet.kill_server()
+    assert fleet.training.round == 4
+    return fleet
+
+
+def test_a_training_of_an_earlier_release_goes_on(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    fleet = recorded(tmp_path, prepared, encoding="int8")
+    while not fleet.training.finished:
+        assert fleet.round(fleet.training.choose(NAMES))
+    assert fleet.training.ledger.refusals == 0
+    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+    fleet.training.finish()
+    assert json.loads((tmp_path / "server" / "status.json").read_text())["state"] == "done"
+
+
+def test_a_masked_round_of_an_earlier_release_goes_on(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
+    from fedkad.federation.secure.device import DeviceSecrets
+
+    fleet = recorded(tmp_path, prepared, encoding="float64", secure=True)
+    stages = [DeviceSecrets.from_bytes((tmp_path / name / "masking.json").read_bytes()).stage for name in NAMES]
+    assert stages == ["shared", "advertised", "advertised", "advertised"]
+    request = fleet.training.open(list(NAMES))["a"]
+    with pytest.raises(ValueError, match="cannot share in round 4: its stage is 'shared'"):
+        fleet.ask("a", replace(request, kind="share"))

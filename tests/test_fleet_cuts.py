@@ -1,4 +1,4 @@
-"""A fleet of real processes that is cut off, comes late, or shares its device with an agent: nothing is lost."""
+"""Devices as real processes that are cut off, join late, or share their folder with an agent: nothing is lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_round_closes_without_a_device_that_is_cut_off_and_it_takes_part_again
     fleet.finish_with(before, closed, {"pump-1"})
 
 
-def test_a_fleet_cut_off_in_the_middle_of_its_replies_goes_on_when_it_is_back(fleet: Fleet) -> None:
+def test_a_fleet_cut_off_in_the_middle_of_its_replies_continues_once_it_is_back(fleet: Fleet) -> None:
     before = fleet.begin(deadline=SHORT, rounds=3)
     fleet.wait_round(1, before)
     for name in PUMPS:
@@ -75,7 +75,7 @@ def test_a_fleet_cut_off_in_the_middle_of_its_replies_goes_on_when_it_is_back(fl
     fleet.finish_as(before, closed)
 
 
-def test_nobody_waits_for_half_a_reply_and_when_it_is_whole_it_is_too_late(fleet: Fleet) -> None:
+def test_the_server_does_not_wait_for_a_partial_reply_which_is_late_when_it_is_complete(fleet: Fleet) -> None:
     before = fleet.begin(deadline=SHORT, rounds=4)
     fleet.wait_round(1, before)
     fleet.arm("pump-1", sabotage.UPLOADING)
@@ -84,7 +84,7 @@ def test_nobody_waits_for_half_a_reply_and_when_it_is_whole_it_is_too_late(fleet
     status = fleet.wait_round(missed + 1, before)
     assert "pump-1" not in status["participants"][missed]
     given_up = [reason for _, reason in refused(status, "pump-1") if "upload" in reason]
-    assert not given_up, "the round has waited until Flower gave the reply up"
+    assert not given_up, "the round waited until Flower gave up on the reply"
     with fleet.pause("pump-0", "pump-2"):  # no round closes without pump-1
         fleet.points("pump-1").release()
         fleet.until(lambda: fleet.has_answered("pump-1"), "pump-1 answered again, after all of its old reply was sent")
@@ -103,7 +103,7 @@ def heard_since(status: Status, name: str, number: int) -> bool:
     return any(name in participants for participants in status["participants"][number:])
 
 
-def test_a_device_that_joins_late_takes_part_and_a_later_one_is_delivered_the_result(fleet: Fleet) -> None:
+def test_a_device_that_joins_late_takes_part_and_a_later_one_receives_the_result(fleet: Fleet) -> None:
     before = fleet.begin(rounds=3)
     points = fleet.hold("pump-1")
     closed = fleet.status()["round"]
@@ -189,6 +189,6 @@ def piece_of(path: Path) -> Series:
 
 
 def readings(path: Path) -> list[dict[str, Any]]:
-    """The whole lines that the agent has written."""
+    """The complete lines that the agent has written."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

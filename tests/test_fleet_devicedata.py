@@ -1,4 +1,4 @@
-"""What a device trains from: its table, read once, or the model of its agent."""
+"""What a device trains on: its table, read once, or its agent's model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms
 from fedkad.federation.settings import Consensus
 from fedkad.fleet.devicedata import DeviceData
+from fedkad.fleet.devicesettings import DeviceFile
 from fedkad.koopman.lifting import Lifting
 
 CHANNELS = ("flow", "level")
@@ -39,7 +40,7 @@ def write(path: Path, rows: Any) -> None:
 
 
 def data(folder: Path, table: Path | None, **settings: Any) -> DeviceData:
-    return DeviceData("pump", DeviceState(folder / "device"), table, settings)
+    return DeviceData("pump", DeviceState(folder / "device"), table, DeviceFile(**settings))
 
 
 def test_a_table_is_read_once_until_it_changes(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +53,7 @@ def test_a_table_is_read_once_until_it_changes(tmp_path: Path, table: Path, monk
     assert data(tmp_path, table).detector(TERMS).threshold_ != first.threshold_
 
 
-def test_the_channels_are_taken_by_name_and_the_fleets_order_counts(tmp_path: Path, table: Path) -> None:
+def test_channels_are_selected_by_name_in_the_order_of_the_fleet(tmp_path: Path, table: Path) -> None:
     plain = data(tmp_path, table).detector(TERMS)
     turned = data(tmp_path, table).detector(replace(TERMS, channels=("level", "flow")))
     assert turned.channel_names_ == ("level", "flow")
@@ -64,17 +65,17 @@ def test_the_channels_are_taken_by_name_and_the_fleets_order_counts(tmp_path: Pa
     assert (again.channel_names_, again.threshold_) == (CHANNELS, plain.threshold_)
 
 
-def test_a_channel_that_the_table_lacks_is_named_also_when_the_table_is_known(tmp_path: Path, table: Path) -> None:
+def test_a_missing_channel_is_named_even_if_the_table_was_read_before(tmp_path: Path, table: Path) -> None:
     other = replace(TERMS, channels=("flow", "speed"))
     for _ in range(2):
         with pytest.raises(
-            ProtocolError, match=r"asks for the channels flow, speed, .* device 'pump' has no speed; give"
+            ProtocolError, match=r"asks for the channels flow, speed, .* device 'pump' lacks speed; give"
         ):
             data(tmp_path, table).detector(other)
         data(tmp_path, table).detector(TERMS)
 
 
-def test_without_a_table_the_model_of_the_agent_counts(tmp_path: Path) -> None:
+def test_without_a_table_the_agents_model_is_used(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="neither a table"):
         data(tmp_path, None).detector(TERMS)
     model = KoopmanDetector(window=4, rank=3, observables=6).fit(Series(values(), CHANNELS))
@@ -85,5 +86,5 @@ def test_without_a_table_the_model_of_the_agent_counts(tmp_path: Path) -> None:
     for changes in ({"channels": ("level", "flow")}, {"window": 5}):
         with pytest.raises(ProtocolError, match="of the server is"):
             data(tmp_path, None).detector(replace(TERMS, **changes))
-    with pytest.raises(ProtocolError, match=r"\[detector\] is for a table"):
+    with pytest.raises(ProtocolError, match=r"\[detector\] applies to a table"):
         data(tmp_path, None, detector={"threshold": 5.0}).detector(TERMS)

@@ -1,4 +1,4 @@
-"""A fleet of real processes in trouble: whatever is killed, the result is that of some legal schedule."""
+"""Devices and servers that are killed: the result always equals that of some valid schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 
-def test_devices_killed_while_one_computes_and_one_has_not_heard_that_it_was_accepted(fleet: Fleet) -> None:
+def test_devices_killed_while_one_computes_and_one_does_not_know_that_it_was_accepted(fleet: Fleet) -> None:
     before = fleet.begin(deadline=SHORT, rounds=6)
     with fleet.in_next_round({"pump-0": sabotage.COMPUTING, "pump-1": sabotage.ASKED}, pacemaker="pump-2"):
         fleet.kill_at("pump-0", sabotage.COMPUTING)
@@ -68,15 +68,11 @@ def kill_server(fleet: Fleet) -> None:
     fleet.start_server()
 
 
-def test_whatever_dies_on_the_server_in_a_round_the_same_training_goes_on_from_the_last_closed_one(
+def test_a_training_continues_from_its_last_closed_round_whatever_dies_on_the_server(
     fleet: Fleet,
 ) -> None:
     before = fleet.begin(rounds=5)
-    for kill in (
-        kill_superlink,
-        kill_app,
-        kill_server,
-    ):  # first what keeps its state elsewhere: one round is closed yet
+    for kill in (kill_superlink, kill_app, kill_server):
         points = fleet.hold("pump-1")
         closed = fleet.status()
         kill(fleet)

@@ -1,4 +1,4 @@
-"""Replies that come in pieces, from a SuperLink that this module plays."""
+"""Replies that arrive in pieces, from a fake SuperLink."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedkad.fleet.envelope import packed
-from fedkad.fleet.mailbox import AT_ONCE, Mailbox
+from fedkad.fleet.flower.mailbox import AT_ONCE, Mailbox
 
 RUN = 7
 
 
 class Link:
-    """Announces a reply once, and holds its parts: a None is still to come, what is not there never will."""
+    """Announces each reply once, and holds its parts: None is still to come; a part that is absent never comes."""
 
     def __init__(self) -> None:
         self.announced: dict[str, Message] = {}
@@ -36,8 +36,8 @@ class Link:
         self.pulled: list[str] = []
 
     def announce(self, content: RecordDict) -> tuple[str, Callable[[], None]]:
-        """A reply of which nothing is uploaded: what it answers, and what uploads it."""
-        asked = f"question {len(self.parts)}"
+        """Announce a reply without uploading it; returns the message it answers, and a function that uploads it."""
+        asked = f"request {len(self.parts)}"
         metadata = Metadata(
             run_id=RUN,
             message_id="",
@@ -89,7 +89,7 @@ def mailbox(link: Link) -> Mailbox:
     return Mailbox(grid)
 
 
-def test_a_whole_reply_is_not_held_up_by_half_a_one_which_comes_when_it_is_whole(link: Link, mailbox: Mailbox) -> None:
+def test_a_partial_reply_does_not_delay_others_and_arrives_once_it_is_complete(link: Link, mailbox: Mailbox) -> None:
     half, finish = link.announce(packed({"device": "slow"}))
     whole, upload = link.announce(packed({"device": "fast"}))
     upload()
@@ -97,11 +97,13 @@ def test_a_whole_reply_is_not_held_up_by_half_a_one_which_comes_when_it_is_whole
     assert not list(mailbox.collect([half]))
     finish()
     assert dict(mailbox.collect([half])) == {half: {"device": "slow"}}
-    assert link.asked == [[half, whole]], "who asks again for what was announced is told that there is no such message"
-    assert len(link.confirmed) == 2, "Flower keeps what nobody says he has"
+    assert link.asked == [[half, whole]], (
+        "a reply that was announced must not be asked for again: the server no longer lists it"
+    )
+    assert len(link.confirmed) == 2, "Flower keeps a reply until it is confirmed"
 
 
-def test_a_part_that_is_withheld_costs_one_question_a_look(link: Link, mailbox: Mailbox) -> None:
+def test_a_withheld_part_costs_one_request_per_look(link: Link, mailbox: Mailbox) -> None:
     asked, finish = link.announce(packed({"device": "sly"}))
     finish()
     last = list(link.parts)[-1]
@@ -120,16 +122,16 @@ def test_a_reply_of_many_parts_is_refused(link: Link, mailbox: Mailbox) -> None:
     assert not link.pulled
 
 
-def test_a_reply_that_flower_has_given_up_is_a_reason(link: Link, mailbox: Mailbox) -> None:
+def test_a_reply_that_flower_gave_up_yields_a_reason(link: Link, mailbox: Mailbox) -> None:
     asked, _ = link.announce(packed({"device": "gone"}))
     assert not list(mailbox.collect([asked]))
     link.parts.clear()
     ((_, reason),) = mailbox.collect([asked])
     assert isinstance(reason, str)
-    assert "not uploaded whole" in reason
+    assert "not uploaded completely" in reason
 
 
-def test_a_reply_of_nonsense_says_nothing_and_ends_nothing(link: Link, mailbox: Mailbox) -> None:
+def test_an_unreadable_reply_is_empty_and_does_no_harm(link: Link, mailbox: Mailbox) -> None:
     broken, _ = link.announce(packed({"device": "broken"}))
     other, upload = link.announce(RecordDict({"other": ConfigRecord({"device": "other"})}))
     link.parts |= dict.fromkeys(link.parts, b"nonsense")
@@ -137,7 +139,7 @@ def test_a_reply_of_nonsense_says_nothing_and_ends_nothing(link: Link, mailbox: 
     assert dict(mailbox.collect([broken, other])) == {broken: {}, other: {}}
 
 
-def test_many_are_asked_for_in_parts(link: Link, mailbox: Mailbox) -> None:
+def test_many_replies_are_asked_for_in_batches(link: Link, mailbox: Mailbox) -> None:
     names = [str(k) for k in range(AT_ONCE + 1)]
     assert not list(mailbox.collect(names))
     assert link.asked == [names[:AT_ONCE], names[AT_ONCE:]]

@@ -1,4 +1,4 @@
-"""The commands of docs/fleet.md, run in their order on three machines, which are three folders here."""
+"""The commands of docs/fleet.md, run in order on three machines, here three folders."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ pytestmark = [
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleet.md"
 DEVICES = ("pump-1", "pump-2")
-ROUNDS = 4  # a warm one of each device, and one of each that goes on from there
+ROUNDS = 4  # one warm round and one further round per device
 
 
 def blocks() -> list[tuple[str, bool, list[str]]]:
-    """Machine, whether it goes on in the background, and the commands of every block."""
+    """The machine of every block, whether it runs in the background, and its commands."""
     found = re.findall(r"^```sh (\S+)( background)?\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return [(machine, bool(background), text.strip().splitlines()) for machine, background, text in found]
 
 
 class Machines(Loopback):
-    """Three folders, each of them what a user of that machine has before him."""
+    """Three folders, one for each machine."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.running = root, {}
@@ -61,7 +61,7 @@ class Machines(Loopback):
         (self._bin / name).chmod(0o755)
 
     def words(self, command: str) -> str:
-        """A command of the page with the addresses of this machine, and fewer rounds, each of which takes seconds."""
+        """A command of the page with the addresses of this machine, and fewer rounds to save time."""
         if command.startswith("fedkad fleet init"):
             port, control = self.ports
             command = f"{command} --port {port} --control-port {control} --rounds {ROUNDS}"
@@ -78,7 +78,7 @@ class Machines(Loopback):
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
@@ -106,14 +106,14 @@ def test_the_page_takes_two_machines_from_nothing_to_a_trained_fleet(machines: M
     for machine, background, commands in blocks():
         for command in commands if machine != "install" else ():
             if command.startswith("fedkad fleet status"):
-                machines.wait_online(*DEVICES)
+                machines.wait_online(*DEVICES, seconds=600.0)
             if background:
                 machines.background(machine, command)
             else:
                 printed[command] = machines.run(machine, command)
             if command.startswith("fedkad fleet train"):
-                machines.wait_done()
-                wait(lambda: len(machines.status()["delivered"]) == len(DEVICES), 120, "both delivered")
+                machines.wait_done(600.0)
+                wait(lambda: len(machines.status()["delivered"]) == len(DEVICES), 600, "both delivered")
     assert printed["fedkad fleet status fleet"].count("online") == 2
     assert "revoked" in printed["fedkad fleet revoke fleet pump-2"]
     models = [KoopmanDetector.load(machines.root / name / name / "model.safetensors") for name in DEVICES]
@@ -124,7 +124,7 @@ def test_the_page_takes_two_machines_from_nothing_to_a_trained_fleet(machines: M
 
 
 def test_the_page_names_every_way_to_look_after_a_fleet() -> None:
-    """A command that the page does not run is one that nobody finds."""
+    """Nobody finds a command that the page does not show."""
     used = {
         command.split()[2] for _, _, commands in blocks() for command in commands if command.startswith("fedkad fleet")
     }

@@ -1,4 +1,4 @@
-"""Processes that are kept running: they come back, they end together, and their files stay short."""
+"""Processes that are kept running: they are restarted, they end together, and their logs stay short."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.fleet.processes import Backoff, Child, Kept, Log, Tally, kept_running, until_stopped
+from fedkad.fleet.flower.supernodelog import LOST, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, SupervisedProcess, ending_all, until_stopped
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(60)"
 WITH_OFFSPRING = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.exit(3)"
 
 
-def eventually(condition: Callable[[], bool], patience: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], patience: float = 120.0) -> bool:
     end = time.monotonic() + patience
     while not condition():
         if time.monotonic() > end:
@@ -34,55 +35,54 @@ def is_gone(process: int) -> bool:
         return True
 
 
-def tended(kept: Kept) -> Kept:
-    kept.tend()
-    return kept
+def tended(supervised: SupervisedProcess) -> SupervisedProcess:
+    supervised.tend()
+    return supervised
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def said_by(child: Child) -> str:
-    return child.log.read(child.log_start).decode()
-
-
-def test_a_process_comes_back_and_ends_with_the_rest(tmp_path: Path) -> None:
-    said: list[str] = []
-    kept = Kept("sleeper", python(SLEEPER), Log(tmp_path / "logs" / "sleeper.log"), os.environ, said.append)
-    with kept_running([kept]):
-        kept.tend()
-        assert kept.child is not None
-        first = kept.child
-        assert eventually(lambda: "ready" in said_by(first))
+def test_a_process_is_restarted_and_ends_with_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fedkad")
+    log = LogFile(tmp_path / "logs" / "sleeper.log")
+    supervised = SupervisedProcess("sleeper", python(SLEEPER), log, os.environ)
+    with ending_all([supervised]):
+        supervised.tend()
+        first = supervised.child
+        assert first is not None
+        assert eventually(lambda: b"ready" in log.read(0))
         first.process.kill()
-        assert eventually(lambda: tended(kept).child not in (None, first))
-        second = kept.child
+        assert eventually(lambda: tended(supervised).child not in (None, first))
+        second = supervised.child
         assert second is not None
     assert second.process.returncode == -signal.SIGTERM
-    assert [line.partition(" (")[0] for line in said[::2]] == ["sleeper: started", "sleeper: started"]
-    assert "ended with status -9, starts again in 1 s" in said[1]
+    assert [line.partition(" (")[0] for line in caplog.messages[::2]] == ["sleeper: started", "sleeper: started"]
+    assert "ended with status -9, restarts in 1 s" in caplog.messages[1]
 
 
-def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
-    child = Child("parent", python(WITH_OFFSPRING), Log(tmp_path / "log"), os.environ)
+def test_descendants_end_with_their_process(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log")
+    child = ChildProcess(python(WITH_OFFSPRING), log, os.environ)
     assert eventually(lambda: child.status is not None)
     assert child.status == 3
-    assert eventually(lambda: is_gone(int(said_by(child))))
+    assert eventually(lambda: is_gone(int(log.read(0))))
 
 
-def test_a_process_that_does_not_listen_is_ended_all_the_same(tmp_path: Path) -> None:
+def test_a_process_that_ignores_signals_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
-    child = Child("deaf", python(deaf), Log(tmp_path / "log"), os.environ)
-    assert eventually(lambda: "ready" in said_by(child))
+    log = LogFile(tmp_path / "log")
+    child = ChildProcess(python(deaf), log, os.environ)
+    assert eventually(lambda: b"ready" in log.read(0))
     child.end(grace=0.2)
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_children_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     keeper = (
-        "import os, sys, time; from pathlib import Path; from fedkad.fleet.processes import Child, Log;"
-        f"c = Child('x', ['sleep', '60'], Log(Path({str(tmp_path / 'log')!r})), os.environ);"
+        "import os, sys, time; from pathlib import Path; from fedkad.fleet.processes import ChildProcess, LogFile;"
+        f"c = ChildProcess(['sleep', '60'], LogFile(Path({str(tmp_path / 'log')!r})), os.environ);"
         "print(c.process.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(python(keeper), stdout=subprocess.PIPE, text=True) as process:
@@ -99,7 +99,7 @@ def test_a_signal_ends_what_waits_and_leaves_the_rest(number: signal.Signals) ->
     with until_stopped():
         try:
             os.kill(os.getpid(), number)
-            time.sleep(10)
+            time.sleep(60)
         finally:
             os.kill(os.getpid(), number)  # one more, while tidying up
             steps.append("tidied")
@@ -124,7 +124,7 @@ def test_waits_grow_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_log_stays_short_while_it_is_written(tmp_path: Path) -> None:
-    log = Log(tmp_path / "x.log", largest=100)
+    log = LogFile(tmp_path / "x.log", largest=100)
     handle = log.open()
     os.write(handle, b"x" * 150)
     log.bound()
@@ -140,39 +140,41 @@ def test_a_log_is_cut_even_where_it_cannot_be_moved_aside(tmp_path: Path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfile", no_room)
-    log = Log(tmp_path / "x.log", largest=100)
+    log = LogFile(tmp_path / "x.log", largest=100)
     log.append("x" * 150)
     log.bound()
     assert log.size == 0
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
-    said: list[str] = []
-    kept = Kept("nobody", [str(tmp_path / "none")], Log(tmp_path / "log"), os.environ, said.append)
-    kept.tend()
-    assert kept.child is None
-    assert "nobody: cannot be started ([Errno 2]" in said[0]
-    assert said[0].endswith("tried again in 1 s")
+def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    supervised = SupervisedProcess("absent", [str(tmp_path / "none")], LogFile(tmp_path / "log"), os.environ)
+    supervised.tend()
+    assert supervised.child is None
+    assert "absent: cannot be started ([Errno 2]" in caplog.messages[0]
+    assert caplog.messages[0].endswith("tries again in 1 s")
 
 
-def test_words_are_counted_once_wherever_they_are_cut(tmp_path: Path) -> None:
-    log = Log(tmp_path / "x.log")
-    log.append("Sent before")
-    tally = Tally(log, log.size, ("Sent", "Receiving:"))
-    for character in "Receiving: Sent Receiving: Sen":
+# -- the SuperNode of a device ----------------------------------------------------------------------------------
+
+
+def test_events_are_counted_once_wherever_the_log_is_split(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "x.log")
+    request, reply = SuperNodeEvent.REQUEST_RECEIVED, SuperNodeEvent.REPLY_SENT
+    log.append(f"{reply.value} before")
+    followed = SuperNodeLog(log)
+    for character in f"{request.value} {reply.value} {request.value} {reply.value[:-1]}":
         log.append(character)
-        tally.listen()
-    tally.listen()
-    assert tally.counts == {"Sent": 1, "Receiving:": 2}
+        followed.read()
+    followed.read()
+    assert {event: count for event, count in followed.counts.items() if count} == {request: 2, reply: 1}
     os.truncate(log.path, 0)
-    log.append("t Sent")
-    tally.listen()
-    assert tally.counts == {"Sent": 2, "Receiving:": 2}
-    assert tally.heard == {"Sent", "Receiving:"}
+    log.append(f"{reply.value[-1]} {reply.value}")
+    followed.read()
+    assert (followed.counts[request], followed.counts[reply]) == (2, 2)
 
 
-def test_what_was_heard_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, sizes = Log(tmp_path / "x.log"), []
+def test_each_byte_of_a_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, sizes = LogFile(tmp_path / "x.log"), []
     read = log.read
 
     def counted(start: int) -> bytes:
@@ -181,10 +183,10 @@ def test_what_was_heard_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(log, "read", counted)
+    followed = SuperNodeLog(log)
     log.append("x" * 1000)
-    tally = Tally(log, 0, ("word",))
     for _ in range(3):
-        tally.listen()
+        followed.read()
     assert sizes == [1000, 0, 0]
 
 
@@ -200,19 +202,17 @@ def flower_supernode():
 cli = types.ModuleType("flwr.supernode.cli")
 cli.flower_supernode = flower_supernode
 sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
-from fedkad.fleet import supernode
+from fedkad.fleet.flower import supernode
 supernode.main()
 """
-"""Flower as it leaves its process: a thread that never ends, and a main function that does."""
+"""A fake Flower that leaves its process as the real one does: a thread never ends, the main function does."""
 
 DEAD_THREAD = "threading.Thread(target=lambda: 1 / 0).start(); threading.Event().wait()"
 
 
 @pytest.mark.parametrize("ending", ["return", "raise RuntimeError('what happened')", DEAD_THREAD])
 def test_a_supernode_ends_with_its_connection(ending: str) -> None:
-    from fedkad.fleet.supernode import LOST
-
-    done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=20)
+    done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=300)
     assert done.returncode == LOST == 70
     assert ("Error" in done.stderr) == (ending != "return")
 
@@ -220,6 +220,6 @@ def test_a_supernode_ends_with_its_connection(ending: str) -> None:
 def test_a_refused_signature_is_left_to_flower() -> None:
     """It ends the process itself, with another status, and its heartbeat dies on the way."""
     ending = "beat = threading.Thread(target=refused); beat.start(); beat.join(); os._exit(5)"
-    done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=20)
+    done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 5, done.stderr
     assert "Refusal" in done.stderr

@@ -13,9 +13,10 @@ import pytest
 from fedkad import locks
 from fedkad.fleet import devicefolder, flower, registry, settings
 from fedkad.fleet.devicefolder import DeviceFolder
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.registry import DeviceError, Registry
-from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, Training
-from fedkad.fleet.tomlfile import FleetFileError
+from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, TrainingSettings
+from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError
 
 ODD = ("plain", "with space", "it's", 'a "quoted" one', "both ' and \"", "back\\slash", "ünïcode", "equals=x", "$HOME")
 
@@ -46,9 +47,9 @@ def test_odd_names_are_refused(path: Path, name: str) -> None:
     assert registry.read(path) == {}
 
 
-def test_a_name_is_taken_for_good(path: Path) -> None:
+def test_a_name_stays_taken(path: Path) -> None:
     enter(path, "pump")
-    with pytest.raises(DeviceError, match="registered already"):
+    with pytest.raises(DeviceError, match="already registered"):
         enter(path, "pump")
     with registry.changing(path) as devices:
         registry.revoke(devices, "pump")
@@ -67,7 +68,7 @@ def test_a_renewed_device_takes_part_again_with_its_new_key(path: Path) -> None:
     assert (device.public_key, device.added, device.revoked) == ("another", added, None)
 
 
-def test_devices_that_are_not_there_cannot_go(path: Path) -> None:
+def test_unknown_devices_cannot_be_revoked_or_renewed(path: Path) -> None:
     with pytest.raises(DeviceError, match="no device x"), registry.changing(path) as devices:
         registry.revoke(devices, "x")
     with pytest.raises(DeviceError, match="no device x"), registry.changing(path) as devices:
@@ -84,11 +85,11 @@ def test_two_devices_never_share_a_key(path: Path) -> None:
         registry.add(devices, "one", "key")
     with pytest.raises(DeviceError, match="that of one"), registry.changing(path) as devices:
         registry.add(devices, "two", "key")
-    with pytest.raises(DeviceError, match="its own"), registry.changing(path) as devices:
+    with pytest.raises(DeviceError, match="the one it has"), registry.changing(path) as devices:
         registry.renew(devices, "one", "key")
 
 
-def test_nothing_is_written_when_something_went_wrong(path: Path) -> None:
+def test_nothing_is_written_after_a_failure(path: Path) -> None:
     enter(path, "one")
 
     def fail(devices: Registry) -> None:
@@ -100,7 +101,7 @@ def test_nothing_is_written_when_something_went_wrong(path: Path) -> None:
     assert registry.read(path)["one"].revoked is None
 
 
-def test_many_can_add_devices_at_once(path: Path) -> None:
+def test_devices_can_be_added_concurrently(path: Path) -> None:
     threads = [threading.Thread(target=enter, args=(path, f"pump-{k}")) for k in range(12)]
     for thread in threads:
         thread.start()
@@ -112,7 +113,7 @@ def test_many_can_add_devices_at_once(path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"devices": [{"name": "x"}]}', '{"devices": [1]}'])
 def test_a_broken_list_is_named(path: Path, content: str) -> None:
     path.write_text(content)
-    with pytest.raises(FleetFileError, match=r"devices\.json: this is no list of devices"):
+    with pytest.raises(FleetFileError, match=r"devices\.json: this is not a list of devices"):
         registry.read(path)
 
 
@@ -131,18 +132,20 @@ def test_a_lock_is_held_by_one_and_lost_with_its_holder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("channel", ODD)
 def test_settings_are_read_back(tmp_path: Path, channel: str) -> None:
-    chosen = FleetSettings(Place("fd00::1", 20001, 20002), Model((channel, "b")), Training(every="24h", robust=True))
+    chosen = FleetSettings(
+        Place("fd00::1", 20001, 20002), ModelSettings((channel, "b")), TrainingSettings(every="24h", robust=True)
+    )
     settings.save(tmp_path, chosen)
     assert settings.load(tmp_path) == chosen
 
 
 def test_a_period_that_makes_no_sense_is_named(tmp_path: Path) -> None:
-    settings.save(tmp_path, FleetSettings(model=Model(("a",)), training=Training(every="often")))
-    with pytest.raises(FleetFileError, match=r"fleet\.toml: every = 'often' in .training. must be"):
+    settings.save(tmp_path, FleetSettings(model=ModelSettings(("a",)), training=TrainingSettings(every="often")))
+    with pytest.raises(SettingsError, match=r'fleet\.toml: every = "often" in .training. must be'):
         settings.load(tmp_path)
     for text in ("0h", "-1h", "5", "h", "1 x", "5w"):
-        with pytest.raises(ValueError, match="must be"):
-            settings.seconds(text)
+        with pytest.raises(SettingError, match="must be"):
+            settings.check(FleetSettings(model=ModelSettings(("a",)), training=TrainingSettings(every=text)))
 
 
 # -- the folder of a device -------------------------------------------------------------------------------------
@@ -163,16 +166,25 @@ def test_a_device_folder_is_read_back_and_private(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_in_a_device_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FleetFileError, match=r"device\.toml: there is no such file; copy the folder"):
+    with pytest.raises(SettingsError, match=r"device\.toml: there is no such file; copy the folder"):
         devicefolder.load(tmp_path)
     devicefolder.write(tmp_path, "pump", "localhost:1", b"certificate", None)
     with pytest.raises(FleetFileError, match=r"device\.key: there is no such file"):
         devicefolder.load(tmp_path)
     (tmp_path / "device.toml").write_text('device = "pump"\nserver = 1\n')
-    with pytest.raises(FleetFileError, match="server is missing or no text"):
+    with pytest.raises(SettingError, match=r"device\.toml: server = 1 must be a string"):
+        devicefolder.load(tmp_path)
+    (tmp_path / "device.toml").write_text('device = "pump"\nserver = "localhost"\n')
+    with pytest.raises(SettingError, match=r'device\.toml: server = "localhost" must be an address and a port'):
+        devicefolder.load(tmp_path)
+    (tmp_path / "device.toml").write_text('device = "pump"\n[privcy]\nmost_releases = 3\n')
+    with pytest.raises(UnknownSettingError, match="has no key 'privcy', did you mean 'privacy'"):
+        devicefolder.load(tmp_path)
+    (tmp_path / "device.toml").write_text('device = "pump"\n')
+    with pytest.raises(FleetFileError, match="server is missing; copy the folder"):
         devicefolder.load(tmp_path)
     (tmp_path / "device.toml").write_text("device = ")
-    with pytest.raises(FleetFileError, match=r"device\.toml: .*correct it"):
+    with pytest.raises(SettingsError, match=r"device\.toml: .*correct it"):
         devicefolder.load(tmp_path)
 
 
@@ -188,12 +200,12 @@ def test_data_is_found_beside_the_device_or_where_the_command_says(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_app_is_told_any_path_as_it_is(tmp_path: Path, name: str) -> None:
+def test_any_path_reaches_the_app_unchanged(tmp_path: Path, name: str) -> None:
     pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
     from flwr.common.config import parse_config_args
 
     root = tmp_path / name
-    command = flower.supernode(DeviceFolder(root, "pump", "localhost:1"), str(root / "it's data.csv"))
+    command = flower.device_command(DeviceFolder(root, "pump", "localhost:1"), str(root / "it's data.csv"))
     told = parse_config_args([command[command.index("--node-config") + 1]])
     assert told == {"folder": str(root), "device": "pump", "data": str(root / "it's data.csv")}
     assert "--insecure" not in command
@@ -207,38 +219,40 @@ def test_a_registry_is_plain_json(path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "changes", "words"),
     [
-        ("training", {"encoding": "float8"}, r"encoding = 'float8' in \[training\] must be one of float64, float32"),
-        ("training", {"start": "cold"}, r"start = 'cold' in \[training\] must be one of warm, common, random"),
-        ("training", {"rounds": 0}, r"rounds = 0 in \[training\] must be above 0"),
-        ("training", {"participation": 1.5}, r"participation = 1.5 in \[training\] must be a share, at most 1"),
+        ("training", {"encoding": "float8"}, r'encoding = "float8" in \[training\] must be one of float64, float32'),
+        ("training", {"start": "cold"}, r'start = "cold" in \[training\] must be one of warm, common, random'),
+        ("training", {"rounds": 0}, r"rounds = 0 in \[training\] must be at least 1"),
+        ("training", {"participation": 1.5}, r"participation = 1.5 in \[training\] must be above 0 and at most 1"),
         ("training", {"quorum": -0.1}, r"quorum = -0.1 in \[training\] must be above 0"),
-        ("model", {"rank": 0}, r"rank = 0 in \[model\] must be above 0"),
-        ("privacy", {"noise": -1.0}, r"noise = -1.0 in \[privacy\] must be 0 or above"),
+        ("model", {"rank": 0}, r"rank = 0 in \[model\] must be at least 1"),
+        ("privacy", {"noise": -1.0}, r"noise = -1.0 in \[privacy\] must be at least 0"),
         ("privacy", {"clip": 0.0}, r"clip = 0.0 in \[privacy\] must be above 0"),
-        ("place", {"port": 99999}, r"port = 99999 in \[place\] must be a port, 1 to 65535"),
-        ("place", {"control_port": 0}, r"control_port = 0 in \[place\] must be a port, 1 to 65535"),
-        ("place", {"control_port": 8443}, r"control_port = 8443 in \[place\] must be another than port"),
-        ("model", {"observables": -1}, r"observables = -1 in \[model\] must be 0 or above"),
-        ("model", {"seed": -1}, r"seed = -1 in \[model\] must be 0 or above"),
+        ("place", {"port": 99999}, r"port = 99999 in \[place\] must be a port from 1 to 65535"),
+        ("place", {"control_port": 0}, r"control_port = 0 in \[place\] must be a port from 1 to 65535"),
+        ("place", {"control_port": 8443}, r"control_port = 8443 in \[place\] must be different from port"),
+        ("model", {"observables": -1}, r"observables = -1 in \[model\] must be at least 0"),
+        ("model", {"seed": -1}, r"seed = -1 in \[model\] must be at least 0"),
         ("model", {"rank": 169}, r"rank = 169 in \[model\] must be at most the lifted dimension 168"),
         ("model", {"channels": ()}, r"channels = \[\] in \[model\] must be the names of all channels"),
-        ("model", {"channels": ("a", "a")}, r"channels = \['a', 'a'\] in \[model\] must be .* none there twice"),
-        ("model", {"channels": ("a", "")}, r"channels = \['a', ''\] in \[model\] must be .* none empty"),
+        ("model", {"channels": ("a", "a")}, r'channels = \["a", "a"\] in \[model\] must be .* none twice'),
+        ("model", {"channels": ("a", "")}, r'channels = \["a", ""\] in \[model\] must be .* none empty'),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(
     tmp_path: Path, section: str, changes: dict[str, Any], words: str
 ) -> None:
-    known = FleetSettings(model=Model(("a", "b")))
+    known = FleetSettings(model=ModelSettings(("a", "b")))
     settings.save(tmp_path, replace(known, **{section: replace(getattr(known, section), **changes)}))
-    with pytest.raises(FleetFileError, match=rf"fleet\.toml: {words}"):
+    with pytest.raises(SettingsError, match=rf"fleet\.toml: {words}"):
         settings.load(tmp_path)
 
 
 def test_a_median_and_secure_aggregation_exclude_each_other(tmp_path: Path) -> None:
-    both = FleetSettings(model=Model(("a",)), training=Training(robust=True), privacy=Privacy(secure_aggregation=True))
+    both = FleetSettings(
+        model=ModelSettings(("a",)), training=TrainingSettings(robust=True), privacy=Privacy(secure_aggregation=True)
+    )
     settings.save(tmp_path, both)
-    with pytest.raises(FleetFileError, match="exclude each other"):
+    with pytest.raises(SettingsError, match="mutually exclusive"):
         settings.load(tmp_path)
 
 
@@ -246,15 +260,15 @@ def test_a_median_and_secure_aggregation_exclude_each_other(tmp_path: Path) -> N
 def test_a_section_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "fleet.toml").write_text(f"{text}\n")
     name = text.split()[0]
-    with pytest.raises(FleetFileError, match=rf"fleet\.toml: {name} = .* must be a section; write \[{name}\]"):
+    with pytest.raises(SettingsError, match=rf"fleet\.toml: {name} = .* must be a section; write \[{name}\]"):
         settings.load(tmp_path)
 
 
 def test_the_largest_rank_and_the_highest_port_are_fine() -> None:
-    settings.check(FleetSettings(Place(port=65535, control_port=1), Model(("a", "b"), rank=168)))
+    settings.check(FleetSettings(Place(port=65535, control_port=1), ModelSettings(("a", "b"), rank=168)))
 
 
-def test_a_new_key_leaves_the_rest_of_a_folder_alone(tmp_path: Path) -> None:
+def test_a_new_key_leaves_the_rest_of_the_folder_unchanged(tmp_path: Path) -> None:
     devicefolder.write(tmp_path, "pump", "localhost:1", b"certificate", b"key")
     (tmp_path / "device.toml").write_text('device = "pump"\nserver = "localhost:2"\ndata = "mine.csv"\n')
     devicefolder.write_key(tmp_path, b"certificate", b"new key")

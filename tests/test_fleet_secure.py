@@ -15,12 +15,11 @@ pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
 from fedkad import KoopmanDetector, federate
 from fedkad.federation import wire
 from fedkad.federation.client import Client
-from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.coordinator import TrainingPlan
 from fedkad.federation.ledger import STRIKES
 from fedkad.federation.protocol import ProtocolError, Reply, Request, refusal
-from fedkad.federation.training import Plan
-from fedkad.fleet.masking import quantisation_error
-from fedkad.fleet.secure import BOUND, SecureParticipant, gather
+from fedkad.federation.secure.gathering import BOUND, gather
+from fedkad.federation.secure.grid import quantisation_error
 from fedkad.koopman.subspace import relative_loss
 from tests.test_federation_training import MODEL, NAMES, Fleet, make_terms, prepared, series
 
@@ -36,10 +35,6 @@ class SecureFleet(Fleet):
 
     lost: Collection[tuple[str, str]] = ()
     lies: Mapping[tuple[str, str], Lie] = MappingProxyType({})
-
-    def device(self, name: str) -> SecureParticipant:
-        state = DeviceState(self.folder / name)
-        return SecureParticipant(name, state, lambda terms: KoopmanDetector.load(self.prepared[name]))
 
     def round(self, names: list[str]) -> bool:
         self.seen: list[Answer] = []
@@ -85,7 +80,7 @@ class SecureFleet(Fleet):
 
 def make_fleet(folder: Path, prepared: dict[str, Path], start: str = "common", **changes: Any) -> SecureFleet:
     terms = make_terms(secure=True, encoding="float64", consensus={"start": start}, **changes)
-    return SecureFleet(folder, prepared, terms, Plan(rounds=5, participation=1.0, least=3))
+    return SecureFleet(folder, prepared, terms, TrainingPlan(rounds=5, participation=1.0, least=3))
 
 
 def test_the_sum_is_that_of_the_plain_round(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -105,13 +100,6 @@ def test_the_sum_is_that_of_the_plain_round(tmp_path: Path, prepared: dict[str, 
     error = quantisation_error(len(NAMES), BOUND, 2**20)
     assert 0.0 < np.abs(found - plain.subspace).max() < 10 * len(fleet.training.records) * error
     assert error < 2e-6
-
-
-def test_where_nothing_is_masked_the_device_is_as_any_other(tmp_path: Path, prepared: dict[str, Path]) -> None:
-    fleet = make_fleet(tmp_path, prepared)
-    request = replace(fleet.training.open(list(NAMES))["a"], terms=replace(fleet.terms, secure=False))
-    masked, plain = SecureFleet.device(fleet, "a"), Fleet.device(fleet, "a")
-    assert masked.answer(request).payload == plain.answer(request).payload
 
 
 def longer(boxes: list[bytes]) -> list[bytes]:
@@ -159,7 +147,7 @@ def test_a_device_that_makes_no_sense_is_refused_by_name_and_the_others_go_on(
     assert fleet.struck() == {"b": 1}
     ((name, reason),) = fleet.told()
     assert name == "b"
-    assert reason.startswith(f"What it sent in the step '{kind}' of secure aggregation makes no sense. ")
+    assert reason.startswith(f"What it sent in the step '{kind}' of secure aggregation is invalid. ")
     fleet.compare_with_plain()
 
 
@@ -221,7 +209,7 @@ def test_shares_that_do_not_join_end_the_round_and_the_reason_names_their_maker(
     fleet = make_fleet(tmp_path, prepared)
     fleet.lies = {("b", "share"): lambda said: {"masking.commitment": bytes(32)}}
     assert not fleet.round(list(NAMES))
-    reason = "The shares of device 'b' do not join: it made wrong ones, or others gave wrong ones back."
+    reason = "The shares of device 'b' do not join: it made wrong ones, or others returned wrong ones."
     assert fleet.told() == [("", reason)]
     assert fleet.struck() == {}
 
@@ -291,7 +279,7 @@ def test_no_reply_can_be_read_off_what_the_server_sees(tmp_path: Path, prepared:
         assert not any(key.startswith("diagnostics.") and key != "diagnostics.seconds" for key in answer)
     client = Client("a", KoopmanDetector.load(prepared["a"]).kept()[0], fleet.terms.consensus)
     start = fleet.training.server.__class__(fleet.terms.dimension, fleet.terms.consensus).shared
-    plain = client.local_round(start)
+    plain = client.reply(client.local_round(client.begin(start), start))
     assert wire.encode(plain, "float64") not in [answer["payload"] for answer in masked]
 
 

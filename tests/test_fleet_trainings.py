@@ -33,20 +33,26 @@ class Flower:
 
 
 class World:
-    """A training folder, a clock, which may be set, a timer, and what was said."""
+    """A training folder, a clock that can be changed, a timer, and what was logged."""
 
-    def __init__(self, folder: Path, *, every: float | None = None, least: int = 1) -> None:
+    def __init__(
+        self, folder: Path, caplog: pytest.LogCaptureFixture, *, every: float | None = None, least: int = 1
+    ) -> None:
         self.folder, self.flower, self.now, self.shift = folder, Flower(), 1000.0, 0.0
-        self.said: list[str] = []
+        caplog.set_level("INFO", "fedkad")
+        self.caplog = caplog
         self.trainings = Trainings(
             folder,
             self.flower,
-            self.said.append,
             every=every,
             least=least,
             clock=lambda: self.now + self.shift,
             timer=lambda: self.now,
         )
+
+    @property
+    def last_logged(self) -> str:
+        return self.caplog.messages[-1]
 
     def status(self, **fields: Any) -> None:
         """What the app writes; the result of a training that is done stays beside it."""
@@ -69,38 +75,38 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> World:
+    return World(tmp_path, caplog)
 
 
-def test_nothing_runs_unless_it_is_wanted(world: World) -> None:
+def test_nothing_runs_without_a_request(world: World) -> None:
     assert world.step() == []
-    trainings.ask(world.folder)
+    trainings.request_training(world.folder)
     assert world.step() == ["train"]
     assert world.step() == ["train"]
 
 
-def test_a_wish_waits_for_somebody_to_train_with(world: World) -> None:
-    trainings.ask(world.folder)
+def test_a_request_waits_for_a_device(world: World) -> None:
+    trainings.request_training(world.folder)
     assert world.step({"a": False}) == []
-    assert trainings.is_wanted(world.folder)
+    assert trainings.is_requested(world.folder)
     assert world.step({"a": True}) == ["train"]
 
 
-def test_the_wish_is_there_until_a_training_ended_well(world: World) -> None:
-    trainings.ask(world.folder)
+def test_a_request_stays_until_a_training_has_succeeded(world: World) -> None:
+    trainings.request_training(world.folder)
     world.step()
-    assert trainings.is_wanted(world.folder)
+    assert trainings.is_requested(world.folder)
     world.status(run="r", state="done", delivered=["a", "b"])
     world.flower.end()
     world.step()
-    assert not trainings.is_wanted(world.folder)
+    assert not trainings.is_requested(world.folder)
     assert not (world.folder / "wanted").exists()
     assert world.step() == ["train"]
 
 
-def test_a_training_that_broke_off_goes_on_later_and_later_but_not_for_ever(world: World) -> None:
-    trainings.ask(world.folder)
+def test_a_training_that_broke_off_is_retried_after_growing_waits_but_not_forever(world: World) -> None:
+    trainings.request_training(world.folder)
     world.status(run="r", state="training", round=3)
     waits = []
     for attempt in range(1, ATTEMPTS + 1):
@@ -112,31 +118,33 @@ def test_a_training_that_broke_off_goes_on_later_and_later_but_not_for_ever(worl
             world.now += 1.0
         waits.append(world.now - began)
     assert waits == [5.0, 10.0, 20.0, 40.0, 0.0]
-    assert not trainings.is_wanted(world.folder)
-    assert "broke off" in world.said[-1]
-    trainings.ask(world.folder)
+    assert not trainings.is_requested(world.folder)
+    assert "broke off" in world.last_logged
+    trainings.request_training(world.folder)
     assert len(world.step()) == ATTEMPTS + 1
 
 
-def test_what_an_earlier_training_says_is_no_end_of_this_one(world: World) -> None:
+def test_the_status_of_an_earlier_training_does_not_end_this_one(world: World) -> None:
     world.status(run="old", state="done")
-    trainings.ask(world.folder)
+    trainings.request_training(world.folder)
     world.step()
     world.flower.end()
     world.step()
-    assert trainings.is_wanted(world.folder)
-    assert "broke off" in world.said[-1]
+    assert trainings.is_requested(world.folder)
+    assert "broke off" in world.last_logged
 
 
-def test_a_wish_survives_the_server(world: World) -> None:
-    trainings.ask(world.folder)
+def test_a_request_survives_the_server(world: World) -> None:
+    trainings.request_training(world.folder)
     assert world.step() == ["train"]
-    again = World(world.folder)
+    again = World(world.folder, world.caplog)
     assert again.step() == ["train"]
 
 
-def test_trainings_come_at_intervals_and_wait_for_half_of_the_devices(tmp_path: Path) -> None:
-    world = World(tmp_path, every=3600.0)
+def test_trainings_come_at_intervals_and_wait_for_half_of_the_devices(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, caplog, every=3600.0)
     assert world.step({"a": True, "b": False, "c": False}) == []
     assert world.step({"a": True, "b": True, "c": False}) == ["train"]
     world.status(run="r", state="done", delivered=["a", "b", "c"])
@@ -148,12 +156,12 @@ def test_trainings_come_at_intervals_and_wait_for_half_of_the_devices(tmp_path: 
     assert world.step() == ["train", "train"]
 
 
-def test_the_interval_survives_the_server(tmp_path: Path) -> None:
-    World(tmp_path, every=3600.0).trainings._close()
-    assert World(tmp_path, every=3600.0).step() == []
+def test_the_interval_survives_the_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    World(tmp_path, caplog, every=3600.0).trainings._close()
+    assert World(tmp_path, caplog, every=3600.0).step() == []
 
 
-def test_latecomers_are_delivered_to_once_a_minute_at_most(world: World) -> None:
+def test_latecomers_get_a_delivery_once_a_minute_at_most(world: World) -> None:
     world.status(run="r", state="done", delivered=["a"])
     assert world.step({"a": True, "b": False}) == []
     assert world.step() == ["deliver"]
@@ -167,7 +175,7 @@ def test_latecomers_are_delivered_to_once_a_minute_at_most(world: World) -> None
     assert len(world.step({"a": True, "b": True, "c": True})) == 3
 
 
-def test_who_cannot_be_delivered_to_is_tried_less_and_less_often_until_somebody_comes(world: World) -> None:
+def test_failed_deliveries_are_retried_less_and_less_often_until_another_device_comes(world: World) -> None:
     world.status(run="r", state="done", delivered=["a"])
     for _ in range(24 * 60):
         world.step()
@@ -184,12 +192,14 @@ def test_who_cannot_be_delivered_to_is_tried_less_and_less_often_until_somebody_
     assert len(world.step(three)) == before + 2
 
 
-def test_a_training_waits_for_as_many_as_a_round_needs_and_says_so_once(tmp_path: Path) -> None:
-    world = World(tmp_path, least=3)
-    trainings.ask(world.folder)
+def test_a_training_waits_for_enough_devices_and_logs_that_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, caplog, least=3)
+    trainings.request_training(world.folder)
     for _ in range(3):
         assert world.step() == []
-    assert world.said == ["train: waits for devices; 2 there, 3 needed"]
+    assert caplog.messages == ["train: waits for devices; 2 online, 3 needed"]
     assert world.step({**HERE, "c": True}) == ["train"]
 
 
@@ -207,42 +217,42 @@ def test_the_last_result_is_delivered_after_another_training_was_given_up(world:
     assert world.step() == ["deliver"]
 
 
-# -- no wish is lost, none is fulfilled twice ---------------------------------------------------------------------
+# -- no request is lost, none is fulfilled twice ---------------------------------------------------------------------
 
 
-def test_a_wish_while_a_training_is_wanted_or_under_way_is_told_so(world: World) -> None:
-    assert trainings.ask(world.folder)
-    assert not trainings.ask(world.folder)
+def test_a_request_while_one_is_pending_or_under_way_is_reported_as_such(world: World) -> None:
+    assert trainings.request_training(world.folder)
+    assert not trainings.request_training(world.folder)
     world.step()
     world.status(run="r", state="training", round=1)
-    assert not trainings.ask(world.folder)
+    assert not trainings.request_training(world.folder)
     world.status(run="r", state="done")
     world.flower.end()
     world.step()
     assert world.step() == ["train"]
 
 
-def test_a_wish_between_the_end_of_a_training_and_its_notice_is_kept(world: World) -> None:
-    trainings.ask(world.folder)
+def test_a_request_between_the_end_of_a_training_and_its_notice_is_kept(world: World) -> None:
+    trainings.request_training(world.folder)
     world.step()
     world.status(run="first", state="done")
-    assert not trainings.is_wanted(world.folder)
-    assert trainings.ask(world.folder)
-    assert not trainings.ask(world.folder)
+    assert not trainings.is_requested(world.folder)
+    assert trainings.request_training(world.folder)
+    assert not trainings.request_training(world.folder)
     world.flower.end()
     world.step()
-    assert world.said[-1] == "train: run 1 is done"
+    assert world.last_logged == "train: run 1 is done"
     world.train("second")
-    assert not trainings.is_wanted(world.folder)
+    assert not trainings.is_requested(world.folder)
     assert world.step() == ["train", "train"]
 
 
-def test_a_clock_that_is_set_back_repeats_no_training_and_lengthens_no_wait(world: World) -> None:
-    trainings.ask(world.folder)
+def test_setting_back_the_clock_neither_repeats_a_training_nor_lengthens_a_wait(world: World) -> None:
+    trainings.request_training(world.folder)
     world.shift = -1e6
     world.train("first")
     assert world.step() == ["train"]
-    trainings.ask(world.folder)
+    trainings.request_training(world.folder)
     world.step()
     world.flower.end()
     world.step()  # broke off
@@ -251,72 +261,72 @@ def test_a_clock_that_is_set_back_repeats_no_training_and_lengthens_no_wait(worl
     assert len(world.step()) == 3
 
 
-def test_a_server_that_dies_before_it_notices_the_end_trains_no_second_time(world: World) -> None:
-    trainings.ask(world.folder)
+def test_a_server_that_dies_before_it_notices_the_end_does_not_train_twice(world: World) -> None:
+    trainings.request_training(world.folder)
     world.step()
     world.status(run="r", state="done")
-    again = World(world.folder, every=3600.0)
+    again = World(world.folder, world.caplog, every=3600.0)
     assert again.step() == []
     assert not (world.folder / "wanted").exists()
     assert again.step() == []
 
 
 def test_an_app_that_dies_between_its_last_two_files_has_trained(world: World) -> None:
-    trainings.ask(world.folder)
+    trainings.request_training(world.folder)
     world.step()
     world.status(run="r", state="done")
     (world.folder / "status.json").write_text(json.dumps({"run": "r", "state": "delivering"}))
     world.flower.end()
     world.step()
-    assert not trainings.is_wanted(world.folder)
+    assert not trainings.is_requested(world.folder)
     assert world.step() == ["train"]
 
 
-def test_an_end_in_the_future_does_not_end_the_intervals(tmp_path: Path) -> None:
+def test_an_end_in_the_future_does_not_end_the_intervals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "ended").write_text("4000000000.0\n")
-    world = World(tmp_path, every=3600.0)
+    world = World(tmp_path, caplog, every=3600.0)
     world.train("r")
     assert world.step() == ["train"]
     assert (tmp_path / "ended").read_text() == "1000.0\n"
 
 
 def test_failures_count_anew_after_a_round_was_gained(world: World) -> None:
-    trainings.ask(world.folder)
+    trainings.request_training(world.folder)
     for number in range(3 * ATTEMPTS):
         world.now += 1000.0
         world.step()
         world.status(run="r", state="training", round=1 + number // 2)
         world.flower.end()
         world.step()
-        assert ("goes on in 5 s", "goes on in 10 s")[number % 2] in world.said[-1]
-    assert trainings.is_wanted(world.folder)
+        assert ("continues in 5 s", "continues in 10 s")[number % 2] in world.last_logged
+    assert trainings.is_requested(world.folder)
 
 
 def test_trainings_that_begin_anew_each_time_gain_nothing(world: World) -> None:
-    trainings.ask(world.folder)
+    trainings.request_training(world.folder)
     for number in range(ATTEMPTS):
         world.now += 1000.0
         world.step()
         world.status(run=f"run {number}", state="training", round=0)
         world.flower.end()
         world.step()
-    assert "the 5th in a row" in world.said[-1]
-    assert not trainings.is_wanted(world.folder)
+    assert "the 5th in a row" in world.last_logged
+    assert not trainings.is_requested(world.folder)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_a_wish_that_cannot_be_read_is_a_wish(world: World, content: str) -> None:
+def test_an_unreadable_request_is_a_request(world: World, content: str) -> None:
     world.status(run="old", state="done")
     (world.folder / "wanted").write_text(content)
     world.train("new")
     assert world.step() == ["train"]
 
 
-def test_a_wish_names_what_was_done_even_while_another_training_lies_there(world: World) -> None:
+def test_a_request_names_the_last_training_done_even_if_another_was_abandoned(world: World) -> None:
     world.status(run="done", state="done")
     world.status(run="given up", state="training")
-    trainings.ask(world.folder)
+    trainings.request_training(world.folder)
     world.status(run="done", state="done")  # a delivery says so again
-    assert trainings.is_wanted(world.folder)
+    assert trainings.is_requested(world.folder)
     world.train("given up")
-    assert not trainings.is_wanted(world.folder)
+    assert not trainings.is_requested(world.folder)

@@ -198,7 +198,7 @@ def test_thinned_columns_keep_the_largest(length: int, most: int) -> None:
 def test_channel_with_markup_and_dollars_is_drawn_as_it_is() -> None:
     scores = np.array([np.nan, 1.0, 6.0, 1.0])
     names = ("<b>", "$x")
-    findings = Findings(scores, np.full(4, 5.0), scores > 5.0, np.stack([scores, 0 * scores], 1), names, ())
+    findings = Findings(scores, scores, np.full(4, 5.0), scores > 5.0, np.stack([scores, 0 * scores], 1), names, ())
     svg = as_svg(device_figure(findings), "x")
     assert "<b>" not in svg
     assert "&lt;b&gt;" in svg
@@ -294,7 +294,7 @@ def test_pictures_are_limited_and_show_every_kind(shown: Demonstration, monkeypa
 def test_a_named_series_teaches_names(series: Array) -> None:
     detector = KoopmanDetector(rank=4).fit(Series(series, ("a", "b", "c")))
     assert detector.channel_names_ == ("a", "b", "c")
-    assert examine(detector, series).channels == ("a", "b", "c")
+    assert examine(detector.model_, series).channels == ("a", "b", "c")
     with pytest.raises(ValueError, match="order"):
         detector.predict(Series(series, ("b", "a", "c")))
 

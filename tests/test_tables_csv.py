@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedkad.tables import Table, TableError, read_table
+from fedkad.tables import SeriesTable, TableError, read_table
 
 
 def write(folder: Path, text: str, name: str = "pump-1.csv") -> Path:
@@ -330,6 +330,6 @@ def test_max_fill_must_not_be_negative(tmp_path: Path) -> None:
 
 
 def test_table_is_frozen() -> None:
-    table = Table("pump-1", ("a",), np.zeros((1, 1)))
+    table = SeriesTable("pump-1", ("a",), np.zeros((1, 1)))
     with pytest.raises(AttributeError):
         table.name = "pump-2"  # type: ignore[misc]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedkad.tables import Table, read_table, stretches
+from fedkad.tables import SeriesTable, read_table, stretches
 from fedkad.tables.filling import fill_forward
 from fedkad.tables.times import Times, gap_starts
 
@@ -16,10 +16,10 @@ NAN = float("nan")
 NO_GAPS = np.empty(0, dtype=np.intp)
 
 
-def table_at(times: Times | None, channels: int = 2) -> Table:
+def table_at(times: Times | None, channels: int = 2) -> SeriesTable:
     rows = 5 if times is None else len(times)
     names = tuple(f"c{i}" for i in range(channels))
-    return Table("pump-1", names, np.arange(rows * channels, dtype=np.float64).reshape(rows, channels), times)
+    return SeriesTable("pump-1", names, np.arange(rows * channels, dtype=np.float64).reshape(rows, channels), times)
 
 
 def naive_fill(values: list[list[float]], gaps: set[int], max_fill: int) -> list[list[float]]:

@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 
 
-def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+def write_atomically(path: Path, *content: bytes | memoryview, mode: int = 0o666) -> None:
     """Write the pieces to a temporary file beside `path`, flush it to the disk, and rename it into place.
 
     A rename is atomic within one file system only, hence "beside"; flushing the folder makes the rename itself
-    survive a power cut.
+    survive a power cut. `mode` is the file's from its first byte on, less the umask.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.writelines(content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,1 +1,1 @@
-"""Those who do not keep to the protocol, and what the tests with real processes share."""
+"""Devices that violate the protocol, and what the tests with real processes share."""

@@ -1,4 +1,4 @@
-"""Who listens on the wire: HTTP requests out of recorded bytes, the messages in them, and a search for numbers."""
+"""An eavesdropper on the wire: HTTP requests from recorded bytes, the messages in them, and a search for numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 FLEET = "/v1/fleet/"
 KNOWN = {path: kind for (method, path), kind in PROTOBUF_REQUEST_TYPES.items() if path.startswith(FLEET)}
-"""What Flower's fleet interface takes, by path."""
+"""The messages of Flower's fleet interface, by path."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Request:
 
     @property
     def message(self) -> Any:
-        """The message in the body, which must be of the kind that belongs to the path and nothing besides."""
+        """The message in the body, which must be of the kind for its path and contain nothing else."""
         message = KNOWN[self.path].FromString(self.body)
         message.DiscardUnknownFields()
         assert message.SerializeToString(deterministic=True) == self.body, f"{self.path} carries more than its message"
@@ -44,7 +44,7 @@ class Request:
 
 
 def requests(stream: bytes) -> Iterator[Request]:
-    """The whole requests of one connection, one after another."""
+    """The complete requests of one connection, in order."""
     place = 0
     while (end := stream.find(b"\r\n\r\n", place)) >= 0:
         first, *lines = stream[place:end].decode("ascii").split("\r\n")
@@ -132,7 +132,7 @@ def _checked_time(found: re.Match[bytes]) -> bytes:
 
 
 class Haystack:
-    """All that was said, and once more what is in it where it can be read as base64 or as hexadecimal digits.
+    """Everything that was sent, and also its content decoded wherever it reads as base64 or as hexadecimal digits.
 
     A run of such characters is read from each place in a group at which a number could begin. So a search has to
     look for the plain bytes of numbers and text only. The times at which requests were signed are left out, once they
@@ -145,11 +145,11 @@ class Haystack:
         self._index = _windows(self.whole)
 
     def find(self, needles: Mapping[str, NDArray[np.uint64]]) -> list[str]:
-        """The names of those collections of eight bytes of which one is in there."""
+        """The names of the collections of eight-byte sequences of which one occurs."""
         return sorted(name for name, wanted in needles.items() if self._has(wanted).any())
 
     def find_text(self, needles: Mapping[str, Iterable[str]]) -> list[str]:
-        """The names of those collections of texts, of eight letters at least, of which one is in there."""
+        """The names of the collections of strings, of at least eight characters, of which one occurs."""
         found = []
         for name, wanted in needles.items():
             forms = [form for text in wanted for form in (text.encode(), text.encode("utf-16-le"))]
@@ -160,7 +160,7 @@ class Haystack:
         return sorted(found)
 
     def around(self, needles: Mapping[str, Iterable[str]]) -> list[str]:
-        """Where each text that is in there stands, for a person to judge."""
+        """Where each string occurs, for a person to judge."""
         forms = {(name, form) for name, texts in needles.items() for text in texts for form in (text.encode(),)}
         places = [(name, form, self.whole.find(form)) for name, form in sorted(forms)]
         return [f"{name}: {form!r} in {self.whole[max(k - 60, 0) : k + 60]!r}" for name, form, k in places if k >= 0]
@@ -185,7 +185,7 @@ def _from_hex(said: bytes) -> Iterator[bytes]:
 
 
 def _windows(whole: bytes) -> NDArray[np.uint64]:
-    """Every eight bytes in a row."""
+    """Every sequence of eight bytes."""
     usable = [whole[k : k + (len(whole) - k) // 8 * 8] for k in range(8)]
     return np.unique(np.concatenate([np.frombuffer(part, dtype=np.uint64) for part in usable]))
 
@@ -213,7 +213,7 @@ def numbers(name: str, values: Any) -> dict[str, NDArray[np.uint64]]:
 
 
 def texts(values: Any) -> set[str]:
-    """Numbers written out, with few digits and many."""
+    """Numbers as text, with few digits and with many."""
     forms = ("{:.6f}", "{:.8f}", "{!r}", "{:.6e}", "{:.12g}", "{:.18e}")
     written = {form.format(abs(float(value))) for value in np.ravel(np.asarray(values)) for form in forms}
     return {text for text in written if len(text) >= 8 and len(set(text)) > 4}

@@ -1,4 +1,4 @@
-"""What the tests with real processes share: small tables, what a fleet made of them, and the same in one process."""
+"""What the tests with real processes share: small tables, the results of a fleet, and the same in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import Federation, KoopmanDetector, federate
-from fedkad.fleet import proxy, settings
+from fedkad.fleet import settings
+from fedkad.fleet.flower import proxy
 from fedkad.fleet.settings import FleetSettings
 from tests.sabotage import sitecustomize as sabotage
 
@@ -28,7 +29,7 @@ SABOTAGE = Path(sabotage.__file__).parent
 
 
 def require(*, nginx: bool) -> None:
-    """Skip where a fleet cannot run."""
+    """Skip if a fleet cannot run here."""
     pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
     if nginx and shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{proxy.ELSEWHERE}") is None:
         pytest.skip("a server needs nginx", allow_module_level=True)
@@ -72,25 +73,30 @@ def change(folder: Path, **changes: Any) -> FleetSettings:
 
 
 def replay(data: Mapping[str, Array], status: Mapping[str, Any], **how: Any) -> Federation:
-    """The accepted rounds of a training once more, in this process."""
+    """Replay the accepted rounds of a training in this process."""
     return federate(data, schedule=status["participants"], **MODEL, **how)
 
 
 def check_same(found: KoopmanDetector, expected: KoopmanDetector, tolerance: float = 1e-6) -> None:
-    """Two detectors with the same subspace, operator and threshold."""
+    """Check that two detectors have the same subspace, operator and threshold."""
     np.testing.assert_allclose(found.subspace_, expected.subspace_, atol=tolerance, rtol=0.0)
     np.testing.assert_allclose(found.operator_, expected.operator_, atol=tolerance, rtol=0.0)
     np.testing.assert_allclose(found.threshold_, expected.threshold_, rtol=tolerance)
 
 
 def hurried() -> dict[str, str]:
-    """The environment in which Flower looks for news sooner than it would, and does nothing else otherwise."""
-    return {"PYTHONPATH": str(SABOTAGE), sabotage.HURRY: "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+    """The environment in which Flower polls more often, and behaves as usual otherwise."""
+    return {"PYTHONPATH": _first(SABOTAGE), sabotage.HURRY: "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 
 
 def misbehaving(script: Path) -> dict[str, str]:
     """The environment of a device that does in each round what the script says, as JSON in a file."""
-    return {**hurried(), "PYTHONPATH": str(Path(__file__).parent), "FEDKAD_ATTACK": str(script)}
+    return {**hurried(), "PYTHONPATH": _first(Path(__file__).parent), "FEDKAD_ATTACK": str(script)}
+
+
+def _first(folder: Path) -> str:
+    """The PYTHONPATH of this process with a folder in front."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 def read_status(folder: Path) -> dict[str, Any]:

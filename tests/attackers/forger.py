@@ -1,7 +1,7 @@
 """A registered device that answers in the name of another: `python -m tests.attackers.forger FACTS.json`.
 
-It signs its requests with its own valid key. It is given all that the server knows about its victim's open question but
-the ticket, by a look into Flower's database: who was asked, and the id of the message.
+It signs its requests with its own valid key. From Flower's database it gets everything that the server knows about the
+open request to its victim except the ticket: which device was asked, and the id of the message.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedkad.federation import wire
 from fedkad.federation.protocol import Reply, Request
-from fedkad.federation.training import UNDER_WAY, stored_terms
+from fedkad.federation.trainingfolder import UNDER_WAY, stored_terms
 from fedkad.koopman.stiefel import random_point
 
-PATIENCE = 240.0
+PATIENCE = 600.0
 
 
 def main(facts: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the round, forge, and tell what the server said to each attempt."""
+    """Wait for the round, forge, and report the server's answer to each attempt."""
     key = load_ssh_private_key(Path(facts["key"]).read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     signer = NodeAuthHttpInterceptor(key, key.public_key())
@@ -63,7 +63,7 @@ def node(number: int) -> Node:
 
 
 def wait_for_question(facts: dict[str, Any]) -> dict[str, Any]:
-    """What Flower's database says about the victim's question of that round."""
+    """What Flower's database says about the request to the victim in that round."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         database = sqlite3.connect(f"file:{facts['database']}?mode=ro", uri=True)
@@ -87,7 +87,7 @@ def wait_for_question(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def forge(facts: dict[str, Any], question: dict[str, Any]) -> Any:
-    """A reply that is right in everything but the ticket."""
+    """A reply that is correct except for the ticket."""
     terms = stored_terms(Path(facts["training"]), UNDER_WAY)
     assert terms is not None
     request = Request(terms, "admm", facts["round"], secrets.token_hex(16))
@@ -128,14 +128,14 @@ def push(client: FleetHttpClient, message: Any, sender: int) -> None:
 
 
 def found(client: FleetHttpClient, me: int, question: dict[str, Any]) -> str:
-    """Whether a question can be read by who knows its id."""
+    """Whether a device that knows the id of a request can read it."""
     request = PullObjectRequest(node=node(me), run_id=question["run_id"], object_id=question["message_id"])
     response = client.PullObject(request)
     return "there" if response.object_found and response.object_available else "gone"
 
 
 def status_of(attempt: Callable[[], object]) -> str:
-    """How the server took it."""
+    """How the server reacted."""
     try:
         attempt()
     except httpx.HTTPStatusError as error:
@@ -146,4 +146,8 @@ def status_of(attempt: Callable[[], object]) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(Path(sys.argv[1]).read_text()))))
+    given = json.loads(Path(sys.argv[1]).read_text())
+    try:
+        print(json.dumps(main(given)))
+    finally:
+        Path(given["done"]).touch()

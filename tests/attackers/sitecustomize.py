@@ -1,10 +1,10 @@
-"""A device that misbehaves: Python imports this at start where this folder is on PYTHONPATH.
+"""A device that misbehaves: Python imports this file at start if its folder is on PYTHONPATH.
 
 The file that `FEDKAD_ATTACK` names says what the device does in which round, as in `{"0": "nan", "3": "huge"}`, with
 `*` for every other round, and with `secure 1` for round 1 of a training in which replies are masked. It is read for
-every answer. Nothing is touched but the process that answers, and there nothing but the header that leaves it.
+every answer. Only the process that answers is affected, and there only the header that leaves it.
 
-Python imports only one file of this name: that of the folder `sabotage`, which hurries Flower, is run from here.
+Python imports only one file of this name, so the one in the folder `sabotage`, which hurries Flower, is run from here.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-SLOW = 12.0
-"""Seconds that a slow device thinks, long enough for somebody else to answer in its place."""
+PATIENCE = 300.0
+"""Seconds that a device waits, at most, for the file that it is told to wait for."""
 
 FAR = 9.0
-"""How many times as long as an orthonormal matrix a poisoner's is; from 10 on it would be refused."""
+"""The norm of a poisoned matrix relative to an orthonormal one; at 10 it would be refused."""
 
 
 def install(script: Mapping[str, str]) -> None:
-    """Let replies leave as the script says."""
+    """Change replies as the script says."""
     from fedkad.federation.protocol import Reply, Request
 
     honest = Reply.header
@@ -44,7 +44,7 @@ def install(script: Mapping[str, str]) -> None:
 
 
 def misbehave(wanted: str, told: dict[str, Any], request: Any) -> None:
-    """Change what is told, or when."""
+    """Change the content of a reply, or its time."""
     import numpy as np
 
     from fedkad.federation import wire
@@ -63,16 +63,23 @@ def misbehave(wanted: str, told: dict[str, Any], request: Any) -> None:
         told["device"] = wanted.removeprefix("name ")
     elif wanted == "random":
         told["payload"] = wire.encode(poison(request.kind, rows, columns), encoding)
-    elif wanted == "slow":
-        time.sleep(SLOW)
+    elif wanted.startswith("wait for "):
+        wait_for(Path(wanted.removeprefix("wait for ")))
     elif wanted == "vanish":
         vanish()
     else:
-        raise RuntimeError(f"FEDKAD_ATTACK knows no {wanted!r}.")
+        raise RuntimeError(f"FEDKAD_ATTACK does not know {wanted!r}.")
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file exists, while another process answers in this one's place."""
+    end = time.monotonic() + PATIENCE
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def poison(kind: str, rows: int, columns: int) -> Any:
-    """A subspace drawn at random, as long as it may be without being refused."""
+    """A random subspace with almost the largest norm that is accepted."""
     import numpy as np
 
     from fedkad.koopman.stiefel import random_point
@@ -84,7 +91,7 @@ def poison(kind: str, rows: int, columns: int) -> Any:
 def vanish() -> None:
     """Die with every process of the device, as in a power cut."""
     line = [os.getpid()]
-    while "fleet.supernode" not in _command(line[-1]) and "flower-supernode" not in _command(line[-1]):
+    while "flower.supernode" not in _command(line[-1]) and "flower-supernode" not in _command(line[-1]):
         line.append(_parent(line[-1]))
         if line[-1] <= 1:
             raise RuntimeError("no SuperNode among the ancestors")
@@ -101,7 +108,7 @@ def _parent(process: int) -> int:
 
 
 def is_answering() -> bool:
-    """Tell whether this process answers requests."""
+    """Whether this process answers requests."""
     return any(Path(argument).name == "flwr-clientapp" for argument in sys.orig_argv)
 
 

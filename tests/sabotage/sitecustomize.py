@@ -96,25 +96,23 @@ class Points:
 
 def lay(points: Points) -> None:
     """Put the points where they are reached."""
+    from fedkad.federation.client import Client
     from fedkad.federation.devicestate import DeviceState
-    from fedkad.federation.participant import Participant
+    from fedkad.federation.durable import DurableParticipant
 
-    compute, answer, take_over = Participant._compute, Participant.answer, Participant._take_over
+    compute, answer = Client.local_round, DurableParticipant.answer
     renew, replace = DeviceState.deliver, os.replace
 
-    def computing(self: Participant, client: Any, request: Any) -> Any:
-        if request.kind == "admm":
-            points.reach(COMPUTING)
-        return compute(self, client, request)
+    def computing(self: Client, state: Any, shared: Any) -> Any:
+        points.reach(COMPUTING)
+        return compute(self, state, shared)
 
-    def asked(self: Participant, request: Any) -> Any:
+    def asked(self: DurableParticipant, request: Any) -> Any:
         if request.kind == "admm" and request.accepted >= 0:
             points.reach(ASKED)
+        if request.kind == "deliver":
+            points.reach(DELIVERING)
         return answer(self, request)
-
-    def delivering(self: Participant, request: Any) -> Any:
-        points.reach(DELIVERING)
-        return take_over(self, request)
 
     def renewing(self: DeviceState, detector: Any, run: str) -> None:
         points.reach(RENEWING)
@@ -128,8 +126,8 @@ def lay(points: Points) -> None:
         if is_second:
             points.reach(AFTER_RENAME)
 
-    change((Participant, "_compute", computing), (Participant, "answer", asked))
-    change((Participant, "_take_over", delivering), (DeviceState, "deliver", renewing), (os, "replace", renaming))
+    change((Client, "local_round", computing), (DurableParticipant, "answer", asked))
+    change((DeviceState, "deliver", renewing), (os, "replace", renaming))
 
 
 def lay_under_way(points: Points) -> None:

@@ -17,7 +17,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad.detect.detector import FewRowsWarning
 from fedkad.detect.modelfile import read_model
 from fedkad.detect.series import Series
-from fedkad.federation.participant import STATE
+from fedkad.federation.durable import STATE
 from fedkad.fleet import settings
 from fedkad.tables import read_device
 from measurements.loopback import Loopback, Wire, wait
@@ -97,10 +97,10 @@ class Fleet(Loopback):
         """As `fedkad fleet status` says it, without a process for every look."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower imports
-            from fedkad.fleet.control import Control, ControlError
-        with Control(self.control_port, self.server_folder / "ca" / "ca.crt") as control:
+            from fedkad.fleet.flower.control import ControlError, open_control
+        with open_control(self.control_port, self.server_folder / "ca" / "ca.crt") as control:
             try:
-                return {node.name for node in control.nodes() if node.state == "online"}
+                return {node.name for node in control.nodes().values() if node.state == "online"}
             except ControlError:
                 return set()
 

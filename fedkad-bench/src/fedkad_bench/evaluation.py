@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedkad.detect.scoring import SeriesScores, smooth_causally, smooth_centred
+from fedkad.detect.scoring import smooth_causally, smooth_centred
 from fedkad_bench.metrics.affiliation import affiliation
 from fedkad_bench.metrics.chance import random_hits
 from fedkad_bench.metrics.events import composite, event_wise
@@ -191,11 +191,11 @@ def smoothed(scores: Array, kind: Smoothing, covers: Covers = "sample", window: 
     if kind == "off":
         return scores
     if kind == "causal":
-        return smooth_causally(SeriesScores(scores, _runs(scores)), CAUSAL_WIDTH)
+        return smooth_causally(scores, _runs(scores), CAUSAL_WIDTH)
     if kind != "offline":
         raise ValueError(f"kind={kind!r} must be one of {', '.join(SMOOTHINGS)}.")
-    raw = _centred(scores, window // 2) if covers == "window" else SeriesScores(scores, _runs(scores))
-    return smooth_centred(raw, window // 3)
+    raw, runs = _centred(scores, window // 2) if covers == "window" else (scores, _runs(scores))
+    return smooth_centred(raw, runs, window // 3)
 
 
 def _runs(scores: Array) -> list[slice]:
@@ -203,7 +203,7 @@ def _runs(scores: Array) -> list[slice]:
     return [slice(int(start), int(stop)) for start, stop in zip(*found, strict=True)]
 
 
-def _centred(scores: Array, shift: int) -> SeriesScores:
+def _centred(scores: Array, shift: int) -> tuple[Array, list[slice]]:
     """Every run begins `shift` entries earlier, but not before the last one ended, and repeats its last score."""
     moved, runs, end = np.full_like(scores, np.nan), [], 0
     for run in _runs(scores):
@@ -211,7 +211,7 @@ def _centred(scores: Array, shift: int) -> SeriesScores:
         moved[entries] = scores[np.minimum(entries + shift, run.stop - 1)]
         runs.append(slice(int(entries[0]), run.stop))
         end = run.stop
-    return SeriesScores(moved, runs)
+    return moved, runs
 
 
 def evaluate_smoothings(

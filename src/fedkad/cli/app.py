@@ -1,4 +1,4 @@
-"""The commands and what they have in common: a version, and failures told in one sentence."""
+"""The commands and what they share: a version, and failures reported in one sentence."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def make_app() -> typer.Typer:
     return made
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedkad {__version__}")
         raise typer.Exit
 
 
 def _about(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Anomaly detection that a fleet of devices learns together while every raw sample stays on its device."""

@@ -20,12 +20,12 @@ def demo(
     devices: Annotated[int, typer.Option(min=1, help="Pumps in the fleet.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the page.")] = Path("demo"),
-    keep_data: Annotated[bool, typer.Option("--keep-data", help="Write the simulated series there, too.")] = False,
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Write the simulated series there as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a fleet, federate it, detect its faults, and write a page with pictures.
 
-    Simulated data is no evidence of detection quality.
+    Simulated data is not evidence of detection quality.
     """
     page_of = _drawing()
     out.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def demo(
         progress("page", 0, 1)
         write_page(out / "index.html", page_of(shown))
         progress("page", 1, 1)
-    typer.echo(f"learnt and detected in {shown.seconds:.1f} s", err=True)
+    typer.echo(f"learned and detected in {shown.seconds:.1f} s", err=True)
     if as_json:
         print_json(_document(shown, out / "index.html"))
         return
@@ -50,7 +50,7 @@ def demo(
 
 
 def _drawing() -> Any:
-    """The function that makes the page; asked for first, so that nobody waits for a page that cannot be drawn."""
+    """The function that makes the page, imported before the work so that a missing library is reported at once."""
     try:
         from fedkad.report.demonstration_page import demonstration_page
     except ModuleNotFoundError as error:

@@ -8,22 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkad import KoopmanDetector
-from fedkad.cli.coverage import check_coverage, check_period, scored_rows
-from fedkad.cli.examination import Examined, event_document, events_in, examine_device, score_columns
+from fedkad.cli.examination import Examined, examine_device
 from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.options import MaxFill, TimeColumn, above_zero
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.recordings import load_device, load_fleet
 from fedkad.cli.targets import check_score_target, is_model_file
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.events import Event
 from fedkad.report.wording import counted, moment, significant, top_channels
-from fedkad.tables import Device, Table, write_table
+from fedkad.tables import DeviceTables, SeriesTable, write_table
 from fedkad.tables.reading import table_ending
+from fedkad.tables.times import time_text
 
 FAILED, ANOMALIES_FOUND = 1, 3
-
-MARKS = {"row": "row, from 0", "utc": "UTC", "time": ""}
-"""What the cells of an event's start, end and peak are, for the header."""
 
 
 def detect(
@@ -35,36 +33,57 @@ def detect(
     scores: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Write the score of every row to this file.")
     ] = None,
-    shares: Annotated[bool, typer.Option("--shares", help="Add each channel's part of the score to --scores.")] = False,
+    shares: Annotated[
+        bool, typer.Option("--shares", help="Add each channel's share of the score to --scores.")
+    ] = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Add the score that looks ahead, for labelling, to --scores.")
     ] = False,
     fail_on_anomaly: Annotated[
-        bool, typer.Option("--fail-on-anomaly", help="Leave with exit status 3 if there is an event.")
+        bool, typer.Option("--fail-on-anomaly", help="Exit with status 3 if there is an event.")
     ] = False,
     threshold: Annotated[
         float | None,
-        typer.Option(callback=above_zero, help="Judge by this score.", show_default="that of the model"),
+        typer.Option(callback=above_zero, help="Flag scores above this one.", show_default="that of the model"),
     ] = None,
     time: TimeColumn = None,
     max_fill: MaxFill = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Find anomalies in new data, and say when they were and which channels to look at."""
+    """Find anomalies in new data, with their times and the channels to look at."""
     if scores is None and (shares or offline):
         raise typer.BadParameter("--shares and --offline add columns to the file of --scores; name one.")
     _refuse_swapped(model, data)
     if scores is not None:
         check_score_target(scores, model, data)
+
+    def judge(file: Path, device: DeviceTables, path: Path) -> list[Examined]:
+        detector = KoopmanDetector.load(file)
+        if threshold is not None:
+            detector.threshold_ = threshold
+        return examine_device(detector, device, path, offline=offline)
+
+    examined: list[Examined] = []
     skipped: dict[str, str] = {}
     if model.is_dir():
-        examined = _examine_fleet(model, data, time, max_fill, threshold, skipped)
+        models = _models_in(model)
+        fleet = load_fleet(data, time, max_fill, allow_silent=True)
+        for name, device in fleet.items():
+            if name not in models:
+                skipped[name] = f"there is no model {name}{MODEL_ENDING} in {model}; fit one or leave the device out."
+                continue
+            try:
+                examined += judge(models[name], device, device.path or data / name)
+            except ValueError as error:
+                skipped[name] = str(error)
+        for name in sorted(models.keys() - fleet.keys()):
+            skipped[name] = f"there is no data for it in {data}; add some or remove its model."
     else:
-        device = load_device(data, time, max_fill, allow_silent=True)
-        examined = _examine(model, device, data, threshold)
+        examined = judge(model, load_device(data, time, max_fill, allow_silent=True), data)
+
     if scores is not None and examined:
         scores.parent.mkdir(parents=True, exist_ok=True)
-        write_table(scores, score_columns(examined, offline=offline, shares=shares))
+        write_table(scores, _score_columns(examined, shares=shares))
     if as_json:
         print_json(_document(examined, skipped))
     elif examined:
@@ -73,7 +92,7 @@ def detect(
         for name, reason in skipped.items():
             typer.echo(f"skipped: {name}: {reason}", err=True)
         raise typer.Exit(FAILED)
-    if fail_on_anomaly and any(True for _ in events_in(examined)):
+    if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
 
 
@@ -89,49 +108,26 @@ def _holds_models(path: Path) -> bool:
     return is_model_file(path) if path.is_file() else any(path.glob(f"*{MODEL_ENDING}"))
 
 
-def _examine(model: Path, device: Device, path: Path, threshold: float | None) -> list[Examined]:
-    """Judge a device by its model, and say how far the judgement can be relied on."""
-    detector = KoopmanDetector.load(model)
-    if threshold is not None:
-        detector.threshold_ = threshold
-    examined = examine_device(detector, device, path)
-    check_period(detector, device, path)
-    check_coverage(detector, device, examined, path)
-    return examined
-
-
-def _examine_fleet(
-    folder: Path, data: Path, time: str | None, max_fill: int, threshold: float | None, skipped: dict[str, str]
-) -> list[Examined]:
-    """Judge the devices that can be judged; `skipped` takes the others with the reason for each."""
+def _models_in(folder: Path) -> dict[str, Path]:
     models = {path.name.removesuffix(MODEL_ENDING): path for path in sorted(folder.glob(f"*{MODEL_ENDING}"))}
     if not models:
         raise ValueError(f"{folder}: there is no model in the folder; write some with `fedkad federate`.")
-    fleet = load_fleet(data, time, max_fill, allow_silent=True)
-    examined = []
-    for name, device in fleet.items():
-        if name not in models:
-            skipped[name] = f"there is no model {name}{MODEL_ENDING} in {folder}; fit one or leave the device out."
-            continue
-        try:
-            examined += _examine(models[name], device, device.path or data / name, threshold)
-        except ValueError as error:
-            skipped[name] = str(error)
-    for name in sorted(models.keys() - fleet.keys()):
-        skipped[name] = f"there is no data of it in {data}; add it or remove its model."
-    return examined
+    return models
 
 
 def _print_events(examined: Sequence[Examined]) -> None:
-    kinds = {_kind(entry.table) for entry in examined}
-    mark = MARKS[kinds.pop()] if len(kinds) == 1 else ""
-    mixed = bool(kinds)
+    clocks = {_clock(entry.table) for entry in examined}
+    # One kind of time for all tables is named in the header; otherwise every cell names its own.
+    header_clock = clocks.pop() if len(clocks) == 1 else None
     rows: list[tuple[str, ...]] = []
-    for entry, event in events_in(examined):
-        places = (_place(entry.table, entry.row(k), marked=mixed) for k in (event.start, event.end, event.peak))
-        numbers = significant(event.peak_score), significant(event.threshold)
-        rows.append((entry.device, entry.table.name, *places, *numbers, top_channels(event)))
-    spans = (f"{name} ({mark})" if mark else name for name in ("Start", "End", "Peak"))
+    for entry in examined:
+        for event in entry.findings.events:
+            places = [moment(entry.table.times, entry.row(k)) for k in (event.start, event.end, event.peak)]
+            if header_clock is None:
+                places = [_marked(place, _clock(entry.table)) for place in places]
+            numbers = significant(event.peak_score), significant(event.threshold)
+            rows.append((entry.device, entry.table.name, *places, *numbers, top_channels(event)))
+    spans = (_marked(name, header_clock) for name in ("Start", "End", "Peak"))
     header: tuple[str, ...] = ("Device", "Table", *spans, "Score", "Threshold", "Top channels")
     if all(entry.table.name == entry.device for entry in examined):
         header, rows = header[:1] + header[2:], [row[:1] + row[2:] for row in rows]
@@ -139,21 +135,19 @@ def _print_events(examined: Sequence[Examined]) -> None:
         score = header.index("Score")
         print_table(header, rows, numbers=[score, score + 1])
         print_line()
-    scored, total = scored_rows(examined)
-    judged = counted(scored, "has a score", "have a score")
+    total = sum(len(entry.rows) for entry in examined)
+    judged = counted(sum(entry.scored for entry in examined), "has a score", "have a score")
     print_line(f"{counted(len(rows), 'event')} in {counted(total, 'row')}, of which {judged}.")
 
 
-def _kind(table: Table) -> str:
+def _clock(table: SeriesTable) -> str:
+    """What places in a table are: row numbers, times in UTC, or times without a zone, which need no mark."""
     if table.times is None:
-        return "row"
-    return "utc" if table.utc else "time"
+        return "row, from 0"
+    return "UTC" if table.utc else ""
 
 
-def _place(table: Table, row: int, *, marked: bool) -> str:
-    """A row's time or number, `marked` where the header cannot say for all tables which of them it is."""
-    text = moment(table.times, row)
-    mark = MARKS[_kind(table)] if marked else ""
+def _marked(text: str, mark: str | None) -> str:
     return f"{text} ({mark})" if mark else text
 
 
@@ -164,14 +158,56 @@ def _document(examined: Sequence[Examined], skipped: dict[str, str]) -> dict[str
             entry.device,
             {"device": entry.device, "rows": 0, "scored_rows": 0, "filled_cells": 0, "gap_rows": 0, "events": []},
         )
-        scored, rows = scored_rows([entry])
-        device["rows"] += rows
-        device["scored_rows"] += scored
+        device["rows"] += len(entry.rows)
+        device["scored_rows"] += entry.scored
         device["filled_cells"] += entry.table.filled
         device["gap_rows"] += entry.table.gap_rows
-        device["events"] += [event_document(entry, event) for event in entry.findings.events]
+        device["events"] += [_event_document(entry, event) for event in entry.findings.events]
     return {
         "events": sum(len(device["events"]) for device in devices.values()),
         "devices": list(devices.values()),
         "skipped": [{"device": name, "reason": reason} for name, reason in skipped.items()],
     }
+
+
+def _event_document(entry: Examined, event: Event) -> dict[str, Any]:
+    """An event as JSON: rows count from 0, `end` is the last flagged row, and rows stand in for missing times."""
+    places = {name: entry.row(getattr(event, name)) for name in ("start", "end", "peak")}
+    times = entry.table.times
+    return {
+        "table": entry.table.name,
+        **{f"{name}_row": row for name, row in places.items()},
+        **{
+            name: row if times is None else time_text(times[row : row + 1], utc=entry.table.utc)[0]
+            for name, row in places.items()
+        },
+        "peak_score": event.peak_score,
+        "threshold": event.threshold,
+        "channels": [{"channel": cause.channel, "share": cause.share} for cause in event.causes],
+    }
+
+
+def _score_columns(examined: Sequence[Examined], *, shares: bool) -> dict[str, list[Any]]:
+    """One row per row of each table: where it is, its score, its threshold, and whether it is an alarm."""
+    columns: dict[str, list[Any]] = {}
+
+    def add(name: str, values: Sequence[Any]) -> None:
+        columns.setdefault(name, []).extend(values)
+
+    dated = any(entry.table.times is not None for entry in examined)
+    for entry in examined:
+        times, found, rows = entry.table.times, entry.findings, entry.rows
+        add("device", [entry.device] * len(rows))
+        add("table", [entry.table.name] * len(rows))
+        add("row", range(len(rows)))
+        if dated:
+            add("time", [None] * len(rows) if times is None else time_text(times, utc=entry.table.utc))
+        add("score", found.scores[rows].tolist())
+        add("threshold", found.thresholds[rows].tolist())
+        add("is_anomaly", found.alarms[rows].tolist())
+        if entry.offline_scores is not None:
+            add("offline_score", entry.offline_scores[rows].tolist())
+        if shares:
+            for channel, part in zip(found.channels, found.shares[rows].T, strict=True):
+                add(f"share of {channel}", part.tolist())
+    return columns

@@ -20,7 +20,7 @@ from fedkad.cli.options import (
 )
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.progress import shown_progress
-from fedkad.cli.recordings import load_fleet, named_series, tell_reading, usual_period
+from fedkad.cli.recordings import load_fleet, named_series, report_reading, usual_period
 from fedkad.cli.targets import check_folder_target, require_model_or_none
 from fedkad.federation.history import Round
 from fedkad.federation.inprocess import Federation
@@ -37,7 +37,7 @@ HISTORY = "history.csv"
 
 @with_detector_options
 def federate(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, a device.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, per device.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
     detector: dict[str, Any],
     rounds: Annotated[int | None, typer.Option(min=1, help="Exchanges with the server.", show_default="8")] = None,
@@ -58,7 +58,8 @@ def federate(
         typer.Option(help="Where the consensus begins.", show_default="warm"),
     ] = None,
     sampling: Annotated[
-        Literal["cover", "uniform"] | None, typer.Option(help="Who is asked in a round.", show_default="cover")
+        Literal["cover", "uniform"] | None,
+        typer.Option(help="How the devices of a round are chosen.", show_default="cover"),
     ] = None,
     scaling: Annotated[
         Literal["device", "global"], typer.Option(help="z-scores of each device alone, or of the whole fleet.")
@@ -72,14 +73,14 @@ def federate(
     detect_only: DetectOnly = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a detector for every device of a folder on a subspace that they find together."""
+    """Train a detector for every device of a folder, on a subspace that the devices learn together."""
     check_folder_target(output, folder)
     fleet = load_fleet(folder, time, max_fill)
     _check_participation(participation, len(fleet))
-    _keep_other_files(output, fleet)
+    _refuse_foreign_files(output, fleet)
     period = usual_period(fleet.values())
     complete_period(detector, period)
-    tell_reading(fleet.values(), period)
+    report_reading(fleet.values(), period)
     with naming(folder), silent_few_rows(), shown_progress() as progress:
         federation = federate_fleet(
             {name: named_series(device) for name, device in fleet.items()},
@@ -96,7 +97,7 @@ def federate(
             progress=progress,
             **detector,
         )
-    _tell_short_devices(folder, federation)
+    _report_short_devices(folder, federation)
     models = save_models(federation, output, statistics=not detect_only)
     if as_json:
         print_json(_document(federation, models, output))
@@ -111,19 +112,19 @@ def federate(
 def _check_participation(participation: float | None, devices: int) -> None:
     if participation is not None and participation * devices < 1.0 - 1e-9:
         raise typer.BadParameter(
-            f"{participation:g} of {counted(devices, 'device')} is less than one device a round; "
-            f"give {1.0 / devices:.2g} or more, or leave it out.",
+            f"{participation:g} of {counted(devices, 'device')} is less than one device per round; "
+            f"pass {1.0 / devices:.2g} or more, or leave it out.",
             param_hint="'--participation'",
         )
 
 
-def _keep_other_files(output: Path, names: Iterable[str]) -> None:
+def _refuse_foreign_files(output: Path, names: Iterable[str]) -> None:
     """Refuse to replace files in the output folder that an earlier run did not write."""
     for name in names:
         require_model_or_none(output / f"{name}{MODEL_ENDING}")
     history = output / HISTORY
     if history.exists() and not history.read_bytes().startswith(b"round,phase,participants"):
-        raise ValueError(f"{history}: the file exists and is no record of rounds; choose another folder.")
+        raise ValueError(f"{history}: the file exists and is not a record of rounds; choose another folder.")
 
 
 def save_models(federation: Federation, folder: Path, *, statistics: bool) -> dict[str, Path]:
@@ -135,7 +136,7 @@ def save_models(federation: Federation, folder: Path, *, statistics: bool) -> di
     write_table(folder / HISTORY, history_columns(federation.history))
     stale = sorted(path.name for path in folder.glob(f"*{MODEL_ENDING}") if path not in models.values())
     if stale:
-        note(f"{folder}: {', '.join(stale)} of an earlier run is not of this fleet; remove it before detection.")
+        note(f"{folder}: {', '.join(stale)} is from an earlier run, not of this fleet; remove it before detection.")
     return models
 
 
@@ -149,7 +150,7 @@ def history_columns(history: Sequence[Round]) -> dict[str, list[Any]]:
     }
 
 
-def _tell_short_devices(folder: Path, federation: Federation) -> None:
+def _report_short_devices(folder: Path, federation: Federation) -> None:
     short = [name for name, detector in federation.detectors.items() if detector.few_rows_]
     if short:
         note(

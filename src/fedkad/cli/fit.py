@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkad import KoopmanDetector
 from fedkad.cli.failures import naming, noting_few_rows
 from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, complete_period, with_detector_options
 from fedkad.cli.output import AsJson, print_facts, print_json
-from fedkad.cli.recordings import load_device, named_series, rows_in, tell_reading, usual_period
+from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
 from fedkad.cli.targets import check_model_target
+from fedkad.detect.detector import KoopmanDetector
 from fedkad.report.wording import counted, significant
 
 
@@ -31,11 +31,12 @@ def fit(
     device = load_device(data, time, max_fill)
     period = usual_period([device])
     complete_period(detector, period)
-    tell_reading([device], period)
+    report_reading([device], period)
     with naming(data), noting_few_rows(data):
         fitted = KoopmanDetector(**detector).fit(named_series(device))
     output.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(output, statistics=not detect_only)
+    rows = sum(len(table.values) for table in device.tables)
     result = {
         "model": str(output),
         "bytes": output.stat().st_size,
@@ -43,7 +44,7 @@ def fit(
         "tables": len(device.tables),
         "time": device.tables[0].time_column,
         "sample_period": detector["sample_period"],
-        "rows": rows_in(device),
+        "rows": rows,
         "channels": list(device.channels),
         "filled_cells": device.filled,
         "gap_rows": device.gap_rows,
@@ -56,7 +57,7 @@ def fit(
     print_facts(
         {
             "model": f"{output} ({output.stat().st_size / 1000:.0f} KB)",
-            "data": f"{counted(rows_in(device), 'row')} of {counted(len(device.channels), 'channel')}",
+            "data": f"{counted(rows, 'row')} of {counted(len(device.channels), 'channel')}",
             "threshold": significant(fitted.threshold_),
         }
     )

@@ -1,10 +1,10 @@
-"""``fedkad fleet``: what an operator does to a fleet, from its making to the state it is in."""
+"""``fedkad fleet``: how an operator creates, changes and inspects a fleet."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,17 +13,18 @@ import typer
 
 from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
-from fedkad.cli.options import above_zero, share
+from fedkad.cli.options import above_zero, rule_of, share, wrong_option
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import FleetSettings, Model, Place, Privacy, SettingError, check, seconds
+from fedkad.fleet.settings import INTERVAL, FleetSettings, ModelSettings, Place, Privacy, check
 from fedkad.report.wording import counted
+from fedkad.settingerror import SettingError
 from fedkad.tables import read_table
 
 if TYPE_CHECKING:
-    from fedkad.fleet.control import Node
+    from fedkad.fleet.flower.control import Node
 
 NEVER, UNKNOWN = "never seen", "-"
 DEFAULT = FleetSettings()
@@ -36,53 +37,45 @@ PublicKey = Annotated[
         "--public-key",
         metavar="FILE",
         help="The public part of an ECDSA P-384 key that stays on the device.",
-        show_default="make a key",
+        show_default="create a key",
     ),
 ]
 Port = typer.Option(min=1, max=65535)
 
-app = typer.Typer(no_args_is_help=True, help="Run a fleet over a network: make it, add devices, see how it is.")
-
-
-def _period(text: str) -> str:
-    try:
-        seconds(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text} must be a number above 0 with s, m, h or d, such as 24h.") from None
-    return text
+app = typer.Typer(no_args_is_help=True, help="Run a fleet over a network: create it, add devices, see its state.")
 
 
 @app.command()
 @one_sentence
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make for the server.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to create for the server.")],
     address: Annotated[
-        str, typer.Option(metavar="HOST", help="The name or IP address by which devices reach the server.")
+        str, typer.Option(metavar="HOST", help="The host name or IP address at which devices reach the server.")
     ],
     port: Annotated[int, Port] = DEFAULT.place.port,
     control_port: Annotated[int, Port] = DEFAULT.place.control_port,
     like: Annotated[
-        Path | None, typer.Option(metavar="TABLE", help="A table whose channels are those of every device.")
+        Path | None, typer.Option(metavar="TABLE", help="A table with the channels of every device.")
     ] = None,
     channels: Annotated[
         str | None, typer.Option(metavar="A,B,C", help="The channels of every device, in this order.")
     ] = None,
-    window: Annotated[int, typer.Option(min=1, help="Samples in a window.")] = DEFAULT.model.window,
-    rank: Annotated[int, typer.Option(min=1, help="Directions of the subspace.")] = DEFAULT.model.rank,
+    window: Annotated[int, typer.Option(min=1, help="Samples per window.")] = DEFAULT.model.window,
+    rank: Annotated[int, typer.Option(min=1, help="Dimension of the subspace.")] = DEFAULT.model.rank,
     observables: Annotated[
         int, typer.Option(min=0, help="Number of random tanh observables.")
     ] = DEFAULT.model.observables,
     horizon: Annotated[int, typer.Option(min=1, help="Steps predicted ahead.")] = DEFAULT.model.horizon,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = DEFAULT.model.seed,
-    rounds: Annotated[int, typer.Option(min=1, help="Exchanges of a training.")] = DEFAULT.training.rounds,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = DEFAULT.model.seed,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per training.")] = DEFAULT.training.rounds,
     participation: Annotated[
-        float, typer.Option(callback=share, help="Share of the fleet that takes part in a round.")
+        float, typer.Option(callback=share, help="Share of the fleet that takes part in each round.")
     ] = DEFAULT.training.participation,
     encoding: Annotated[
-        Literal["float64", "float32", "float16", "int8"], typer.Option(help="Numbers on the wire.")
+        Literal["float64", "float32", "float16", "int8"], typer.Option(help="Number format on the wire.")
     ] = "float32",
     quorum: Annotated[
-        float, typer.Option(callback=share, help="Share of those asked whose replies close a round at once.")
+        float, typer.Option(callback=share, help="Share of the asked devices whose replies close a round early.")
     ] = DEFAULT.training.quorum,
     deadline: Annotated[
         float, typer.Option(callback=above_zero, help="Seconds after which a round closes.")
@@ -90,28 +83,31 @@ def init(
     every: Annotated[
         str,
         typer.Option(
-            callback=_period, metavar="PERIOD", help="Train so often: 30m, 24h, 7d.", show_default="on demand"
+            callback=rule_of(INTERVAL),
+            metavar="PERIOD",
+            help="Train at this interval: 30m, 24h, 7d.",
+            show_default="on demand",
         ),
     ] = "",
     robust: Annotated[
         bool, typer.Option("--robust", help="Take the geometric median of the replies instead of their mean.")
     ] = False,
     secure_aggregation: Annotated[
-        bool, typer.Option("--secure-aggregation", help="Mask replies, so that the server learns only their sum.")
+        bool, typer.Option("--secure-aggregation", help="Mask replies so that the server learns only their sum.")
     ] = False,
     noise: Annotated[
-        float, typer.Option(min=0.0, help="Noise on every reply, in units of its bound: differential privacy.")
+        float, typer.Option(min=0.0, help="Noise on every reply, in units of --clip: differential privacy.")
     ] = DEFAULT.privacy.noise,
     clip: Annotated[
-        float, typer.Option(callback=above_zero, help="Bound of a reply, where there is noise.")
+        float, typer.Option(callback=above_zero, help="Bound on the norm of a reply; used with --noise.")
     ] = DEFAULT.privacy.clip,
     as_json: AsJson = False,
 ) -> None:
-    """Make the folder of a server: settings, an authority of its own, a certificate, and no device yet."""
+    """Create the folder of a server: settings, its own certificate authority, a certificate, and no devices yet."""
     extra.require()
     from fedkad.fleet.enrolment import make_fleet
 
-    model = Model(_channels(like, channels), window, rank, observables, horizon, seed)
+    model = ModelSettings(_channels(like, channels), window, rank, observables, horizon, seed)
     training = replace(
         DEFAULT.training,
         rounds=rounds,
@@ -122,11 +118,9 @@ def init(
         every=every,
         robust=robust,
     )
-    if port == control_port:
-        raise typer.BadParameter("the same as --port; choose another.", param_hint="'--control-port'")
     if robust and secure_aggregation:
         raise typer.BadParameter(
-            "a median needs every reply, and the server is to see only their sum; choose one.",
+            "mutually exclusive: a median needs every reply, and a server with masks sees only their sum; choose one.",
             param_hint="'--robust' / '--secure-aggregation'",
         )
     chosen = FleetSettings(
@@ -140,18 +134,26 @@ def init(
     print_line(f"A fleet of devices with {counted(len(model.channels), 'channel')} is ready in {folder}.")
     print_line(f"  add a device    fedkad fleet add {_quoted(folder)} DEVICE")
     print_line(f"  run the server  fedkad server {_quoted(folder)}")
-    print_line(f"Devices must reach {made.settings.place.reached_at}. The folder holds private keys: keep it so.")
+    print_line(f"Devices must reach {made.settings.place.reached_at}. The folder holds private keys; keep it private.")
 
 
 @app.command()
 @one_sentence
 def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_json: AsJson = False) -> None:
-    """Let a new device take part, and make the folder that is to be copied to it."""
+    """Add a device, and create the folder to copy to it."""
     extra.require()
     from fedkad.fleet.enrolment import add_device
 
-    place = add_device(ServerFolder.existing(folder), device, public_key)
-    _tell_added(place, device, public_key, as_json)
+    made = add_device(ServerFolder.existing(folder), device, public_key)
+    copy, run = f"scp -r {_quoted(made)} USER@{device}:{device}", _client(device)
+    if as_json:
+        print_json({"device": device, "folder": str(made), "copy": copy, "run": run, "key_made": public_key is None})
+        return
+    own_key = [] if public_key is None else [_put_key(device, public_key)]
+    install = ("on the device", "pip install 'fedkad[fleet]'")
+    _print_steps(f"{device} may take part.", ("copy the folder", copy), *own_key, install, ("on the device", run))
+    if public_key is None:
+        print_line(f"Then remove {_quoted(made)} here: anyone with its device.key can impersonate {device}.")
 
 
 @app.command()
@@ -164,29 +166,43 @@ def renew(
     public_key: PublicKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a device a new key, also after it was revoked; or the server a new certificate."""
+    """Give a device a new key, even after it was revoked; or the server a new certificate."""
     extra.require()
     from fedkad.fleet.enrolment import renew_device, renew_server
 
     server = ServerFolder.existing(folder)
     if device is not None:
-        _tell_renewed(renew_device(server, device, public_key), device, public_key, as_json)
+        _print_renewed(renew_device(server, device, public_key), device, public_key, as_json)
         return
     if public_key is not None:
-        raise typer.BadParameter("this is for a device; name one.", param_hint="'--public-key'")
+        raise typer.BadParameter("this option is for a device; name one.", param_hint="'--public-key'")
     renew_server(server)
     restart = f"fedkad server {_quoted(folder)}"
     if as_json:
         print_json({"server": server.settings.place.reached_at, "run": restart})
     else:
-        print_line("The server has a new certificate. Devices need nothing.")
+        print_line("The server has a new certificate. Nothing changes for the devices.")
         print_line(f"  stop the server and start it again  {restart}")
+
+
+def _print_renewed(key: Path | None, device: str, public_key: Path | None, as_json: bool) -> None:
+    """Print how to copy the new key into the device's folder, where everything else stays as it is."""
+    copy, run = None if key is None else f"scp {_quoted(key)} USER@{device}:{device}/{key.name}", _client(device)
+    if as_json:
+        file = None if key is None else str(key)
+        print_json({"device": device, "key": file, "copy": copy, "run": run, "key_made": key is not None})
+        return
+    first = ("copy the key", str(copy)) if public_key is None else _put_key(device, public_key)
+    _print_steps(f"{device} has a new key; the old one is refused.", first, ("on the device", run))
+    print_line("A client that is already running there uses the new key within a minute.")
+    if key is not None:
+        print_line(f"Then remove {_quoted(key)} here: anyone with it can impersonate {device}.")
 
 
 @app.command()
 @one_sentence
 def revoke(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None:
-    """Let a device take part no more."""
+    """Exclude a device from the fleet."""
     extra.require()
     from fedkad.fleet.enrolment import revoke_device
 
@@ -203,20 +219,20 @@ def revoke(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None:
 @app.command("list")
 @one_sentence
 def list_devices(folder: Folder, as_json: AsJson = False) -> None:
-    """List the devices that were added."""
+    """List all devices that were ever added."""
     devices = registry.read(ServerFolder.existing(folder).registry)
     if as_json:
         print_json([{"device": d.name, "added": d.added, "revoked": d.revoked} for d in devices.values()])
     elif devices:
         print_table(("Device", "Added", "Revoked"), [(d.name, d.added, d.revoked or UNKNOWN) for d in devices.values()])
     else:
-        print_line(f"There is no device yet; add one with fedkad fleet add {_quoted(folder)} DEVICE.")
+        print_line(f"There are no devices yet; add one with fedkad fleet add {_quoted(folder)} DEVICE.")
 
 
 @app.command()
 @one_sentence
 def status(folder: Folder, as_json: AsJson = False) -> None:
-    """Show whether the server runs, which devices are there, and how the last training went."""
+    """Show whether the server is running, which devices are online, and how the last training went."""
     extra.require()
     server = ServerFolder.existing(folder)
     devices = registry.read(server.registry)
@@ -230,7 +246,7 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
         },
         "devices": _states(devices, nodes),
         "training": trainings.read_status(server.training),
-        "wanted": trainings.is_wanted(server.training),
+        "wanted": trainings.is_requested(server.training),
     }
     if as_json:
         print_json(document)
@@ -241,16 +257,16 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
 @app.command()
 @one_sentence
 def train(folder: Folder, as_json: AsJson = False) -> None:
-    """Ask the running server for a training; while one is wanted or under way, that one is the answer."""
+    """Ask the running server for a training; while one is requested or under way, this adds no other."""
     server = ServerFolder.existing(folder)
     if not locks.is_held(server.lock):
-        raise ValueError(f"{folder}: no server runs here; start it with fedkad server {_quoted(folder)}.")
-    is_new = trainings.ask(server.training)
+        raise ValueError(f"{folder}: no server is running here; start it with fedkad server {_quoted(folder)}.")
+    is_new = trainings.request_training(server.training)
     if as_json:
         print_json({"wanted": True, "already": not is_new})
         return
     begun = "The server begins a training."
-    known = "A training is wanted or under way already, and no other follows it."
+    known = "A training is already requested or under way, and no other will follow it."
     print_line(f"{begun if is_new else known} Follow it with fedkad fleet status {_quoted(folder)}.")
 
 
@@ -261,74 +277,48 @@ def _channels(like: Path | None, channels: str | None) -> tuple[str, ...]:
         return read_table(like, allow_silent=True).channels
     names = tuple(name.strip() for name in (channels or "").split(","))
     if not all(names) or len(set(names)) < len(names):
-        raise typer.BadParameter("a name is empty or there twice.", param_hint="'--channels'")
+        raise typer.BadParameter("the names must be unique, and none of them empty.", param_hint="'--channels'")
     return names
 
 
 def _check(chosen: FleetSettings) -> None:
-    """Refuse what no device could train, before anything is made, in the words of the command line."""
+    """Refuse settings that no device could train with, by the names of their options, before anything is created."""
     try:
         check(chosen)
     except SettingError as error:
-        option = f"'--{error.key.replace('_', '-')}'"
-        raise typer.BadParameter(f"{error.value} must be {error.allowed}.", param_hint=option) from None
+        raise wrong_option(error) from None
 
 
-def _tell_added(place: Path, device: str, public_key: Path | None, as_json: bool) -> None:
-    """Say exactly what is to be copied where, and what is to be run there."""
-    copy, run = f"scp -r {_quoted(place)} USER@{device}:{device}", _client(device)
-    if as_json:
-        print_json({"device": device, "folder": str(place), "copy": copy, "run": run, "key_made": public_key is None})
-        return
-    print_line(f"{device} may take part.")
-    print_line(f"  copy the folder     {copy}")
-    if public_key is not None:
-        print_line(f"  on the device       put the private key of {public_key} there as {device}/device.key")
-    print_line("  on the device       pip install 'fedkad[fleet]'")
-    print_line(f"  on the device       {run}")
-    if public_key is None:
-        print_line(f"Then remove {_quoted(place)} here: its device.key is all that anybody needs to pass for {device}.")
+def _print_steps(headline: str, *steps: tuple[str, str]) -> None:
+    print_line(headline)
+    for where, what in steps:
+        print_line(f"  {where:<20}{what}")
 
 
-def _tell_renewed(key: Path | None, device: str, public_key: Path | None, as_json: bool) -> None:
-    """Say how the new key gets into the folder that the device has; all else in there is to stay as it is."""
-    copy, run = None if key is None else f"scp {_quoted(key)} USER@{device}:{device}/{key.name}", _client(device)
-    if as_json:
-        file = None if key is None else str(key)
-        print_json({"device": device, "key": file, "copy": copy, "run": run, "key_made": key is not None})
-        return
-    print_line(f"{device} has a new key; the old one is refused.")
-    if copy is not None:
-        print_line(f"  copy the key        {copy}")
-    else:
-        print_line(f"  on the device       put the private key of {public_key} there as {device}/device.key")
-    print_line(f"  on the device       {run}")
-    print_line("A client that runs there already takes the new key within a minute.")
-    if key is not None:
-        print_line(f"Then remove {_quoted(key)} here: it is all that anybody needs to pass for {device}.")
+def _put_key(device: str, public_key: Path) -> tuple[str, str]:
+    return "on the device", f"put the private key of {public_key} there as {device}/device.key"
 
 
 def _client(device: str) -> str:
     return f"fedkad client {device} --data TABLE.csv"
 
 
-def _nodes(server: ServerFolder) -> list[Node] | None:
-    """What Flower knows of the devices, None where it does not answer."""
-    from fedkad.fleet.control import Control, ControlError
+def _nodes(server: ServerFolder) -> dict[str, Node] | None:
+    """What Flower knows about the devices, by their keys; None if it does not answer."""
+    from fedkad.fleet.flower.control import ControlError, open_control
 
     try:
-        with Control(server.settings.place.control_port, server.ca_certificate) as control:
+        with open_control(server.settings.place.control_port, server.ca_certificate) as control:
             return control.nodes()
     except ControlError as error:
-        note(f"the server runs, but Flower does not answer ({error}); see {server.logs}.")
+        note(f"the server is running, but Flower does not answer ({error}); see {server.logs}.")
         return None
 
 
-def _states(devices: Registry, nodes: Sequence[Node] | None) -> list[dict[str, Any]]:
-    known = {node.public_key: node for node in nodes or ()}
+def _states(devices: Registry, nodes: Mapping[str, Node] | None) -> list[dict[str, Any]]:
     found = []
     for device in devices.values():
-        node = known.get(device.public_key)
+        node = (nodes or {}).get(device.public_key)
         entry: dict[str, Any] = {"device": device.name, "state": None, "since": None}
         if device.revoked:
             entry |= {"state": "revoked", "since": device.revoked}
@@ -340,30 +330,31 @@ def _states(devices: Registry, nodes: Sequence[Node] | None) -> list[dict[str, A
 
 def _print_status(document: Mapping[str, Any], folder: Path) -> None:
     server = document["server"]
-    stopped = f"does not run; start it with fedkad server {_quoted(folder)}"
-    print_facts({"server": f"runs, at {server['address']}" if server["running"] else stopped})
+    stopped = f"not running; start it with fedkad server {_quoted(folder)}"
+    print_facts({"server": f"running, at {server['address']}" if server["running"] else stopped})
     rows = [(d["device"], d["state"] or "unknown", _moment(d["since"])) for d in document["devices"]]
     if rows:
         print_line()
         print_table(("Device", "State", "Since"), rows)
     print_line()
     if document["wanted"]:
-        print_line("A training is wanted or under way.")
+        print_line("A training is requested or under way.")
     if document["training"] is None:
-        print_line("No round is closed yet." if document["wanted"] else "There was no training yet.")
+        print_line("No round has been closed yet." if document["wanted"] else "There has been no training yet.")
         return
-    print_facts(_training_facts(document["training"], is_over=document["wanted"]))
-    refused = Counter((str(e.get("device")), str(e.get("reason"))) for e in _list(document, "refused"))
+    print_facts(_training_facts(document["training"], is_another_requested=document["wanted"]))
+    entries = [entry for entry in document["training"].get("refused", ()) if isinstance(entry, dict)]
+    refused = Counter((str(entry.get("device")), str(entry.get("reason"))) for entry in entries)
     if refused:
         print_line()
         rows = [(device, str(times), reason) for (device, reason), times in refused.items()]
-        print_table(("Not taken from", "Times", "Reason"), rows, numbers=[1])
+        print_table(("Refused", "Times", "Reason"), rows, numbers=[1])
 
 
-def _training_facts(training: Mapping[str, Any], *, is_over: bool) -> dict[str, str]:
-    """The last training in words; what the app has not said is left out. Where another is wanted it may be over."""
+def _training_facts(training: Mapping[str, Any], *, is_another_requested: bool) -> dict[str, str]:
+    """The last training in words; what the app has not reported is left out."""
     state = str(training.get("state", "unknown"))
-    facts = {"last training" if is_over and state == "done" else "training": state}
+    facts = {"last training" if is_another_requested and state == "done" else "training": state}
     if "round" in training:
         facts["round"] = f"{training['round']} of {training.get('rounds', '?')}"
     if training.get("participants"):
@@ -378,10 +369,6 @@ def _training_facts(training: Mapping[str, Any], *, is_over: bool) -> dict[str, 
     if "delivered" in training:
         facts["delivered to"] = ", ".join(map(str, training["delivered"])) or "nobody"
     return facts
-
-
-def _list(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    return [entry for entry in document["training"].get(key, ()) if isinstance(entry, dict)]
 
 
 def _moment(text: str | None) -> str:

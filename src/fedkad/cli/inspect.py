@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedkad import KoopmanDetector
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
+from fedkad.detect.detector import KoopmanDetector
 from fedkad.report.wording import significant
 
 
@@ -20,8 +20,7 @@ def inspect(
     """Show the parameters, channels, sizes and threshold of a model file."""
     if model.is_dir():
         raise ValueError(f"{model}: this is a folder; name one of the model files in it.")
-    detector = KoopmanDetector.load(model)
-    described = describe(detector, model)
+    described = _description(KoopmanDetector.load(model), model)
     if as_json:
         print_json(described)
         return
@@ -36,8 +35,7 @@ def inspect(
     print_facts({f"  {name}": str(value) for name, value in parameters.items()})
 
 
-def describe(detector: KoopmanDetector, path: Path) -> dict[str, Any]:
-    """What is worth knowing about a fitted detector and its file."""
+def _description(detector: KoopmanDetector, path: Path) -> dict[str, Any]:
     return {
         "model": str(path),
         "bytes": path.stat().st_size,
@@ -45,15 +43,15 @@ def describe(detector: KoopmanDetector, path: Path) -> dict[str, Any]:
         "subspace": list(detector.subspace_.shape),
         "spectral_radius": float(np.abs(np.linalg.eigvals(detector.operator_)).max()),
         "threshold": detector.threshold_,
-        "threshold_set_by": threshold_origin(detector),
+        "threshold_set_by": _threshold_origin(detector),
         "lifting_digest": detector.lifting_.digest,
         "can_learn": detector.statistics_ is not None,
         "parameters": detector.parameters_.get_params(),
     }
 
 
-def threshold_origin(detector: KoopmanDetector) -> str:
-    """In words, how the threshold came about."""
+def _threshold_origin(detector: KoopmanDetector) -> str:
+    """How the threshold was set, in words."""
     count, method, risk = len(detector.normal_scores_), detector.parameters_.threshold, detector.parameters_.risk
     if detector.by_hand_ or not isinstance(method, str):
         return "by hand"

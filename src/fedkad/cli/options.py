@@ -1,14 +1,12 @@
 """Options that several commands share, each defined once.
 
-Those of the detector have the names of its constructor's parameters. Only what was given is passed on, so that the
-defaults live in `KoopmanDetector`, and a preset of the federation can have its own.
+The options of the detector have the names of its parameters. Only those that were used are passed on: the defaults are
+those of `KoopmanDetector`, or of a preset of the federation.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
-import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
@@ -16,7 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from fedkad import KoopmanDetector
-from fedkad.detect.threshold import METHODS, SECONDS, parse_budget
+from fedkad.detect.threshold import parse_budget
+from fedkad.settingerror import SettingError
+from fedkad.settingkinds import POSITIVE, SHARE, Rule
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ TimeColumn = Annotated[
 ]
 DetectOnly = Annotated[
     bool,
-    typer.Option("--detect-only", help="Keep no statistics and no held-out rows: a small file that cannot learn on."),
+    typer.Option("--detect-only", help="Keep no statistics and no held-out rows: a small file that cannot learn more."),
 ]
 
 MaxFill = Annotated[
@@ -42,38 +42,36 @@ MaxFill = Annotated[
 PANEL = "Detector"
 
 
-BETWEEN = "must lie between 0 and 1, both excluded"
-BOUNDS = {"validation": BETWEEN, "risk": BETWEEN}
-"""What an option must be, where the words of the detector can be made plainer."""
+def wrong_option(error: SettingError) -> typer.BadParameter:
+    """An error about a setting in the words of the command line."""
+    option = f"'--{error.name.replace('_', '-')}'"
+    return typer.BadParameter(f"{error.value} must be {error.allowed}.", param_hint=option)
+
+
+def rule_of(rule: Rule) -> Callable[[Any], Any]:
+    """Callback of an option that must satisfy a rule."""
+
+    def check(value: Any) -> Any:
+        if value is not None and not rule.holds(value):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise typer.BadParameter(f"{shown} must be {rule.allowed}.")
+        return value
+
+    return check
+
+
+above_zero, share = rule_of(POSITIVE), rule_of(SHARE)
 
 
 def _threshold(text: str) -> str | float:
+    """A number where it is one; other words are checked with the other options."""
     try:
         number = float(text)
     except ValueError:
-        if text not in METHODS and parse_budget(text) is None:
-            raise typer.BadParameter(
-                f"{text} is none of {', '.join(METHODS)}, no number above 0, and no budget such as 1/week "
-                f"(a number per {', '.join(SECONDS)})."
-            ) from None
         return text
-    if not 0.0 < number < math.inf:
-        raise typer.BadParameter(f"{text} must be above 0 and finite.")
+    if not POSITIVE.holds(number):
+        raise typer.BadParameter(f"{text} must be {POSITIVE.allowed}.")
     return number
-
-
-def above_zero(value: float | None) -> float | None:
-    """Callback of an option that takes a finite number above 0."""
-    if value is not None and not 0.0 < value < math.inf:
-        raise typer.BadParameter(f"{value:g} must be above 0 and finite.")
-    return value
-
-
-def share(value: float | None) -> float | None:
-    """Callback of an option that takes a share: above 0, at most 1."""
-    if value is not None and not 0.0 < value <= 1.0:
-        raise typer.BadParameter(f"{value:g} must be above 0 and at most 1.")
-    return value
 
 
 DETECTOR_OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -104,7 +102,7 @@ DETECTOR_OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def with_detector_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Give a command the options of the detector; it receives those that were used as the mapping `detector`."""
+    """Give a command the options of the detector; it gets those that were used as the mapping `detector`."""
     own = inspect.signature(command, eval_str=True).parameters
     added = [_option(name) for name in DETECTOR_OPTIONS]
 
@@ -123,7 +121,7 @@ def with_detector_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def complete_period(detector: dict[str, Any], period: float | None) -> None:
-    """Let the times of the data give the sample period unless an option did; a budget of alarms needs one."""
+    """Take the sample period from the times of the data unless an option gave it; a budget of alarms needs one."""
     detector.setdefault("sample_period", period)
     threshold = detector.get("threshold")
     if detector["sample_period"] is None and isinstance(threshold, str) and parse_budget(threshold) is not None:
@@ -133,17 +131,12 @@ def complete_period(detector: dict[str, Any], period: float | None) -> None:
 
 
 def _check_detector_options(used: dict[str, Any]) -> None:
-    """Refuse values that make no sense, before any work and in the words of the command line."""
+    """Raise an error for a wrong value before any work is done."""
     try:
-        # A budget needs a period, which may come from the data: whether it does is asked later.
+        # A budget needs a period, which may come from the data: whether it does is checked later.
         KoopmanDetector(**{"sample_period": 1.0, **used}).check_parameters()
-    except ValueError as error:
-        found = re.match(r"(\w+)=\S+ (must be .*)", str(error))
-        if found is None or found[1] not in used:
-            raise typer.BadParameter(str(error)) from None
-        name, bounds = found[1], BOUNDS.get(found[1], found[2].rstrip("."))
-        option = f"'--{name.replace('_', '-')}'"
-        raise typer.BadParameter(f"{used[name]} {bounds}.", param_hint=option) from None
+    except SettingError as error:
+        raise wrong_option(error) from None
 
 
 def _option(name: str) -> inspect.Parameter:

@@ -18,11 +18,11 @@ from rich.text import Text
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 UNCUT = 400
-"""Columns of text that is not for a terminal: nothing is wrapped in a pipe or a file."""
+"""Width of text that is not for a terminal: in a pipe or a file nothing is wrapped."""
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = ()) -> None:
-    """A table with a line below the header; `numbers` are the columns to align to the right."""
+    """Print a table with a line below the header; `numbers` are the columns to align to the right."""
     right = set(numbers)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for k, name in enumerate(header):
@@ -41,19 +41,19 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """Names and values below one another."""
+    """One name and value per line."""
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print_line(f"{name:<{width}}{value}")
 
 
 def print_line(text: str = "") -> None:
-    """One line on stdout."""
+    """Print one line on stdout."""
     typer.echo(text)
 
 
 def print_json(document: object) -> None:
-    """One JSON document; a number that is not finite is null, for JSON has no NaN."""
+    """Print one JSON document; a number that is not finite becomes null, because JSON has no NaN."""
     typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 

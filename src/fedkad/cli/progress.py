@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal, a line for each finished step elsewhere."""
+"""Progress on stderr: bars on a terminal, one line per finished step elsewhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 @contextmanager
 def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A function to be called with (what, done, of) as the work goes on."""
+    """Provide a function to call with (what, done, of) as the work advances."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _say_when_done
+        yield _print_when_done
         return
     columns = TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as bars:
@@ -29,6 +29,6 @@ def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
         yield move
 
 
-def _say_when_done(what: str, done: int, of: int) -> None:
+def _print_when_done(what: str, done: int, of: int) -> None:
     if done == of:
         typer.echo(f"{what}: {done}/{of}", err=True)

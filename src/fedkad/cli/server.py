@@ -7,21 +7,19 @@ from typing import Annotated
 
 import typer
 
+from fedkad.cli.logs import logged_to_stderr
 from fedkad.fleet import extra
 from fedkad.fleet.serverfolder import ServerFolder
 
 
 def server(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that `fedkad fleet init` made.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that `fedkad fleet init` created.")],
     app: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Another Flower app.", hidden=True)] = None,
 ) -> None:
-    """Serve a fleet: devices connect, trainings run, until SIGINT or SIGTERM."""
+    """Serve a fleet: devices connect and trainings run, until SIGINT or SIGTERM."""
     extra.require()
     place = ServerFolder.existing(folder)
     from fedkad.fleet.operation import APP, serve
 
-    serve(place, _say, app or APP)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
+    with logged_to_stderr():
+        serve(place, app or APP)

@@ -1,4 +1,4 @@
-"""What a command will write, checked before the work: at a place that can be written, and over nobody's data."""
+"""Checks of a command's output before the work: its place is writable, and nobody's data is replaced."""
 
 from __future__ import annotations
 
@@ -13,29 +13,23 @@ from fedkad.tables.writing import require_csv_name
 
 
 def check_model_target(path: Path, data: Path) -> None:
-    """Refuse a model file in place of a folder, of the input, of any table and of any file that is no model."""
-    _keep_apart(path, data)
-    if path.is_dir():
-        raise ValueError(f"{path}: this is a folder where the model file is to be written; add a name for the file.")
+    """Refuse to write a model over a folder, the input, a table, or any file that is not a model."""
+    _check_file_target(path, data, "model")
     if table_ending(path) is not None:
         raise ValueError(f"{path}: this is the name of a table; choose a name for the model that ends in .safetensors.")
     require_model_or_none(path)
-    _require_place(path.parent)
 
 
 def check_score_target(path: Path, model: Path, data: Path) -> None:
-    """Refuse scores in place of the data or the model, and in a folder of data."""
+    """Refuse to write scores over the data or the model, or into a folder of data."""
     require_csv_name(path)
-    _keep_apart(path, data)
     if _is_same(path, model):
         raise ValueError(f"{path}: this is the model; choose another name for the scores.")
-    if path.is_dir():
-        raise ValueError(f"{path}: this is a folder where the scores are to be written; add a name for the file.")
-    _require_place(path.parent)
+    _check_file_target(path, data, "scores")
 
 
 def check_folder_target(folder: Path, data: Path) -> None:
-    """Refuse a folder for models that is the data folder, inside of it, or a file."""
+    """Refuse a folder for models that is the data folder, is inside it, or is a file."""
     _keep_apart(folder, data)
     _require_place(folder)
 
@@ -47,7 +41,7 @@ def require_model_or_none(path: Path) -> None:
 
 
 def is_model_file(path: Path) -> bool:
-    """Tell by its header whether a file is a FedKAD model, of whatever version."""
+    """Tell by its header whether a file is a FedKAD model, of any version."""
     try:
         with TensorFile(path) as file:
             described = json.loads(file.metadata.get("fedkad", "{}"))
@@ -56,11 +50,18 @@ def is_model_file(path: Path) -> bool:
     return isinstance(described, dict) and described.get("format") == FORMAT
 
 
+def _check_file_target(path: Path, data: Path, content: str) -> None:
+    _keep_apart(path, data)
+    if path.is_dir():
+        raise ValueError(f"{path}: this is a folder; add a name for the file of the {content}.")
+    _require_place(path.parent)
+
+
 def _keep_apart(path: Path, data: Path) -> None:
     if _is_same(path, data):
         raise ValueError(f"{path}: this is the input; choose another name for the output.")
     if data.is_dir() and data.resolve() in path.resolve().parents:
-        raise ValueError(f"{path}: this lies in the data folder {data}; choose a place for the output outside of it.")
+        raise ValueError(f"{path}: this is inside the data folder {data}; choose a place for the output outside it.")
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -70,7 +71,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _require_place(folder: Path) -> None:
-    """Refuse a folder that is not there and cannot be made, or that cannot be written to."""
+    """Refuse a folder that cannot be created or written to."""
     # os.path, because the methods of Path raise where a folder may not be entered.
     nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
     if not os.path.isdir(nearest):

@@ -9,12 +9,10 @@ import typer
 
 
 def watch(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to watch and whom to tell.")],
-    check: Annotated[
-        bool, typer.Option("--check", help="Say whether the configuration can be used, and leave.")
-    ] = False,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to watch and where to send alarms.")],
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
 ) -> None:
-    """Watch devices, live: score each sample, explain, raise alarms, keep learning."""
+    """Watch devices live: score every sample, explain, raise alarms, keep learning."""
     from fedkad.edge.main import run, stay_small
 
     stay_small()

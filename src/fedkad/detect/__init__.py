@@ -1,5 +1,5 @@
 """From a model and a series to scores, causes, thresholds and decisions. numpy only.
 
-The way of a sample: `series` lets it in, `scoring` compares it with its prediction, `threshold` judges the score,
-and `detector` and `stream` put the three together for recordings and for live data.
+The path of a sample: `series` checks it, `scoring` compares it with its prediction, and `threshold` judges the score.
+`detector` does this for recordings and `stream` for live data; both apply the `model` that `learning` made.
 """

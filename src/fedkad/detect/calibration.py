@@ -1,8 +1,8 @@
-"""What a device learns about its own residuals: their spread, and the scores that normal data gets.
+"""What a device learns about its own residuals: their spread, and the scores of normal data.
 
 With enough rows the last part of the training data is held out: the spread comes from the statistics of the first
-part, the scores from the rest. With few rows nothing can be spared; the rows are cut into blocks instead, each block
-judged by an operator that was fitted without it.
+part, the scores from the rest. With few rows none can be held out; they are cut into blocks instead, and each block is
+scored with an operator that was fitted without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fedkad.detect.scoring import (
     Dynamics,
     PaperScoring,
     Scoring,
-    SeriesScores,
     score_series,
     smooth_causally,
 )
@@ -32,10 +31,10 @@ Array = NDArray[np.float64]
 Fit = Callable[[Statistics], Dynamics]
 
 FEWEST_HELD_OUT = 100
-"""Scores that a held-out part must give, or the rows are cross-fitted."""
+"""If the held-out part gives fewer scores, the rows are cross-fitted."""
 
 MOST_HELD_OUT = 8192
-"""Held-out rows that a device keeps to set its threshold anew after its model has changed."""
+"""Held-out rows that a device keeps, to reset its threshold whenever its model changes."""
 
 BLOCKS = 5
 """Blocks of cross-fitting."""
@@ -43,24 +42,24 @@ BLOCKS = 5
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Scaled rows that judge a model: a part the statistics never saw, or all of the few rows there are."""
+    """Scaled rows that a model is calibrated on: rows the statistics never saw or, if there are few, all of them."""
 
     rows: Array
     crossed: bool
 
     def extended(self, rows: Array, lead: int) -> HeldOut:
-        """With newer rows after a gap; the oldest leave when there are too many."""
+        """These rows and newer ones after a gap; the oldest are dropped when there are too many."""
         return HeldOut(_scorable(join_stretches([self.rows, rows]), lead), self.crossed)
 
 
 def _scorable(rows: Array, lead: int) -> Array:
-    """The rows that can get a score with their context, without the gaps between them, and no more than can be kept."""
+    """The rows that can be scored and the context they need, at most as many as are kept."""
     long_enough = [rows[run] for run in stretches(rows, shortest=lead + 1)]
     return join_stretches(long_enough)[-MOST_HELD_OUT:] if long_enough else rows[:0]
 
 
 class Split(NamedTuple):
-    """Where the rows for the statistics end, and the held-out rows; None when there are too few to spare any."""
+    """Which rows the statistics are made of, and the held-out rows; None if there are too few to hold any out."""
 
     training: slice
     held_out: Array | None
@@ -77,7 +76,7 @@ def split(values: Array, validation: float, lead: int) -> Split:
 
 
 def first_spared(values: Array, validation: float) -> int:
-    """The row with which the last `validation` share of the complete rows begins; the end if that is none."""
+    """The first row of the last `validation` share of the complete rows; the end if that share is empty."""
     complete = np.flatnonzero(~np.isnan(values).any(axis=1))
     spared = int(validation * len(complete))
     return int(complete[-spared]) if spared else len(values)
@@ -126,7 +125,7 @@ class ResidualMoments(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """A scoring, and the smoothed scores that it gives to normal data it did not see."""
+    """A scoring, and its smoothed scores of normal data that it was not fitted on."""
 
     scoring: Scoring
     normal_scores: Array
@@ -135,13 +134,14 @@ class Calibration(NamedTuple):
 def calibrate(
     dynamics: Dynamics, statistics: Statistics, held_out: HeldOut, fit: Fit, *, paper: bool, smoothing: int
 ) -> Calibration:
-    """Calibrate a model on its statistics and its held-out rows; `fit` gives the dynamics of other statistics."""
+    """Calibrate the scores on the statistics and the held-out rows; `fit` makes the dynamics of other statistics."""
     if held_out.crossed:
         return _cross_fit(dynamics, statistics, held_out.rows, fit, paper=paper, smoothing=smoothing)
     scoring: Scoring = (
         PaperScoring(dynamics) if paper else ResidualMoments.of(dynamics, statistics).calibrated(dynamics)
     )
-    smooth = smooth_causally(score_series(scoring, dynamics, held_out.rows), smoothing)
+    raw = score_series(scoring, held_out.rows)
+    smooth = smooth_causally(raw.values, raw.runs, smoothing)
     return Calibration(scoring, smooth[~np.isnan(smooth)])
 
 
@@ -163,12 +163,12 @@ def _cross_fit(
     raw = np.full(len(rows), np.nan)
     for fold in folds:
         judge: Scoring = PaperScoring(fold.dynamics) if paper else pooled.calibrated(fold.dynamics)
-        found = score_series(judge, fold.dynamics, rows[fold.rows]).values
+        found = score_series(judge, rows[fold.rows]).values
         seen = ~np.isnan(found)
         raw[fold.rows][seen] = found[seen]
     lead = dynamics.lifting.window + dynamics.horizon - 1
     runs = [slice(piece.start + lead, piece.stop) for piece in stretches(rows, shortest=lead + 1)]
-    smooth = smooth_causally(SeriesScores(raw, runs), smoothing)
+    smooth = smooth_causally(raw, runs, smoothing)
     scoring: Scoring = PaperScoring(dynamics) if paper else pooled.calibrated(dynamics)
     return Calibration(scoring, smooth[~np.isnan(smooth)])
 
@@ -176,7 +176,7 @@ def _cross_fit(
 def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, Statistics]]:
     """Contiguous blocks of targets with the statistics of their pairs, which add up to those of all rows.
 
-    (Of the moments two and more steps ahead, the few pairs that cross from one block into the next are left out.)
+    (Moments two and more steps ahead lack the few pairs that cross from one block into the next.)
     """
     lead = lifting.window + horizon - 1
     runs = stretches(rows, shortest=lifting.window + 1)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.model import Model
+from fedkad.detect.scoring import score_series, smooth_causally, smooth_centred
 from fedkad.detect.threshold import judge_all
 
 Array = NDArray[np.float64]
@@ -38,7 +39,7 @@ class Event:
     peak : int
         Entry of the highest score.
     peak_score, threshold : float
-        That score, and the threshold that it was held against.
+        That score, and the threshold that it was compared with.
     causes : tuple of Cause
         All channels, the largest share first.
     """
@@ -53,12 +54,13 @@ class Event:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """All that a detector says about one recording.
+    """Everything that a model finds in one recording.
 
     Attributes
     ----------
-    scores, thresholds : (time,)
-        The causal scores, NaN where there is none, and the threshold that each was held against.
+    scores, offline_scores, thresholds : (time,)
+        The causal scores, NaN where there is none; those that look ahead; the threshold that each causal score was
+        compared with.
     alarms : (time,) of bool
     shares : (time, channel)
         The scores split over the channels.
@@ -67,6 +69,7 @@ class Findings:
     """
 
     scores: Array
+    offline_scores: Array
     thresholds: Array
     alarms: NDArray[np.bool_]
     shares: Array
@@ -74,24 +77,31 @@ class Findings:
     events: tuple[Event, ...]
 
 
-def examine(detector: KoopmanDetector, series: Any) -> Findings:
-    """Judge a recording: scores, thresholds, alarms, causes and the events they make.
+def examine(model: Model, series: Any) -> Findings:
+    """Judge a recording in one pass: scores, thresholds, alarms, causes and the events they make.
 
-    Alarms at most one window of the detector apart make one event: the samples behind them overlap.
+    Alarms at most one window of the model apart make one event, because the samples behind them overlap.
 
+    >>> from fedkad import KoopmanDetector
     >>> x = np.sin(np.arange(3000.0)[:, None] / [[7.0, 11.0]])
     >>> x += 0.05 * np.random.default_rng(0).normal(size=x.shape)
-    >>> detector = KoopmanDetector(rank=8).fit(x[:2000])
+    >>> model = KoopmanDetector(rank=8).fit(x[:2000]).model_
     >>> x[2500:2520, 1] = 0.0  # a sensor gets stuck
-    >>> event = max(examine(detector, x[2000:]).events, key=lambda event: event.peak_score)
+    >>> event = max(examine(model, x[2000:]).events, key=lambda event: event.peak_score)
     >>> 500 <= event.peak < 540, event.causes[0].channel
     (True, '1')
     """
-    scores, shares = detector.decision_function(series), detector.explain(series)
-    thresholds, alarms = judge_all(detector.judge(), scores)
-    channels = detector.channel_names_
-    events = find_events(scores, thresholds, alarms, shares, channels, join=detector.window)
-    return Findings(scores, thresholds, alarms, shares, channels, events)
+    model = getattr(model, "model_", model)
+    settings = model.settings
+    raw = score_series(model.scoring, model.setup.scale(series), shares=True)
+    assert raw.shares is not None
+    scores = smooth_causally(raw.values, raw.runs, settings.smoothing)
+    offline = smooth_centred(raw.values, raw.runs, settings.offline_reach)
+    shares = smooth_causally(raw.shares, raw.runs, settings.smoothing)
+    thresholds, alarms = judge_all(model.judge(), scores)
+    channels = model.setup.channel_names
+    events = find_events(scores, thresholds, alarms, shares, channels, join=settings.window)
+    return Findings(scores, offline, thresholds, alarms, shares, channels, events)
 
 
 def find_events(

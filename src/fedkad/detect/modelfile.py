@@ -5,132 +5,162 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.calibration import HeldOut
-from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring
+from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
+from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring, Scoring
 from fedkad.detect.tensorfile import TensorFile, as_bytes, write_tensors
-from fedkad.detect.threshold import ADAPTING, FixedThreshold
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics
 
-if TYPE_CHECKING:
-    from fedkad.detect.detector import KoopmanDetector
-
-D = TypeVar("D", bound="KoopmanDetector")
-
 FORMAT = "fedkad-model"
 VERSION = 1
 
+FACTS = ("few_rows", "learnt_through", "least_threshold", "threshold")
+"""Fields of a model that stand in the header under their own names."""
+
 
 class ModelFileError(ValueError):
-    """A model file that cannot be read; the message says which, why and what to do."""
+    """A model file that cannot be read; the message says which file, why, and what to do."""
 
 
 class DamagedFileError(ModelFileError):
-    """What is there is of no use to anybody."""
+    """The content of the file is damaged."""
 
 
-def save_detector(detector: KoopmanDetector, path: str | Path, *, statistics: bool) -> None:
-    """Write a fitted detector; the lifting is stored as its seed and digest only."""
+def save_model(path: str | Path, model: Model, memory: Memory | None = None) -> None:
+    """Write a model, and the memory to go on learning from; the lifting is stored as its seed and digest only."""
+    setup, dynamics = model.setup, model.dynamics
     header = {
-        "parameters": detector.parameters_.get_params(),
-        "channels": list(detector.channel_names_) if hasattr(detector, "feature_names_in_") else None,
-        "n_features_in": detector.n_features_in_,
-        "lifting": detector.lifting_.digest,
-        "threshold": detector.threshold_,
-        "by_hand": detector.by_hand_,
-        "least_threshold": detector.least_threshold_,
-        "few_rows": detector.few_rows_,
-        "learnt_through": detector.learnt_through_,
+        "parameters": asdict(setup.settings),
+        "channels": None if setup.names is None else list(setup.names),
+        "n_features_in": setup.channels,
+        "lifting": setup.lifting.digest,
+        "by_hand": model.by_hand,
+        **{name: getattr(model, name) for name in FACTS},
     }
     arrays = {
-        "scaling.mean": detector.scaling_.mean,
-        "scaling.scale": detector.scaling_.scale,
-        "subspace": detector.subspace_,
-        "operator": detector.operator_,
-        "normal_scores": detector.normal_scores_,
+        "scaling.mean": setup.scaling.mean,
+        "scaling.scale": setup.scaling.scale,
+        "subspace": dynamics.subspace,
+        "operator": dynamics.operator,
+        "normal_scores": model.normal_scores,
     }
-    if isinstance(detector.scoring_, CalibratedScoring):
-        arrays |= {"residual.centre": detector.scoring_.centre, "residual.spread": detector.scoring_.spread}
-    if statistics and detector.statistics_ is not None and detector.held_out_ is not None:
-        arrays |= {f"statistics.{name}": value for name, value in detector.statistics_.as_arrays().items()}
-        arrays["held_out"] = detector.held_out_.rows
+    if isinstance(model.scoring, CalibratedScoring):
+        arrays |= {"residual.centre": model.scoring.centre, "residual.spread": model.scoring.spread}
+    if memory is not None:
+        arrays |= {f"statistics.{name}": value for name, value in memory.statistics.as_arrays().items()}
+        arrays["held_out"] = memory.held_out.rows
     write_model(path, header, arrays)
 
 
-def load_detector(kind: type[D], path: str | Path, *, statistics: bool) -> D:
-    """Read a detector back; nothing of the file is executed."""
-    header, arrays = read_model(path, leave_out=() if statistics else ("statistics.", "held_out"))
+def load_model(path: str | Path, *, memory: bool = True) -> tuple[Model, Memory | None]:
+    """Read a model, and its memory if the file has one and it is asked for; nothing of the file is executed."""
+    header, arrays = read_model(path, leave_out=() if memory else ("statistics.", "held_out"))
     try:
-        return _rebuild(kind, Path(path), header, arrays)
+        return _rebuild(Path(path), header, arrays)
     except ModelFileError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ModelFileError(f"{path}: incomplete or of another kind ({error}); fit it again.") from None
 
 
-def _rebuild(kind: type[D], path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> D:
-    detector = kind(**header["parameters"])
+def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> tuple[Model, Memory | None]:
+    settings = DetectorSettings(**header["parameters"])
     try:
-        detector.check_parameters()
+        settings.check()
     except ValueError as error:
         raise ModelFileError(f"{path}: {error}") from None
-    detector.parameters_ = kind(**header["parameters"])
-    detector.n_features_in_ = header["n_features_in"]
-    if header["channels"] is not None:
-        detector.feature_names_in_ = np.array(header["channels"], dtype=object)
-    lifting = Lifting(detector.n_features_in_, detector.window, detector.observables, detector.seed)
-    _check_shapes(path, detector, lifting, arrays)  # before anything is drawn in a size that only the header says
-    if lifting.digest != header["lifting"]:
+    names = None if header["channels"] is None else tuple(header["channels"])
+    channels = header["n_features_in"]
+    # Before anything is drawn in a size that only the header gives.
+    _check_shapes(path, settings, Lifting(channels, settings.window, settings.observables, settings.seed), arrays)
+    setup = Setup(settings, names, Scaling(arrays["scaling.mean"], arrays["scaling.scale"]))
+    if setup.lifting.digest != header["lifting"]:
         raise ModelFileError(
-            f"{path}: its observables cannot be drawn again from seed {detector.seed} "
-            f"(digest {lifting.digest[:12]} instead of {header['lifting'][:12]}); fit the model on this machine."
+            f"{path}: its observables cannot be drawn again from seed {settings.seed} "
+            f"(digest {setup.lifting.digest[:12]} instead of {header['lifting'][:12]}); fit the model on this machine."
         )
-    detector.lifting_ = lifting
-    detector.scaling_ = Scaling(arrays["scaling.mean"], arrays["scaling.scale"])
-    detector.dynamics_ = Dynamics(lifting, arrays["subspace"], arrays["operator"], detector.horizon)
-    detector.scoring_ = (
-        PaperScoring(detector.dynamics_)
-        if detector.scoring == "paper"
-        else CalibratedScoring(detector.dynamics_, arrays["residual.centre"], arrays["residual.spread"])
+    dynamics = Dynamics(setup.lifting, arrays["subspace"], arrays["operator"], settings.horizon)
+    scoring: Scoring = (
+        PaperScoring(dynamics)
+        if settings.scoring == "paper"
+        else CalibratedScoring(dynamics, arrays["residual.centre"], arrays["residual.spread"])
     )
-    detector.few_rows_, detector.normal_scores_ = header["few_rows"], arrays["normal_scores"]
-    detector.least_threshold_ = header["least_threshold"]
-    detector.learnt_through_ = header.get("learnt_through", "")  # older files have none
-    detector.judge_, detector.by_hand_ = FixedThreshold(header["threshold"]), header["by_hand"]
-    if not detector.by_hand_ and detector.threshold in ADAPTING:
-        detector.judge_ = detector.make_judge(detector.normal_scores_, few=detector.few_rows_)
-    detector.statistics_ = detector.held_out_ = None
-    if "held_out" in arrays:
-        kept: dict[str, Any] = {field.name: arrays[f"statistics.{field.name}"] for field in fields(Statistics)}
-        kept["count"] = kept["count"].item()
-        detector.statistics_ = Statistics(**kept)
-        detector.held_out_ = HeldOut(arrays["held_out"], crossed=detector.few_rows_)
-    return detector
+    facts = {
+        "learnt_through": "",
+        **{name: header[name] for name in FACTS if name in header},
+    }  # the first files have none
+    rule = None if header["by_hand"] else settings.threshold_rule
+    model = Model(setup, scoring, arrays["normal_scores"], rule=rule, **facts)
+    if "held_out" not in arrays:
+        return model, None
+    kept: dict[str, Any] = {field.name: arrays[f"statistics.{field.name}"] for field in fields(Statistics)}
+    kept["count"] = kept["count"].item()
+    return model, Memory(setup, Statistics(**kept), HeldOut(arrays["held_out"], crossed=model.few_rows))
 
 
-def _check_shapes(path: Path, detector: KoopmanDetector, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
-    rank, channels, size = detector.rank, lifting.channels, lifting.dimension
+def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
+    rank, channels, size = settings.rank, lifting.channels, lifting.dimension
     expected = {
         "scaling.mean": (channels,),
         "scaling.scale": (channels,),
         "subspace": (size, rank),
         "operator": (rank, rank),
-        "residual.centre": (detector.horizon, channels),
-        "residual.spread": (detector.horizon, channels),
+        "residual.centre": (settings.horizon, channels),
+        "residual.spread": (settings.horizon, channels),
         "statistics.xx": (size, size),
         "statistics.yx": (size, size),
     }
     for name, shape in expected.items():
         if name in arrays and arrays[name].shape != shape:
             raise ModelFileError(f"{path}: {name} has shape {arrays[name].shape} instead of {shape}; fit it again.")
+
+
+class StoredMemory:
+    """The memory in a model file, read one array at a time: a small device never holds two memories at once."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The held-out rows."""
+        header, arrays = read_model(self._path, leave_out=("statistics.",))
+        return _held_out(self._path, header, arrays.get("held_out"))
+
+    def joined(self, added: Statistics, forgetting: float) -> tuple[Statistics, HeldOut]:
+        """The stored statistics times `forgetting` plus those `added`, and the held-out rows.
+
+        The sum is made in the memory of `added`, which is of no use any more even if the file turns out to be damaged.
+        """
+        ours, rows = added.as_arrays(), None
+
+        def join(name: str, array: NDArray[Any]) -> None:
+            nonlocal rows
+            if name == "held_out":
+                rows = array
+            elif name.startswith("statistics."):
+                target = ours[name.removeprefix("statistics.")]
+                array = array.reshape(target.shape)  # a number is stored as an array of one
+                np.add(target, array if forgetting == 1.0 else forgetting * array, out=target)
+
+        header = _visit(self._path, FORMAT, join)
+        joined: dict[str, Any] = {**ours, "count": float(ours["count"])}
+        return Statistics(**joined), _held_out(self._path, header, rows)
+
+
+def _held_out(path: Path, header: Mapping[str, Any], rows: NDArray[Any] | None) -> HeldOut:
+    if rows is None:
+        raise ModelFileError(f"{path}: saved without its statistics, so that it can only detect; fit it again.")
+    return HeldOut(rows, crossed=header["few_rows"])
 
 
 def write_model(
@@ -153,8 +183,8 @@ def read_model(
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays of a file that `write_model` wrote, checked against its digest.
 
-    Arrays whose names begin with one of `leave_out` are checked and not kept. What is damaged raises a
-    `DamagedFileError`; a file that is missing, foreign, of another version or not to be read another `ModelFileError`.
+    Arrays whose names begin with one of `leave_out` are checked and not kept. A damaged file raises a
+    `DamagedFileError`; one that is missing, foreign, unreadable or of another version a plain `ModelFileError`.
     """
     arrays: dict[str, NDArray[Any]] = {}
 
@@ -163,27 +193,6 @@ def read_model(
             arrays[name] = array
 
     return _visit(Path(path), kind, keep), arrays
-
-
-def join_statistics(path: str | Path, added: Statistics, factor: float) -> tuple[Statistics, HeldOut]:
-    """Add `factor` times the statistics in a model file to these, in their memory; with the rows held out in the file.
-
-    One array of the file is in memory at a time. Where the file turns out to be damaged, `added` is of no use either.
-    """
-    ours, held_out = added.as_arrays(), np.empty((0, 0))
-
-    def join(name: str, array: NDArray[Any]) -> None:
-        nonlocal held_out
-        if name == "held_out":
-            held_out = array
-        elif name.startswith("statistics."):
-            target = ours[name.removeprefix("statistics.")]
-            array = array.reshape(target.shape)  # a number is kept as an array of one
-            np.add(target, array if factor == 1.0 else factor * array, out=target)
-
-    header = _visit(Path(path), FORMAT, join)
-    joined: dict[str, Any] = {**ours, "count": float(ours["count"])}
-    return Statistics(**joined), HeldOut(held_out, crossed=header["few_rows"])
 
 
 def _visit(path: Path, kind: str, visit: Callable[[str, NDArray[Any]], None]) -> dict[str, Any]:
@@ -202,7 +211,7 @@ def _visit(path: Path, kind: str, visit: Callable[[str, NDArray[Any]], None]) ->
     except ModelFileError:
         raise
     except OSError as error:
-        raise ModelFileError(f"{path}: it cannot be read ({error.strerror or error}); see who may read it.") from None
+        raise ModelFileError(f"{path}: it cannot be read ({error.strerror or error}); check its permissions.") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{path}: damaged, or not a FedKAD model ({error}); fit or copy it again.") from None
     if hashed.hexdigest() != described.get("digest"):

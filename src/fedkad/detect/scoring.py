@@ -1,22 +1,23 @@
 """From a model and a scaled series to scores and their causes; batch and stream call the same functions.
 
-A prediction made at t − H says, for h = 1 … H, where the lifted state will be: Z Q^h c(t−H) with c = ZᵀΦ. What the
-samples up to t say otherwise is the score of entry t. Two readings of the residual:
+A prediction made at t − H says, for h = 1 … H, where the lifted state will be: Z Q^h c(t−H) with c = ZᵀΦ. The score of
+entry t measures how far the samples up to t depart from it, in one of two ways:
 
 - *paper*: its squared norm over the whole lifted state. With orthonormal Z no D-vector is formed,
 
       ‖Φ − Z Q^h c‖² = (‖Φ‖² − ‖ZᵀΦ‖²) + ‖ZᵀΦ − Q^h c‖²,
 
   what lies off the subspace, and what moved wrongly on it.
-- *calibrated*: only the sample just predicted counts (the rest of the window was judged before), every channel in
-  units of its own spread in training, and far departures linearly: g(e) = e² up to |e| = 3, 6|e| − 9 beyond.
+- *calibrated*: only the sample just predicted counts (the rest of the window was judged before), each channel in units
+  of its own spread in training, and large departures linearly: g(e) = e² up to |e| = 3, 6|e| − 9 beyond.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ BLOCK = 512
 LINEAR_BEYOND = np.array(3.0)
 """Departures beyond this many standard deviations count linearly: one broken channel must not drown the rest.
 
-(An array, because numpy takes longer to turn a Python number into one than to use it.)
+(An array, because numpy takes longer to convert a Python number than to use it.)
 """
 _MINUS_LINEAR = -LINEAR_BEYOND
 
@@ -41,11 +42,11 @@ SPREAD_FLOOR = 0.1
 
 
 class LiftedProduct:
-    """Φ(z) M + a for windows z, without forming Φ: the tanh block needs only the observables' rows of M."""
+    """Φ(z) M + a for windows z, without forming Φ: the tanh block needs only the rows of M that belong to it."""
 
     def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None) -> None:
         self._split = lifting.observables
-        # Both products with a window as one: [W_lift; M_windowᵀ], a row an output.
+        # Both products with a window as one: [W_lift; M_windowᵀ], one row per output.
         self.weights = np.concatenate([lifting.weights, matrix[: lifting.state_size].T])
         self._right = np.ascontiguousarray(matrix[lifting.state_size :].T)
         self._offset = np.concatenate([lifting.bias, np.zeros(matrix.shape[1]) if offset is None else offset])
@@ -61,7 +62,7 @@ class LiftedProduct:
 
 
 def _rows_times(matrix: Array, vectors: Array) -> Array:
-    """A v of one vector, or of every row of many, for the rows of A side by side in memory."""
+    """A v for one vector, or for every row of many; the rows of A are contiguous in memory."""
     products: Array = matrix.dot(vectors) if vectors.ndim == 1 else vectors.dot(matrix.T)
     return products
 
@@ -91,17 +92,21 @@ class Dynamics:
 
 
 Seen = tuple[Array, ...]
-"""What a scoring keeps of a window: arrays of one moment, or with time as their first axis."""
+"""What a scoring keeps of a window: arrays for one moment, or with time as their first axis."""
 
 
 class Scoring(Protocol):
-    """A reading of the residual, for one moment or many at once."""
+    """How a residual becomes a score, for one moment or many at once."""
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """The model that predicts."""
 
     def see(self, windows: Array) -> Seen:
-        """What is to be kept of these windows: for judging earlier predictions, and as a prediction to be judged."""
+        """What to keep of these windows, to judge earlier predictions and as a prediction to be judged later."""
 
     def score(self, earlier: Seen, since: list[Seen]) -> Array:
-        """The score of the prediction made at `earlier` by what was seen at the H moments `since`."""
+        """The score of the prediction made at `earlier`, given what was seen at the H moments `since`."""
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same score split over the channels, `(…, channel)`: non-negative, summing to it."""
@@ -209,7 +214,7 @@ class PaperScoring:
         total = np.zeros(earlier[1].shape[:-1])
         for power, (windows, coordinates, observed) in zip(self.dynamics.powers, since, strict=True):
             off = _square(windows) + _square(observed) - _square(coordinates)
-            # Rounding may leave a little less than nothing off the subspace.
+            # Rounding can make the part off the subspace slightly negative.
             total = total + np.maximum(off, 0.0) + _square(coordinates - earlier[1].dot(power.T))
         return np.asarray(total / len(since))
 
@@ -225,7 +230,7 @@ class PaperScoring:
             predicted = earlier[1] @ power.T @ self.dynamics.subspace.T
             windowed = (windows - predicted[..., : lifting.state_size]) ** 2
             total += self._apportion(windowed, (observed - predicted[..., lifting.state_size :]) ** 2)
-        # The split of `score` rounds otherwise: scale the shares to sum to it exactly.
+        # `score` splits the norm and rounds differently; scale the shares so that they sum to it exactly.
         score, sums = self.score(earlier, since), total.sum(axis=-1)
         return np.asarray(total * (score / np.where(sums > 0.0, sums, 1.0))[..., None])
 
@@ -242,7 +247,7 @@ class PaperScoring:
         factor = np.where(aimed, observed, 0.0) / np.where(aimed, pull, 1.0)
         attributed = windowed * (1.0 + factor @ squared_weights)
         shares: Array = attributed.reshape(*attributed.shape[:-1], lifting.window, lifting.channels).sum(axis=-2)
-        # Without any residual in the window an observable points at nobody: at all channels alike, then.
+        # If no sample has a residual, an observable points at no channel, so all get an equal part.
         shares += (np.where(aimed, 0.0, observed).sum(axis=-1) / lifting.channels)[..., None]
         return shares
 
@@ -253,52 +258,62 @@ def _square(values: Array) -> Array:
 
 
 def _inner(left: Array, right: Array) -> Array:
-    """Inner products of rows; of two vectors by the quicker way."""
+    """Inner products of rows; `dot` is faster for two vectors."""
     products: Array = left.dot(right) if left.ndim == 1 else np.vecdot(left, right)
     return products
 
 
-@dataclass(frozen=True)
-class SeriesScores:
-    """Raw scores of a series, NaN where there is none, with the runs of entries that smoothing may join."""
+class SeriesScores(NamedTuple):
+    """Raw scores of a series, NaN where there is none.
+
+    Attributes
+    ----------
+    values : (time,)
+    shares : (time, channel), or None unless they were asked for
+        The scores split over the channels.
+    runs : list of slice
+        Entries that smoothing may join: those between two gaps.
+    """
 
     values: Array
-    runs: list[slice] = field(default_factory=list)
+    shares: Array | None
+    runs: list[slice]
 
 
-def score_series(scoring: Scoring, dynamics: Dynamics, scaled: Array, *, shares: bool = False) -> SeriesScores:
-    """Raw scores `(time,)`, or shares `(time, channel)`, of every entry that has a full prediction behind it."""
-    lead = dynamics.lifting.window + dynamics.horizon - 1
-    shape = (len(scaled), dynamics.lifting.channels) if shares else (len(scaled),)
-    values, runs = np.full(shape, np.nan), []
-    judge = scoring.shares if shares else scoring.score
-    # Windows overlap, which BLAS does not take; copied block by block, into memory that is touched once.
-    memory = np.empty((min(BLOCK, len(scaled)) + dynamics.horizon, dynamics.lifting.state_size))
+def score_series(scoring: Scoring, scaled: Array, *, shares: bool = False) -> SeriesScores:
+    """Raw scores of every entry of a scaled series that has a full prediction behind it, in one pass."""
+    lifting, horizon = scoring.dynamics.lifting, scoring.dynamics.horizon
+    lead = lifting.window + horizon - 1
+    scores, runs = np.full(len(scaled), np.nan), []
+    parts = np.full((len(scaled), lifting.channels), np.nan) if shares else None
+    # Windows overlap, which BLAS does not take; they are copied block by block into memory that is touched once.
+    memory = np.empty((min(BLOCK, len(scaled)) + horizon, lifting.state_size))
     for piece in stretches(scaled, shortest=lead + 1):
         run = slice(piece.start + lead, piece.stop)
-        windows = dynamics.lifting.windows(scaled[piece])
-        out = values[run]
-        for start in range(0, len(out), BLOCK):
-            stop = min(start + BLOCK, len(out))
-            block = memory[: stop - start + dynamics.horizon]
-            block[:] = windows[start : stop + dynamics.horizon]
+        windows = lifting.windows(scaled[piece])
+        for start in range(run.start, run.stop, BLOCK):
+            count, first = min(BLOCK, run.stop - start), start - run.start
+            block = memory[: count + horizon]
+            block[:] = windows[first : first + count + horizon]
             seen = scoring.see(block)
-            moments = [tuple(array[h : h + stop - start] for array in seen) for h in range(dynamics.horizon + 1)]
-            out[start:stop] = judge(moments[0], moments[1:])
+            earlier, *since = [tuple(array[h : h + count] for array in seen) for h in range(horizon + 1)]
+            scores[start : start + count] = scoring.score(earlier, since)
+            if parts is not None:
+                parts[start : start + count] = scoring.shares(earlier, since)
         runs.append(run)
-    return SeriesScores(values, runs)
+    return SeriesScores(scores, parts, runs)
 
 
-def smooth_causally(raw: SeriesScores, width: int) -> Array:
-    """Mean of the last `width` raw scores, of those there are since the last gap.
+def smooth_causally(raw: Array, runs: Sequence[slice], width: int) -> Array:
+    """Mean of the last `width` raw scores, or of as many as there are since the last gap.
 
-    >>> smooth_causally(SeriesScores(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)]), 2)
+    >>> smooth_causally(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)], 2)
     array([nan,  3.,  2.,  3.])
     """
-    smooth = np.full_like(raw.values, np.nan)
-    for run in raw.runs:
-        values, length = raw.values[run], run.stop - run.start
-        # Summed oldest first, as the stream does, rather than from running totals that a spike would spoil.
+    smooth = np.full_like(raw, np.nan)
+    for run in runs:
+        values, length = raw[run], run.stop - run.start
+        # Summed oldest first, as the stream does; running totals would be spoilt by a spike.
         total = np.zeros_like(values)
         for lag in range(min(width, length) - 1, -1, -1):
             total[lag:] += values[: length - lag]
@@ -307,16 +322,16 @@ def smooth_causally(raw: SeriesScores, width: int) -> Array:
     return smooth
 
 
-def smooth_centred(raw: SeriesScores, reach: int) -> Array:
-    """Mean of the raw scores from `reach` before to `reach` after each entry, within its run.
+def smooth_centred(raw: Array, runs: Sequence[slice], reach: int) -> Array:
+    """Mean of the raw scores from `reach` entries before to `reach` after each entry, within its run.
 
-    >>> smooth_centred(SeriesScores(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)]), 1)
+    >>> smooth_centred(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)], 1)
     array([nan, 2., 3., 3.])
     """
-    smooth = np.full_like(raw.values, np.nan)
-    for run in raw.runs:
+    smooth = np.full_like(raw, np.nan)
+    for run in runs:
         length = run.stop - run.start
-        totals = np.concatenate([[0.0], np.cumsum(raw.values[run])])
+        totals = np.concatenate([[0.0], np.cumsum(raw[run])])
         stop = np.minimum(np.arange(length) + reach + 1, length)
         start = np.maximum(np.arange(length) - reach, 0)
         smooth[run] = (totals[stop] - totals[start]) / (stop - start)

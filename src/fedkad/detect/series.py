@@ -1,4 +1,4 @@
-"""The door: what users hand over becomes a `(time, channel)` float array, or one clear sentence."""
+"""Input checks: what users pass becomes a `(time, channel)` float array, or one clear sentence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Array = NDArray[np.float64]
 
 
 class Series(NamedTuple):
-    """Values `(time, channel)`, NaN where a row is missing, and the channels' names where the data has them.
+    """Values `(time, channel)`, NaN where a row is missing, and the channel names if the data has them.
 
-    Also what to pass to a detector that should know the channels' names, where there is no DataFrame.
+    Without pandas, pass one of these to a detector that should know the channel names.
     """
 
     values: Array
@@ -39,12 +39,12 @@ def check_channels(
     expected_names: Sequence[str] | None,
     than: str = "those in training",
 ) -> None:
-    """Refuse channels that are not the expected ones in the expected order; names count where both sides have them."""
+    """Refuse channels other than the expected ones in the expected order; names count if both sides have them."""
     if names is not None and expected_names is not None and list(names) != list(expected_names):
         raise ValueError(f"The channels differ from {than}: {_difference(names, expected_names)}.")
     if channels != expected:
         raise ValueError(
-            f"The series has {channels} channel(s) and {than} are {expected}; pass the same channels in the same order."
+            f"The series has {channels} channel(s), but {than} are {expected}; pass the same ones in the same order."
         )
 
 
@@ -60,17 +60,19 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
 
 
 def check_sample(sample: Any, names: tuple[str, ...], *, named: bool) -> Array:
-    """One sample of a stream as a float vector; labels on it, as a DataFrame's rows have, must be the channels'."""
+    """One sample of a stream as a float vector; the labels of a DataFrame's row must be the channels."""
     if named and hasattr(sample, "index") and not callable(sample.index):
         check_channels(len(sample), [str(label) for label in sample.index], len(names), names)
     try:
         values = np.array(sample, dtype=np.float64)  # a copy: a reading keeps it, and callers may reuse their array
     except (TypeError, ValueError):
-        raise ValueError(f"The sample {sample!r} does not consist of numbers; pass one number a channel.") from None
+        raise ValueError(f"The sample {sample!r} does not consist of numbers; pass one number per channel.") from None
     if values.ndim != 1:
         values = values.reshape(-1)
     if len(values) != len(names):
-        raise ValueError(f"The sample has {len(values)} values and the detector {len(names)} channels; pass one each.")
+        raise ValueError(
+            f"The sample has {len(values)} values but the detector has {len(names)} channels; pass one per channel."
+        )
     return values
 
 
@@ -88,12 +90,12 @@ def _read(data: Any, where: str) -> Series:
         raw = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
     except ValueError:
         raise ValueError(
-            f"{where}A series must be (time, channel), and the rows of this differ in length; "
+            f"{where}A series must be (time, channel), but the rows of this one differ in length; "
             "pass separate stretches as a list of arrays."
         ) from None
     if raw.ndim != 2:
         raise ValueError(
-            f"{where}A series must be (time, channel), and this has {raw.ndim} dimension(s); "
+            f"{where}A series must be (time, channel), but this one has {raw.ndim} dimension(s); "
             "use x.reshape(-1, 1) for a single channel."
         )
     values = _as_floats(raw, names, where)
@@ -104,7 +106,7 @@ def _read(data: Any, where: str) -> Series:
 
 
 def _names_of(data: Any, where: str) -> tuple[str, ...] | None:
-    """Names of a `Series` or of the columns of a frame, which Arrow tables keep elsewhere."""
+    """Names of a `Series` or of the columns of a frame; Arrow tables keep theirs under another name."""
     labels = getattr(data, "column_names", getattr(data, "columns", None))
     names = data.names if isinstance(data, Series) else labels
     if names is None:
@@ -112,7 +114,7 @@ def _names_of(data: Any, where: str) -> tuple[str, ...] | None:
     texts = tuple(str(name) for name in names)
     twice = [name for name in texts if texts.count(name) > 1]
     if twice:
-        raise ValueError(f"{where}Two channels are called {twice[0]!r}; give every channel a name of its own.")
+        raise ValueError(f"{where}Two channels are called {twice[0]!r}; give every channel its own name.")
     return texts
 
 
@@ -134,7 +136,7 @@ def _as_floats(raw: NDArray[Any], names: tuple[str, ...] | None, where: str) -> 
 
 
 def _is_missing(cell: Any) -> bool:
-    """None, and pandas' NA, which is neither equal nor unequal to itself."""
+    """Whether a cell is None or pandas' NA, which is neither equal nor unequal to itself."""
     return cell is None or type(cell).__name__ in ("NAType", "NaTType")
 
 
@@ -149,7 +151,7 @@ def _refuse_infinite(values: Array, names: tuple[str, ...] | None, where: str) -
 
 
 def refuse_empty_channels(series: Series) -> None:
-    """Training data in which a channel has no value at all cannot teach anything about it."""
+    """Refuse training data without rows, or with a channel that has no value at all."""
     if len(series.values) == 0:
         raise ValueError("The series has no rows; pass training data.")
     for channel in np.flatnonzero(np.isnan(series.values).all(axis=0)):

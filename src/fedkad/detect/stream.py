@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.model import Model
 from fedkad.detect.scoring import Scoring, Seen
 from fedkad.detect.series import check_sample
 from fedkad.detect.threshold import Judge
 from fedkad.koopman.scaling import CLIP, Scaling
-
-if TYPE_CHECKING:
-    from fedkad.detect.detector import KoopmanDetector
 
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "gap"]
@@ -30,10 +28,10 @@ class Reading:
     Attributes
     ----------
     score, threshold : float
-        The smoothed score, NaN unless the state is "ok", and the threshold that it was held against.
+        The smoothed score, NaN unless the state is "ok", and the threshold that it was compared with.
     is_anomaly : bool
     state : {"warming", "ok", "gap"}
-        Whether the window is filling up, full, or was just broken by a missing value.
+        The window is filling up, is full, or was just broken by a missing value.
     missing : int
         Samples still needed before the next score.
     seen : (channel,)
@@ -89,26 +87,27 @@ class Stream:
     True
     """
 
-    def __init__(self, detector: KoopmanDetector) -> None:
-        self._take_over(detector)
+    def __init__(self, model: Model) -> None:
+        self._use(model)
         self._start()
 
-    def _take_over(self, detector: KoopmanDetector) -> None:
-        self._scaling, self._lifting, self._horizon = detector.scaling_, detector.lifting_, detector.dynamics_.horizon
-        self._scoring, self._smoothing = detector.scoring_, detector.parameters_.smoothing
-        self._judge, self._names = detector.judge(), detector.channel_names_
-        self._named = hasattr(detector, "feature_names_in_")
-        self._mean, self._scale = detector.scaling_.mean, detector.scaling_.scale
+    def _use(self, model: Model) -> None:
+        model = getattr(model, "model_", model)
+        setup = model.setup
+        self._scaling, self._lifting, self._horizon = setup.scaling, setup.lifting, setup.settings.horizon
+        self._scoring, self._smoothing, self._judge = model.scoring, setup.settings.smoothing, model.judge()
+        self._names, self._named = setup.channel_names, setup.names is not None
+        self._mean, self._scale = setup.scaling.mean, setup.scaling.scale
 
     def _start(self) -> None:
-        # Every sample is written twice, a ring apart, so that the last W + H samples always lie side by side.
+        # Every sample is written twice, one ring length apart, so that the last W + H samples are always contiguous.
         self._length = self._lifting.window + self._horizon
         self._channels, self._size = self._lifting.channels, self._lifting.state_size
         self._ring = np.empty(2 * self._length * self._channels)
         self._break()
 
     def _break(self) -> None:
-        """Forget the window: what follows is not connected to what was."""
+        """Forget the window: the next sample does not follow on from it."""
         self._at, self._missing = -1, self._length
         self._forget_scores()
 
@@ -122,14 +121,14 @@ class Stream:
         stop = (row + 1) * self._channels
         return self._ring[stop - self._size : stop]
 
-    def adopt(self, detector: KoopmanDetector) -> None:
-        """Go on with another model, e.g. after a round of the fleet, without losing the window.
+    def adopt(self, model: Model) -> None:
+        """Continue with another model, e.g. after a round of the fleet, without losing the window.
 
-        A model with another scaling, lifting or horizon has no use for the window and starts warming up. An adapting
-        threshold begins again at that of the new model.
+        A model with another scaling, lifting or horizon cannot use the window and starts warming up. An adapting
+        threshold starts again at that of the new model.
         """
         kept = (self._scaling, self._lifting, self._horizon)
-        self._take_over(detector)
+        self._use(model)
         if kept != (self._scaling, self._lifting, self._horizon):
             self._start()
             return
@@ -140,30 +139,30 @@ class Stream:
 
     @property
     def length(self) -> int:
-        """Samples that the first score needs."""
+        """Samples needed for the first score."""
         return self._length
 
     @property
     def memory(self) -> int:
-        """Samples that, fed to a new stream, bring it to where this one is."""
+        """Samples that bring a new stream to the state of this one."""
         return self._length + self._smoothing - 1
 
     @property
     def judge(self) -> Judge:
-        """The threshold as the scores so far have left it; one that adapts is kept and restored by its `state`."""
+        """The judge as the scores so far have left it; an adapting one is saved and restored by its `state`."""
         return self._judge
 
     def update(self, sample: Any, *, adapt: bool = True) -> Reading:
-        """Take one sample, one value a channel; a NaN in it is a gap that breaks the window.
+        """Take one sample, one value per channel; a NaN in it is a gap that breaks the window.
 
-        A threshold that adapts does so only if `adapt`: not every sample that is judged is fit to learn from.
+        An adapting threshold learns from the sample only if `adapt` is true.
         """
         values = check_sample(sample, self._names, named=self._named)
         scaled = values - self._mean
         scaled /= self._scale
         np.minimum(scaled, _HIGH, out=scaled)
         np.maximum(scaled, _LOW, out=scaled)
-        # As a rule one product tells that every value is a number and none was clipped; else look closer.
+        # Usually one product shows that every value is a number and none was clipped; otherwise look closer.
         if not scaled.dot(scaled) < _LARGE and self._is_gap(values):
             self._break()
             return self._reading(values, "gap")

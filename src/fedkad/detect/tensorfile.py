@@ -1,11 +1,11 @@
-"""Files in the safetensors format, array by array: a small device never holds such a file twice.
+"""Files in the safetensors format, array by array, so that a small device never holds one twice in memory.
 
     8 bytes        length of the header, little-endian
-    header         JSON: for every array its type, shape and place; texts under ``__metadata__``
-    data           the arrays, side by side
+    header         JSON: type, shape and offsets of every array; strings under ``__metadata__``
+    data           the arrays, one after the other
 
 The safetensors library reads and writes the same files, but maps or copies them whole, and has no wheels for the
-smallest boards. Nothing of a file is executed, and nothing is read before its place was checked to lie within it.
+smallest boards. Nothing in a file is executed, and offsets are checked before anything is read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from fedkad.atomicfile import write_atomically
 
 TYPES = {"<f8": "F64", "<f4": "F32", "<i8": "I64", "<i4": "I32", "|u1": "U8", "|b1": "BOOL"}
-"""What numpy and safetensors call the types that are kept."""
+"""The names of the supported types in numpy and in safetensors."""
 
 NUMPY_TYPES = {theirs: ours for ours, theirs in TYPES.items()}
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write contiguous arrays, in their order; the file is the old one or the whole new one."""
+    """Write contiguous arrays in the given order, atomically."""
     layout: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for name, array in arrays.items():
@@ -46,7 +46,7 @@ def as_bytes(array: NDArray[Any]) -> memoryview:
 
 
 class TensorFile:
-    """A file that is open for reading; raises `ValueError` or `OSError` for one that is not of this format.
+    """A file open for reading; raises `ValueError` or `OSError` if it is not in this format.
 
     Attributes
     ----------
@@ -69,24 +69,24 @@ class TensorFile:
     def _read_layout(self) -> dict[str, Any]:
         size = int.from_bytes(self._file.read(8), "little")
         if not 0 < size <= self._length - 8:
-            raise ValueError("its beginning is not that of a safetensors file")
+            raise ValueError("it does not begin like a safetensors file")
         try:
             layout = json.loads(self._file.read(size))
         except RecursionError:
             raise ValueError("its header is nested too deeply") from None
         if not isinstance(layout, dict) or not isinstance(layout.get("__metadata__", {}), dict):
-            raise ValueError("its header is no table of arrays")
+            raise ValueError("its header is not a table of arrays")
         self._start = 8 + size
         try:
             end = max((entry["data_offsets"][1] for name, entry in layout.items() if name != "__metadata__"), default=0)
         except (KeyError, TypeError, IndexError):
-            raise ValueError("an array is not described as it must be") from None
+            raise ValueError("the description of an array is wrong") from None
         if end != self._length - self._start:
             raise ValueError("it is shorter or longer than it says")
         return layout
 
     def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """The arrays one after the other, by their sorted names."""
+        """The arrays one after the other, sorted by name."""
         for name in self.names:
             yield name, self._read(self._layout[name])
 
@@ -95,18 +95,18 @@ class TensorFile:
             (first, stop), shape = entry["data_offsets"], list(entry["shape"])
             dtype = np.dtype(NUMPY_TYPES[entry["dtype"]])
         except (KeyError, TypeError, ValueError):
-            raise ValueError("an array is not described as it must be") from None
+            raise ValueError("the description of an array is wrong") from None
         if not all(type(number) is int for number in (first, stop, *shape)):
-            raise ValueError("an array is not described in whole numbers")
+            raise ValueError("the description of an array has numbers that are not integers")
         within = 0 <= first <= stop <= self._length - self._start
         if not within or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stop - first:
-            raise ValueError("an array does not lie within the file")
+            raise ValueError("an array extends beyond the file")
         self._file.seek(self._start + first)
         found = np.fromfile(self._file, dtype, math.prod(shape))
         try:
             return found.reshape(shape)
-        except OverflowError:  # an empty array may have sides of any length
-            raise ValueError("an array has a side that is too long") from None
+        except OverflowError:  # an empty array may have dimensions of any size
+            raise ValueError("an array has a dimension that is too large") from None
 
     def __enter__(self) -> TensorFile:
         return self

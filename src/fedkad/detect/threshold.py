@@ -22,19 +22,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.settingerror import SettingError
+
 Array = NDArray[np.float64]
 
 LEVEL = 0.98
 """The quantile above which a score is a peak."""
 
 FEWEST_PEAKS = 10
-"""A tail is not fitted to fewer peaks; the level is lowered to have them."""
+"""A tail is fitted to at least this many peaks; the level is lowered to have them."""
 
 REMEMBERED_PEAKS = 2000
-"""A streaming tail keeps this many recent peaks, so that months of samples cost no more memory than a day."""
+"""Recent peaks that a streaming tail keeps, so that months of samples cost no more memory than a day."""
 
 SMALLEST = 1e-6
-"""Scores below this count as this: far below any departure, far above rounding."""
+"""Smaller scores count as this: far below any departure, far above rounding."""
 
 ADAPTING = ("spot", "dspot")
 METHODS = ("pot", *ADAPTING, "quantile")
@@ -78,8 +80,8 @@ def fit_tail(excesses: Array) -> Tail:
 
         ℓ(θ) = −n (log(ξ(θ)/θ) + ξ(θ) + 1),
 
-    searched on a grid over its domain θ > −1/max(y) and refined around the best. Shapes below −½, where the
-    maximum of the likelihood is no estimate any more, are left out.
+    searched on a grid over its domain θ > −1/max(y) and refined around the best. Shapes below −½ are left out,
+    because there the maximum of the likelihood is not an estimate.
 
     >>> tail = fit_tail(np.random.default_rng(0).exponential(2.0, 5000))
     >>> abs(tail.shape) < 0.05 and abs(tail.scale - 2.0) < 0.1
@@ -136,7 +138,7 @@ class Peaks:
     def over(cls, scores: Array, risk: float) -> Peaks:
         """Peaks of the scores over their 98 % quantile, or over a lower one if it takes that to have ten of them.
 
-        A level is of use only to thresholds above it, hence twice as many peaks as the risk allows, at least.
+        A level can only serve thresholds above it, so there are at least twice as many peaks as the risk allows.
         """
         share = min(max(1.0 - LEVEL, FEWEST_PEAKS / len(scores), 2.0 * risk), 1.0)
         level = float(np.quantile(scores, 1.0 - share))
@@ -145,7 +147,7 @@ class Peaks:
         return cls(level, kept, float(len(scores)))
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain numbers."""
+        """The state as plain numbers."""
         return {
             "level": self.level,
             "excesses": list(self.excesses),
@@ -157,7 +159,7 @@ class Peaks:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Peaks:
-        """The peaks that gave that state."""
+        """The peaks with that state."""
         peaks = cls(state["level"], deque(state["excesses"], maxlen=state["most"]), state["count"])
         peaks.tail, peaks._unfitted = Tail(*state["tail"]), state["unfitted"]
         return peaks
@@ -178,13 +180,13 @@ class Peaks:
     def add(self, score: float) -> bool:
         """Take a normal score into account; True when the tail changed.
 
-        Many peaks change little by one more: the tail is fitted again whenever they have grown by a hundredth.
+        One more peak changes little among many: the tail is refitted whenever they have grown by a hundredth.
         """
         self.count += 1.0
         if score <= self.level:
             return False
         if len(self.excesses) == self.excesses.maxlen:
-            # The oldest peak leaves and takes its share of the count along: the rate of peaks stays that seen.
+            # The oldest peak leaves together with its share of the count, so that the rate of peaks stays the same.
             self.count *= 1.0 - 1.0 / len(self.excesses)
         self.excesses.append(score - self.level)
         self._unfitted += 1
@@ -205,7 +207,7 @@ class FixedThreshold:
         return score > self.value
 
     def state(self) -> dict[str, Any]:
-        """What the scores so far have changed: nothing."""
+        """What the scores so far have changed, which is nothing."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -213,12 +215,12 @@ class FixedThreshold:
 
 
 class StreamingPot:
-    """SPOT: a threshold that every normal score refines, and that an anomaly leaves alone.
+    """SPOT: a threshold that every normal score refines and that anomalies leave alone.
 
-    What it flags it does not learn from, be it normal or not. It thereby trims its own tail, and flags up to about
-    three times the risk on data that is normal throughout.
+    It does not learn from what it flags, normal or not. This trims its own tail, so that it flags up to about three
+    times the risk on data that is normal throughout.
 
-    With `depth`, DSPOT: the scores are taken relative to the mean of the last `depth` normal ones, so that the
+    With `depth` it is DSPOT: scores are taken relative to the mean of the last `depth` normal ones, so that the
     threshold follows a slow drift of the score.
     """
 
@@ -234,7 +236,7 @@ class StreamingPot:
 
     @property
     def base(self) -> float:
-        """The local mean that scores are taken relative to; zero without drift tracking."""
+        """The local mean that is subtracted from scores; zero without drift tracking."""
         return math.fsum(self.recent) / self.depth if self.depth else 0.0
 
     @property
@@ -266,13 +268,13 @@ class StreamingPot:
 
 
 DRIFT_DEPTH = 450
-"""Normal scores that the local mean of DSPOT spans."""
+"""Number of normal scores in the local mean of DSPOT."""
 
 Judge = FixedThreshold | StreamingPot
 
 
 def parse_budget(text: str) -> float | None:
-    """False alarms per second that a text such as "1/week", "2 per day" or "0.5/hour" allows; None for others.
+    """False alarms per second in a string such as "1/week", "2 per day" or "0.5/hour"; None for other strings.
 
     >>> parse_budget("1/week") == 1 / 604800
     True
@@ -284,40 +286,52 @@ def parse_budget(text: str) -> float | None:
 
 
 def check_threshold(threshold: str | float, sample_period: float | None) -> None:
-    """Refuse a threshold that is neither a number, a known method nor a budget with a sampling rate."""
+    """Refuse a threshold that is neither a number, a known method nor a budget with a sampling period."""
     if threshold in METHODS or (isinstance(threshold, Real) and not math.isnan(threshold)):
         return
     if not isinstance(threshold, str) or parse_budget(threshold) is None:
-        allowed = ", ".join(map(repr, METHODS))
-        raise ValueError(f"threshold={threshold!r} must be a number, one of {allowed}, or a budget such as '1/week'.")
+        units = ", ".join(SECONDS)
+        allowed = f"a number, one of {', '.join(METHODS)}, or a budget such as 1/week (a number per {units})"
+        raise SettingError("threshold", threshold, allowed)
     if sample_period is None:
-        raise ValueError(f"threshold={threshold!r} needs sample_period, the seconds between two samples.")
+        raise SettingError("threshold", threshold, "given together with sample_period, the seconds between two samples")
 
 
-def make_judge(threshold: str | float, scores: Array, *, risk: float, sample_period: float | None, few: bool) -> Judge:
-    """The threshold that a method, a budget or a number asks for, from the scores of normal data.
+class ThresholdRule(NamedTuple):
+    """How a threshold is set: by a method, a budget of false alarms, or a number.
 
     A budget of alarms is met by flagging a normal sample with probability budget x period: every alarm has at least
-    one flagged sample. With too `few` scores for a tail, all methods are the plain quantile.
+    one flagged sample.
     """
-    if not isinstance(threshold, str):
-        return FixedThreshold(float(threshold))
-    # A device that stood still scores nothing but rounding: no threshold is that low.
-    scores = np.maximum(scores, SMALLEST)
-    budget = parse_budget(threshold)
-    if budget is not None and sample_period is not None:
-        risk = min(budget * sample_period, 1.0)
-    if threshold == "quantile" or few:
-        return FixedThreshold(quantile_threshold(scores, risk))
-    if threshold in ADAPTING:
-        return StreamingPot(scores, risk, depth=DRIFT_DEPTH if threshold == "dspot" else 0)
-    return FixedThreshold(pot_threshold(scores, risk))
+
+    threshold: str | float
+    risk: float
+    sample_period: float | None
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the threshold moves as scores come in."""
+        return self.threshold in ADAPTING
+
+    def judge(self, scores: Array, *, few: bool) -> Judge:
+        """The judge that follows from the scores of normal data; with too `few` for a tail, a plain quantile."""
+        if not isinstance(self.threshold, str):
+            return FixedThreshold(float(self.threshold))
+        # A device that stood still scores nothing but rounding; no threshold is that low.
+        scores, risk, budget = np.maximum(scores, SMALLEST), self.risk, parse_budget(self.threshold)
+        if budget is not None and self.sample_period is not None:
+            risk = min(budget * self.sample_period, 1.0)
+        if self.threshold == "quantile" or few:
+            return FixedThreshold(quantile_threshold(scores, risk))
+        if self.adapts:
+            return StreamingPot(scores, risk, depth=DRIFT_DEPTH if self.threshold == "dspot" else 0)
+        return FixedThreshold(pot_threshold(scores, risk))
 
 
 def judge_all(judge: Judge, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """The threshold in force at every entry, and whether its score is an alarm.
+    """The threshold at every entry, and whether its score is an alarm.
 
-    A threshold that adapts moves from score to score; where there is no score it stays and nothing is flagged.
+    An adapting threshold moves from score to score; an entry without a score leaves it alone and is not flagged.
     """
     thresholds, alarms = np.empty(len(scores)), np.zeros(len(scores), dtype=np.bool_)
     for t, score in enumerate(scores.tolist()):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError
+from fedkad.edge.addresses import split_broker
 from fedkad.edge.assembly import require_extra
 from fedkad.edge.model import check_channels
 from fedkad.edge.payload import CsvRows, PayloadError
-from fedkad.edge.settings import AgentSettings, DeviceSettings, MqttSink, SettingsError, Source, Webhook
-from fedkad.edge.settingsfile import split_broker
+from fedkad.edge.settings import AgentSettings, DeviceSettings, MqttSink, SettingsError, SourceSettings, WebhookSettings
 from fedkad.edge.sources.lines import first_line
 
 BEYOND_WINDOW = 200
@@ -87,7 +87,7 @@ def _note_header(settings: AgentSettings, notes: list[str]) -> None:
         notes.append(f"{source.path}: {error}")
 
 
-def _check_login(broker: Source | MqttSink, section: str) -> None:
+def _check_login(broker: SourceSettings | MqttSink, section: str) -> None:
     from fedkad.edge.mqtt import read_secret, tls_context
 
     read_secret(broker.password_file, section)
@@ -97,7 +97,7 @@ def _check_login(broker: Source | MqttSink, section: str) -> None:
         tls_context(broker, section)
 
 
-def _check_webhook(webhook: Webhook) -> None:
+def _check_webhook(webhook: WebhookSettings) -> None:
     _check_readable(webhook.token_file, "token_file in [webhook]")
     _check_readable(webhook.ca_file, "ca_file in [webhook]")
     # What cannot be decoded is no such word either, and the token itself is not to be shown.

@@ -15,8 +15,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from fedkad.edge.settings import MqttSink, SettingsError, Source
-from fedkad.edge.settingsfile import split_broker
+from fedkad.edge.addresses import split_broker
+from fedkad.edge.settings import MqttSink, SettingsError, SourceSettings
 
 Say = Callable[[str], None]
 Receive = Callable[[paho.MQTTMessage], None]
@@ -47,7 +47,7 @@ class Connection:
 
     Parameters
     ----------
-    settings : Source or MqttSink
+    settings : SourceSettings or MqttSink
         Where the broker is and how one logs in.
     section : str
         Of the configuration, for messages.
@@ -57,7 +57,7 @@ class Connection:
 
     def __init__(
         self,
-        settings: Source | MqttSink,
+        settings: SourceSettings | MqttSink,
         section: str,
         client_id: str,
         say: Say,
@@ -281,7 +281,7 @@ def read_secret(path: str, section: str) -> str | None:
         raise SettingsError(f"{path}, named in [{section}], cannot be read ({error}); correct it.") from None
 
 
-def tls_context(settings: Source | MqttSink, section: str) -> ssl.SSLContext:
+def tls_context(settings: SourceSettings | MqttSink, section: str) -> ssl.SSLContext:
     """TLS that checks the broker, and shows a certificate of the agent's own where there is one."""
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedkad.edge.payload import CsvRows, PayloadError, Payloads, shown
-from fedkad.edge.settings import DeviceSettings, Source
+from fedkad.edge.settings import DeviceSettings, SourceSettings
 from fedkad.edge.sources import Message
 
 Say = Callable[[str], None]
@@ -52,7 +52,7 @@ class Reader:
 
     Parameters
     ----------
-    source : Source
+    source : SourceSettings
     devices : mapping
     say : callable
         Takes a sentence for the log.
@@ -61,7 +61,7 @@ class Reader:
     """
 
     def __init__(
-        self, source: Source, devices: Mapping[str, DeviceSettings], say: Say, count: Callable[[str], None]
+        self, source: SourceSettings, devices: Mapping[str, DeviceSettings], say: Say, count: Callable[[str], None]
     ) -> None:
         self._count, self._refused = count, dict[tuple[str, str], int]()
         self._say, self._format, self._key = say, source.format if source.kind != "mqtt" else "json", source.device_key

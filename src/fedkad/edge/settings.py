@@ -1,61 +1,148 @@
-"""What an operator decides about an agent, section by section of `agent.toml`."""
+"""The settings of an agent, by the sections of `agent.toml`: each key with its kind, what it may be and its default."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-KINDS = ("stdin", "file", "mqtt")
-FORMATS = ("json", "csv")
-CLOCKS = ("message", "arrival", "count")
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.threshold import METHODS, parse_budget
+from fedkad.edge import addresses
+from fedkad.edge.addresses import MOST_CHARACTERS, split_broker
+from fedkad.edge.moments import zone_called
+from fedkad.settingerror import SettingError
+from fedkad.settingerror import SettingsError as SettingsError
+from fedkad.settingkinds import (
+    PLAIN,
+    POSITIVE,
+    SHARE,
+    ArgumentsOf,
+    Channels,
+    FileName,
+    IfWritten,
+    Rule,
+    Seconds,
+    Surroundings,
+    UpToAnHour,
+    ValueKind,
+    at_least,
+    between,
+)
+from fedkad.settingsfile import FileSection
+
+SHORTEST_PERIOD = 1e-4
+"""Seconds; a float of seconds since 1970 is not much finer."""
+
+MOST_ROWS = 1_000_000
+"""Rows that are gathered before the agent learns from them; they are kept on the disk, and then loaded into memory."""
 
 BY_PERIOD = -1.0
-"""A duration that was not written and follows from the period; 0 is a duration of its own."""
+"""A duration that is not written and follows from the period, unlike 0."""
 
 
-class SettingsError(ValueError):
-    """A file that cannot be used; the message says which key, what it says and what is allowed."""
+def _is_zone(name: str) -> bool:
+    try:
+        zone_called(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_threshold(value: str | float) -> bool:
+    return value in ("", *METHODS) if isinstance(value, str) else value > 0.0
+
+
+def _moment(value: Any, around: Surroundings) -> float:
+    """Seconds since 1970 of a date and time, or of a string with one."""
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=around.zone)).timestamp()
+
+
+def _each(holds: Callable[[str], bool], allowed: str) -> Rule:
+    """A rule for every name in a list; a message shows the first that breaks it."""
+    return Rule(
+        lambda names: all(map(holds, names)),
+        allowed,
+        shown=lambda names: next(name for name in names if not holds(name)),
+    )
+
+
+NAMES = 'a list of names, such as ["pump-1"]'
+DeviceNames = Annotated[
+    tuple[str, ...],
+    ValueKind(PLAIN[tuple[str, ...]].read, NAMES),
+    Rule(lambda names: names and all(names), NAMES),
+    Rule(lambda names: len(set(names)) == len(names), "names of which none is there twice"),
+    _each(addresses.is_device_name, "a name without / + # { } and control characters"),
+    _each(addresses.is_short, f"a name of at most {MOST_CHARACTERS} characters"),
+]
+AGENT_NAME = Rule(addresses.is_agent_name, f"a name of at most {MOST_CHARACTERS} characters without spaces, / + and #")
+THRESHOLD = Rule(_is_threshold, f"a positive number, or one of {', '.join(METHODS)}; a budget goes into the key budget")
+BUDGET = Rule(lambda text: not text or parse_budget(text) is not None, 'a number of false alarms, such as "1/week"')
+ROWS_OR_NEVER = Rule(lambda rows: rows == 0 or 100 <= rows <= MOST_ROWS, f"100 to {MOST_ROWS:,} rows, or 0 for never")
+ZONE = Rule(_is_zone, "local, UTC, or a name such as Europe/Berlin")
+MOMENT = ValueKind(_moment, "a date and time such as 2026-03-01T08:00")
+PREFIX = Rule(addresses.is_topic_prefix, "the beginning of a topic, such as a/b, without +, #, spaces or empty levels")
+PORT_OR_NONE = Rule(lambda port: 0 <= port < 65536, "a port from 1 to 65535, or 0 for none")
+OWN_ADDRESS = Rule(addresses.is_own_address, "an IP address of this machine, or localhost")
+WEB_ADDRESS = Rule(
+    lambda url: not url or addresses.is_web_address(url),
+    "http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces",
+    shown=addresses.without_login,
+)
+FIRST_MODEL = ArgumentsOf(KoopmanDetector, without=("threshold", "sample_period"))
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceSettings:
     """Where samples come from.
 
     Attributes
     ----------
-    kind : {"stdin", "file", "mqtt"}
-        JSON lines or CSV from standard input, the same from a file that grows, or messages of a broker.
-    format : {"json", "csv"}
-        How lines are written.
-    path : str
-        The file that grows.
-    broker : str
-        ``mqtt://host:port`` or ``mqtts://host:port``.
-    topics : tuple of str
-        Topics with `{device}`, and with `{channel}` where a message is a bare number; other levels may be ``+``.
-    device_key : str
+    kind
+        JSON lines or CSV from standard input or from a file that grows, or messages from a broker.
+    topics
+        With `{device}`, and with `{channel}` where a message is a bare number; other levels may be ``+``.
+    device_key
         Where a message names its device, as a path such as ``tags.host``, when its topic does not.
-    time_key : str
-        Where a message says its time, as such a path or a column; empty for the usual names, such as ``timestamp``.
-    username, password_file, ca_file, certificate_file, key_file, client_id : str
-        How the broker is reached; files are relative to the configuration.
+    time_key
+        Where a message has its time, as such a path or a column; empty for the usual names, such as ``timestamp``.
     """
 
-    kind: str = "stdin"
-    format: str = "json"
-    path: str = ""
+    kind: Literal["stdin", "file", "mqtt"] = "stdin"
+    format: Literal["json", "csv"] = "json"
+    path: FileName = ""
     broker: str = ""
     topics: tuple[str, ...] = ()
     device_key: str = "device"
     time_key: str = ""
     username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
+    password_file: FileName = ""
+    ca_file: FileName = ""
+    certificate_file: FileName = ""
+    key_file: FileName = ""
     client_id: str = ""
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingsError` for a source that cannot be read."""
+        if self.kind == "file" and not self.path:
+            raise SettingError("path", "", "the file to follow")
+        if self.kind != "mqtt":
+            return
+        split_broker(self.broker)
+        if not self.topics:
+            raise SettingError("topics", [], 'topics such as ["factory/{device}"]')
+        for topic in self.topics:
+            if not addresses.is_topic_pattern(topic):
+                levels = "levels of text, +, {device} and {channel}, each of these once, or # as the last of several"
+                raise SettingError("topics", topic, levels)
+            if "{device}" not in topic.split("/") and not self.device_key:
+                raise SettingError("topics", topic, "with a level {device}, unless device_key names the device")
+        check_login(self, section)
 
 
 @dataclass(frozen=True)
@@ -64,143 +151,165 @@ class Sampling:
 
     Attributes
     ----------
-    channels : tuple of str
-        All channels, in the order of the model.
-    period : float
+    channels
+        In the order of the model.
+    period
         Seconds between two rows of the grid.
-    lateness : float
-        Seconds that a slot waits for values that come late.
-    max_gap : float
+    lateness
+        Seconds that a slot waits for late values.
+    max_gap
         Seconds that a last value stands for a missing one; then the window breaks. 0 for never.
-    stale_after : float
+    stale_after
         Seconds without a sample after which a device is stale.
-    clock : {"message", "arrival", "count"}
-        The time of a sample: what the message says (its arrival, if it says nothing), its arrival, or its number.
-    zone : str
+    clock
+        The time of a sample: what the message says (its arrival, if nothing), its arrival, or its number.
+    zone
         Of times without a zone: "local", "UTC", or a name such as Europe/Berlin.
-
-    Notes
-    -----
-    `max_gap` and `stale_after` are `BY_PERIOD` where nobody has written them, until the period is known that they
-    follow from; those of a configuration that was read are seconds.
     """
 
-    channels: tuple[str, ...] = ()
-    period: float = 1.0
-    lateness: float = 0.0
-    max_gap: float = BY_PERIOD
-    stale_after: float = BY_PERIOD
-    clock: str = "message"
-    zone: str = "local"
+    channels: Channels = ()
+    period: Annotated[Seconds, at_least(SHORTEST_PERIOD)] = 1.0
+    lateness: Seconds = 0.0
+    max_gap: Seconds = BY_PERIOD
+    stale_after: Seconds = BY_PERIOD
+    clock: Literal["message", "arrival", "count"] = "message"
+    zone: Annotated[str, ZONE] = "local"
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingError` where no channel is named, or a device would be stale between two rows."""
+        if not self.channels:
+            raise SettingError("channels", [], "the names of all channels, none empty and none twice")
+        if self.stale_after != BY_PERIOD and self.stale_after < self.period:
+            period = f"the period, {self.period:g} s in [{section.place('period')}]"
+            raise SettingError("stale_after", self.stale_after, f"at least {period}")
+
+    def completed(self) -> Sampling:
+        """With what follows from the period: a last value stands for three rows, and ten without one are stale."""
+        gap = 3.0 * self.period if self.max_gap == BY_PERIOD else self.max_gap
+        stale = max(10.0 * self.period, 2.0 * gap, 10.0) if self.stale_after == BY_PERIOD else self.stale_after
+        return replace(self, max_gap=gap, stale_after=stale)
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """When a person is told.
+    """When an incident begins and ends.
 
     Attributes
     ----------
-    threshold : str or float
-        Score above which a sample is abnormal, or a method that sets it; empty for that of the model.
-    budget : str
+    threshold
+        Score above which a sample is abnormal, or a method that sets it; empty for the model's own.
+    budget
         False alarms allowed, such as "1/week", instead of a threshold.
-    min_duration : float
+    min_duration
         Seconds that the score must stay above the threshold before an incident begins.
-    release : float
-        The incident goes on while the score is above this share of the threshold.
-    clear_after : float
+    release
+        The incident continues while the score is above this share of the threshold.
+    clear_after
         Seconds of quiet after which it ends.
-    cool_down : float
+    cool_down
         Seconds after an end before the next incident may begin, unless it is critical.
-    rate_window, rate_limit : float
+    rate_window, rate_limit
         An incident also begins when this share of the samples of so many seconds is abnormal; 0 for never.
-    critical : float
-        Scores of so many thresholds are critical; below, a warning.
-    update_every : float
-        Seconds between two updates of an incident that goes on; 0 for only when it gets worse.
+    critical
+        A score of so many thresholds is critical, a lower one a warning.
+    update_every
+        Seconds between two updates of an open incident; 0 for only when it gets worse.
     """
 
-    threshold: str | float = ""
-    budget: str = ""
-    min_duration: float = 0.0
-    release: float = 0.8
-    clear_after: float = 60.0
-    cool_down: float = 300.0
-    rate_window: float = 3600.0
-    rate_limit: float = 0.2
-    critical: float = 3.0
-    update_every: float = 600.0
+    threshold: Annotated[str | float, THRESHOLD] = ""
+    budget: Annotated[str, BUDGET] = ""
+    min_duration: Seconds = 0.0
+    release: Annotated[float, SHARE] = 0.8
+    clear_after: Seconds = 60.0
+    cool_down: Seconds = 300.0
+    rate_window: Seconds = 3600.0
+    rate_limit: Annotated[float, between(0, 1)] = 0.2
+    critical: Annotated[float, at_least(1)] = 3.0
+    update_every: Seconds = 600.0
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingsError` for both a budget and a threshold."""
+        if self.budget and self.threshold != "":
+            places = [f"{key} in [{section.place(key)}]" for key in ("budget", "threshold")]
+            raise SettingsError(f"{' and '.join(places)} are mutually exclusive; keep one.")
 
 
 @dataclass(frozen=True)
 class Learning:
-    """How a device's private dynamics are learnt on the device.
+    """How a device learns its own dynamics.
 
     Attributes
     ----------
-    model : str
+    model
         A model to begin with, where the device's folder has none; may contain `{device}`.
-    folder : str
+    folder
         The device's folder, shared with a fleet client; may contain `{device}`.
-    first : int
+    first
         Rows that the first model is fitted on, where there is no model at all.
-    every : int
-        Normal rows after which the dynamics are fitted anew; 0 for never.
-    forgetting : float
-        What was known weighs so much less at each of these times; 1 forgets nothing.
+    every
+        Normal rows after which the dynamics are fitted again; 0 for never.
+    forgetting
+        The weight of what was known, at each of these times; 1 forgets nothing.
     """
 
-    model: str = ""
+    model: FileName = ""
     folder: str = "devices/{device}"
-    first: int = 2000
-    every: int = 5000
-    forgetting: float = 1.0
+    first: Annotated[int, between(200, MOST_ROWS, "a number of rows ")] = 2000
+    every: Annotated[int, ROWS_OR_NEVER] = 5000
+    forgetting: Annotated[float, SHARE] = 1.0
 
 
 @dataclass(frozen=True)
 class MqttSink:
-    """States, alerts and availability on a broker: that of the source unless another is named."""
+    """States, alerts and availability on a broker: the source's unless another is named."""
 
-    enabled: bool = False
+    enabled: Annotated[bool, IfWritten(True)] = False
     broker: str = ""
     username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    prefix: str = "fedkad"
-    state_every: float = 10.0
+    password_file: FileName = ""
+    ca_file: FileName = ""
+    certificate_file: FileName = ""
+    key_file: FileName = ""
+    prefix: Annotated[str, PREFIX] = "fedkad"
+    state_every: Seconds = 10.0
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingsError` for a broker that cannot be reached so."""
+        if self.enabled and self.broker:
+            split_broker(self.broker)
+        if self.enabled:
+            check_login(self, section)
 
 
 @dataclass(frozen=True)
 class HomeAssistant:
     """Discovery: Home Assistant shows each device by itself. Needs [mqtt]."""
 
-    enabled: bool = False
-    prefix: str = "homeassistant"
+    enabled: Annotated[bool, IfWritten(True)] = False
+    prefix: Annotated[str, PREFIX] = "homeassistant"
 
 
 @dataclass(frozen=True)
-class Webhook:
-    """Alerts by HTTP POST, kept until they are taken; no url for none."""
+class WebhookSettings:
+    """Alerts by HTTP POST, kept until they are accepted; no url for none."""
 
-    url: str = ""
-    token_file: str = ""
-    ca_file: str = ""
-    timeout: float = 10.0
+    url: Annotated[str, WEB_ADDRESS, IfWritten(example='"https://…"')] = ""
+    token_file: FileName = ""
+    ca_file: FileName = ""
+    timeout: Annotated[UpToAnHour, POSITIVE] = 10.0
 
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A page of numbers for Prometheus to read; port 0 for none."""
+    """A page of metrics for Prometheus; port 0 for none."""
 
-    address: str = "127.0.0.1"
-    port: int = 0
+    address: Annotated[str, OWN_ADDRESS] = "127.0.0.1"
+    port: Annotated[int, PORT_OR_NONE, IfWritten(example="9108")] = 0
 
 
 @dataclass(frozen=True)
 class Stdout:
-    """JSON lines on standard output: alerts, and every reading if asked."""
+    """JSON lines on standard output: alerts, and every reading if requested."""
 
     enabled: bool = True
     readings: bool = False
@@ -208,35 +317,59 @@ class Stdout:
 
 @dataclass(frozen=True)
 class Maintenance:
-    """A planned stretch of time in which a device, or every one, raises no alarm and learns nothing."""
+    """A planned time in which a device, or every one, raises no alarm and learns nothing."""
 
-    start: float
-    end: float
+    start: Annotated[float, MOMENT] = field(metadata={"key": "from"})
+    end: Annotated[float, MOMENT] = field(metadata={"key": "until"})
     device: str = ""
 
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """What holds for one device."""
+    """The settings of one device; `detector` has the parameters of a first model that are written."""
 
     sampling: Sampling = field(default_factory=Sampling)
     alarm: Alarm = field(default_factory=Alarm)
     learning: Learning = field(default_factory=Learning)
-    detector: Mapping[str, Any] = field(default_factory=dict)
+    detector: Annotated[Mapping[str, Any], FIRST_MODEL] = field(default_factory=dict)
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingError` for a rank that no data can have; it would be found only after all rows are there."""
+        detector, channels = KoopmanDetector(**self.detector), len(self.sampling.channels)
+        most = channels * detector.window + detector.observables
+        if detector.rank > most:
+            sizes = f"{channels} channel(s) x window {detector.window} + {detector.observables} observables"
+            place = section.inner("detector").place("rank", "window", "observables")
+            raise SettingError("rank", detector.rank, f"at most {most}, the size of a lifted state ({sizes})", place)
 
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """All of `agent.toml`; paths are absolute."""
+    """All of `agent.toml`; paths are absolute. `devices` and `maintenance` follow from several sections."""
 
-    name: str
-    state: Path
-    source: Source
-    commit_every: float
-    devices: dict[str, DeviceSettings]
+    devices: Mapping[str, DeviceSettings]
+    maintenance: tuple[Maintenance, ...] = ()
+    name: Annotated[str, AGENT_NAME] = field(default_factory=socket.gethostname)
+    state: Path = Path("state")
+    commit_every: UpToAnHour = 1.0
+    source: SourceSettings = field(default_factory=SourceSettings)
     mqtt: MqttSink = field(default_factory=MqttSink)
     homeassistant: HomeAssistant = field(default_factory=HomeAssistant)
-    webhook: Webhook = field(default_factory=Webhook)
+    webhook: WebhookSettings = field(default_factory=WebhookSettings)
     prometheus: Prometheus = field(default_factory=Prometheus)
     stdout: Stdout = field(default_factory=Stdout)
-    maintenance: tuple[Maintenance, ...] = ()
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingsError` for a sink that lacks what it needs."""
+        if self.mqtt.enabled and not self.mqtt.broker and self.source.kind != "mqtt":
+            raise SettingError("broker", "", "such as mqtt://localhost:1883, since the source has none", "mqtt")
+        if self.homeassistant.enabled and not self.mqtt.enabled:
+            raise SettingsError("[homeassistant] needs [mqtt]; add that section, or remove this one.")
+
+
+def check_login(broker: SourceSettings | MqttSink, section: FileSection) -> None:
+    """Raise a `SettingsError` for half of a login."""
+    if broker.password_file and not broker.username:
+        raise SettingError("username", "", "given where there is a password_file")
+    if bool(broker.certificate_file) != bool(broker.key_file):
+        raise SettingsError(f"[{section.name}] has only one of certificate_file and key_file; give both or none.")

@@ -1,5 +1,20 @@
-"""The consensus of a fleet: what a client does, what the server does, and what goes over the wire.
+"""The consensus of a fleet: what a participant does, what the server does, and what goes over the wire.
 
-`client` and `server` hold the steps of the algorithm and know nothing of transport. `inprocess` drives them inside one
-process; any other engine drives the same steps.
+The steps of the algorithm know nothing of messages:
+
+    client       the warm message, the local round, the dual update
+    server       sampling, and the consensus of the replies
+    robust       a geometric median in place of the mean
+    privacy      clipping, noise, and what they guarantee
+    secure       a sum that hides its terms
+
+A training is made of messages, whatever carries them:
+
+    protocol     requests and replies; `wire` has their matrices as bytes
+    participant  from what a device knows and a request to what it knows then and a reply
+    coordinator  the server's side: which devices to ask, what to accept, when to close a round
+    engine       the loop of rounds over a carrier
+
+Two carriers exist: `memory`, on which `inprocess.federate` runs, and `fedkad.fleet.carrier` over Flower, whose devices
+keep what they know in folders (`durable`).
 """

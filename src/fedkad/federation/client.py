@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.federation import wire
-from fedkad.federation.settings import Consensus, Encoding
+from fedkad.federation.settings import Consensus
 from fedkad.koopman.operator import Reduced, fit_operator, loss, loss_gradient, relative_ridge
 from fedkad.koopman.snapshots import Statistics
 from fedkad.koopman.stiefel import (
@@ -28,37 +27,28 @@ Array = NDArray[np.float64]
 class LocalState(NamedTuple):
     """A client's side of the consensus: its subspace P_i, its dual Λ_i, and the operator Q̂_i it last used.
 
-    `unsent` is what the rounding to 8 bits left out of the last reply; the next one makes up for it.
+    `unsent` is what the rounding to 8 bits left out of the last reply; the next one makes up for it. `reduced` are the
+    statistics seen from P_i where they are known already, since rounds begin where rounds end.
     """
 
     subspace: Array
     dual: Array
     operator: Array
     unsent: Array | float = 0.0
+    reduced: Reduced | None = None
 
 
-class Move(NamedTuple):
-    """What one round did to a client: ‖ΔP‖, and what refitting Q̂ did to its loss."""
-
-    name: str
-    change: float
-    refit_perturbation: float
-
-
-@dataclass
+@dataclass(frozen=True)
 class Client:
-    """One device in the federation.
+    """One device in the federation: what its data say, and what it computes from a state and the consensus Z.
 
-    `state` is None until the first round. A round leaves its result in `pending`; only `commit`, with the consensus
-    that the server made of it, moves the state on. A reply that the server never took is dropped with `pending`.
+    A local round leads to a new state, which is the client's only once the server has accepted the reply made of it:
+    `commit` then moves its dual on. A reply that the server never took leaves the state before it as it was.
     """
 
     name: str
     statistics: Statistics
     consensus: Consensus
-    state: LocalState | None = None
-    pending: LocalState | None = None
-    _reduced: tuple[Array, Reduced] | None = field(default=None, repr=False)
 
     def warm_message(self) -> Array:
         """The directions that this device predicts along, each as long as the root of its share of ‖Y‖².
@@ -70,65 +60,42 @@ class Client:
         return message
 
     def begin(self, shared: Array) -> LocalState:
-        """The state before the first round: Λ = 0, and P the orthonormal factor of Z or (random start) one's own."""
-        if self.state is None:
-            subspace = retract_polar(shared)
-            if self.consensus.start == "random":
-                drawn = np.random.default_rng([self.consensus.seed, *self.name.encode()])
-                subspace = random_point(shared.shape[0], shared.shape[1], drawn)
-            operator = self._fit_operator(self.reduced_at(subspace))
-            self.state = LocalState(subspace, np.zeros_like(shared), operator)
-        return self.state
+        """The state before the first round: Λ = 0, and P the orthonormal factor of Z or (random start) its own."""
+        subspace = retract_polar(shared)
+        if self.consensus.start == "random":
+            drawn = np.random.default_rng([self.consensus.seed, *self.name.encode()])
+            subspace = random_point(shared.shape[0], shared.shape[1], drawn)
+        reduced = Reduced.at(self.statistics, subspace)
+        return LocalState(subspace, np.zeros_like(shared), self._fit_operator(reduced), reduced=reduced)
 
-    def local_round(self, shared: Array) -> Array:
-        """Refit Q̂, take C gradient steps on the augmented loss, and answer P + Λ/ρ.
+    def local_round(self, state: LocalState, shared: Array) -> LocalState:
+        """Refit Q̂, and take C gradient steps on the augmented loss; `reply` makes the answer.
 
         The augmented loss is f(P, Q̂) + ρ/2 ‖P − Z + Λ/ρ‖², its gradient ∇f + Λ + ρ (P − Z).
         """
-        point, dual, _, unsent = self.begin(shared)
-        rho = self.consensus.penalty
-        operator = self._fit_operator(self.reduced_at(point))
+        point, dual, rho = state.subspace, state.dual, self.consensus.penalty
+        reduced = Reduced.at(self.statistics, point) if state.reduced is None else state.reduced
+        operator = self._fit_operator(reduced)
         for _ in range(self.consensus.local_steps):
-            gradient = self.scale * loss_gradient(point, self.reduced_at(point), operator)
+            gradient = self.scale * loss_gradient(point, reduced, operator)
             gradient += dual + rho * (point - shared)
             point = self._step(point, gradient)
-        self.pending = LocalState(point, dual, operator, unsent)
-        return point + dual / rho
+            reduced = Reduced.at(self.statistics, point)
+        return LocalState(point, dual, operator, state.unsent, reduced)
 
-    def send(self, reply: Array, shared: Array, encoding: Encoding) -> bytes:
-        """The reply of a local round as bytes; in 8 bits with error feedback.
+    def reply(self, state: LocalState) -> Array:
+        """What a local round answers: P + Λ/ρ."""
+        return state.subspace + state.dual / self.consensus.penalty
 
-        What is encoded is m = reply − Z + e, and what the server does not get of it becomes e ← m − decode(encode(m)).
-        """
-        message = reply - wire.reference(shared, encoding)
-        if encoding != "int8" or self.pending is None:
-            return wire.encode(message, encoding)
-        message = message + self.pending.unsent
-        payload = wire.encode(message, encoding)
-        left = message - wire.decode(payload, (reply.shape[0], reply.shape[1]), encoding)
-        self.pending = self.pending._replace(unsent=left)
-        return payload
+    def commit(self, state: LocalState, shared: Array) -> LocalState:
+        """Update the dual with the consensus of the round that led to this state: Λ ← Λ + ρ (P − Z)."""
+        return state._replace(dual=state.dual + self.consensus.penalty * (state.subspace - shared))
 
-    def commit(self, shared: Array) -> Move:
-        """Update the dual with the consensus of the round taken part in: Λ ← Λ + ρ (P − Z)."""
-        if self.pending is None or self.state is None:
-            raise RuntimeError(f"Client {self.name} has no reply to commit; it did not take part in a round.")
-        before, (subspace, dual, operator, unsent) = self.state, self.pending
-        self.state = LocalState(subspace, dual + self.consensus.penalty * (subspace - shared), operator, unsent)
-        self.pending = None
-        perturbation = self.objective(subspace, operator) - self.objective(subspace, before.operator)
-        return Move(self.name, float(np.linalg.norm(subspace - before.subspace)), perturbation)
-
-    def objective(self, subspace: Array, operator: Array | None = None) -> float:
+    def objective(self, subspace: Array, operator: Array | None = None, *, reduced: Reduced | None = None) -> float:
         """f(P, Q) as scaled in this federation, at Q̂(P) unless an operator is given."""
-        reduced = self.reduced_at(subspace)
+        if reduced is None:
+            reduced = Reduced.at(self.statistics, subspace)
         return self.scale * loss(reduced, self._fit_operator(reduced) if operator is None else operator)
-
-    def reduced_at(self, subspace: Array) -> Reduced:
-        """The statistics seen from a subspace; the last one is kept, since rounds begin where rounds end."""
-        if self._reduced is None or self._reduced[0] is not subspace:
-            self._reduced = subspace, Reduced.at(self.statistics, subspace)
-        return self._reduced[1]
 
     def _step(self, point: Array, gradient: Array) -> Array:
         if self.consensus.grassmann:

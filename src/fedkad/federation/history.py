@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.federation.client import Client
+from fedkad.federation.client import Client, LocalState
+from fedkad.federation.protocol import Phase
 from fedkad.koopman.stiefel import retract_polar
 
 
@@ -17,12 +19,16 @@ from fedkad.koopman.stiefel import retract_polar
 class Round:
     """One exchange between server and participants; `record["objective"]` works as well as the attribute.
 
+    In one process everything is known. Over a network the server knows only what the participants report: what needs
+    the state of every device is NaN there.
+
     Attributes
     ----------
     phase : {"warm", "admm"}
     participants : tuple of str
     objective : float
-        Σ_i f_i(P_i, Q̂(P_i)) over the whole fleet; a client not heard yet counts with P_i = Z.
+        Σ_i f_i(P_i, Q̂(P_i)) over the whole fleet; a client not heard yet counts with P_i = Z. Over a network, the mean
+        of f_i over those participants that report it.
     lagrangian : float
         Σ_i [f_i + ⟨Λ_i, P_i − Z⟩ + ρ/2 ‖P_i − Z‖²].
     consensus_residual : float
@@ -37,19 +43,22 @@ class Round:
         Payload of the replies, and of Z to those who did not hold it yet.
     seconds : float
         Wall-clock time of the exchange, local computation included.
+    computing : float
+        The longest computation among the participants, in seconds.
     """
 
-    phase: Literal["warm", "admm"]
+    phase: Phase
     participants: tuple[str, ...]
     objective: float
-    lagrangian: float
-    consensus_residual: float
     subspace_change: float
-    local_changes: Mapping[str, float]
-    refit_perturbation: float
     bytes_up: int
     bytes_down: int
     seconds: float
+    computing: float
+    lagrangian: float = math.nan
+    consensus_residual: float = math.nan
+    refit_perturbation: float = math.nan
+    local_changes: Mapping[str, float] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -66,19 +75,25 @@ class FleetDiagnostics(NamedTuple):
     consensus_residual: float
 
 
-def fleet_diagnostics(clients: Iterable[Client], shared: NDArray[np.float64]) -> FleetDiagnostics:
+def fleet_diagnostics(
+    clients: Iterable[Client], states: Mapping[str, LocalState], shared: NDArray[np.float64]
+) -> FleetDiagnostics:
     """Objective, augmented Lagrangian and consensus residual of a fleet at the consensus Z."""
     objective = lagrangian = residual = 0.0
     count = 0
     untouched = retract_polar(shared)
     for client in clients:
         count += 1
-        local = client.objective(untouched if client.state is None else client.state.subspace)
+        state = states.get(client.name)
+        if state is None:
+            local = client.objective(untouched)
+        else:
+            local = client.objective(state.subspace, reduced=state.reduced)
         objective += local
         lagrangian += local
-        if client.state is not None:
-            apart = client.state.subspace - shared
+        if state is not None:
+            apart = state.subspace - shared
             distance = float(np.linalg.norm(apart))
             residual += distance
-            lagrangian += float(np.vdot(client.state.dual, apart)) + client.consensus.penalty / 2.0 * distance**2
+            lagrangian += float(np.vdot(state.dual, apart)) + client.consensus.penalty / 2.0 * distance**2
     return FleetDiagnostics(objective, lagrangian, residual / count)

@@ -1,10 +1,9 @@
-"""A federation inside one process: the embedded default, and the reference for every other engine."""
+"""A federation inside one process: the embedded default, and the reference for every other carrier."""
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -15,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+from fedkad.detect.learning import prepare, training_moments
+from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.series import Series, as_series, check_channels
-from fedkad.federation import wire
+from fedkad.federation.advice import own_threshold, usual_threshold
 from fedkad.federation.client import Client
-from fedkad.federation.history import Round, fleet_diagnostics
-from fedkad.federation.server import Sampler, Server
+from fedkad.federation.history import Round
+from fedkad.federation.memory import Exchange, Report
+from fedkad.federation.server import Sampler
 from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Preset, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
-from fedkad.koopman.stiefel import retract_polar
+from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
 
@@ -62,19 +64,14 @@ class Federation:
         if name in self.detectors:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
         detector = KoopmanDetector(**self.parameters)
+        models = [known.model_ for known in self.detectors.values()]
+        usual = usual_threshold(map(own_threshold, models))
         with naming(name):
             known = as_series(series)
-            _check_like(next(iter(self.detectors.values())), known)
-            detector.prepare(known, self.scaling).adopt(self.subspace, self._usual_threshold())
+            _check_like(models[0].setup, known)
+            detector.prepare(known, self.scaling).adopt(self.subspace, usual)
         self.detectors[name] = detector
         return detector
-
-    def _usual_threshold(self) -> float:
-        """The median threshold of the devices that set one unadvised; scores of the paper's kind are not comparable."""
-        unadvised = [d for d in self.detectors.values() if not d.few_rows_ and d.least_threshold_ == 0.0]
-        own = [detector.threshold_ for detector in unadvised]
-        comparable = self.parameters["scoring"] == "calibrated" and bool(own)
-        return float(np.median(own)) if comparable else 0.0
 
 
 def federate(
@@ -92,7 +89,7 @@ def federate(
     encoding: Encoding = "float32",
     preset: Literal["paper"] | None = None,
     seed: int = 0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Report | None = None,
     **detector_parameters: Any,
 ) -> Federation:
     """Train one detector for every device of a fleet on a subspace that they find together.
@@ -104,13 +101,13 @@ def federate(
     rounds : int
         Exchanges with the server, the warm ones counted; 8 by default, 30 in the paper.
     participation : float
-        Share of the fleet that takes part in a round; a quarter by default, and in a small fleet one device.
+        Share of the fleet that takes part in a round; a quarter by default, and at least one device.
     penalty, local_steps, step_size
         ρ, C and η of the consensus; the step follows the local curvature unless it is given.
     start : {"warm", "common", "random"}
         "warm" (the default): in its first round a device sends the directions it predicts along.
     sampling : {"cover", "uniform"}
-        "cover" (the default): everybody is asked before anybody twice.
+        "cover" (the default): every device is asked once before any is asked again.
     schedule : sequence of sequences of names
         Participants of every round, to replay a recorded run; overrides rounds, participation and sampling.
     scaling : {"device", "global"}
@@ -118,11 +115,11 @@ def federate(
     encoding : {"float32", "float16", "int8", "float64"}
         Numbers on the wire; "int8" sends differences in 8 bits with error feedback, and Z in float16.
     preset : {"paper"}
-        The paper's method and settings; what is given besides still counts.
+        The paper's method and settings; explicit arguments still override them.
     seed : int
         Seed of everything random.
     progress : callable
-        Called with (what, done, of) as the work goes on.
+        Called with (what, done, of) as the work proceeds.
     **detector_parameters
         Parameters of every `KoopmanDetector`.
 
@@ -141,8 +138,8 @@ def federate(
     start, sampling = start or chosen.consensus.start, sampling or chosen.sampling
     _check_fleet(fleet)
     parameters = {"seed": seed, "scoring": chosen.scoring, **detector_parameters}
-    model = KoopmanDetector(**parameters)
-    model.check_parameters()
+    settings = KoopmanDetector(**parameters).settings
+    settings.check()
     participation = max(0.25, 1.0 / len(fleet)) if participation is None else participation
     _check_numbers(rounds=rounds, participation=participation, penalty=penalty, local_steps=local_steps)
     _check_numbers(step_size=1.0 if step_size is None else step_size)
@@ -150,155 +147,75 @@ def federate(
     _check_choice("sampling", sampling, SAMPLINGS)
     _check_choice("scaling", scaling, ("device", "global"))
     _check_choice("encoding", encoding, ENCODINGS)
-    plan = _plan(list(fleet), rounds, participation, sampling, seed) if schedule is None else list(schedule)
-    _check_schedule(plan, fleet)
+    if schedule is None:
+        schedule = _sampled_schedule(list(fleet), rounds, participation, sampling, seed)
+    _check_schedule(schedule, fleet)
     consensus = replace(
         chosen.consensus,
-        rank=model.rank,
+        rank=settings.rank,
         penalty=penalty,
         local_steps=local_steps,
         step_size=step_size,
         start=start,
         seed=seed,
-        ridge=model.ridge if preset == "paper" else chosen.consensus.ridge,
+        ridge=settings.ridge if preset == "paper" else chosen.consensus.ridge,
     )
     report = progress or (lambda what, done, of: None)
-    detectors, pooled = _prepare(fleet, parameters, scaling, report)
-    clients = {name: Client(name, detector.kept()[0], consensus) for name, detector in detectors.items()}
-    exchange = Exchange(clients, Server(next(iter(detectors.values())).lifting_.dimension, consensus), encoding)
+    pooled = _pool_scaling(fleet, settings) if scaling == "global" else None
+    memories = _prepare(fleet, settings, pooled, report)
+    clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
+    exchange = Exchange(clients, encoding, schedule, memories, progress)
     history: list[Round] = []
-    for participants in plan:
-        history.append(exchange.round(participants))
-        report("rounds", len(history), len(plan))
-    subspace, delivered = exchange.deliver()
-    _adopt(detectors, subspace, report)
-    return Federation(detectors, subspace, history, delivered, pooled, parameters)
-
-
-class Exchange:
-    """Server and clients side by side, with everything between them encoded as it would travel."""
-
-    def __init__(self, clients: Mapping[str, Client], server: Server, encoding: Encoding) -> None:
-        self.clients, self.server, self.encoding = clients, server, encoding
-        self._holders: set[str] = set()  # who holds the current Z
-        if server.consensus.start == "random":
-            for client in clients.values():
-                client.begin(server.shared)
-
-    def round(self, participants: Sequence[str]) -> Round:
-        """One exchange: Z down, replies up, and the new Z down to those whose duals need it."""
-        began = time.perf_counter()
-        before, names = self.server.shared, tuple(participants)
-        taking_part = [self.clients[name] for name in names]
-        if self.server.begin_round(names):
-            moves, down, nothing = [], 0, np.zeros_like(before)
-            up = self._collect(
-                {client.name: client.send(client.warm_message(), nothing, self.encoding) for client in taking_part},
-                nothing,
-            )
-            self._holders.clear()
-        else:
-            shared, down = self._send(names)
-            up = self._collect(
-                {client.name: client.send(client.local_round(shared), shared, self.encoding) for client in taking_part},
-                shared,
-            )
-            self._holders.clear()
-            shared, again = self._send(names)
-            moves, down = [client.commit(shared) for client in taking_part], down + again
-        seconds = time.perf_counter() - began  # what follows nobody needs but the reader of the history
-        fleet = fleet_diagnostics(self.clients.values(), self.server.shared)
-        return Round(
-            phase="admm" if moves else "warm",
-            participants=names,
-            objective=fleet.objective,
-            lagrangian=fleet.lagrangian,
-            consensus_residual=fleet.consensus_residual,
-            subspace_change=float(np.linalg.norm(self.server.shared - before)),
-            local_changes={move.name: move.change for move in moves},
-            refit_perturbation=sum(move.refit_perturbation for move in moves),
-            bytes_up=up,
-            bytes_down=down,
-            seconds=seconds,
-        )
-
-    def deliver(self) -> tuple[Array, int]:
-        """The orthonormal factor of the final Z as every device receives it, and the bytes that took."""
-        shared, sent = self._send(list(self.clients))
-        subspace = retract_polar(shared)
-        subspace.flags.writeable = False  # all detectors share it
-        return subspace, sent
-
-    def _send(self, names: Sequence[str]) -> tuple[Array, int]:
-        """Z as it arrives, rounded by the encoding, and the bytes to those of `names` who do not hold it yet."""
-        payload = wire.encode(self.server.shared, encoding := wire.downward(self.encoding))
-        missing = set(names) - self._holders
-        self._holders |= missing
-        return wire.decode(payload, self._shape, encoding), len(payload) * len(missing)
-
-    def _collect(self, payloads: Mapping[str, bytes], shared: Array) -> int:
-        """Hand the replies to the server as they arrive, and close its round; the bytes that went up."""
-        for name, payload in payloads.items():
-            self.server.receive(
-                name, wire.decode(payload, self._shape, self.encoding) + wire.reference(shared, self.encoding)
-            )
-        self.server.close_round()
-        return sum(map(len, payloads.values()))
-
-    @property
-    def _shape(self) -> tuple[int, int]:
-        rows, columns = self.server.shared.shape
-        return rows, columns
+    for record in exchange.rounds():
+        history.append(record)
+        report("rounds", len(history), len(schedule))
+    models = exchange.deliver()
+    _warn_of_few_rows(models)
+    detectors = {name: KoopmanDetector.of(model, memories[name]) for name, model in models.items()}
+    return Federation(detectors, exchange.subspace, history, exchange.coordinator.sent, pooled, parameters)
 
 
 def _prepare(
-    fleet: Mapping[str, Any], parameters: dict[str, Any], scaling: str, report: Callable[[str, int, int], None]
-) -> tuple[dict[str, KoopmanDetector], Scaling | None]:
-    """A detector for every device with everything but the subspace, and the fleet's scaling if it has one."""
-    pooled = _pool_scaling(fleet, parameters) if scaling == "global" else None
-    detectors: dict[str, KoopmanDetector] = {}
+    fleet: Mapping[str, Any], settings: DetectorSettings, pooled: Scaling | None, report: Report
+) -> dict[str, Memory]:
+    """What every device keeps of its data."""
+    memories: dict[str, Memory] = {}
     for done, (name, series) in enumerate(fleet.items()):
         with naming(name):
             known = as_series(series)
-            if detectors:
-                _check_like(next(iter(detectors.values())), known)
-            detectors[name] = KoopmanDetector(**parameters).prepare(known, pooled)
+            if memories:
+                _check_like(next(iter(memories.values())).setup, known)
+            memories[name] = prepare(settings, known, pooled)
         report("statistics", done + 1, len(fleet))
-    return detectors, pooled
+    return memories
 
 
-def _adopt(detectors: Mapping[str, KoopmanDetector], subspace: Array, report: Callable[[str, int, int], None]) -> None:
-    """Give every detector the subspace; what there is to say about short series is said once for the fleet."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewRowsWarning)
-        for done, detector in enumerate(detectors.values()):
-            detector.adopt(subspace)
-            report("detectors", done + 1, len(detectors))
-    few = [name for name, detector in detectors.items() if detector.few_rows_]
+def _warn_of_few_rows(models: Mapping[str, Model]) -> None:
+    """Warn once for the whole fleet."""
+    few = [name for name, model in models.items() if model.few_rows]
     if few:
         named = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
         warnings.warn(
-            f"{len(few)} of {len(detectors)} devices ({named}) have too few rows to hold some out: their thresholds "
+            f"{len(few)} of {len(models)} devices ({named}) have too few rows to hold some out: their thresholds "
             "are quantiles of cross-fitted scores instead of fitted tails, and false alarms are more likely.",
             FewRowsWarning,
             stacklevel=3,
         )
 
 
-def _pool_scaling(fleet: Mapping[str, Any], parameters: dict[str, Any]) -> Scaling:
+def _pool_scaling(fleet: Mapping[str, Any], settings: DetectorSettings) -> Scaling:
+    """One scaling for the whole fleet."""
     moments: list[ChannelMoments] = []
     for name, series in fleet.items():
         with naming(name):
-            moments.append(KoopmanDetector(**parameters).training_moments(series))
+            moments.append(training_moments(settings, as_series(series)))
             check_channels(len(moments[-1].mean), None, len(moments[0].mean), None, than="those of the fleet")
     return Scaling.from_moments(reduce(ChannelMoments.merge, moments))
 
 
-def _check_like(detector: KoopmanDetector, series: Series) -> None:
+def _check_like(setup: Setup, series: Series) -> None:
     """Refuse a device whose channels are not those of the fleet, in that order."""
-    names = getattr(detector, "feature_names_in_", None)
-    channels = detector.n_features_in_
-    check_channels(series.values.shape[1], series.names, channels, names, than="those of the fleet")
+    check_channels(series.values.shape[1], series.names, setup.channels, setup.names, than="those of the fleet")
 
 
 @contextmanager
@@ -312,16 +229,18 @@ def naming(device: str) -> Iterator[None]:
 
 def _preset(name: str | None) -> Preset:
     if name not in (None, "paper"):
-        raise ValueError(f"preset={name!r} must be 'paper' or None.")
+        raise SettingError("preset", name, "'paper' or None")
     return PRESETS[name or "default"]
 
 
-def _plan(names: list[str], rounds: int, participation: float, sampling: Sampling, seed: int) -> list[list[str]]:
+def _sampled_schedule(
+    names: list[str], rounds: int, participation: float, sampling: Sampling, seed: int
+) -> list[list[str]]:
     if participation > 1.0:
-        raise ValueError(f"participation={participation} must be a share of the fleet, at most 1.")
+        raise SettingError("participation", participation, "a share of the fleet, at most 1")
     if participation * len(names) < 1.0 - 1e-9:
         raise ValueError(
-            f"participation={participation} of {len(names)} device(s) is less than one device a round; "
+            f"participation={participation} of {len(names)} device(s) is less than one device per round; "
             f"pass participation={1.0 / len(names):.2g} or more, or more devices."
         )
     sampler = Sampler(names, participation, sampling, seed)
@@ -335,20 +254,20 @@ def _check_fleet(fleet: Mapping[str, Any]) -> None:
         raise ValueError("The fleet is empty; pass at least one device.")
     for name in fleet:
         if not isinstance(name, str):
-            raise ValueError(f"The device name {name!r} is no text; name devices by strings.")
+            raise ValueError(f"The device name {name!r} must be a string.")
 
 
 def _check_numbers(**numbers: float) -> None:
     for name, value in numbers.items():
         if not isinstance(value, Real) or not 0.0 < value < float("inf"):
-            raise ValueError(f"{name}={value!r} must be a number above 0.")
+            raise SettingError(name, value, "a positive number")
         if name in ("rounds", "local_steps") and not isinstance(value, Integral):
-            raise ValueError(f"{name}={value!r} must be a whole number.")
+            raise SettingError(name, value, "an integer")
 
 
 def _check_choice(name: str, chosen: str, allowed: Sequence[str]) -> None:
     if chosen not in allowed:
-        raise ValueError(f"{name}={chosen!r} must be one of {', '.join(map(repr, allowed))}.")
+        raise SettingError(name, chosen, f"one of {', '.join(map(repr, allowed))}")
 
 
 def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any]) -> None:
@@ -358,8 +277,8 @@ def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any])
         unknown = [name for name in participants if name not in fleet]
         twice = [name for name in participants if list(participants).count(name) > 1]
         if not participants:
-            raise ValueError(f"Round {k} of the schedule names nobody; name devices of the fleet.")
+            raise ValueError(f"Round {k} of the schedule has no participants; name devices of the fleet.")
         if unknown:
             raise ValueError(f"Round {k} of the schedule names {unknown[0]!r}, which is not in the fleet.")
         if twice:
-            raise ValueError(f"Round {k} of the schedule names {twice[0]!r} twice; a device takes part once a round.")
+            raise ValueError(f"Round {k} of the schedule names {twice[0]!r} twice; a device takes part once per round.")

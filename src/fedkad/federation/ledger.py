@@ -1,9 +1,9 @@
-"""What the server remembers: the rounds it closed, and of each device only a few small facts."""
+"""What the server remembers of each device: a few small facts, and the refusals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 SHOWN = 200
 """Refusals that are kept with their reasons; all are counted."""
@@ -12,26 +12,12 @@ LONGEST = 300
 """Characters of a reason that are kept: it may come from the device that is refused."""
 
 STRIKES = 3
-"""Answers that cannot be used after which a device is not asked again in a training."""
-
-
-@dataclass
-class Record:
-    """What a closed round was."""
-
-    phase: Literal["warm", "admm"]
-    participants: list[str]
-    objective: float
-    subspace_change: float
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    computing: float  # the longest computation among the participants
+"""Unusable answers after which a device is not asked again in a training."""
 
 
 @dataclass
 class Ledger:
-    """What the server knows of the devices; the only thing that grows with their number."""
+    """What the server knows of the devices; nothing else of it grows with their number."""
 
     accepted: dict[str, int] = field(default_factory=dict)
     tickets: dict[str, str] = field(default_factory=dict)
@@ -51,5 +37,5 @@ class Ledger:
         del self.refused[:-SHOWN]
 
     def is_out(self, device: str) -> bool:
-        """Whether a device has sent what cannot be used too often."""
+        """Whether a device has sent unusable answers too often."""
         return self.strikes.get(device, 0) >= STRIKES

@@ -1,7 +1,7 @@
 """Differential privacy of what a device sends: clipping, Gaussian noise, and what they guarantee together.
 
-A device clips each message to norm C and adds noise of deviation σ C to every entry before anything leaves it. Whoever
-sees its messages, the server included, then learns little about whether its whole data set was this one or any other:
+A device clips each message to norm C and adds noise of deviation σ C to every entry before anything leaves it. From its
+messages nobody, the server included, then learns much about whether its whole data set was this one or any other:
 replacing the data moves a clipped message by at most 2 C. The guarantee is per device and covers all `releases`
 messages it ever sends, warm and ADMM, however later ones depend on earlier ones, and anything made of them.
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 SENSITIVITY = 2.0
-"""Farthest that two messages of norm at most C can lie apart, in units of C."""
+"""The largest distance between two messages of norm at most C, in units of C."""
 
 
 def clip(matrix: Array, bound: float) -> Array:
@@ -30,7 +30,7 @@ def clip(matrix: Array, bound: float) -> Array:
     _check_above_zero("bound", bound)
     values = np.asarray(matrix, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ValueError("A matrix to clip holds numbers that are not finite; look for the step that made them.")
+        raise ValueError("The matrix to clip has entries that are not finite; find the step that made them.")
     largest = float(np.abs(values).max(initial=0.0))
     if largest == 0.0:
         return values.copy()
@@ -41,8 +41,8 @@ def clip(matrix: Array, bound: float) -> Array:
 def add_noise(matrix: Array, deviation: float, generator: np.random.Generator) -> Array:
     """The matrix with independent Gaussian noise of this standard deviation on every entry.
 
-    The noise protects nothing from somebody who can draw it again: in production pass a generator seeded by the
-    operating system, `np.random.default_rng()`, never one of a known seed. Two limits remain. numpy's generators
+    The noise protects nothing from anyone who can draw it again: in production pass a generator seeded by the
+    operating system, `np.random.default_rng()`, never one with a known seed. Two limits remain. numpy's generators
     are not cryptographic. And the noise is a floating-point number, whose lowest bits betray something of what it
     was added to (Mironov 2012); the accounting in this module is for real numbers.
 
@@ -50,7 +50,7 @@ def add_noise(matrix: Array, deviation: float, generator: np.random.Generator) -
     (2, 3)
     """
     if not 0.0 <= deviation < math.inf:
-        raise ValueError(f"deviation={deviation!r} must be a finite number, 0 or above.")
+        raise ValueError(f"deviation={deviation!r} must be non-negative and finite.")
     noisy: Array = matrix + deviation * generator.standard_normal(np.shape(matrix))
     return noisy
 
@@ -81,7 +81,7 @@ def epsilon(noise_multiplier: float, releases: int, delta: float, sensitivity: f
     """
     _check_accounting(releases, delta, sensitivity)
     if not 0.0 <= noise_multiplier < math.inf:
-        raise ValueError(f"noise_multiplier={noise_multiplier!r} must be a finite number, 0 or above.")
+        raise ValueError(f"noise_multiplier={noise_multiplier!r} must be non-negative and finite.")
     separation = sensitivity * math.sqrt(releases) / noise_multiplier if noise_multiplier > 0.0 else math.inf
     if not math.isfinite(separation * separation):
         return math.inf
@@ -103,7 +103,7 @@ def noise_for(target_epsilon: float, releases: int, delta: float, sensitivity: f
     """
     _check_accounting(releases, delta, sensitivity)
     if not target_epsilon > 0.0:
-        raise ValueError(f"target_epsilon={target_epsilon!r} must be a number above 0.")
+        raise ValueError(f"target_epsilon={target_epsilon!r} must be positive.")
     if target_epsilon == math.inf:
         return 0.0
     goal = math.log(delta)
@@ -141,12 +141,12 @@ def _mills_ratio(t: float) -> float:
 
 def _check_accounting(releases: int, delta: float, sensitivity: float) -> None:
     if int(releases) != releases or releases < 1:
-        raise ValueError(f"releases={releases!r} must be a whole number, 1 or above.")
+        raise ValueError(f"releases={releases!r} must be a positive integer.")
     if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta={delta!r} must lie between 0 and 1.")
+        raise ValueError(f"delta={delta!r} must be between 0 and 1.")
     _check_above_zero("sensitivity", sensitivity)
 
 
 def _check_above_zero(name: str, value: float) -> None:
     if not 0.0 < value < math.inf:
-        raise ValueError(f"{name}={value!r} must be a finite number above 0.")
+        raise ValueError(f"{name}={value!r} must be positive and finite.")

@@ -1,37 +1,100 @@
 """What server and device say to each other, whatever carries it: flat headers and payloads of bytes.
 
-A training is a run of rounds. The server sends a `Request`; the device answers with a `Reply`, or with a `Refusal` that
-says in one sentence why it cannot. Every message carries the same `Terms`, and whoever receives one checks them against
-its own: two sides that differ in version, lifting or sizes never mix their numbers.
+A training is a series of rounds. The server sends a `Request`; the device answers with a `Reply`, or with a `refusal`
+that says in one sentence why it cannot. Every request carries the `Terms` of the training, and every reply repeats
+those that identify it: two sides that differ in version, lifting or sizes never mix their numbers.
 
-A reply counts from the moment the server has accepted it and not before: the device keeps what it computed as pending,
-and the next request says which of its rounds was accepted, with the consensus made of it.
+A reply counts only once the server has accepted it: the device keeps what it computed as pending, and the next request
+says which of its rounds was accepted, with the consensus made of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cache
 from itertools import takewhile
 from operator import eq
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedkad import __version__
-from fedkad.federation.settings import ENCODINGS, LOSSES, STARTS, Consensus, Encoding
+from fedkad.federation.settings import Consensus, Encoding
 from fedkad.koopman.lifting import Lifting
 
 PROTOCOL = 1
 """Raised when a message changes its meaning."""
 
 Kind = Literal["hello", "warm", "admm", "deliver", "advertise", "share", "reveal"]
-KINDS: tuple[Kind, ...] = ("hello", "warm", "admm", "deliver", "advertise", "share", "reveal")
+Phase = Literal["warm", "admm"]
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Header = Mapping[str, Any]
 
 
 class ProtocolError(ValueError):
     """A message that is refused; the sentence names both sides where they differ."""
+
+
+# -- headers ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def flat_fields(kind: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are one value each in a header, with their types."""
+    hints = get_type_hints(kind)
+    return {name: hint for name, hint in hints.items() if not is_dataclass(hint) and get_origin(hint) is not Mapping}
+
+
+def flat_values(entries: Any) -> dict[str, Value]:
+    """A dataclass as flat values: a tuple is a list, and None is a number below zero."""
+    kind: Any = type(entries)
+    values = {name: getattr(entries, name) for name in flat_fields(kind)}
+    return {k: list(v) if isinstance(v, tuple) else -1.0 if v is None else v for k, v in values.items()}
+
+
+def read_fields(kind: type, header: Header, prefix: str = "") -> dict[str, Any]:
+    """What `flat_values` made of a dataclass, each value checked against the type of its field."""
+    return {name: entry_value(header, prefix + name, hint) for name, hint in flat_fields(kind).items()}
+
+
+def entry_value(header: Header, name: str, hint: Any) -> Any:
+    """One value of a header, checked to be of its type or one of the allowed words."""
+    value = header[name]
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ProtocolError(f"{name} = {value!r} must be one of {', '.join(get_args(hint))}.")
+        return value
+    wanted: Any = list if get_origin(hint) is tuple else float if hint == float | None else hint
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:
+        raise ProtocolError(f"{name} = {value!r} must be of type {wanted.__name__}.")
+    if hint == float | None:
+        return None if value < 0.0 else value
+    return tuple(value) if wanted is list else value
+
+
+def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values under names that say where they belong."""
+    return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def unprefixed(prefix: str, header: Header) -> dict[str, Any]:
+    """The values that `prefixed` put into a header."""
+    return {name[len(prefix) + 1 :]: value for name, value in header.items() if name.startswith(f"{prefix}.")}
+
+
+def check_protocol(header: Header) -> None:
+    """Refuse a message of another protocol."""
+    theirs = header.get("protocol")
+    if theirs != PROTOCOL:
+        raise ProtocolError(
+            f"The message uses protocol {theirs} (fedkad {header.get('version', 'of unknown version')}) and this side "
+            f"speaks protocol {PROTOCOL} (fedkad {__version__}); install the same release on server and devices."
+        )
+
+
+# -- terms --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -41,7 +104,7 @@ class Terms:
     Attributes
     ----------
     run : str
-        The training; a device that meets a new one begins anew.
+        The training; a device that meets a new one starts afresh.
     channels : tuple of str
         Names of the channels in their order.
     window, observables, horizon, seed : int
@@ -54,7 +117,7 @@ class Terms:
         Of the numbers on the wire.
     consensus : Consensus
     noise, clip : float
-        Noise multiplier of differential privacy, none with 0; and the bound to which P + Λ/ρ − Z is clipped then.
+        Noise multiplier of differential privacy, 0 for none; and the bound to which P + Λ/ρ − Z is clipped then.
     secure : bool
         Whether replies go up masked, so that the server learns only their sum.
     robust : bool
@@ -101,118 +164,47 @@ class Terms:
         return self.secure or self.noise > 0.0
 
     def header(self) -> dict[str, Value]:
-        """The terms as flat values; no step size is one below zero."""
-        consensus = asdict(self.consensus)
-        if consensus["step_size"] is None:
-            consensus["step_size"] = -1.0
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "consensus"}
-        return {
-            "protocol": PROTOCOL,
-            "version": __version__,
-            **own,
-            "channels": list(self.channels),
-            **{f"consensus.{name}": value for name, value in consensus.items()},
-        }
+        """The terms as flat values."""
+        stamp: dict[str, Value] = {"protocol": PROTOCOL, "version": __version__}
+        return {**stamp, **flat_values(self), **prefixed("consensus", flat_values(self.consensus))}
 
     @classmethod
     def read(cls, header: Header) -> Terms:
-        """The terms in a header; one of another protocol is refused before anything else in it is looked at."""
+        """The terms in a header; another protocol is refused before anything else is read."""
         check_protocol(header)
         try:
-            consensus = {
-                entry.name: entry_value(header, f"consensus.{entry.name}", CONSENSUS[entry.name])
-                for entry in fields(Consensus)
-            }
-            if consensus["step_size"] < 0.0:
-                consensus["step_size"] = None
-            own = {name: entry_value(header, name, kind) for name, kind in OWN.items()}
-            own["channels"] = tuple(own["channels"])
-            return cls(**own, consensus=Consensus(**consensus))
+            consensus = Consensus(**read_fields(Consensus, header, "consensus."))
+            return cls(**read_fields(cls, header), consensus=consensus)
         except KeyError as error:
-            raise ProtocolError(f"The message has no {error}; it is not of FedKAD's protocol {PROTOCOL}.") from None
+            raise ProtocolError(f"The message has no {error}; it does not follow protocol {PROTOCOL}.") from None
 
 
-OWN: dict[str, type | tuple[str, ...]] = {
-    "run": str,
-    "channels": list,
-    "window": int,
-    "observables": int,
-    "horizon": int,
-    "seed": int,
-    "lifting": str,
-    "dimension": int,
-    "encoding": ENCODINGS,
-    "noise": float,
-    "clip": float,
-    "secure": bool,
-    "robust": bool,
-}
-CONSENSUS: dict[str, type | tuple[str, ...]] = {
-    "rank": int,
-    "penalty": float,
-    "local_steps": int,
-    "step_size": float,
-    "start": STARTS,
-    "loss": LOSSES,
-    "ridge": float,
-    "ridge_is_absolute": bool,
-    "grassmann": bool,
-    "seed": int,
-}
-
-
-def entry_value(header: Header, name: str, kind: type | tuple[str, ...]) -> Any:
-    """One value of a header, checked to be of its kind or one of the allowed words."""
-    value = header[name]
-    if isinstance(kind, tuple):
-        if value not in kind:
-            raise ProtocolError(f"{name} = {value!r} is none of {', '.join(kind)}.")
-        return value
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise ProtocolError(f"{name} = {value!r} must be of type {kind.__name__}.")
-    return value
-
-
-def check_protocol(header: Header) -> None:
-    """Refuse a message of another protocol."""
-    theirs = header.get("protocol")
-    if theirs != PROTOCOL:
-        raise ProtocolError(
-            f"The message is of protocol {theirs} (fedkad {header.get('version', 'of unknown version')}) and this side "
-            f"speaks protocol {PROTOCOL} (fedkad {__version__}); install the same release on server and devices."
-        )
-
-
-NAMES = {
+WORDS = {
     "run": "training",
-    "channels": "channels",
-    "window": "window",
     "observables": "number of observables",
-    "horizon": "horizon",
     "seed": "seed of the lifting",
     "lifting": "digest of the lifting",
     "dimension": "lifted dimension",
-    "encoding": "encoding",
     "consensus": "settings of the consensus",
-    "noise": "noise",
     "clip": "clipping bound",
     "secure": "secure aggregation",
     "robust": "robust aggregation",
+    "device": "name",
 }
+"""What messages call those entries whose own names do not explain themselves."""
+
 IDENTITY = ("run", "seed", "lifting", "dimension", "encoding")
 """Terms that a reply repeats, with the rank: enough to know that its numbers are meant for this sum."""
 
 
 def check_terms(ours: Terms, theirs: Terms, us: str, them: str) -> None:
     """Refuse terms that differ from our own, naming the first difference and both sides."""
-    for name, words in NAMES.items():
-        compare(words, getattr(ours, name), getattr(theirs, name), us, them)
+    for name, value in vars(ours).items():
+        compare(WORDS.get(name, name), value, getattr(theirs, name), us, them)
 
 
 def compare(words: str, ours: Any, theirs: Any, us: str, them: str) -> None:
-    """Refuse a value that is not our own; of two lists, what both begin with is left out.
+    """Refuse a value that differs from our own; two lists are shown from where they part.
 
     >>> try:
     ...     compare("channels", ("flow", "level"), ("flow", "speed"), "device 'p'", "the server")
@@ -233,6 +225,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+# -- messages -----------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Request:
     """What the server asks of one device.
@@ -240,8 +235,8 @@ class Request:
     Attributes
     ----------
     kind : {"hello", "warm", "admm", "deliver", "advertise", "share", "reveal"}
-        Its name; its weighted directions; a local round; or to take over the final subspace. The others are the
-        steps of secure aggregation before and after the reply itself.
+        Its name; its weighted directions; a local round; or to adopt the final subspace. The others are the steps of
+        secure aggregation before and after the reply itself.
     round : int
         The round asked for.
     ticket : str
@@ -273,30 +268,16 @@ class Request:
 
     def header(self) -> dict[str, Value]:
         """The request as flat values."""
-        own = {name: getattr(self, name) for name in REQUEST}
-        return {**self.terms.header(), **own, **prefixed("masking", self.masking)}
+        return {**self.terms.header(), **flat_values(self), **prefixed("masking", self.masking)}
 
     @classmethod
     def read(cls, header: Header) -> Request:
         """The request in a header."""
         terms = Terms.read(header)
         try:
-            own = {name: entry_value(header, name, kind) for name, kind in REQUEST.items()}
-            return cls(terms, **own, masking=unprefixed("masking", header))
+            return cls(terms, **read_fields(cls, header), masking=unprefixed("masking", header))
         except KeyError as error:
             raise ProtocolError(f"The request has no {error}.") from None
-
-
-REQUEST: dict[str, Any] = {
-    "kind": KINDS,
-    "round": int,
-    "ticket": str,
-    "shared": bytes,
-    "accepted": int,
-    "accepted_ticket": str,
-    "accepted_shared": bytes,
-    "least_threshold": float,
-}
 
 
 @dataclass(frozen=True)
@@ -312,18 +293,17 @@ class Reply:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     masking: Mapping[str, Any] = field(default_factory=dict)
 
+    def timed(self, seconds: float) -> Reply:
+        """The reply with the seconds that it took to compute."""
+        return replace(self, diagnostics={"seconds": seconds, **self.diagnostics})
+
     def header(self, request: Request) -> dict[str, Value]:
         """The reply to a request as flat values."""
-        terms = request.terms
         return {
             "protocol": PROTOCOL,
             "version": __version__,
-            **{name: getattr(terms, name) for name in IDENTITY},
-            "rank": terms.consensus.rank,
-            "kind": request.kind,
-            "round": request.round,
+            **_identity(request, self.device),
             "ticket": request.ticket,
-            "device": self.device,
             "payload": self.payload,
             **prefixed("diagnostics", self.diagnostics),
             **prefixed("masking", self.masking),
@@ -331,45 +311,34 @@ class Reply:
 
     @classmethod
     def read(cls, header: Header, request: Request, device: str) -> Reply:
-        """The reply in a header, checked to be of that device and to answer that request."""
+        """The reply in a header, checked to come from that device and to answer that request."""
         check_protocol(header)
         if "refusal" in header:
             raise ProtocolError(f"It refused: {header['refusal']}")
-        terms = request.terms
-        expected = {
-            **{name: (NAMES[name], getattr(terms, name)) for name in IDENTITY},
-            "rank": ("rank", terms.consensus.rank),
-            "kind": ("kind", request.kind),
-            "round": ("round", request.round),
-            "device": ("name", device),
-        }
         try:
-            for name, (words, ours) in expected.items():
-                compare(words, ours, header[name], "the request", "the reply")
+            for name, ours in _identity(request, device).items():
+                compare(WORDS.get(name, name), ours, header[name], "the request", "the reply")
             if header["ticket"] != request.ticket:
-                raise ProtocolError("The reply does not show the ticket of the request; somebody else sent it.")
+                raise ProtocolError("The reply does not show the ticket of the request; another sender made it.")
             payload = entry_value(header, "payload", bytes)
-            found = [name for name in DIAGNOSTICS if f"diagnostics.{name}" in header]
-            diagnostics = {name: entry_value(header, f"diagnostics.{name}", float) for name in found}
-            if not all(map(math.isfinite, diagnostics.values())):
-                raise ProtocolError("The reply has diagnostics that are not finite numbers.")
         except KeyError as error:
             raise ProtocolError(f"The reply has no {error}.") from None
+        found = [name for name in DIAGNOSTICS if f"diagnostics.{name}" in header]
+        diagnostics = {name: entry_value(header, f"diagnostics.{name}", float) for name in found}
+        if not all(map(math.isfinite, diagnostics.values())):
+            raise ProtocolError("The reply has diagnostics that are not finite numbers.")
         return cls(device, payload, diagnostics, unprefixed("masking", header))
+
+
+def _identity(request: Request, device: str) -> dict[str, Value]:
+    """What says which request a reply answers, and who sent it."""
+    terms = request.terms
+    own = {name: getattr(terms, name) for name in IDENTITY}
+    return {**own, "rank": terms.consensus.rank, "kind": request.kind, "round": request.round, "device": device}
 
 
 DIAGNOSTICS = ("seconds", "objective", "change", "threshold")
 """Seconds of computation; f_i after the local round; ‖ΔP_i‖; and, on delivery, the threshold that was set."""
-
-
-def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values under names that say where they belong."""
-    return {f"{prefix}.{name}": value for name, value in values.items()}
-
-
-def unprefixed(prefix: str, header: Header) -> dict[str, Any]:
-    """The values that `prefixed` put into a header."""
-    return {name[len(prefix) + 1 :]: value for name, value in header.items() if name.startswith(f"{prefix}.")}
 
 
 def refusal(reason: str) -> dict[str, Value]:

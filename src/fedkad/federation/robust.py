@@ -2,13 +2,13 @@
 
 The mean of n replies follows a single one of them anywhere. The geometric median, the point M with the smallest sum of
 distances Σ ‖A_i − M‖, stays near the others: while the share α of poisoned replies is below ½ and the honest ones lie
-within some distance of a point, M lies within (1 − α)/√(1 − 2α) times that distance (Minsker 2015), whatever the
+within some distance of a point, M is within (1 − α)/√(1 − 2α) times that distance (Minsker 2015), whatever the
 poisoned ones are.
 
 It is found here from inner products alone, so that the same few lines serve replies (D × r matrices) and the warm
 start (D × D matrices U Uᵀ that nobody has to form one by one). The server has to hold all n messages for it, where a
-mean needs only their sum; and it has to see each of them, which secure aggregation prevents. A message with numbers
-that are not finite, or so large that their products overflow, is to be turned away before it comes here.
+mean needs only their sum; and it has to see each of them, which secure aggregation prevents. Turn away a message
+with numbers that are not finite, or so large that their products overflow, before it gets here.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def combine_directions(messages: Sequence[Array]) -> Array:
 def _stack(matrices: Sequence[Array]) -> Array:
     """The matrices as one (n, D, r) array."""
     if not len(matrices):
-        raise ValueError("There is nothing to combine; pass at least one matrix.")
+        raise ValueError("There is nothing to combine: pass at least one matrix.")
     shapes = {np.shape(matrix) for matrix in matrices}
     if len(shapes) > 1 or len(next(iter(shapes))) != 2:
         raise ValueError(f"The matrices to combine have shapes {sorted(shapes)}; pass matrices of one shape (D, r).")

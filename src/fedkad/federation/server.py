@@ -1,4 +1,4 @@
-"""The server's steps: whom to ask, and the consensus of what they answer. It keeps nothing of any single client."""
+"""The server's steps: which clients to ask, and the consensus of their replies. It keeps nothing of any one client."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Array = NDArray[np.float64]
 
 
 class Server:
-    """Holds the consensus Z and sums up replies as they arrive, so that its memory does not grow with the fleet.
+    """Holds the consensus Z and adds up replies as they arrive, so that its memory does not grow with the fleet.
 
     With a warm start, rounds are warm as long as they ask only clients that were not heard before: the replies are
-    weighted directions, and Z the leading directions of all of them. The first round that asks somebody again
+    weighted directions, and Z the leading directions of all of them. The first round that asks a client again
     begins the ADMM, and from then on Z is the mean of P + Λ/ρ over the participants of a round.
 
     With `median` it is the geometric median of the replies instead, which a minority of poisoned ones cannot drag
     away; that needs every reply of a round at once, and every warm one.
 
-    A round that nobody answered leaves everything as it was.
+    A round without any reply changes nothing.
     """
 
     def __init__(self, dimension: int, consensus: Consensus, *, median: bool = False) -> None:
@@ -93,7 +93,7 @@ class Server:
         return sketch.leading_from_sketch(self._warm_sum, sketch.probe_matrix(size, rank, self.consensus.seed), rank)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """All that must outlive the process between two rounds: facts, and matrices by name."""
+        """Everything that must outlive the process between two rounds: facts, and matrices by name."""
         arrays = {"shared": self.shared}
         if self._warm_sum is not None:
             arrays["warm_sum"] = self._warm_sum
@@ -101,7 +101,7 @@ class Server:
         return {"heard": sorted(self.heard), "warm": self.warm}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
         self.heard, self.warm, self.shared = set(facts["heard"]), facts["warm"], arrays["shared"]
         self._warm_sum = arrays.get("warm_sum")
         count = sum(name.startswith("warm_reply.") for name in arrays)
@@ -110,14 +110,14 @@ class Server:
 
 
 class Sampler:
-    """Who takes part in each round: uniformly at random, or so that everybody is asked before anybody twice.
+    """The participants of each round: uniformly at random, or so that all are asked before any is asked again.
 
     >>> sampler = Sampler(["a", "b", "c", "d", "e"], 0.4, "cover", seed=0)
     >>> sorted(sampler.next() + sampler.next() + sampler.next())  # a pass over the fleet ends with a smaller round
     ['a', 'b', 'c', 'd', 'e']
 
-    Over a network only those `among` the ones that are there can be asked. Who is away keeps its turn, and who joins
-    late gets one in the pass that is under way.
+    Over a network only devices `among` those online can be asked. A device that is away keeps its turn, and one that
+    joins late gets a turn in the current pass.
 
     >>> sampler = Sampler(["a", "b"], 1.0, "cover", seed=0)
     >>> sampler.next(among=["a"]), sampler.next(among=["a", "b", "c"]) in (["b", "c"], ["c", "b"])
@@ -131,9 +131,9 @@ class Sampler:
         self._waiting: list[str] = []
 
     def next(self, among: Collection[str] | None = None, of: int | None = None, least: int = 1) -> list[str]:
-        """The participants of the next round: a share `of` so many devices, by default of those there.
+        """The participants of the next round: a share `of` a number of devices, by default of those online.
 
-        At least `least` of them: where a pass ends with fewer, the next one begins in the same round.
+        At least `least` of them: if a pass ends with fewer, the next one begins in the same round.
         """
         there = set(self.names if among is None else among)
         self._take_in(there)
@@ -147,7 +147,7 @@ class Sampler:
         return chosen
 
     def _called(self, there: Collection[str], size: int) -> list[str]:
-        """The first who wait and are there; they wait no longer."""
+        """The first names that wait and are online; they wait no longer."""
         called = [name for name in self._waiting if name in there][:size]
         gone = set(called)
         self._waiting = [name for name in self._waiting if name not in gone]
@@ -163,10 +163,10 @@ class Sampler:
         return [names[k] for k in self._generator.permutation(len(names))]
 
     def state(self) -> dict[str, Any]:
-        """All that must outlive the process."""
+        """Everything that must outlive the process."""
         return {"names": self.names, "waiting": self._waiting, "generator": self._generator.bit_generator.state}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
         self.names, self._waiting = list(facts["names"]), list(facts["waiting"])
         self._generator.bit_generator.state = facts["generator"]

@@ -15,6 +15,9 @@ STARTS: tuple[Start, ...] = ("warm", "common", "random")
 SAMPLINGS: tuple[Sampling, ...] = ("cover", "uniform")
 ENCODINGS: tuple[Encoding, ...] = ("float64", "float32", "float16", "int8")
 
+FEWEST = 3
+"""Devices that a masked sum or a median needs: of a sum of two, each knows the other's part."""
+
 
 @dataclass(frozen=True)
 class Consensus:

@@ -2,6 +2,7 @@
 
 The consensus Z goes down in `downward(encoding)`. A reply goes up in `encoding` itself: as it is in floating point, and
 in 8 bits as its difference from the Z that it answers, which both sides hold and which shrinks as the fleet agrees.
+What 8 bits leave out of a reply is added to the next one.
 """
 
 from __future__ import annotations
@@ -38,12 +39,19 @@ def encode(matrix: Array, encoding: Encoding) -> bytes:
     return matrix.astype(DTYPES[encoding]).tobytes()
 
 
+def encode_with_feedback(message: Array, unsent: Array | float) -> tuple[bytes, Array]:
+    """A message in 8 bits, and what the receiver does not get of it: e ← m + e − decode(encode(m + e))."""
+    whole = message + unsent
+    payload = encode(whole, "int8")
+    return payload, whole - decode(payload, (whole.shape[0], whole.shape[1]), "int8")
+
+
 def decode(payload: bytes, shape: tuple[int, int], encoding: Encoding) -> Array:
     """The matrix that `encode` made of `payload`, up to the rounding of the encoding."""
     if len(payload) != size(shape, encoding):
         raise ValueError(
-            f"{len(payload)} bytes are no matrix of {shape[0]} x {shape[1]} numbers in {encoding}, "
-            f"which has {size(shape, encoding)}."
+            f"{len(payload)} bytes are not a matrix of {shape[0]} x {shape[1]} numbers in {encoding}, "
+            f"which takes {size(shape, encoding)}."
         )
     if encoding == "int8":
         largest = np.frombuffer(payload, dtype="<f4", count=shape[1])
@@ -60,7 +68,7 @@ def size(shape: tuple[int, int], encoding: Encoding) -> int:
 
 
 def downward(encoding: Encoding) -> Encoding:
-    """The encoding of Z. Each round leaves from it, so that 8 bits, which are enough for a difference, are too few."""
+    """The encoding of Z. Each round starts from it: 8 bits are enough for a difference, and too few for Z itself."""
     return "float16" if encoding == "int8" else encoding
 
 

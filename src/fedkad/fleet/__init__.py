@@ -1,4 +1,5 @@
 """The fleet over a network: the Flower app, secure aggregation, and the operation of servers and devices.
 
-Only this folder imports `flwr` and `cryptography`. What is computed, and what a message says, is in `federation`.
+Only this folder imports `flwr` and `cryptography`, and within it only `flower` relies on more than Flower's public API.
+What is computed, and what a message means, is in `federation`.
 """

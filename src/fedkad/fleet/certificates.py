@@ -1,4 +1,4 @@
-"""Keys and certificates of a fleet: its own authority, the certificate of the server, the keys of the devices."""
+"""Keys and certificates of a fleet: its own authority, the server's certificate, the devices' keys."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
-"""The longest that common TLS clients accept of a server."""
+"""The longest validity that common TLS clients accept for a server."""
 
 HEAD_START = timedelta(days=1)
-"""Certificates are valid from yesterday, for devices whose clock is behind."""
+"""Certificates are valid from yesterday, for devices whose clock is slow."""
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class KeyFileError(ValueError):
-    """Something that should be a key and is not; the message is a predicate to put a file's name in front of."""
+    """A file is not a usable key; the message is a predicate that follows the file's name."""
 
 
-class Pair(NamedTuple):
-    """A private key and what is public about it, both in PEM."""
+class KeyPair(NamedTuple):
+    """A private key and its public key or certificate, both as PEM."""
 
     key: bytes
     public: bytes
 
 
-def make_authority(name: str) -> Pair:
-    """A key and a self-signed certificate for a fleet's own authority."""
+def make_authority(name: str) -> KeyPair:
+    """The key and self-signed certificate of a fleet's own authority."""
     key = _new_key()
     subject = _name(f"FedKAD fleet at {name}"[:64])
     builder = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(certificates=True), critical=True)
     certificate = builder.sign(key, hashes.SHA384())
-    return Pair(_pem(key), certificate.public_bytes(Encoding.PEM))
+    return KeyPair(_pem(key), certificate.public_bytes(Encoding.PEM))
 
 
-def make_server_certificate(authority: Pair, address: str) -> Pair:
-    """A key and a certificate for the server at an address, which is also itself on its own machine."""
+def make_server_certificate(authority: KeyPair, address: str) -> KeyPair:
+    """The key and certificate of the server at an address; valid for localhost as well."""
     ca_key, ca = load_pem_private_key(authority.key, None), x509.load_pem_x509_certificate(authority.public)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise KeyFileError("is not a key on an elliptic curve")
@@ -68,25 +68,21 @@ def make_server_certificate(authority: Pair, address: str) -> Pair:
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     builder = builder.add_extension(issuer, critical=False)
-    return Pair(_pem(key), builder.sign(ca_key, hashes.SHA384()).public_bytes(Encoding.PEM))
-
-
-def names_of(certificate: bytes) -> list[str]:
-    """The addresses that a certificate is valid for."""
-    found = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return [str(name.value) for name in found.value]
+    return KeyPair(_pem(key), builder.sign(ca_key, hashes.SHA384()).public_bytes(Encoding.PEM))
 
 
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
-    """Days until a certificate ends; negative when it has."""
+    """Days until a certificate expires; negative if it has."""
     end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     return (end - (now or datetime.now(UTC))) / timedelta(days=1)
 
 
-def make_device_key() -> Pair:
-    """A device's key: the private part as OpenSSH writes it, for Flower reads no other form; the public part as PEM."""
+def make_device_key() -> KeyPair:
+    """A device's key: the private part in OpenSSH's format, the only one that Flower reads, the public part as PEM."""
     key = _new_key()
-    return Pair(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), _public_pem(key.public_key()))
+    return KeyPair(
+        key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), _public_pem(key.public_key())
+    )
 
 
 def public_part(private_key: bytes) -> bytes:
@@ -94,14 +90,14 @@ def public_part(private_key: bytes) -> bytes:
     try:
         key = load_ssh_private_key(private_key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise KeyFileError("is not a private key as OpenSSH writes it, without a passphrase") from None
+        raise KeyFileError("is not a private key in OpenSSH's format without a passphrase") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise KeyFileError("is not a key on an elliptic curve")
     return _public_pem(key.public_key())
 
 
 def normal_public_key(content: bytes) -> bytes:
-    """A public key, given as PEM or as a line of OpenSSH, as the PEM by which Flower knows it."""
+    """A public key, given as PEM or in OpenSSH's format, as the PEM by which Flower identifies it."""
     load = load_pem_public_key if content.lstrip().startswith(b"-----BEGIN") else load_ssh_public_key
     try:
         key = load(content.strip())

@@ -11,12 +11,12 @@ from flwr.clientapp import ClientApp
 from flwr.common import log
 
 from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.protocol import ProtocolError, Request, refusal
-from fedkad.fleet.devicedata import DeviceData, most_releases, read_settings
+from fedkad.fleet.devicedata import DeviceData, read_settings
 from fedkad.fleet.devicefolder import REFUSAL
 from fedkad.fleet.envelope import packed, unpacked
 from fedkad.fleet.private import write_private
-from fedkad.fleet.secure import SecureParticipant
 from fedkad.tables.fleet import device_paths
 
 app = ClientApp()
@@ -26,31 +26,31 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Answer a request, or say why not.
 
-    Only what is wrong with the request goes back in words. An error in reading the device's own data may quote it, and
+    Only what is wrong with the request is sent back. An error in reading the device's own data may quote them, and
     stays in the device's log.
     """
     try:
         request = Request.read(unpacked(message))
         header = participant(context).answer(request).header(request)
     except ProtocolError as error:
-        _tell(context, str(error))
+        _note_refusal(context, str(error))
         header = refusal(str(error))
     except Exception as error:
         log(ERROR, "%s: %s", type(error).__name__, error)
-        _tell(context, f"{type(error).__name__}: {error}")
+        _note_refusal(context, f"{type(error).__name__}: {error}")
         header = refusal("The device cannot answer; the reason is in its log.")
     return Message(packed(header), reply_to=message)
 
 
-def _tell(context: Context, why: str) -> None:
-    """Leave word for whoever looks after the device, whose client says it."""
+def _note_refusal(context: Context, why: str) -> None:
+    """Leave the reason in the device's folder, from where its client reports it."""
     with suppress(OSError):
         if "folder" in context.node_config:
             write_private(Path(str(context.node_config["folder"])) / REFUSAL, why.encode())
 
 
-def participant(context: Context) -> SecureParticipant:
-    """The participant that a node is: named in its own configuration or, in a simulation, by its number."""
+def participant(context: Context) -> DurableParticipant:
+    """The participant of a node: named in the node's own configuration or, in a simulation, by its number."""
     node = context.node_config
     if "partition-id" in node:
         paths = device_paths(Path(str(context.run_config["data"])))
@@ -61,6 +61,7 @@ def participant(context: Context) -> SecureParticipant:
     return _participant(str(node["device"]), Path(str(node["folder"])), Path(data_path) if data_path else None)
 
 
-def _participant(device: str, folder: Path, data: Path | None) -> SecureParticipant:
+def _participant(device: str, folder: Path, data: Path | None) -> DurableParticipant:
     state, known = DeviceState(folder), read_settings(folder)
-    return SecureParticipant(device, state, DeviceData(device, state, data, known).detector, most_releases(known))
+    data_of = DeviceData(device, state, data, known)
+    return DurableParticipant(device, state, data_of.detector, known.privacy.most_releases)

@@ -1,66 +1,56 @@
-"""The running device: one Flower process that stays connected to the server, and a clear word when it cannot."""
+"""A running device: one process that stays connected to the server, and a clear message when it cannot."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Container
 from contextlib import suppress
-from enum import Enum
+from enum import Enum, auto
 from pathlib import Path
 
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
-from fedkad.fleet.processes import Backoff, Child, Log, Say, Tally, until_stopped
-from fedkad.fleet.supernode import LOST
-from fedkad.fleet.tomlfile import FleetFileError
+from fedkad.fleet.errors import FleetFileError
+from fedkad.fleet.flower.supernodelog import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.locks import holding
+
+logger = logging.getLogger(__name__)
 
 TICK = 0.5
 REACH_PATIENCE = 10.0
-STILL_COUNTED = 75.0
-"""Seconds for which Flower counts a device that vanished as connected, and refuses to connect it again."""
-
 SOON = 5.0
-"""Seconds between two tries while a server forgets the last connection."""
+"""Seconds between attempts while the server still counts the last connection."""
 
 SETTLE = 60.0
-"""Seconds for the news of a delivery to reach the server, at most, before a client that waited for it leaves."""
-
-LINGER = 15.0
-"""Seconds that such a client stays after that: of a device that has left, Flower does not pass on what it has sent."""
+"""Seconds that a client with `once` waits, at most, until its confirmation of a delivery is sent."""
 
 AWAY_FOR = 5.0
-"""Seconds without a server after which that is said: a single request fails now and then."""
+"""Seconds without an answer from the server before that is logged: a single request fails now and then."""
 
 LONGEST_ANSWER = 3600.0
-"""Seconds that a client which was asked stays for its answer, however soon it would leave otherwise."""
-
-CONNECTED, RECEIVING, SENT = "SuperNode ID:", "Receiving:", "Sent successfully"
-BAD_KEY, NOT_ACTIVATED = "Exit Code: 302", "[code: 2004]"
-AWAY, BACK = "Connection attempt failed, retrying", "Connection successful after"
-TELLING = (CONNECTED, RECEIVING, SENT, BAD_KEY, NOT_ACTIVATED, AWAY, BACK)
-"""Words of Flower's by which a client knows how things stand."""
+"""Seconds that a client stays to answer a request, even if it would otherwise leave earlier."""
 
 
-class Outcome(Enum):
+class ClientExit(Enum):
     """Why a client left."""
 
-    STOPPED = "stopped"
-    DELIVERED = "delivered"
-    IDLE = "idle"
+    STOPPED = auto()
+    DELIVERED = auto()
+    IDLE = auto()
 
 
-def connect(folder: DeviceFolder, data: str, say: Say, *, once: bool, idle: float | None) -> Outcome:
-    """Take part until SIGINT or SIGTERM; with `once` until a delivery, with `idle` until nothing came for so long."""
-    refusal = f"{folder.root}: a client runs in this folder already; stop it first."
+def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) -> ClientExit:
+    """Take part until SIGINT or SIGTERM; with `once` until a delivery, with `idle` until no request came that long."""
+    refusal = f"{folder.root}: a client is already running in this folder; stop it first."
     with holding(folder.lock, refusal), until_stopped():
         check_key(folder)
-        return _Client(folder, data, say).run(once=once, idle=idle)
-    return Outcome.STOPPED
+        return DeviceClient(folder, data).run(once=once, idle=idle)
+    return ClientExit.STOPPED
 
 
 def check_key(folder: DeviceFolder) -> None:
@@ -71,193 +61,168 @@ def check_key(folder: DeviceFolder) -> None:
         raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
 
 
-def reach(server: str, ca_certificate: Path, patience: float = REACH_PATIENCE) -> str | None:
-    """Why a server cannot be spoken to, in one sentence; None if it can.
+def reach(server: str, ca_certificate: Path) -> str | None:
+    """Why the server cannot be reached, in one sentence; None if it can.
 
-    Asked before Flower is started, which would try for ever and say nothing.
+    Checked before Flower is started, which would retry forever without saying why.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
     try:
         trust = ssl.create_default_context(cafile=str(ca_certificate))
     except ssl.SSLError:
-        return f"{ca_certificate}: this is no certificate; {REMEDY}."
+        return f"{ca_certificate}: this is not a certificate; {REMEDY}."
     try:
         with (
-            socket.create_connection((host, int(port)), timeout=patience) as plain,
+            socket.create_connection((host, int(port)), timeout=REACH_PATIENCE) as plain,
             trust.wrap_socket(plain, server_hostname=host),
         ):
             return None
     except ssl.SSLCertVerificationError as error:
         return (
-            f"The certificate of {server} does not pass with {ca_certificate} ({error.verify_message}); check the "
-            "clock of this device, and copy ca.crt from the server anew."
+            f"The certificate of {server} cannot be verified with {ca_certificate} ({error.verify_message}); check "
+            "the clock of this device, and copy ca.crt from the server again."
         )
     except (OSError, ValueError) as error:
         return f"The server {server} cannot be reached ({error}); check the network and `server` in device.toml."
 
 
-def reason(folder: DeviceFolder, status: int, said: Container[str], *, still_counted: bool) -> tuple[str, float | None]:
-    """Why the Flower process of a device ended, in one sentence, and the wait for it; None for one that grows.
+class DeviceClient:
+    """The loop of `connect` and its state."""
 
-    `said` holds the telling words that it has said. Flower sends itself SIGINT, and so ends with 0, when the server
-    does not accept its signature.
-    """
-    name = folder.device
-    if status == 0 and CONNECTED in said:
-        return f"The server accepts {name} no longer: it was revoked, or has a new key; ask its operator.", None
-    if status == 0:
-        return f"The server does not accept the signature of {name}; check the clock of this device.", None
-    if status == LOST:
-        return f"The connection of {name} to {folder.server} was lost; connecting again.", None
-    if BAD_KEY in said:
-        return f"{folder.key}: Flower cannot read this key; {REMEDY}.", None
-    if NOT_ACTIVATED in said and still_counted:
-        return f"The server still counts the last connection of {name}; trying until it has forgotten it.", SOON
-    if NOT_ACTIVATED in said:
-        return (
-            f"The server does not know the key of {name}: it was not added there, or revoked, or another client uses "
-            "it; ask its operator.",
-            None,
-        )
-    return f"The connection of {name} ended with status {status}; see {folder.log}.", None
+    def __init__(self, folder: DeviceFolder, data: str) -> None:
+        self.folder, self.data = folder, data
+        self.log, self.wait = LogFile(folder.log), Backoff()
+        self.delivery, self.refusal = Delivery(folder.delivered), FileWatch(folder.refusal)
+        self.last_request = time.monotonic()
+        self.last_logged = ""
+        self.child: ChildProcess | None = None
+        self._reset()
 
-
-class _Client:
-    """The loop of `connect` and what it must remember."""
-
-    def __init__(self, folder: DeviceFolder, data: str, say: Say) -> None:
-        self.folder, self.data, self.say = folder, data, say
-        self.log, self.wait = Log(folder.log), Backoff()
-        self.child: Child | None = None
-        self.tally = Tally(self.log, 0, TELLING)
-        self.connected = False
-        self.last_said = ""
-        self.delivery = Delivery(folder.delivered)
-        self.came = time.monotonic()
-        self.heard = 0
-        self.refusal = Replaced(folder.refusal)
-        self.away = self.back = 0
+    def _reset(self) -> None:
+        """Forget the last connection."""
+        self.events = SuperNodeLog(self.log)
+        self.seen = self.events.counts.copy()
         self.away_since: float | None = None
 
-    def run(self, *, once: bool, idle: float | None) -> Outcome:
+    def run(self, *, once: bool, idle: float | None) -> ClientExit:
+        """Stay connected until there is a reason to leave; on leaving, Flower tells the server."""
         try:
             while True:
-                self._tend()
-                if once and self.delivery.is_settled(self._owes_reply):
-                    return Outcome.DELIVERED
+                self.tend()
+                if once and self.delivery.is_settled(self._owes_reply()):
+                    return ClientExit.DELIVERED
                 if idle is not None and self._is_idle(idle):
-                    return Outcome.IDLE
+                    return ClientExit.IDLE
                 time.sleep(TICK)
         finally:
-            self._end()
+            if self.child is not None:
+                self.child.end()
 
-    def _tend(self) -> None:
+    def tend(self) -> None:
+        """Start the process if it is not running, follow what it does, and explain it when it ends."""
         if self.child is None:
             if self.wait.over:
-                self._try()
+                self._start()
         elif (status := self.child.status) is not None:
-            self._ended(status)
+            self._explain_end(status)
         else:
-            self._listen()
-        self.log.bound()  # after it was read
-        if self.refusal.is_new():
+            self.follow()
+        self.log.bound()  # only after it was read
+        if self.refusal.is_replaced():
             why = self.folder.refusal.read_text(encoding="utf-8", errors="replace")
-            self._tell(f"{self.folder.device} could not answer the server: {why}")
-
-    def _try(self) -> None:
-        """Start; a device without room or memory for that may have some later."""
-        try:
-            self._start()
-        except OSError as error:
-            self._tell(f"The connection of {self.folder.device} cannot be started ({error}); trying again.")
-            self.wait.lengthen()
+            self._log_once(f"{self.folder.device} could not answer the server: {why}")
 
     def _start(self) -> None:
-        trouble = reach(self.folder.server, self.folder.ca_certificate)
-        if trouble:
-            self._tell(trouble)
-            self.wait.lengthen()
-            return
-        command, environment = flower.supernode(self.folder, self.data), flower.environment(self.folder.flower)
-        self.child, self.connected, self.heard = Child("supernode", command, self.log, environment), False, 0
-        self.away, self.back, self.away_since = 0, 0, None
-        self.tally = Tally(self.log, self.child.log_start, TELLING)
+        """Start the process; if the device lacks disk space or memory for it, try again later."""
+        try:
+            trouble = reach(self.folder.server, self.folder.ca_certificate)
+            if trouble is None:
+                self._reset()
+                command = flower.device_command(self.folder, self.data)
+                self.child = ChildProcess(command, self.log, flower.environment(self.folder.flower))
+                return
+        except OSError as error:
+            trouble = f"The connection of {self.folder.device} cannot be started ({error}); trying again."
+        self._log_once(trouble)
+        self.wait.lengthen()
 
-    def _listen(self) -> None:
-        """Notice that the connection stands, and that a message came."""
-        self.tally.listen()
-        if not self.connected and CONNECTED in self.tally.heard:
-            self.connected = True
+    def follow(self) -> None:
+        """Log that the device is connected, and note requests and absences of the server."""
+        self.events.read()
+        if self._is_new(SuperNodeEvent.CONNECTED):
             self.wait.clear()
-            self._tell(f"{self.folder.device}: connected to {self.folder.server}")
-        if self.connected:
-            with suppress(OSError):  # a full disk: without the mark one sentence is less exact
-                self._mark.touch()
+            self._log_connected()
+        if self.events.counts[SuperNodeEvent.CONNECTED]:
+            with suppress(OSError):  # on a full disk; without the file, one explanation is less exact
+                self._connected_file.touch()
             self._notice_absence()
-        if (heard := self.tally.counts[RECEIVING]) != self.heard:
-            self.came, self.heard = time.monotonic(), heard
+        if self._is_new(SuperNodeEvent.REQUEST_RECEIVED):
+            self.last_request = time.monotonic()
+        self.seen = self.events.counts.copy()
 
     def _notice_absence(self) -> None:
-        """Say that the server does not answer, while Flower tries again by itself, and that it does."""
-        counts, now = self.tally.counts, time.monotonic()
-        if counts[BACK] > self.back:
-            self.back, self.away_since = counts[BACK], None
-            self._tell(f"{self.folder.device}: connected to {self.folder.server}")
-        elif counts[AWAY] > self.away and self.away_since is None:
+        """Log that the server does not answer, while Flower retries by itself, and that it answers again."""
+        now = time.monotonic()
+        if self._is_new(SuperNodeEvent.CALL_SUCCEEDED_AGAIN):
+            self.away_since = None
+            self._log_connected()
+        elif self._is_new(SuperNodeEvent.CALL_FAILED) and self.away_since is None:
             self.away_since = now
-        self.away = counts[AWAY]
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
-            self._tell(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
+            self._log_once(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
 
-    def _ended(self, status: int) -> None:
-        self.tally.listen()
-        sentence, delay = reason(self.folder, status, self.tally.heard, still_counted=self._still_counted())
-        if status == 0:
-            self._mark.unlink(missing_ok=True)
-        self._tell(sentence)
-        if delay is None:
-            self.wait.lengthen()
+    def _is_new(self, event: SuperNodeEvent) -> bool:
+        return self.events.counts[event] > self.seen[event]
+
+    def _explain_end(self, status: int) -> None:
+        ending = self.events.ending(status)
+        if ending is SuperNodeEnding.NOT_ADMITTED and self._is_still_counted():
+            self._log_once(f"The server still counts the last connection of {self.folder.device}; trying again.")
+            self.wait.pause(SOON)
         else:
-            self.wait.pause(delay)
+            self._log_once(ending.value.format(self.folder, status))
+            self.wait.lengthen()
+        if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.SIGNATURE_REFUSED):
+            self._connected_file.unlink(missing_ok=True)
         self.child = None
 
-    def _end(self) -> None:
-        """Leave in peace: a Flower process that is asked to end tells the server that the device is gone."""
-        if self.child is not None:
-            self.child.end()
-
     def _is_idle(self, idle: float) -> bool:
-        """Tell whether nothing came for so long; an answer that is due may take longer, but not for ever."""
-        return time.monotonic() - self.came > max(idle, LONGEST_ANSWER if self._owes_reply() else 0.0)
+        """Whether no request came for that long; an answer that is due may take longer, but not forever."""
+        return time.monotonic() - self.last_request > max(idle, LONGEST_ANSWER if self._owes_reply() else 0.0)
 
     def _owes_reply(self) -> bool:
-        return self.child is not None and self.tally.counts[RECEIVING] > self.tally.counts[SENT]
+        counts = self.events.counts
+        return self.child is not None and counts[SuperNodeEvent.REQUEST_RECEIVED] > counts[SuperNodeEvent.REPLY_SENT]
 
-    def _tell(self, sentence: str) -> None:
-        """Say something once, however often it is so."""
-        if sentence != self.last_said:
-            self.say(sentence)
-        self.last_said = sentence
+    def _log_connected(self) -> None:
+        self._log_once(f"{self.folder.device}: connected to {self.folder.server}", logging.INFO)
+
+    def _log_once(self, sentence: str, level: int = logging.WARNING) -> None:
+        """Log a sentence unless it was the last one logged."""
+        if sentence != self.last_logged:
+            logger.log(level, "%s", sentence)
+        self.last_logged = sentence
 
     @property
-    def _mark(self) -> Path:
-        """A file as old as the last moment of a connection, unless it was the server that ended it."""
+    def _connected_file(self) -> Path:
+        """Touched while the device is connected, and removed if the server ended the connection."""
         return self.folder.flower / "connected"
 
-    def _still_counted(self) -> bool:
-        return self._mark.exists() and time.time() - self._mark.stat().st_mtime < STILL_COUNTED
+    def _is_still_counted(self) -> bool:
+        path = self._connected_file
+        return path.exists() and time.time() - path.stat().st_mtime < STILL_COUNTED
 
 
-class Replaced:
+class FileWatch:
     """Notices that a file was replaced."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.before = self._identity()
 
-    def is_new(self) -> bool:
-        """Tell whether it was replaced since the last time it was asked."""
+    def is_replaced(self) -> bool:
+        """Whether the file was replaced since the last call."""
         before, self.before = self.before, self._identity()
         return self.before not in (None, before)
 
@@ -270,20 +235,20 @@ class Replaced:
 
 
 class Delivery:
-    """Notices that a file was replaced by a delivery, and that the server has been told."""
+    """Notices that a delivery replaced a file, and that the server had time to learn of it."""
 
     def __init__(self, file: Path) -> None:
-        self.replaced = Replaced(file)
+        self.watch = FileWatch(file)
         self.seen: float | None = None
         self.sent: float | None = None
 
-    def is_settled(self, owes_reply: Callable[[], bool]) -> bool:
-        """Tell whether something was delivered, and the server had the time to hear of it."""
+    def is_settled(self, owes_reply: bool) -> bool:
+        """Whether something was delivered, the reply to it was sent, and the server had time to collect that."""
         now = time.monotonic()
         if self.seen is None:
-            if not self.replaced.is_new():
+            if not self.watch.is_replaced():
                 return False
             self.seen = now
-        if self.sent is None and (not owes_reply() or now - self.seen > SETTLE):
+        if self.sent is None and (not owes_reply or now - self.seen > SETTLE):
             self.sent = now
-        return self.sent is not None and now - self.sent >= LINGER
+        return self.sent is not None and now - self.sent >= COLLECTED

@@ -1,4 +1,4 @@
-"""The folder of one device: made on the server, copied to the device, and its state there."""
+"""The folder of one device: created on the server, copied to the device, and its state there."""
 
 from __future__ import annotations
 
@@ -6,64 +6,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkad import __version__
+from fedkad.fleet.devicesettings import DeviceFile
+from fedkad.fleet.errors import FleetFileError
+from fedkad.fleet.layout import Below
 from fedkad.fleet.private import write_private
-from fedkad.fleet.tomlfile import FleetFileError, read_toml, toml_text
+from fedkad.settingsfile import read_file
+from fedkad.tomltext import toml_text
 
 FILE, KEY = "device.toml", "device.key"
 REFUSAL = "refusal.txt"
-"""Why the device could not answer the last time that it could not."""
+"""Why the device could not answer a request, the last time that happened."""
 
-REMEDY = "copy the folder that `fedkad fleet add` made on the server"
+REMEDY = "copy the folder that `fedkad fleet add` created on the server"
 
 
 @dataclass(frozen=True)
 class DeviceFolder:
-    """A device as its folder describes it; `root` is absolute, since other processes are told it."""
+    """A device as its folder describes it; `root` is absolute because it is passed to other processes."""
 
     root: Path
     device: str
     server: str
     data: str = ""
 
-    @property
-    def key(self) -> Path:
-        """The private key that the server knows the device by."""
-        return self.root / KEY
-
-    @property
-    def ca_certificate(self) -> Path:
-        """What the certificate of the server is checked against."""
-        return self.root / "ca.crt"
-
-    @property
-    def model(self) -> Path:
-        """The detector that a delivery renews."""
-        return self.root / "model.safetensors"
-
-    @property
-    def delivered(self) -> Path:
-        """Replaced by each delivery, and by nothing else: the detector is also renewed by an agent."""
-        return self.root / "delivered.json"
-
-    @property
-    def refusal(self) -> Path:
-        """Why the device could not answer, written by the process that answers."""
-        return self.root / REFUSAL
-
-    @property
-    def flower(self) -> Path:
-        """Flower's own home on the device."""
-        return self.root / "flower"
-
-    @property
-    def log(self) -> Path:
-        """What the process that talks to the server says."""
-        return self.root / "logs" / "supernode.log"
-
-    @property
-    def lock(self) -> Path:
-        """Held while a client runs."""
-        return self.root / "client.lock"
+    key = Below(KEY)  # the private key by which the server identifies the device
+    ca_certificate = Below("ca.crt")  # the authority that has signed the certificate of the server
+    model = Below("model.safetensors")  # the detector, which a delivery replaces
+    delivered = Below("delivered.json")  # replaced by deliveries only, whereas an agent replaces the model as well
+    refusal = Below(REFUSAL)  # why the device could not answer, written by the process that answers requests
+    flower = Below("flower")  # Flower's own home on the device
+    log = Below("logs/supernode.log")  # the output of the process that talks to the server
+    lock = Below("client.lock")  # held while a client runs
 
     def data_file(self, given: Path | None) -> str:
         """The absolute path of the device's data: from the command line, or else from `device.toml`; empty without."""
@@ -77,7 +50,7 @@ class DeviceFolder:
 
 
 def write(folder: Path, device: str, server: str, ca_certificate: bytes, key: bytes | None) -> None:
-    """Make the folder of a device; without a key where the device keeps its own."""
+    """Create the folder of a device; without a key if the device made its own."""
     fields = {"device": device, "server": server, "data": "", "made_by": f"fedkad {__version__}"}
     comments = {"data": "  # the table of this device, relative to this folder or absolute; or use --data"}
     lines = [f"{name} = {toml_text(value)}{comments.get(name, '')}" for name, value in fields.items()]
@@ -86,7 +59,7 @@ def write(folder: Path, device: str, server: str, ca_certificate: bytes, key: by
 
 
 def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
-    """Write what changes with a new key and nothing else: on the device, `device.toml` is its owner's."""
+    """Write only what changes with a new key: `device.toml` on the device belongs to its owner."""
     write_private(folder / "ca.crt", ca_certificate)
     if key is None:
         (folder / KEY).unlink(missing_ok=True)
@@ -95,16 +68,13 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
 
 
 def load(folder: Path) -> DeviceFolder:
-    """Read the folder of a device; raises `FleetFileError` where something is missing or wrong."""
+    """Read the folder of a device; raises `FleetFileError` or `SettingsError` if something is missing or wrong."""
     path = folder / FILE
-    document = read_toml(path, REMEDY)
-    for name in ("device", "server", "data"):
-        if not isinstance(document.get(name, "" if name == "data" else None), str):
-            raise FleetFileError(f"{path}: {name} is missing or no text; {REMEDY}.")
-    host, _, port = document["server"].rpartition(":")
-    if not host or not port.isdigit():
-        raise FleetFileError(f"{path}: server = {document['server']!r} must be an address and a port, host:8443.")
-    found = DeviceFolder(folder.resolve(), document["device"], document["server"], document.get("data", ""))
+    known = read_file(DeviceFile, path, REMEDY)
+    for name in ("device", "server"):
+        if not getattr(known, name):
+            raise FleetFileError(f"{path}: {name} is missing; {REMEDY}.")
+    found = DeviceFolder(folder.resolve(), known.device, known.server, known.data)
     for needed in (found.key, found.ca_certificate):
         if not needed.is_file():
             raise FleetFileError(f"{needed}: there is no such file; {REMEDY}.")

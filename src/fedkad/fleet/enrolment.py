@@ -1,4 +1,4 @@
-"""What an operator does to a fleet: make it, add devices, take them out, renew keys and certificates."""
+"""What an operator does to a fleet: create it, add and revoke devices, renew keys and certificates."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ import secrets
 import shutil
 from pathlib import Path
 
-from fedkad.atomicfile import write_atomically
-from fedkad.fleet import certificates, devicefolder, flower, proxy, registry, settings
-from fedkad.fleet.certificates import KeyFileError, Pair
+from fedkad.fleet import certificates, devicefolder, flower, registry, settings
+from fedkad.fleet.certificates import KeyFileError, KeyPair
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.private import private, write_private
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.fleet.settings import FleetSettings
-from fedkad.fleet.tomlfile import FleetFileError
 
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 
 
 def check_address(text: str) -> None:
-    """Refuse what is neither the name of a host nor an IP address."""
+    """Refuse an address that is neither a host name nor an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
         if len(text) > 253 or not HOST.fullmatch(text):
             raise ValueError(
-                f"{text!r} is no name of a host and no IP address; give it without a port and without https://."
+                f"{text!r} is neither a host name nor an IP address; give it without a port and without https://."
             ) from None
 
 
 def make_fleet(path: Path, chosen: FleetSettings) -> ServerFolder:
-    """Make the folder of a server, with an authority and a certificate of its own and no device."""
+    """Create the folder of a server, with its own certificate authority and no devices."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FleetFileError(f"{path}: this exists and is not an empty folder; choose another name for the fleet.")
     check_address(chosen.place.address)
@@ -46,67 +45,66 @@ def make_fleet(path: Path, chosen: FleetSettings) -> ServerFolder:
         _write_server_certificate(folder, authority, chosen.place.address)
         write_private(folder.secret, secrets.token_bytes(48))
         registry.write(folder.registry, {})
-        settings.save(folder.root, chosen)  # last of what cannot be made again: only now is it a fleet
+        settings.save(folder.root, chosen)  # last of what cannot be recreated: only now is it a fleet
         prepare(folder)
     return folder
 
 
 def prepare(folder: ServerFolder) -> None:
-    """Write what follows from `fleet.toml`; done again at each start of the server, for the file may have changed."""
-    for needed in (folder.root / "proxy", folder.training, folder.logs):
+    """Write what follows from `fleet.toml`, again at each start of the server because the file may have changed."""
+    for needed in (folder.training, folder.logs):
         needed.mkdir(mode=0o700, exist_ok=True)
-    flower.write_connection(folder)
-    write_atomically(folder.root / proxy.FILE, proxy.configuration(folder.settings.place).encode())
+    flower.write_configuration(folder)
 
 
 def add_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path:
-    """Register a device; the folder that is to be copied to it."""
+    """Register a device; returns the folder to copy to it."""
     with registry.changing(folder.registry) as devices:
         registry.check_name(name)
-        key = _device_key(public_key)
-        registry.add(devices, name, key.public.decode())
-        place = folder.devices / name
-        server = folder.settings.place.reached_at
-        devicefolder.write(place, name, server, folder.ca_certificate.read_bytes(), key.key or None)
+        private_key, known_by = _device_key(public_key)
+        registry.add(devices, name, known_by)
+        place, server = folder.devices / name, folder.settings.place.reached_at
+        devicefolder.write(place, name, server, folder.ca_certificate.read_bytes(), private_key)
         return place
 
 
 def renew_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path | None:
-    """Give a device a new key; the file that is to be copied to it, None where the key stays on the device."""
+    """Give a device a new key; returns the file to copy to it, or None if the key was made on the device."""
     with registry.changing(folder.registry) as devices:
-        key = _device_key(public_key)
-        registry.renew(devices, name, key.public.decode())
+        private_key, known_by = _device_key(public_key)
+        registry.renew(devices, name, known_by)
         place = folder.devices / name
-        devicefolder.write_key(place, folder.ca_certificate.read_bytes(), key.key or None)
-        return place / devicefolder.KEY if key.key else None
+        devicefolder.write_key(place, folder.ca_certificate.read_bytes(), private_key)
+        return place / devicefolder.KEY if private_key else None
 
 
 def revoke_device(folder: ServerFolder, name: str) -> None:
-    """Let a device take part no more, and forget its key here."""
+    """Exclude a device, and delete its key here."""
     with registry.changing(folder.registry) as devices:
         registry.revoke(devices, name)
         shutil.rmtree(folder.devices / name, ignore_errors=True)
 
 
 def renew_server(folder: ServerFolder) -> None:
-    """Give the server a new key and certificate; devices trust the authority and need nothing."""
-    authority = Pair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes())
+    """Give the server a new key and certificate; devices trust the authority and need no change."""
+    authority = KeyPair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes())
     _write_server_certificate(folder, authority, folder.settings.place.address)
 
 
-def _write_server_certificate(folder: ServerFolder, authority: Pair, host: str) -> None:
+def _write_server_certificate(folder: ServerFolder, authority: KeyPair, host: str) -> None:
     made = certificates.make_server_certificate(authority, host)
     write_private(folder.server_key, made.key)
     write_private(folder.server_certificate, made.public)
 
 
-def _device_key(public_key: Path | None) -> Pair:
-    """A new key, or only the public part of one that stays on its device."""
+def _device_key(public_key: Path | None) -> tuple[bytes | None, str]:
+    """A new private key and its public key, or only the public key if the private one was made on the device."""
     if public_key is None:
-        return certificates.make_device_key()
+        made = certificates.make_device_key()
+        return made.key, made.public.decode()
     try:
-        return Pair(b"", certificates.normal_public_key(public_key.read_bytes()))
+        return None, certificates.normal_public_key(public_key.read_bytes()).decode()
     except KeyFileError as error:
         raise FleetFileError(
-            f"{public_key}: the file {error}; make one with ssh-keygen -t ecdsa -b 384 -N '' -f device.key."
+            f"{public_key}: the file {error}; create one with ssh-keygen -t ecdsa -b 384 -N '' -f device.key."
         ) from None

@@ -1,4 +1,4 @@
-"""How a header travels in a message of Flower's, either way."""
+"""How a header is packed into a Flower message, in both directions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedkad.federation.protocol import Header
 
 RECORD = "fedkad"
-"""The one record of every message: header and payload together, so that a message is few objects to fetch."""
+"""The only record of a message: header and payload together, so that a message has few objects to fetch."""
 
 
 def packed(header: Header) -> RecordDict:
@@ -16,5 +16,5 @@ def packed(header: Header) -> RecordDict:
 
 
 def unpacked(message: Message) -> Header:
-    """The header in a message; an empty one, which nobody may send, where there is none of ours."""
+    """The header in a message; an empty one, which is never valid, if the message is not one of ours."""
     return dict(message.content[RECORD]) if message.has_content() and RECORD in message.content else {}

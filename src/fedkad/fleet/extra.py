@@ -1,18 +1,18 @@
-"""The libraries that only a fleet over a network needs, and what is said where they are missing."""
+"""What only a fleet over a network needs to be installed."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
 
-class MissingExtraError(ValueError):
-    """A library of the extra `fleet` is not installed."""
+class MissingRequirementError(ValueError):
+    """A library or program that a fleet needs is not installed."""
 
 
 def require() -> None:
-    """Refuse to go on without Flower and cryptography, in one sentence and before anything is written."""
+    """Check that Flower and cryptography are installed, before anything is written."""
     missing = [name for name in ("flwr", "cryptography") if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(
+        raise MissingRequirementError(
             f"A fleet over a network needs {' and '.join(missing)}; install it with pip install 'fedkad[fleet]'."
         )

@@ -1,222 +1,202 @@
-"""The running server: Flower's processes and the proxy, kept alive, and a Flower that knows just the devices it may."""
+"""The running server: its processes, kept alive, and a Flower that admits exactly the registered devices."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import flower, proxy, registry, settings
+from fedkad.fleet import flower, registry, settings
 from fedkad.fleet.certificates import days_left
-from fedkad.fleet.control import Control, ControlError, Node, RefusedError
 from fedkad.fleet.enrolment import prepare
-from fedkad.fleet.processes import Kept, Log, Say, kept_running, until_stopped
-from fedkad.fleet.registry import Device, Registry
+from fedkad.fleet.errors import FleetFileError
+from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
+from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
+from fedkad.fleet.registry import RegisteredDevice, Registry
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import Place
-from fedkad.fleet.tomlfile import FleetFileError
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
 
+logger = logging.getLogger(__name__)
+
 APP = Path(__file__).parent / "app"
 TICK = 0.5
-ROUND = 3.0
-"""Seconds between two looks at Flower; a change of the registry is looked at with the next tick."""
+LOOK = 3.0
+"""Seconds between two calls of Flower's control interface; a change of the registry is noticed at the next tick."""
 
 RETRY = 1.0
-"""Seconds to the next look when Flower did not answer."""
+"""Seconds until the next call if Flower did not answer."""
 
 WARN_DAYS, DAY = 30.0, 86_400.0
 
 FREED_WITHIN = 10.0
-"""Seconds in which the processes of a server that was killed let go of its ports."""
+"""Seconds in which the processes of a server that was killed release its ports."""
 
 
-def serve(folder: ServerFolder, say: Say, app: Path = APP) -> None:
+def serve(folder: ServerFolder, app: Path = APP) -> None:
     """Run the server of a fleet until SIGINT or SIGTERM."""
-    refusal = f"{folder.root}: a server runs in this folder already; stop it first."
+    refusal = f"{folder.root}: a server is already running in this folder; stop it first."
     with holding(folder.lock, refusal), until_stopped():
         os.environ.update(flower.environment(folder.flower))
         prepare(folder)
         place = folder.settings.place
-        check_ports(place)
-        with (
-            kept_running(_processes(folder, say)) as processes,
-            Control(place.control_port, folder.ca_certificate) as control,
-        ):
-            _operate(Office(folder, control, app, say), processes)
-    say("stopped")
+        check_port("port", "", place.port)
+        check_port("control_port", "127.0.0.1", place.control_port)
+        processes = [
+            SupervisedProcess(name, command, LogFile(folder.logs / f"{name}.log"), os.environ)
+            for name, command in flower.server_commands(folder).items()
+        ]
+        with ending_all(processes), open_control(place.control_port, folder.ca_certificate) as control:
+            _operate(Supervisor(folder, control, app), processes)
+    logger.info("stopped")
 
 
-def check_ports(place: Place) -> None:
-    """Refuse ports that cannot be listened on, in words, before nginx and Flower try it again and again."""
-    for name, host, port in (("port", "", place.port), ("control_port", "127.0.0.1", place.control_port)):
-        deadline = time.monotonic() + FREED_WITHIN
-        while (error := _why_taken(host, port)) is not None:
+def check_port(key: str, host: str, port: int) -> None:
+    """Refuse a port that is in use, before nginx and Flower fail on it again and again."""
+    deadline = time.monotonic() + FREED_WITHIN
+    while True:
+        try:
+            socket.create_server((host, port)).close()
+            return
+        except OSError as error:
             if time.monotonic() > deadline:
                 raise FleetFileError(
-                    f"The server cannot listen on port {port} ({error.strerror}); stop what does, "
-                    f"or change {name} in fleet.toml."
-                )
-            time.sleep(0.2)
+                    f"The server cannot listen on port {port} ({error.strerror}); stop the program that does, "
+                    f"or change {key} in fleet.toml."
+                ) from None
+        time.sleep(0.2)
 
 
-def _why_taken(host: str, port: int) -> OSError | None:
-    try:
-        socket.create_server((host, port)).close()
-    except OSError as error:
-        return error
-    return None
-
-
-def _processes(folder: ServerFolder, say: Say) -> list[Kept]:
-    commands = {
-        "superlink": flower.superlink(folder),
-        "superexec": flower.superexec(folder),
-        "proxy": proxy.command(folder.root),
-    }
-    environment = flower.environment(folder.flower)
-    return [
-        Kept(name, command, Log(folder.logs / f"{name}.log"), environment, say) for name, command in commands.items()
-    ]
-
-
-def _operate(office: Office, processes: Sequence[Kept]) -> None:
-    """Keep everything going; the proxy comes last, so that no device is refused before Flower has heard of it."""
-    *flower_processes, door = processes
-    seen, next_round, next_day = 0, 0.0, 0.0
+def _operate(supervisor: Supervisor, processes: list[SupervisedProcess]) -> None:
+    """Keep everything running; the proxy starts last, so that Flower knows every device before one can connect."""
+    seen, next_look, next_day = 0, 0.0, 0.0
     while True:
         if time.monotonic() >= next_day:
             next_day = time.monotonic() + DAY
-            _tell_expiry(office.folder, office.say)
-        for process in (*flower_processes, door) if office.is_ready else flower_processes:
+            warn_of_expiry(supervisor.folder)
+        for process in processes if supervisor.is_ready else processes[:-1]:
             process.tend()
-        changed = _time_of(office.folder.registry)
-        if changed != seen or time.monotonic() >= next_round:
-            seen, next_round = changed, time.monotonic() + (ROUND if office.attend() else RETRY)
+        changed = _modified(supervisor.folder.registry)
+        if changed != seen or time.monotonic() >= next_look:
+            seen, next_look = changed, time.monotonic() + (LOOK if supervisor.attend() else RETRY)
         time.sleep(TICK)
 
 
-def _time_of(path: Path) -> int:
+def _modified(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-class Office:
-    """What the server does with Flower's control interface: the devices it knows, and the runs."""
+class Supervisor:
+    """Keeps the devices that Flower knows in line with the registry, and sees to the trainings."""
 
-    def __init__(self, folder: ServerFolder, control: Control, app: Path, say: Say) -> None:
-        self.folder, self.control, self.app, self.say = folder, control, app, say
-        every = settings.seconds(folder.settings.training.every)
-        self.trainings = Trainings(folder.training, self, say, every=every, least=folder.settings.least)
+    def __init__(self, folder: ServerFolder, control: Control, app: Path) -> None:
+        self.folder, self.control = folder, control
+        every, least = settings.seconds(folder.settings.training.every), folder.settings.least
+        self.trainings = Trainings(folder.training, AppRuns(folder, control, app), every=every, least=least)
         self.is_ready = False
-        self.complaint = ""
-        self.refused: set[str] = set()
+        self.last_failure = ""
+        self.refused_keys: set[str] = set()
 
     def attend(self) -> bool:
-        """Bring Flower's devices up to date and see to the trainings; False while Flower cannot be asked."""
+        """Bring Flower's devices up to date and take the next step of a training; False if that failed."""
         try:
             self._attend()
-        except RefusedError as error:
-            self._complain(f"Flower refuses ({error})")
-            return False
-        except ControlError as error:
-            self._complain(f"Flower does not answer ({error})")
-            return False
-        except FleetFileError as error:
-            self._complain(str(error))
-            return False
         except OSError as error:
-            self._complain(
-                f"The server cannot do its work ({error}); make room or mend it, it goes on by itself.", True
-            )
-            return False
-        self.complaint = ""
-        return True
+            self._report(f"The server cannot do its work ({error}); make room or repair it, the server then continues.")
+        except (ControlError, FleetFileError) as error:
+            if self.is_ready:  # while Flower is starting, failures are expected
+                what = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}.get(
+                    type(error)
+                )
+                self._report(f"{what} ({error})" if what else str(error))
+        else:
+            self.last_failure = ""
+            return True
+        return False
+
+    def _report(self, failure: str) -> None:
+        """Log a failure unless it was the last one logged."""
+        if failure != self.last_failure:
+            logger.warning("%s", failure)
+        self.last_failure = failure
+
+    def _attend(self) -> None:
+        devices = registry.active(registry.read(self.folder.registry))
+        nodes = self.control.nodes()
+        self._match(devices, nodes)
+        if not self.is_ready:
+            self.control.stop_all()  # runs of an earlier server, whose apps died with it; Flower notices only later
+            self.is_ready = True
+            logger.info("devices reach this server at %s", self.folder.settings.place.reached_at)
+        online = {key for key, node in nodes.items() if node.state == "online"}
+        self.trainings.step({name: device.public_key in online for name, device in devices.items()})
+
+    def _match(self, devices: Registry, nodes: Mapping[str, Node]) -> None:
+        """Register the devices that Flower does not know, and unregister those that may not take part."""
+        allowed = {device.public_key for device in devices.values()}
+        for key, node in nodes.items():
+            if key not in allowed:
+                self.control.unregister(node)
+                logger.info("%s: may no longer take part with this key", node.name)
+        for device in devices.values():
+            if device.public_key not in nodes.keys() | self.refused_keys:
+                self._register(device)
+
+    def _register(self, device: RegisteredDevice) -> None:
+        """Admit a device; one that Flower refuses must not keep the others out."""
+        try:
+            self.control.register(device.name, device.public_key)
+            logger.info("%s: may take part", device.name)
+        except RefusedError as error:
+            self.refused_keys.add(device.public_key)
+            remedy = "give it another with `fedkad fleet renew`"
+            logger.warning("%s: Flower refuses its key (%s); %s", device.name, error, remedy)
+
+
+class AppRuns:
+    """Runs of the Flower app in a server's folder."""
+
+    def __init__(self, folder: ServerFolder, control: Control, app: Path) -> None:
+        self.folder, self.control, self.app = folder, control, app
 
     def submit(self, job: str) -> int:
-        """Start a run of the app; one that was started while its answer was lost must not train beside it."""
+        """Start a run, and stop any other: a run may have started although Flower's answer was lost."""
         self.control.stop_all()
         return self.control.submit(self.app, {"folder": str(self.folder.root), "job": job})
 
     def has_ended(self, run: int) -> bool:
-        """Tell whether a run is over; then what it said is in a file, for Flower shows it nowhere."""
+        """Whether a run is over; if so its output is kept in a file, since Flower shows it nowhere."""
         ended = self.control.has_ended(run)
         if ended:
-            self._keep_log(run)
+            self._keep_output(run)
         return ended
 
-    def _attend(self) -> None:
-        devices = registry.active(registry.read(self.folder.registry))
-        nodes = self._match(devices)
-        if not self.is_ready:
-            self._begin()
-        self.trainings.step(online(devices, nodes))
-
-    def _begin(self) -> None:
-        """End the runs of an earlier server, whose apps died with it: Flower would wait a minute to notice."""
-        self.control.stop_all()
-        self.is_ready = True
-        self.say(f"devices reach this server at {self.folder.settings.place.reached_at}")
-
-    def _match(self, devices: Registry) -> list[Node]:
-        """Register the devices that Flower does not know, and unregister those that may not take part."""
-        nodes = self.control.nodes()
-        allowed = {device.public_key for device in devices.values()}
-        known = {node.public_key for node in nodes}
-        for node in nodes:
-            if node.public_key not in allowed:
-                self.control.unregister(node)
-                self.say(f"{node.name}: may no longer take part with this key")
-        for device in devices.values():
-            if device.public_key not in known:
-                self._register(device)
-        return nodes
-
-    def _register(self, device: Device) -> None:
-        """Let a device in; one that Flower does not take must not keep the others out."""
-        if device.public_key in self.refused:
-            return
-        try:
-            self.control.register(device.name, device.public_key)
-            self.say(f"{device.name}: may take part")
-        except RefusedError as error:
-            self.refused.add(device.public_key)
-            self.say(f"{device.name}: Flower refuses its key ({error}); give it another with `fedkad fleet renew`")
-
-    def _keep_log(self, run: int) -> None:
-        """Keep what a run said; without room for that, its end must be noticed all the same."""
-        log = Log(self.folder.logs / "app.log")
+    def _keep_output(self, run: int) -> None:
+        """Keep the output of a run; the end of a run counts even if the disk is full."""
+        log = LogFile(self.folder.logs / "app.log")
         try:
             log.bound()
-            with suppress(ControlError):  # Flower knows the run no more, or cannot say
+            with suppress(ControlError):  # Flower no longer knows the run, or does not answer
                 log.append(self.control.log(run))
         except OSError as error:
-            self.say(f"{log.path}: what run {run} said cannot be kept ({error.strerror}); make room for the next.")
-
-    def _complain(self, text: str, at_once: bool = False) -> None:
-        """Say what is wrong once; not at all while Flower is only just starting, unless it is about something else."""
-        if (self.is_ready or at_once) and text != self.complaint:
-            self.say(text)
-        self.complaint = text
+            logger.warning("%s: the output of run %d cannot be kept (%s); make room.", log.path, run, error.strerror)
 
 
-def online(devices: Registry, nodes: list[Node]) -> Mapping[str, bool]:
-    """Of every device, whether it is there."""
-    present = {node.public_key for node in nodes if node.state == "online"}
-    return {name: device.public_key in present for name, device in devices.items()}
-
-
-def _tell_expiry(folder: ServerFolder, say: Say) -> None:
-    anew = "make a new fleet with `fedkad fleet init`, and move the devices there"
+def warn_of_expiry(folder: ServerFolder) -> None:
+    """Warn of certificates that expire soon."""
     remedies = {
-        "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and start again"),
-        "authority of the fleet": (folder.ca_certificate, anew),
+        "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and restart the server"),
+        "fleet's authority": (
+            folder.ca_certificate,
+            "create a new fleet with `fedkad fleet init`, and move the devices there",
+        ),
     }
-    for whose, (path, remedy) in remedies.items():
+    for owner, (path, remedy) in remedies.items():
         left = days_left(path.read_bytes())
         if left < WARN_DAYS:
-            when = f"ends in {left:.0f} days" if left > 0 else "has ended"
-            say(f"warning: the certificate of the {whose} {when}; {remedy}.")
+            when = f"expires in {left:.0f} days" if left > 0 else "has expired"
+            logger.warning("the certificate of the %s %s; %s.", owner, when, remedy)

@@ -1,4 +1,4 @@
-"""Files and folders that nobody but their owner may read, from the first byte on."""
+"""Files and folders that only their owner may read, from the first byte on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedkad.atomicfile import write_atomically
 
 @contextmanager
 def private() -> Iterator[None]:
-    """Let everything made inside be for the owner only.
+    """Make everything created inside readable by the owner only.
 
-    A change of the mode afterwards would leave a moment in which a key can be read.
+    Changing the mode afterwards would leave a moment in which a key can be read.
     """
     before = os.umask(0o077)
     try:
@@ -24,7 +24,7 @@ def private() -> Iterator[None]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file with mode 0600, atomically, and its folder with mode 0700 where it is missing."""
+    """Write a file with mode 0600, atomically, and create its folder with mode 0700 if it is missing."""
     with private():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

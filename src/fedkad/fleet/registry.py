@@ -10,20 +10,20 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.private import write_private
-from fedkad.fleet.tomlfile import FleetFileError
 from fedkad.locks import waiting_for
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 class DeviceError(ValueError):
-    """A device that cannot be added, revoked or renewed; the message says why and what to do."""
+    """A device cannot be added, revoked or renewed."""
 
 
 @dataclass(frozen=True)
-class Device:
-    """One device: its name, its public key in PEM, and when it came and went."""
+class RegisteredDevice:
+    """A device: its name, its public key as PEM, and when it was added and revoked."""
 
     name: str
     public_key: str
@@ -31,18 +31,18 @@ class Device:
     revoked: str | None = None
 
 
-Registry = dict[str, Device]
+Registry = dict[str, RegisteredDevice]
 
 
 def read(path: Path) -> Registry:
     """All devices by name."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["devices"]
-        return {entry["name"]: Device(**entry) for entry in entries}
+        return {entry["name"]: RegisteredDevice(**entry) for entry in entries}
     except FileNotFoundError:
-        raise FleetFileError(f"{path}: there is no such file; make the folder with `fedkad fleet init`.") from None
+        raise FleetFileError(f"{path}: there is no such file; create the folder with `fedkad fleet init`.") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise FleetFileError(f"{path}: this is no list of devices ({error}); restore it from a backup.") from None
+        raise FleetFileError(f"{path}: this is not a list of devices ({error}); restore it from a backup.") from None
 
 
 def write(path: Path, devices: Registry) -> None:
@@ -53,7 +53,7 @@ def write(path: Path, devices: Registry) -> None:
 
 @contextmanager
 def changing(path: Path) -> Iterator[Registry]:
-    """The devices, to be changed in place: written when all went well, and nobody else writes meanwhile."""
+    """The devices, to be changed in place; they are written if the block succeeds, and locked until then."""
     with waiting_for(path.with_name(f".{path.name}.lock")):
         devices = read(path)
         yield devices
@@ -61,31 +61,31 @@ def changing(path: Path) -> Iterator[Registry]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that could not be a file, an argument and a word."""
+    """Refuse a name that is not safe as a file name and as a command-line argument."""
     if not NAME.fullmatch(name):
         raise DeviceError(
-            f"{name!r} cannot be the name of a device; use letters, digits, '.', '_' and '-', at most 64 of them, "
-            "with no '.' or '-' at the start."
+            f"{name!r} cannot be the name of a device; use at most 64 letters, digits, '.', '_' and '-', "
+            "and do not begin with '.' or '-'."
         )
 
 
 def add(devices: Registry, name: str, public_key: str) -> None:
-    """Enter a new device."""
+    """Add a new device."""
     check_name(name)
     known = devices.get(name)
     if known is not None and known.revoked:
         raise DeviceError(f"{name} was revoked; give it a new key with `fedkad fleet renew FOLDER {name}`.")
     if known is not None:
-        raise DeviceError(f"{name} is registered already; choose another name, or see `fedkad fleet renew`.")
+        raise DeviceError(f"{name} is already registered; choose another name, or see `fedkad fleet renew`.")
     _refuse_shared_key(devices, name, public_key)
-    devices[name] = Device(name, public_key, _now())
+    devices[name] = RegisteredDevice(name, public_key, _now())
 
 
 def revoke(devices: Registry, name: str) -> None:
-    """Let a device take part no more; its name stays taken."""
+    """Exclude a device; its name stays taken."""
     device = _known(devices, name)
     if device.revoked:
-        raise DeviceError(f"{name} was revoked at {device.revoked} already.")
+        raise DeviceError(f"{name} was already revoked at {device.revoked}.")
     devices[name] = replace(device, revoked=_now())
 
 
@@ -101,18 +101,18 @@ def active(devices: Registry) -> Registry:
     return {name: device for name, device in devices.items() if not device.revoked}
 
 
-def _known(devices: Registry, name: str) -> Device:
+def _known(devices: Registry, name: str) -> RegisteredDevice:
     if name not in devices:
-        raise DeviceError(f"There is no device {name}; `fedkad fleet list FOLDER` shows all.")
+        raise DeviceError(f"There is no device {name}; `fedkad fleet list FOLDER` lists them all.")
     return devices[name]
 
 
 def _refuse_shared_key(devices: Registry, name: str, public_key: str) -> None:
-    """Refuse a key that a device has, or had when it was revoked: Flower knows devices by their key."""
+    """Refuse a key that a device has, or had when it was revoked: Flower identifies devices by their keys."""
     other = next((device.name for device in devices.values() if device.public_key == public_key), None)
     if other is not None:
-        whose = "its own" if other == name else f"that of {other}"
-        raise DeviceError(f"The key given for {name} is {whose} already; make another.")
+        whose = "the one it has" if other == name else f"that of {other}"
+        raise DeviceError(f"The key given for {name} is {whose}; create another.")
 
 
 def _now() -> str:

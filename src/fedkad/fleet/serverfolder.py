@@ -1,4 +1,4 @@
-"""What lies where in the folder of a server."""
+"""The layout of a server's folder."""
 
 from __future__ import annotations
 
@@ -7,76 +7,34 @@ from functools import cached_property
 from pathlib import Path
 
 from fedkad.fleet import settings
+from fedkad.fleet.layout import Below
 
 
 @dataclass(frozen=True)
 class ServerFolder:
-    """The paths of one fleet's server; `root` is absolute, since other processes are told it."""
+    """The paths of one fleet's server; `root` is absolute because it is passed to other processes."""
 
     root: Path
 
+    ca_key = Below("ca/ca.key")  # signs server certificates
+    ca_certificate = Below("ca/ca.crt")  # what devices trust
+    server_key = Below("server/server.key")
+    server_certificate = Below("server/server.crt")  # what devices see
+    registry = Below("devices.json")  # the devices that may take part
+    devices = Below("devices")  # one folder per device, to be copied to it
+    flower = Below("flower")  # Flower's own home: its settings, its database, its copies of the app
+    secret = Below("flower/superexec.secret")  # authenticates the process that starts server apps
+    training = Below("training")  # the state of trainings, written by the server app
+    logs = Below("logs")  # the output of the server's processes
+    lock = Below("server.lock")  # held while a server runs
+
     @classmethod
     def existing(cls, path: Path) -> ServerFolder:
-        """A folder that `fedkad fleet init` made; raises `FleetFileError` for any other."""
+        """A folder that `fedkad fleet init` created; raises `SettingsError` for any other."""
         settings.load(path)
         return cls(path.resolve())
 
     @cached_property
     def settings(self) -> settings.FleetSettings:
-        """`fleet.toml` as it was when first asked for."""
+        """`fleet.toml` as it was when first read."""
         return settings.load(self.root)
-
-    @property
-    def ca_key(self) -> Path:
-        """The key that signs server certificates."""
-        return self.root / "ca" / "ca.key"
-
-    @property
-    def ca_certificate(self) -> Path:
-        """What devices trust."""
-        return self.root / "ca" / "ca.crt"
-
-    @property
-    def server_key(self) -> Path:
-        """The key of the server's certificate."""
-        return self.root / "server" / "server.key"
-
-    @property
-    def server_certificate(self) -> Path:
-        """The certificate that devices see."""
-        return self.root / "server" / "server.crt"
-
-    @property
-    def registry(self) -> Path:
-        """The devices that may take part."""
-        return self.root / "devices.json"
-
-    @property
-    def devices(self) -> Path:
-        """One folder a device, to be copied to it."""
-        return self.root / "devices"
-
-    @property
-    def flower(self) -> Path:
-        """Flower's own home: its settings, its database, its copies of the app."""
-        return self.root / "flower"
-
-    @property
-    def secret(self) -> Path:
-        """What the process that starts server apps proves itself with."""
-        return self.flower / "superexec.secret"
-
-    @property
-    def training(self) -> Path:
-        """The state of trainings, written by the server app."""
-        return self.root / "training"
-
-    @property
-    def logs(self) -> Path:
-        """What the processes of the server say."""
-        return self.root / "logs"
-
-    @property
-    def lock(self) -> Path:
-        """Held while a server runs."""
-        return self.root / "server.lock"

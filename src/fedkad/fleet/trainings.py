@@ -1,14 +1,15 @@
-"""When the app runs: trainings on demand and at intervals, again when one breaks off, and deliveries to latecomers.
+"""When the app runs: trainings on request and at intervals, again after one broke off, and deliveries to latecomers.
 
-A wish for a training is a file. It is there from the wish until a training has ended well, so that neither the death
-of the app nor that of the server forgets it. It names the training that was done when it was made: it is fulfilled
-when another one is, whatever the clock says. A wish made while one is wanted or under way asks for nothing more, and
-who makes it is told so; one made after a training is done, but before the server has noticed, asks for another.
+A request for a training is a file. It exists from the request until a training has succeeded, so that neither a crash
+of the app nor one of the server loses it. It names the training that was the last one done at the time: the request is
+fulfilled once another one is, whatever the clock says. A request made while one is pending or under way adds nothing,
+and the caller is told so; one made after a training is done, but before the server has noticed, asks for another.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import secrets
 import time
@@ -17,88 +18,83 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedkad.federation.training import HOLDERS, STATUS
+from fedkad.federation.trainingfolder import HOLDERS, STATUS
 from fedkad.fleet.private import write_private
-from fedkad.fleet.processes import Say
 from fedkad.locks import waiting_for
+
+logger = logging.getLogger(__name__)
 
 TRAIN, DELIVER = "train", "deliver"
 WANTED, ENDED = "wanted", "ended"
 
 ATTEMPTS = 5
-"""Trainings that break off in a row without a round gained, after which the wish is given up."""
+"""Trainings that break off in a row without completing a round before the request is dropped."""
 
 FIRST_WAIT = 5.0
-"""Seconds until a training that broke off is tried again; twice as many each time."""
+"""Seconds until a training that broke off is tried again; doubled each time."""
 
 PRESENT = 0.5
-"""Share of the devices that must be there for a training at its time; one on demand takes whoever is there."""
+"""Share of the devices that must be online for a scheduled training; one on request takes any that are."""
 
 DELIVERY_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds until a delivery that did not reach the same devices is tried again; twice as many each time, up to these."""
+"""Seconds until a delivery that missed the same devices is tried again; doubled each time, up to the second number."""
 
 
 class Runs(Protocol):
-    """Who starts runs of the app and knows whether they are over."""
+    """Starts runs of the app."""
 
     def submit(self, job: str) -> int:
-        """Start one; its number."""
+        """Start a run; returns its number."""
 
     def has_ended(self, run: int) -> bool:
-        """Tell whether it is over."""
+        """Whether a run is over."""
 
 
-class Wish(NamedTuple):
-    """The run that was done when the wish was made, empty for none, and what tells it from any other wish."""
+class TrainingRequest(NamedTuple):
+    """The last run that was done at the time of the request, or an empty string, and a unique token."""
 
     after: str
     token: str
 
 
-def ask(training: Path) -> bool:
-    """Wish for a training; False where one is wanted or under way already, which then answers this wish too."""
-    with _wishing(training):
-        wish = read_wish(training)
-        if wish is not None and not is_fulfilled(training, wish):
+def request_training(training: Path) -> bool:
+    """Ask for a training; False if one is already requested or under way, which then also answers this request."""
+    with _locked(training):
+        if is_requested(training):
             return False
-        _write_wish(training)
+        _write_request(training)
         return True
 
 
-def is_wanted(training: Path) -> bool:
-    """Tell whether a training is wished for or under way."""
-    wish = read_wish(training)
-    return wish is not None and not is_fulfilled(training, wish)
+def is_requested(training: Path) -> bool:
+    """Whether a training is requested or under way."""
+    request = read_request(training)
+    return request is not None and not is_fulfilled(training, request)
 
 
-def read_wish(training: Path) -> Wish | None:
-    """The wish there is; an unreadable one, such as an empty file, asks for a training after what is done now."""
+def read_request(training: Path) -> TrainingRequest | None:
+    """The current request; an unreadable one, such as an empty file, asks for a training after the last one done."""
     try:
         found = json.loads((training / WANTED).read_text())
-        return Wish(str(found["after"]), str(found["token"]))
+        return TrainingRequest(str(found["after"]), str(found["token"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        return Wish(last_done(training), "")
+        return TrainingRequest(_last_done(training), "")
 
 
-def is_fulfilled(training: Path, wish: Wish) -> bool:
-    """Tell whether the last training that was done is another than when the wish was made."""
-    return last_done(training) != wish.after
-
-
-def last_done(training: Path) -> str:
-    """The run of the last training that was done; empty if there was none."""
-    return _run(read_result(training) or {})
+def is_fulfilled(training: Path, request: TrainingRequest) -> bool:
+    """Whether another training has been done since the request."""
+    return _last_done(training) != request.after
 
 
 def read_status(training: Path) -> dict[str, Any] | None:
-    """What the app says about the last training, None where it has said nothing that can be read."""
+    """The app's report on the latest training; None if there is none that can be read."""
     return _read(training / STATUS)
 
 
 def read_result(training: Path) -> dict[str, Any] | None:
-    """What the app says about the last training that was done, whatever has begun since; None without any."""
+    """The app's report on the last training that was done, whatever has begun since; None if there is none."""
     return _read(training / HOLDERS)
 
 
@@ -110,135 +106,137 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _run(said: Mapping[str, Any]) -> str:
-    return str(said.get("run", ""))
+def _last_done(training: Path) -> str:
+    """The run of the last training that was done; empty if there is none."""
+    return str((read_result(training) or {}).get("run", ""))
 
 
-def _write_wish(training: Path) -> None:
-    wish = Wish(last_done(training), secrets.token_hex(8))
-    write_private(training / WANTED, json.dumps(wish._asdict()).encode())
+def _write_request(training: Path) -> None:
+    request = TrainingRequest(_last_done(training), secrets.token_hex(8))
+    write_private(training / WANTED, json.dumps(request._asdict()).encode())
 
 
 @contextmanager
-def _wishing(training: Path) -> Iterator[None]:
-    """Keep others from wishing while a wish is looked at and then removed: theirs would go with it."""
+def _locked(training: Path) -> Iterator[None]:
+    """Keep others from making a request between a look at the current one and its removal."""
     training.mkdir(mode=0o700, exist_ok=True)
     with waiting_for(training / f".{WANTED}.lock"):
         yield
 
 
 class Trainings:
-    """Decides, each time it is asked, whether a run is to be started; there is never more than one.
+    """Decides at each step whether to start a run; there is never more than one.
 
-    A training begins when `least` devices are there. `clock` is for what must outlive the server, `timer` for waits,
-    which no setting of the clock may lengthen.
+    A training begins once `least` devices are online. `clock` is for times that outlive the server, `timer` for waits,
+    which must not depend on changes of the clock.
     """
 
     def __init__(
         self,
         training: Path,
         runs: Runs,
-        say: Say,
         *,
         every: float | None,
         least: int = 1,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.training, self.runs, self.say, self.every, self.least = training, runs, say, every, least
+        self.training, self.runs, self.every, self.least = training, runs, every, least
         self.clock, self.timer = clock, timer
         self.run: int | None = None
-        self.job, self.wish = "", Wish("", "")
+        self.job, self.request = "", TrainingRequest("", "")
         self.failures, self.not_before = 0, -math.inf
         self.reached = ("", 0)
         self.missing, self.delivery_pause, self.next_delivery = frozenset[str](), 0.0, -math.inf
         self.is_waiting = False
 
     def step(self, online: Mapping[str, bool]) -> None:
-        """Look at the run there is, or start one; `online` tells of every device whether it is there."""
+        """Check on the current run, or start one; `online` says for every device whether it is connected."""
         if self.run is not None:
             if self.runs.has_ended(self.run):
-                self._settle()
+                self._settle(self.run)
             return
         self._tidy()
-        present = {name for name, there in online.items() if there}
-        if self._due() and len(present) >= max(1.0, PRESENT * len(online)):
-            ask(self.training)
-        wish = read_wish(self.training)
-        if wish is not None:
+        present = {name for name, is_online in online.items() if is_online}
+        if self._is_due() and len(present) >= max(1.0, PRESENT * len(online)):
+            request_training(self.training)
+        request = read_request(self.training)
+        if request is not None:
             if self._are_enough(len(present)) and self.timer() >= self.not_before:
-                self.wish = wish
+                self.request = request
                 self._start(TRAIN)
-        elif self._latecomers(present):
+        elif self._has_latecomers(present):
             self._start(DELIVER)
 
     def _are_enough(self, present: int) -> bool:
-        """Tell whether a round can be held with so many, and say once that a training waits for more."""
+        """Whether this many devices can hold a round; logs once that a training waits for more."""
         waits = present < self.least
         if waits and not self.is_waiting:
-            self.say(f"{TRAIN}: waits for devices; {present} there, {self.least} needed")
+            logger.info("%s: waits for devices; %d online, %d needed", TRAIN, present, self.least)
         self.is_waiting = waits
         return not waits
 
     def _start(self, job: str) -> None:
         self.run, self.job = self.runs.submit(job), job
-        self.say(f"{job}: run {self.run} started")
+        logger.info("%s: run %d started", job, self.run)
 
-    def _settle(self) -> None:
+    def _settle(self, run: int) -> None:
         """Draw the consequences of a run that is over."""
-        run, self.run = self.run, None
+        self.run = None
         if self.job != TRAIN:
-            self.say(f"{self.job}: run {run} ended")
-        elif is_fulfilled(self.training, self.wish):
-            if not self._tidy():  # there is a new wish already
+            logger.info("%s: run %d ended", self.job, run)
+        elif is_fulfilled(self.training, self.request):
+            if not self._tidy():  # there already is a new request
                 self._close()
-            self.say(f"{TRAIN}: run {run} is done")
+            logger.info("%s: run %d is done", TRAIN, run)
         else:
             self._retry(run)
 
     def _tidy(self) -> bool:
-        """Close a wish that is fulfilled, perhaps under an earlier server; make one that cannot be read whole."""
-        with _wishing(self.training):
-            wish = read_wish(self.training)
-            if wish is not None and is_fulfilled(self.training, wish):
+        """Close a request that is fulfilled, possibly under an earlier server; rewrite one that cannot be read."""
+        with _locked(self.training):
+            request = read_request(self.training)
+            if request is not None and is_fulfilled(self.training, request):
                 self._close()
                 (self.training / WANTED).unlink()
                 return True
-            if wish is not None and not wish.token:
-                _write_wish(self.training)
+            if request is not None and not request.token:
+                _write_request(self.training)
         return False
 
-    def _retry(self, run: int | None) -> None:
+    def _retry(self, run: int) -> None:
         self.failures = 1 if self._has_advanced() else self.failures + 1
         if self.failures >= ATTEMPTS:
             self._give_up()
-            self.say(f"{TRAIN}: run {run} broke off, the {ATTEMPTS}th in a row; see the logs, then ask again")
+            logger.warning(
+                "%s: run %d broke off, the %dth in a row; see the logs, then ask again", TRAIN, run, ATTEMPTS
+            )
             return
         delay = FIRST_WAIT * 2.0 ** (self.failures - 1)
         self.not_before = self.timer() + delay
-        self.say(f"{TRAIN}: run {run} broke off, goes on in {delay:g} s")
+        logger.warning("%s: run %d broke off, continues in %g s", TRAIN, run, delay)
 
     def _has_advanced(self) -> bool:
-        """Tell whether a round was closed since the last failure; one that begins anew each time gains nothing."""
+        """Whether a round was closed since the last failure; a training that restarts each time gains nothing."""
         status = read_status(self.training) or {}
-        run, number = _run(status), status.get("round")
+        run, number = str(status.get("run", "")), status.get("round")
         before, self.reached = self.reached, (run, number if isinstance(number, int) else 0)
         return self.reached[1] > (before[1] if before[0] == run else 0)
 
     def _give_up(self) -> None:
-        """Forget the wish that this was about, and no other."""
-        with _wishing(self.training):
-            if read_wish(self.training) == self.wish:
+        """Drop the request that failed, but not a newer one."""
+        with _locked(self.training):
+            if read_request(self.training) == self.request:
                 (self.training / WANTED).unlink()
         self._close()
 
     def _close(self) -> None:
-        """Begin to count anew, and remember the moment, for the interval."""
+        """Reset the count of failures, and record the time for the interval."""
         self.failures, self.not_before, self.reached = 0, -math.inf, ("", 0)
         write_private(self.training / ENDED, f"{self.clock()}\n".encode())
 
-    def _due(self) -> bool:
-        """Tell whether the interval is over; an end in the future was written while the clock was wrong."""
+    def _is_due(self) -> bool:
+        """Whether the interval is over; an end in the future was recorded while the clock was wrong."""
         if self.every is None:
             return False
         try:
@@ -247,8 +245,8 @@ class Trainings:
             return True
         return not 0.0 <= passed < self.every
 
-    def _latecomers(self, present: set[str]) -> bool:
-        """Tell whether somebody is here whom the last result has not reached, and was not tried for just now."""
+    def _has_latecomers(self, present: set[str]) -> bool:
+        """Whether a device is online that lacks the last result and was not tried for just now."""
         result = read_result(self.training)
         if result is None:
             return False

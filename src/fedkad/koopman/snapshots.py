@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.blasthreads import single_threaded
 from fedkad.koopman.lifting import Lifting
 
 Array = NDArray[np.float64]
@@ -137,6 +138,7 @@ def stretches(series: Array, shortest: int = 1) -> Iterator[slice]:
             yield slice(start, stop)
 
 
+@single_threaded()
 def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
     """Statistics of every snapshot pair of a scaled series `(time, channel)`; pairs never bridge a gap.
 
@@ -153,7 +155,7 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
     if 0 < len(kept) < lifting.channels:
         # Channels that never leave zero, as those that are constant in training, add nothing but zeros.
         narrow = _collect_runs(scaled[:, kept], runs, NarrowLifting.of(lifting, kept), horizon)
-        return _widen(narrow, lifting, kept)
+        return WideStatistics(narrow, lifting, kept)
     return _collect_runs(scaled, runs, lifting, horizon)
 
 
@@ -195,39 +197,77 @@ def _places(lifting: Lifting, kept: Sequence[int] | NDArray[np.intp]) -> NDArray
 
 
 class WideStatistics(Statistics):
-    """Statistics in which most coordinates are zero: only those that move are held until somebody asks for all.
+    """Statistics of a series in which only the channels `kept` are ever other than zero.
 
-    On a device with many channels of which few ever move, filling the zeros in costs more than all else.
+    Holds the statistics of those channels alone and fills in the zeros of the others on demand: on a device with many
+    channels of which few ever move, filling them in costs more than everything else.
     """
+
+    narrow: Statistics
+    lifting: Lifting
+    kept: NDArray[np.intp]
+
+    def __init__(self, narrow: Statistics, lifting: Lifting, kept: NDArray[np.intp]) -> None:
+        for name, value in (("narrow", narrow), ("lifting", lifting), ("kept", kept)):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def moving(self) -> NDArray[np.intp]:
+        """The coordinates of the channels kept, and the observables."""
+        return _places(self.lifting, self.kept)
+
+    @cached_property
+    def _narrow(self) -> Statistics:
+        return replace(self.narrow, ahead=self.ahead[:, :, self.moving])
 
     @cached_property
     def xx(self) -> Array:
         """XXᵀ, zeros included."""
-        return self._among_zeros(self._narrow.xx)
+        return self._among_zeros(self.narrow.xx)
 
     @cached_property
     def yx(self) -> Array:
         """YXᵀ, zeros included."""
-        return self._among_zeros(self._narrow.yx)
+        return self._among_zeros(self.narrow.yx)
 
-    def _among_zeros(self, core: Array) -> Array:
-        whole = np.zeros((len(self.yy), len(self.yy)))
-        whole[np.ix_(self.moving, self.moving)] = core
+    @cached_property
+    def yy(self) -> Array:
+        """The diagonal of YYᵀ, zeros included."""
+        return self._among_zeros(self.narrow.yy)
+
+    @cached_property
+    def x_sum(self) -> Array:
+        """Sum of the states at t, zeros included."""
+        return self._among_zeros(self.narrow.x_sum)
+
+    @cached_property
+    def y_sum(self) -> Array:
+        """Sum of the states at t + 1, zeros included."""
+        return self._among_zeros(self.narrow.y_sum)
+
+    @cached_property
+    def ahead(self) -> Array:
+        """Σ x(t+h) Φ(t)ᵀ, zeros included."""
+        horizon = len(self.narrow.ahead)
+        whole = np.zeros((horizon, self.lifting.channels, self.lifting.dimension))
+        whole[np.ix_(np.arange(horizon), self.kept, self.moving)] = self.narrow.ahead
         return whole
 
+    @property
+    def count(self) -> float:
+        """Number of pairs."""
+        return self.narrow.count
 
-def _widen(narrow: Statistics, lifting: Lifting, kept: NDArray[np.intp]) -> Statistics:
-    """Statistics with the zeros of the other channels put back."""
-    places = _places(lifting, kept)
-    vectors = {name: np.zeros(lifting.dimension) for name in ("yy", "x_sum", "y_sum")}
-    for name, whole in vectors.items():
-        whole[places] = getattr(narrow, name)
-    ahead = np.zeros((len(narrow.ahead), lifting.channels, lifting.dimension))
-    ahead[np.ix_(np.arange(len(narrow.ahead)), kept, places)] = narrow.ahead
-    wide = object.__new__(WideStatistics)  # without its two matrices, which are made when they are asked for
-    held = {"moving": places, "_narrow": replace(narrow, ahead=ahead[:, :, places])}
-    vars(wide).update(vectors, ahead=ahead, count=narrow.count, ahead_count=narrow.ahead_count, **held)
-    return wide
+    @property
+    def ahead_count(self) -> Array:
+        """Number of pairs (t, t + h)."""
+        return self.narrow.ahead_count
+
+    def _among_zeros(self, known: Array) -> Array:
+        """A vector or square matrix of the moving coordinates among those of all."""
+        whole = np.zeros((self.lifting.dimension,) * known.ndim)
+        whole[np.ix_(*[self.moving] * known.ndim)] = known
+        return whole
 
 
 def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.blasthreads import single_threaded
 from fedkad.koopman.operator import Reduced, fit_operator, loss, loss_gradient, relative_ridge
 from fedkad.koopman.snapshots import Statistics
 from fedkad.koopman.stiefel import project_grassmann, retract_polar
@@ -68,6 +69,7 @@ def relative_loss(devices: Sequence[Statistics], subspace: Array) -> float:
     return total / len(devices)
 
 
+@single_threaded()
 def descend(
     devices: Sequence[Statistics],
     start: Array,

@@ -92,7 +92,7 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
     findings: dict[str, Findings] = {}
     lines: list[Line] = []
     for device, detector in federation.detectors.items():
-        findings[device] = examine(detector, fleet.test[device])
+        findings[device] = examine(detector.model_, fleet.test[device])
         lines += compare(device, findings[device].events, fleet.faults_of(device), reach=detector.window)
         report("detection", len(findings), len(federation.detectors))
     return Demonstration(seed, fleet, federation, findings, tuple(lines), time.perf_counter() - began)

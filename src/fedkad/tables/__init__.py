@@ -5,14 +5,14 @@ cannot be read raises a :class:`TableError` that names the file, the row, the ch
 """
 
 from fedkad.tables.errors import TableError
-from fedkad.tables.fleet import Device, read_device, read_fleet
+from fedkad.tables.fleet import DeviceTables, read_device, read_fleet
 from fedkad.tables.reading import read_table
-from fedkad.tables.table import Table, stretches
+from fedkad.tables.table import SeriesTable, stretches
 from fedkad.tables.writing import write_table
 
 __all__ = [
-    "Device",
-    "Table",
+    "DeviceTables",
+    "SeriesTable",
     "TableError",
     "read_device",
     "read_fleet",

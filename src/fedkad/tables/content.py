@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.errors import Source, TableError, channel_called
+from fedkad.tables.errors import TableError, TableSource, channel_called
 from fedkad.tables.times import Times
 
 
@@ -14,7 +14,7 @@ from fedkad.tables.times import Times
 class Content:
     """The channels, values and times of one file as they stand in it; `utc` where its times name a zone."""
 
-    source: Source
+    source: TableSource
     channels: tuple[str, ...]
     values: NDArray[np.float64]
     times: Times | None
@@ -22,7 +22,7 @@ class Content:
     utc: bool = False
 
 
-def channels_beside(time_at: int | None, names: Sequence[str], source: Source) -> tuple[str, ...]:
+def channels_beside(time_at: int | None, names: Sequence[str], source: TableSource) -> tuple[str, ...]:
     """Return the names of the channels, each known to be present and unique.
 
     Only the time column may go without a name.
@@ -30,7 +30,7 @@ def channels_beside(time_at: int | None, names: Sequence[str], source: Source) -
     Examples
     --------
     >>> from pathlib import Path
-    >>> channels_beside(0, ["", "flow", "heat"], Source(Path("pump-1.csv")))
+    >>> channels_beside(0, ["", "flow", "heat"], TableSource(Path("pump-1.csv")))
     ('flow', 'heat')
     """
     channels = tuple(name for at, name in enumerate(names) if at != time_at)
@@ -46,7 +46,7 @@ def channels_beside(time_at: int | None, names: Sequence[str], source: Source) -
     return channels
 
 
-def no_rows(source: Source) -> TableError:
+def no_rows(source: TableSource) -> TableError:
     """Return the error of a file that names channels and holds no sample."""
     return source.error("there are no rows below the names of the channels", "add at least one row of values")
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedkad.tables.cells import is_iso_time, is_missing, is_number, names_zone, shown
 from fedkad.tables.content import Content, channels_beside, no_rows
-from fedkad.tables.errors import Source, TableError, channel_called, reason_in
+from fedkad.tables.errors import TableError, TableSource, channel_called, reason_in
 from fedkad.tables.times import time_column, times_from_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def read_csv(path: Path, time: str | None) -> Content:
     """
     text = _text_in(path)
     delimiter = _delimiter_in(text)
-    source = Source(path, lambda row: f"line {_line_of(row, text, delimiter)}")
+    source = TableSource(path, lambda row: f"line {_line_of(row, text, delimiter)}")
     names, rows = _names_and_rows(text, delimiter, source)
     time_at = time_column(names, time, rows[0][0], source)
     channels = channels_beside(time_at, names, source)
@@ -53,7 +53,7 @@ def read_csv(path: Path, time: str | None) -> Content:
 
 
 def _text_in(path: Path) -> str:
-    source = Source(path)
+    source = TableSource(path)
     try:
         data = path.read_bytes()
         if path.suffix.lower() == ".gz":
@@ -67,7 +67,7 @@ def _text_in(path: Path) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Source(path, lambda _: f"line {line}").error(
+        raise TableSource(path, lambda _: f"line {line}").error(
             f"byte 0x{data[error.start]:02x} is not UTF-8 text", "save the file as UTF-8", row=0
         ) from error
     if not text.strip():
@@ -92,12 +92,12 @@ def _line_of(row: int, text: str, delimiter: str) -> int:
     return reader.line_num + 1
 
 
-def _names_and_rows(text: str, delimiter: str, source: Source) -> tuple[list[str], Rows]:
+def _names_and_rows(text: str, delimiter: str, source: TableSource) -> tuple[list[str], Rows]:
     reader = _reader(text, delimiter)
     try:
         names, *rows = list(reader)
     except csv.Error as error:
-        broken = Source(source.path, lambda _: f"line {reader.line_num}")
+        broken = TableSource(source.path, lambda _: f"line {reader.line_num}")
         remedy = "correct the quotes and the separators"
         raise broken.error(f"the line is not CSV ({reason_in(error)})", remedy, row=0) from error
     names = [name.strip() for name in names]
@@ -111,7 +111,7 @@ def _names_and_rows(text: str, delimiter: str, source: Source) -> tuple[list[str
 
 
 def _check_header(names: list[str], path: Path) -> None:
-    header = Source(path, lambda _: "line 1")
+    header = TableSource(path, lambda _: "line 1")
     if not names:
         raise header.error("the first line is blank", "begin with a header line that names the channels", row=0)
     if all(is_number(name) or is_iso_time(name) for name in names):
@@ -119,7 +119,7 @@ def _check_header(names: list[str], path: Path) -> None:
         raise header.error(what, "add a header line that names the channels", row=0)
 
 
-def _check_lengths(rows: Rows, width: int, source: Source) -> None:
+def _check_lengths(rows: Rows, width: int, source: TableSource) -> None:
     if set(map(len, rows)) == {width}:
         return
     row = next(at for at, cells in enumerate(rows) if len(cells) != width)
@@ -127,7 +127,7 @@ def _check_lengths(rows: Rows, width: int, source: Source) -> None:
     raise source.error(what, "write one cell for each name, empty where the value is missing", row=row)
 
 
-def _numbers(rows: Rows, channels: tuple[str, ...], source: Source, suspect: bool) -> NDArray[np.float64]:
+def _numbers(rows: Rows, channels: tuple[str, ...], source: TableSource, suspect: bool) -> NDArray[np.float64]:
     try:
         cells = chain.from_iterable(map(_floats, rows))
         values = np.fromiter(cells, np.float64, len(rows) * len(channels)).reshape(len(rows), -1)
@@ -152,7 +152,7 @@ def _text_cells(rows: Rows) -> Iterator[tuple[int, int]]:
                 yield row, at
 
 
-def _not_a_number(rows: Rows, found: tuple[int, int], channels: tuple[str, ...], source: Source) -> TableError:
+def _not_a_number(rows: Rows, found: tuple[int, int], channels: tuple[str, ...], source: TableSource) -> TableError:
     row, at = found
     cell, channel = rows[row][at], channels[at]
     what = f"the cell holds {shown(cell)} where a number belongs"

@@ -10,7 +10,7 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """Where a table comes from, so that every check can say where it failed.
 
     Parameters
@@ -23,7 +23,7 @@ class Source:
 
     Examples
     --------
-    >>> source = Source(Path("pump-1.csv"), lambda row: f"line {row + 2}")
+    >>> source = TableSource(Path("pump-1.csv"), lambda row: f"line {row + 2}")
     >>> print(source.error("the value is infinite", "correct it", row=5, where="channel 'flow'"))
     pump-1.csv, line 7, channel 'flow': the value is infinite; correct it.
     """

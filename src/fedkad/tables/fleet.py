@@ -8,28 +8,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.errors import Source, reason_in
+from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.reading import read_table, table_ending
-from fedkad.tables.table import Table
+from fedkad.tables.table import SeriesTable
 
 NOTES = frozenset({".txt", ".md", ".json"})
 
 
 @dataclass(frozen=True, eq=False)
-class Device:
+class DeviceTables:
     """One device and its tables, which all have the same channels in the same order; `path` is where they lie.
 
     Examples
     --------
-    >>> first = Table("monday", ("flow",), np.array([[1.0], [2.0]]))
-    >>> second = Table("friday", ("flow",), np.array([[3.0], [4.0], [5.0]]))
-    >>> [series.shape for series in Device("pump-1", ("flow",), (first, second)).series()]
+    >>> first = SeriesTable("monday", ("flow",), np.array([[1.0], [2.0]]))
+    >>> second = SeriesTable("friday", ("flow",), np.array([[3.0], [4.0], [5.0]]))
+    >>> [series.shape for series in DeviceTables("pump-1", ("flow",), (first, second)).series()]
     [(2, 1), (3, 1)]
     """
 
     name: str
     channels: tuple[str, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[SeriesTable, ...]
     path: Path | None = None
 
     @property
@@ -49,7 +49,7 @@ class Device:
 
 def read_device(
     path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
-) -> Device:
+) -> DeviceTables:
     r"""Read one device: a file, or a folder whose files, sorted by name, are separate stretches.
 
     In a folder everything hidden, files whose name begins with README, and ``.txt``, ``.md`` and ``.json``
@@ -69,20 +69,20 @@ def read_device(
     path = Path(path)
     if not os.path.isdir(path):
         table = read_table(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
-        return Device(table.name, table.channels, (table,), path)
+        return DeviceTables(table.name, table.channels, (table,), path)
     files = _tables_in(path)
     folders = [file for file in files if os.path.isdir(file)]
     if folders:
-        raise Source(folders[0]).error("a device's folder has a folder inside", "move its files one level up")
+        raise TableSource(folders[0]).error("a device's folder has a folder inside", "move its files one level up")
     tables = tuple(read_table(file, time=time, max_fill=max_fill, allow_silent=allow_silent) for file in files)
     _require_alike(files, tables)
     # abspath, because the folder may be given as "." or "..".
-    return Device(os.path.basename(os.path.abspath(path)), tables[0].channels, tables, path)
+    return DeviceTables(os.path.basename(os.path.abspath(path)), tables[0].channels, tables, path)
 
 
 def read_fleet(
     folder: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
-) -> dict[str, Device]:
+) -> dict[str, DeviceTables]:
     r"""Read a fleet: each table file or subfolder of `folder` is one device, by name and sorted by name.
 
     What a folder may hold is said at :func:`read_device`. All devices must have the same channels in the same
@@ -101,13 +101,13 @@ def read_fleet(
     folder = Path(folder)
     if not os.path.isdir(folder):
         what = "this is a file where a folder belongs" if os.path.exists(folder) else "there is no such folder"
-        raise Source(folder).error(what, "give the folder that holds one table or subfolder for each device")
-    found: dict[str, tuple[Path, Device]] = {}
+        raise TableSource(folder).error(what, "give the folder that holds one table or subfolder for each device")
+    found: dict[str, tuple[Path, DeviceTables]] = {}
     for path in _tables_in(folder):
         device = read_device(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
         if device.name in found:
             what = f"the device {device.name!r} is also in {found[device.name][0]}"
-            raise Source(path).error(what, "rename or remove one of them")
+            raise TableSource(path).error(what, "rename or remove one of them")
         found[device.name] = (path, device)
     (first_path, first), *others = found.values()
     for path, device in others:
@@ -125,7 +125,7 @@ def device_paths(folder: Path) -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-def _require_alike(files: Sequence[Path], tables: Sequence[Table]) -> None:
+def _require_alike(files: Sequence[Path], tables: Sequence[SeriesTable]) -> None:
     for file, table in zip(files[1:], tables[1:], strict=True):
         _require_same_channels(file, table.channels, tables[0].channels, f"the channels are not those of {files[0]}")
 
@@ -136,13 +136,13 @@ def _tables_in(folder: Path) -> list[Path]:
         entries = sorted(entry for entry in folder.iterdir() if not _is_note(entry))
     except OSError as error:
         what = f"the folder cannot be read ({error.strerror or reason_in(error)})"
-        raise Source(folder).error(what, "check its permissions") from error
+        raise TableSource(folder).error(what, "check its permissions") from error
     for entry in entries:
         if not os.path.isdir(entry) and table_ending(entry) is None:
             remedy = "move it out of the folder, or hide it with a name that begins with a dot"
-            raise Source(entry).error("the file is neither a table nor a note", remedy)
+            raise TableSource(entry).error("the file is neither a table nor a note", remedy)
     if not entries:
-        raise Source(folder).error("there is no table in the folder", "put .csv, .csv.gz or .parquet files in")
+        raise TableSource(folder).error("there is no table in the folder", "put .csv, .csv.gz or .parquet files in")
     return entries
 
 
@@ -164,4 +164,4 @@ def _require_same_channels(path: Path, found: Sequence[str], expected: Sequence[
         moved = [name for name, other in zip(found, expected, strict=True) if name != other]
         parts = [f"reordered {', '.join(moved)}"]
     remedy = "give every file the same channels in the same order"
-    raise Source(path).error(f"{what} ({' and '.join(parts)})", remedy)
+    raise TableSource(path).error(f"{what} ({' and '.join(parts)})", remedy)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedkad.tables.cells import names_zone
 from fedkad.tables.content import Content, channels_beside, no_rows
-from fedkad.tables.errors import Source, channel_called, reason_in
+from fedkad.tables.errors import TableSource, channel_called, reason_in
 from fedkad.tables.times import Times, increasing, time_column, times_from_text
 
 # pyarrow carries no types, hence Any.
@@ -21,7 +21,7 @@ def read_parquet(path: Path, time: str | None) -> Content:
     A single column of timestamps or dates is the time wherever it stands (pandas writes its index last);
     otherwise the rule for CSV files holds. Rows are counted from 1.
     """
-    source = Source(path)
+    source = TableSource(path)
     columns = _columns_in(source)
     names = [name.strip() for name in columns.column_names]
     if not names:
@@ -39,7 +39,7 @@ def read_parquet(path: Path, time: str | None) -> Content:
     return Content(source, channels, np.column_stack(values), times, time_name, utc)
 
 
-def _columns_in(source: Source) -> Arrow:
+def _columns_in(source: TableSource) -> Arrow:
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
@@ -55,7 +55,7 @@ def _columns_in(source: Source) -> Arrow:
         raise source.error(what, "check its permissions, or write or fetch it again") from error
 
 
-def _time_column(columns: Arrow, names: list[str], time: str | None, source: Source) -> int | None:
+def _time_column(columns: Arrow, names: list[str], time: str | None, source: TableSource) -> int | None:
     if time is None:
         stamped = [at for at, field in enumerate(columns.schema) if _is_timestamp(field.type)]
         if len(stamped) > 1:
@@ -67,7 +67,7 @@ def _time_column(columns: Arrow, names: list[str], time: str | None, source: Sou
     return time_column(names, time, first_cell or "", source)
 
 
-def _times(column: Arrow, name: str, source: Source) -> Times:
+def _times(column: Arrow, name: str, source: TableSource) -> Times:
     import pyarrow as arrow
 
     if _is_text(column.type):
@@ -83,7 +83,7 @@ def _times(column: Arrow, name: str, source: Source) -> Times:
     return increasing(times, name, source)
 
 
-def _numbers(column: Arrow, name: str, source: Source) -> NDArray[np.float64]:
+def _numbers(column: Arrow, name: str, source: TableSource) -> NDArray[np.float64]:
     import pyarrow as arrow
 
     kind = column.type

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fedkad.tables.content import Content, checked
 from fedkad.tables.csvfile import read_csv
-from fedkad.tables.errors import Source
+from fedkad.tables.errors import TableSource
 from fedkad.tables.filling import fill_forward
 from fedkad.tables.parquetfile import read_parquet
-from fedkad.tables.table import Table
+from fedkad.tables.table import SeriesTable
 from fedkad.tables.times import gap_starts
 
 READERS: dict[str, Callable[[Path, str | None], Content]] = {
@@ -21,7 +21,7 @@ READERS: dict[str, Callable[[Path, str | None], Content]] = {
 
 def read_table(
     path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
-) -> Table:
+) -> SeriesTable:
     r"""Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file.
 
     Parameters
@@ -39,7 +39,7 @@ def read_table(
 
     Returns
     -------
-    Table
+    SeriesTable
         Cells that are empty or say NA, NaN, null or None are missing. A missing cell takes the previous value
         of its channel for at most `max_fill` rows in a row, never across a time gap (a step larger than
         1.5 × the median step) and never in or across a row that is missing as a whole. ``filled`` counts
@@ -68,15 +68,15 @@ def read_table(
     ending = table_ending(path)
     # os.path, because the methods of Path raise where a folder may not be entered.
     if os.path.isdir(path):
-        raise Source(path).error("this is a folder where one file belongs", "give the path of a table")
+        raise TableSource(path).error("this is a folder where one file belongs", "give the path of a table")
     if not os.path.exists(path):
-        raise Source(path).error("there is no such file", "check the path")
+        raise TableSource(path).error("there is no such file", "check the path")
     if ending is None:
         endings = ", ".join(READERS)
-        raise Source(path).error("files with this ending are not tables", f"give a file that ends in {endings}")
+        raise TableSource(path).error("files with this ending are not tables", f"give a file that ends in {endings}")
     content = checked(READERS[ending](path, time), allow_silent=allow_silent)
     values, filled = fill_forward(content.values, gap_starts(content.times), max_fill)
-    return Table(
+    return SeriesTable(
         path.name[: -len(ending)],
         content.channels,
         values,

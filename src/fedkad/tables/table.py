@@ -9,7 +9,7 @@ from fedkad.tables.times import Times, gap_starts, period_of
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class SeriesTable:
     """The samples of one device, in the order of time.
 
     Parameters
@@ -32,7 +32,7 @@ class Table:
     Examples
     --------
     >>> values, times = np.array([[1.0], [2.0], [3.0], [4.0]]), np.array([0.0, 1.0, 2.0, 9.0])
-    >>> table = Table("pump-1", ("flow",), values, times)
+    >>> table = SeriesTable("pump-1", ("flow",), values, times)
     >>> table.period, stretches(table)
     (1.0, [(0, 3), (3, 4)])
     >>> series, rows = table.with_gaps()
@@ -78,7 +78,7 @@ class Table:
         return series, rows
 
 
-def stretches(table: Table) -> list[tuple[int, int]]:
+def stretches(table: SeriesTable) -> list[tuple[int, int]]:
     """Return the pieces between time gaps as ``(start, end)``: rows ``start, ..., end - 1``.
 
     A time gap is a step larger than 1.5 × the median step; without times the table is one piece. Rows with

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.tables.cells import is_iso_time, is_missing, is_number, shown
-from fedkad.tables.errors import Source, TableError
+from fedkad.tables.errors import TableError, TableSource
 
 Times = NDArray[np.datetime64] | NDArray[np.float64]
 
@@ -22,7 +22,7 @@ YEARS = range(1678, 2262)
 EPOCH_2000, EPOCH_2100 = 946_684_800, 4_102_444_800
 
 
-def time_column(names: Sequence[str], time: str | None, first_cell: str, source: Source) -> int | None:
+def time_column(names: Sequence[str], time: str | None, first_cell: str, source: TableSource) -> int | None:
     """Return the position of the time column, None without one.
 
     The rule: the column called `time` if given; else the first column if its name is one of time,
@@ -36,7 +36,7 @@ def time_column(names: Sequence[str], time: str | None, first_cell: str, source:
     return 0 if names[0].lower() in TIME_NAMES or is_iso_time(first_cell) else None
 
 
-def times_from_text(cells: Sequence[str], column: str, source: Source) -> Times:
+def times_from_text(cells: Sequence[str], column: str, source: TableSource) -> Times:
     """Read the cells of a time column: numbers if the first cell is one, ISO-8601 text otherwise.
 
     Text is read to the microsecond; numbers keep 53 bits, so nanosecond epochs are exact to 256 ns.
@@ -45,7 +45,7 @@ def times_from_text(cells: Sequence[str], column: str, source: Source) -> Times:
     return increasing(times, column, source)
 
 
-def increasing(times: Times, column: str, source: Source) -> Times:
+def increasing(times: Times, column: str, source: TableSource) -> Times:
     """Return the times unchanged once every one is known, finite and later than the one before it."""
     where = f"time column {column!r}"
     unknown = ~np.isfinite(times)
@@ -144,14 +144,14 @@ def _coarsened(times: Times) -> Times:
     return times
 
 
-def _numbers(cells: Sequence[str], column: str, source: Source) -> Times:
+def _numbers(cells: Sequence[str], column: str, source: TableSource) -> Times:
     for row, cell in enumerate(cells):
         if not is_number(cell):
             raise _unusable(cell, "a number like the first time", row, column, source)
     return np.array(cells, dtype=np.float64)
 
 
-def _datetimes(cells: Sequence[str], column: str, source: Source) -> Times:
+def _datetimes(cells: Sequence[str], column: str, source: TableSource) -> Times:
     moments = []
     zoned = None
     for row, cell in enumerate(cells):
@@ -169,7 +169,7 @@ def _datetimes(cells: Sequence[str], column: str, source: Source) -> Times:
     return np.array(moments, dtype="datetime64[us]").astype("datetime64[ns]")
 
 
-def _unusable(cell: str, wanted: str, row: int, column: str, source: Source) -> TableError:
+def _unusable(cell: str, wanted: str, row: int, column: str, source: TableSource) -> TableError:
     what = "the time is missing" if is_missing(cell) else f"the time {shown(cell)} is not {wanted}"
     return source.error(what, "correct the cell or remove the row", row=row, where=f"time column {column!r}")
 

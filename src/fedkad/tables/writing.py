@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
-from fedkad.tables.errors import Source, channel_called, reason_in
+from fedkad.tables.errors import TableSource, channel_called, reason_in
 from fedkad.tables.times import time_text
 
 Column = Sequence[object] | NDArray[Any]
@@ -43,18 +43,18 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Column]) -> 
     """
     path = Path(path)
     require_csv_name(path)
-    cells = _cells_of(columns, Source(path))
+    cells = _cells_of(columns, TableSource(path))
     try:
         write_atomically(path, _as_csv(columns, cells).encode())
     except OSError as error:
         what = f"the file cannot be written ({error.strerror or reason_in(error)})"
-        raise Source(path).error(what, "check the folder, its permissions and its free space") from error
+        raise TableSource(path).error(what, "check the folder, its permissions and its free space") from error
 
 
 def require_csv_name(path: Path) -> None:
     """Refuse the name of a file that is not written as CSV; a caller with much to do first may ask early."""
     if path.suffix.lower() != ".csv":
-        raise Source(path).error("tables are written as CSV", "choose a name that ends in .csv")
+        raise TableSource(path).error("tables are written as CSV", "choose a name that ends in .csv")
 
 
 def _as_csv(names: Mapping[str, Column], cells: Sequence[Sequence[str]]) -> str:
@@ -65,7 +65,7 @@ def _as_csv(names: Mapping[str, Column], cells: Sequence[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def _cells_of(columns: Mapping[str, Column], source: Source) -> list[list[str]]:
+def _cells_of(columns: Mapping[str, Column], source: TableSource) -> list[list[str]]:
     if not columns:
         raise source.error("there are no columns to write", "give at least one")
     cells = []

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from fedkad.tables.errors import Source
+from fedkad.tables.errors import TableSource as Source
 from fedkad_bench.data.cache import read_cached
 from fedkad_bench.data.dataset import PAPER_TABLE, Dataset, Figures, PartialDatasetWarning
 from fedkad_bench.data.differences import differences, gap_notes, is_partial, short_label

@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedkad.tables import Table, TableError, read_table
+from fedkad.tables import SeriesTable as Table
+from fedkad.tables import TableError, read_table
 from fedkad.tables.cells import shown
-from fedkad.tables.errors import Source, reason_in
+from fedkad.tables.errors import TableSource as Source
+from fedkad.tables.errors import reason_in
 from fedkad.tables.reading import table_ending
 from fedkad_bench.data.entity import Array, Entity, Labels
 from fedkad_bench.data.numberfile import AGAIN, as_labels, read_numbers

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from fedkad.tables.cells import is_number, shown
-from fedkad.tables.errors import Source, TableError, reason_in
+from fedkad.tables.errors import TableError, reason_in
+from fedkad.tables.errors import TableSource as Source
 from fedkad_bench.data.entity import Array, Labels
 
 AGAIN = "fetch it again"

@@ -134,7 +134,8 @@ class FittedKoopman:
 
     def validation(self, client: str) -> Array:
         """Scores of the held-out rows; of all rows, cross-fitted, where there are few."""
-        return self.detectors[client].normal_scores_
+        scores: Array = self.detectors[client].normal_scores_
+        return scores
 
     def score(self, client: str, series: Array) -> Array:
         """Scores of a series."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedkad.federation.history import fleet_diagnostics
-from fedkad.federation.inprocess import Exchange
+from fedkad.federation.memory import Exchange
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
 from fedkad_bench.studies.rounds import Detectors, Way, open_exchange, optimal_loss, prepare_fleet, statistics_of
@@ -69,20 +69,19 @@ def run(request: StudyRequest) -> list[Row]:
 
 def follow(detectors: Detectors, way: Way, optimum: float) -> list[Row]:
     """One row before the first round and one after each."""
-    exchange, plan = open_exchange(detectors, way)
+    exchange = open_exchange(detectors, way)
     rows = [_state(exchange, detectors, optimum)]
-    for participants in plan:
-        record = exchange.round(participants)
+    for record in exchange.rounds():
         rows.append({**_state(exchange, detectors, optimum), "bytes": record.bytes_up + record.bytes_down})
     return [{"round": number, **row} for number, row in enumerate(rows)]
 
 
 def _state(exchange: Exchange, detectors: Detectors, optimum: float) -> Row:
-    shared, clients = exchange.server.shared, exchange.clients.values()
-    fleet = fleet_diagnostics(clients, shared)
+    shared, clients, states = exchange.server.shared, exchange.clients.values(), exchange.states
+    fleet = fleet_diagnostics(clients, states, shared)
     per_entry, untouched = 0.0, retract_polar(shared)
     for client in clients:
-        local = client.objective(untouched if client.state is None else client.state.subspace)
+        local = client.objective(states[client.name].subspace if client.name in states else untouched)
         per_entry += local / client.scale / (client.statistics.count * len(client.statistics.yy))
     reached = relative_loss(statistics_of(detectors), untouched)
     return {

@@ -82,16 +82,15 @@ def federated(dataset: Dataset, seed: int) -> list[Row]:
 
 def exchanged(detectors: Detectors, way: Way, optimum: float, *, stop: bool = False) -> Row:
     """Rounds and bytes of the whole plan, or only until the consensus is near the optimum if it may `stop` there."""
-    exchange, plan = open_exchange(detectors, way)
+    exchange = open_exchange(detectors, way)
     devices, up, down, done, ratio = statistics_of(detectors), 0, 0, 0, float("inf")
-    for participants in plan:
-        record = exchange.round(participants)
+    for record in exchange.rounds():
         up, down, done = up + record.bytes_up, down + record.bytes_down, done + 1
-        if stop or done == len(plan):
+        if stop or exchange.coordinator.finished:
             ratio = relative_loss(devices, retract_polar(exchange.server.shared)) / optimum
         if stop and ratio <= NEAR:
             break
-    subspace, delivered = exchange.deliver()
+    subspace, delivered = exchange.result()
     return {
         "rounds": done,
         "numbers": subspace.size,

@@ -124,17 +124,17 @@ def _measure_koopman(task: DeviceTask) -> DeviceCost:
     detector = KoopmanDetector(scoring="paper" if paper else "calibrated", smoothing=1).fit(task.train)
     statistics, shared = detector.kept()[0], detector.subspace_
     client = Client("device", statistics, consensus)
-    client.begin(shared)
+    state = client.begin(shared)
 
     def a_round() -> None:
-        client.local_round(shared)
-        client.commit(retract_polar(shared))
+        nonlocal state
+        state = client.commit(client.local_round(state, shared), retract_polar(shared))
 
     def first_round() -> None:
         fresh = KoopmanDetector(scoring="paper" if paper else "calibrated").prepare(task.train)
         newcomer = Client("device", fresh.kept()[0], consensus)
         if paper:
-            newcomer.local_round(shared)
+            newcomer.local_round(newcomer.begin(shared), shared)
         else:
             newcomer.warm_message()
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.federation.client import Client
-from fedkad.federation.inprocess import Exchange
-from fedkad.federation.server import Sampler, Server
+from fedkad.federation.memory import Exchange
+from fedkad.federation.server import Sampler
 from fedkad.federation.settings import PRESETS, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.koopman.snapshots import Statistics
@@ -67,8 +67,8 @@ def optimal_loss(detectors: Detectors) -> float:
     return descend(devices, begin, most=MOST_STEPS, tolerance=GRADIENT_NORM).loss
 
 
-def open_exchange(detectors: Detectors, way: Way) -> tuple[Exchange, list[list[str]]]:
-    """A fleet before its first round, and who takes part in each; a round has at least one device."""
+def open_exchange(detectors: Detectors, way: Way) -> Exchange:
+    """A fleet before its first round; a round has at least one device."""
     preset, names = PRESETS[way.preset], list(detectors)
     model = next(iter(detectors.values()))
     consensus = replace(
@@ -81,14 +81,14 @@ def open_exchange(detectors: Detectors, way: Way) -> tuple[Exchange, list[list[s
     clients = {name: Client(name, detector.kept()[0], consensus) for name, detector in detectors.items()}
     sampler = Sampler(names, max(way.participation, 1.0 / len(names)), preset.sampling, way.seed)
     plan = [sampler.next() for _ in range(way.rounds or preset.rounds)]
-    return Exchange(clients, Server(model.lifting_.dimension, consensus), "float32"), plan
+    return Exchange(clients, "float32", plan)
 
 
 def find_together(detectors: Detectors, way: Way) -> tuple[Array, int]:
     """The subspace as every device receives it after all rounds, and the payload of all that, both ways."""
-    exchange, plan = open_exchange(detectors, way)
-    records = [exchange.round(participants) for participants in plan]
-    subspace, delivered = exchange.deliver()
+    exchange = open_exchange(detectors, way)
+    records = list(exchange.rounds())
+    subspace, delivered = exchange.result()
     return subspace, delivered + sum(record.bytes_up + record.bytes_down for record in records)
 
 

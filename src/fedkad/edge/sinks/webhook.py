@@ -12,7 +12,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from fedkad.edge.settings import Webhook as Settings
+from fedkad.edge.settings import WebhookSettings
 from fedkad.edge.sinks import Entry, to_json
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Webhook:
 
     Parameters
     ----------
-    settings : Webhook
+    settings : WebhookSettings
     say : callable
         Told in one sentence what is wrong, once until an alert is taken again. Called in the thread.
     first, longest : float
@@ -53,7 +53,7 @@ class Webhook:
     name = "webhook"
 
     def __init__(
-        self, settings: Settings, say: Callable[[str], None], *, first: float = 1.0, longest: float = 300.0
+        self, settings: WebhookSettings, say: Callable[[str], None], *, first: float = 1.0, longest: float = 300.0
     ) -> None:
         self._settings, self._say, self._first, self._longest = settings, say, first, longest
         self._change = threading.Condition()
@@ -202,7 +202,7 @@ def patience(retry_after: str | None, now: Callable[[], float] = time) -> float:
     return min(max(asked, 0.0), LONGEST_REQUEST)
 
 
-def _send(settings: Settings, key: int, alert: Mapping[str, Any]) -> int:
+def _send(settings: WebhookSettings, key: int, alert: Mapping[str, Any]) -> int:
     """POST one alert; return the status.
 
     urllib is imported here: an agent without a webhook does not carry it in memory.

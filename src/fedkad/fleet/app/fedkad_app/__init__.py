@@ -1,1 +1,1 @@
-"""The two ends of a fleet as Flower looks for them; all of their code is in the package `fedkad`."""
+"""The two ends of a fleet in the form that Flower expects; all of their code is in the package `fedkad`."""

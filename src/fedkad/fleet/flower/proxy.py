@@ -1,7 +1,7 @@
-"""The door of the server: an nginx that lets devices reach their part of Flower and nothing else.
+"""The public face of the server: an nginx that lets devices reach their part of Flower and nothing else.
 
-Whoever reaches Flower's control interface can run code on every device, for it asks nobody who they are. So Flower
-listens on its own machine only, and what is reached from outside is this.
+Flower's control interface has no authentication, and anyone who reaches it can run code on every device. So Flower
+listens on its own machine only, and nginx is what listens to the network.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import os
 import shutil
 from pathlib import Path
 
-from fedkad.fleet.settings import Place
+from fedkad.atomicfile import write_atomically
+from fedkad.fleet.extra import MissingRequirementError
 
 FILE = "nginx.conf"
-LARGEST_MESSAGE = "64m"
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"
+"""Where nginx often is although these folders are not on PATH."""
 
 TEMPLATE = """\
-# Made from fleet.toml each time the server starts. Paths are relative to this folder.
+# Written from fleet.toml each time the server starts. Paths are relative to this folder.
 daemon off;
 worker_processes 1;
 pid proxy/nginx.pid;
@@ -31,7 +32,7 @@ http {{
     fastcgi_temp_path proxy/fastcgi;
     uwsgi_temp_path proxy/uwsgi;
     scgi_temp_path proxy/scgi;
-    client_max_body_size {largest};
+    client_max_body_size 64m;
     upstream superlink {{ server 127.0.0.1:{control_port}; keepalive 16; keepalive_timeout 4s; }}
     server {{
         listen {port} ssl;{listen_ipv6}
@@ -40,7 +41,7 @@ http {{
         ssl_protocols TLSv1.2 TLSv1.3;
         location = /v1/fleet {{ return 403; }}
         location /v1/fleet/ {{
-            # A location is matched after dots and escapes are resolved, but what is passed on is as it came.
+            # nginx resolves dots and escapes before it matches a location, but passes the path on unchanged.
             if ($request_uri !~ "^/v1/fleet/[a-z-]+$") {{ return 403; }}
             proxy_pass https://superlink;
             proxy_http_version 1.1;
@@ -57,30 +58,22 @@ http {{
 """
 
 
-class NoProxyError(ValueError):
-    """There is no nginx on this machine."""
-
-
-def configuration(place: Place) -> str:
-    """The configuration of nginx for a server's ports."""
-    listen_ipv6 = f"\n        listen [::]:{place.port} ssl;" if _has_ipv6() else ""
-    return TEMPLATE.format(
-        largest=LARGEST_MESSAGE, port=place.port, control_port=place.control_port, listen_ipv6=listen_ipv6
-    )
+def write_configuration(root: Path, port: int, control_port: int) -> None:
+    """Write the configuration of nginx, and the folder for its temporary files, into a server's folder."""
+    listen_ipv6 = f"\n        listen [::]:{port} ssl;" if Path("/proc/net/if_inet6").exists() else ""
+    text = TEMPLATE.format(port=port, control_port=control_port, listen_ipv6=listen_ipv6)
+    (root / "proxy").mkdir(mode=0o700, exist_ok=True)
+    write_atomically(root / FILE, text.encode())
 
 
 def command(root: Path) -> list[str]:
-    """The command that runs nginx in the foreground in the folder of a server."""
+    """The command that runs nginx in the foreground in a server's folder."""
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{ELSEWHERE}")
     if program is None:
-        raise NoProxyError(
-            "The server needs nginx, which keeps Flower's control interface off the network, and it is not on PATH; "
+        raise MissingRequirementError(
+            "The server needs nginx to keep Flower's control interface off the network, and nginx is not on PATH; "
             "install it, for example with apt install nginx-light."
         )
-    # A master that is root gives its workers to another user, who may not read the folder.
+    # As root, nginx would run its workers as another user, who cannot read the folder.
     as_root = ["-g", "user root root;"] if os.geteuid() == 0 else []
     return [program, "-p", f"{root}/", "-c", FILE, "-e", "stderr", *as_root]
-
-
-def _has_ipv6() -> bool:
-    return Path("/proc/net/if_inet6").exists()

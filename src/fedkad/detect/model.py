@@ -1,0 +1,213 @@
+"""What a device knows, as frozen values: a `Model` to detect with, and a `Memory` to go on learning from.
+
+    DetectorSettings   the constructor's parameters, fixed when training begins
+    Setup              settings, channel names and scaling: shared by all that is made of one training
+    Memory             the setup, the statistics of the training data and the held-out rows
+    Model              the setup, how to score, and the threshold
+
+`learning` makes these values of data and of each other, `modelfile` stores them, and `scoring`, `stream` and `events`
+apply a model. Nobody changes one: `dataclasses.replace` makes another.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.calibration import HeldOut
+from fedkad.detect.scoring import Dynamics, Scoring
+from fedkad.detect.series import as_series, check_channels
+from fedkad.detect.threshold import FixedThreshold, Judge, ThresholdRule, check_threshold
+from fedkad.koopman.lifting import Lifting
+from fedkad.koopman.scaling import Scaling
+from fedkad.koopman.snapshots import Statistics
+from fedkad.settingerror import SettingError
+
+Array = NDArray[np.float64]
+
+SETTLED = 1000
+"""With this many scores of normal data a device needs no advice about its threshold."""
+
+
+@dataclass(frozen=True)
+class DetectorSettings:
+    """The parameters of a `KoopmanDetector`, which documents them."""
+
+    window: int
+    rank: int
+    observables: int
+    horizon: int
+    ridge: float
+    spectral_cap: float
+    smoothing: int
+    scoring: Literal["calibrated", "paper"]
+    threshold: str | float
+    validation: float
+    risk: float
+    sample_period: float | None
+    seed: int
+
+    @property
+    def lead(self) -> int:
+        """Entries before the first score, W + H − 1."""
+        return self.window + self.horizon - 1
+
+    @property
+    def offline_reach(self) -> int:
+        """Entries before and after each one that an offline score averages."""
+        return self.window // 3
+
+    @property
+    def threshold_rule(self) -> ThresholdRule:
+        """How these settings set the threshold."""
+        return ThresholdRule(self.threshold, self.risk, self.sample_period)
+
+    def check(self) -> None:
+        """Raise a `SettingError` for the first parameter that makes no sense."""
+        for name in ("window", "rank", "horizon", "smoothing"):
+            self._require(name, lambda v: operator.index(v) >= 1, "a positive integer")
+        for name in ("observables", "seed"):
+            self._require(name, lambda v: operator.index(v) >= 0, "a non-negative integer")
+        self._require("ridge", lambda v: 0.0 <= v < np.inf, "non-negative and finite")
+        self._require("spectral_cap", lambda v: 0.0 < v < np.inf, "positive and finite")
+        self._require("validation", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
+        self._require("risk", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
+        self._require("scoring", lambda v: v in ("calibrated", "paper"), "'calibrated' or 'paper'")
+        self._require("sample_period", lambda v: v is None or v > 0.0, "a positive number of seconds, or None")
+        check_threshold(self.threshold, self.sample_period)
+
+    def _require(self, name: str, holds: Callable[[Any], bool], allowed: str) -> None:
+        value = getattr(self, name)
+        try:
+            fine = holds(value)
+        except TypeError:
+            fine = False
+        if not fine:
+            raise SettingError(name, value, allowed)
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What one training fixes before anything is learned: settings, channel names if the data has them, scaling."""
+
+    settings: DetectorSettings
+    names: tuple[str, ...] | None
+    scaling: Scaling
+
+    @property
+    def channels(self) -> int:
+        """Number of channels, n."""
+        return len(self.scaling.mean)
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """The channels' names, or their numbers if the training data had no names."""
+        return tuple(map(str, range(self.channels))) if self.names is None else self.names
+
+    @cached_property
+    def lifting(self) -> Lifting:
+        """The lifting Φ."""
+        return Lifting(self.channels, self.settings.window, self.settings.observables, self.settings.seed)
+
+    def scale(self, data: Any) -> Array:
+        """A series as users pass it, checked to have these channels, as scaled values `(time, channel)`."""
+        series = as_series(data)
+        check_channels(series.values.shape[1], series.names, self.channels, self.names)
+        return self.scaling.transform(series.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What a device keeps of its training data. It never leaves the device."""
+
+    setup: Setup
+    statistics: Statistics
+    held_out: HeldOut
+
+    def joined(self, added: Statistics, forgetting: float) -> tuple[Statistics, HeldOut]:
+        """The statistics times `forgetting` plus those `added`, and the held-out rows."""
+        return self.statistics.scaled(forgetting) + added, self.held_out
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Everything that detection needs.
+
+    Attributes
+    ----------
+    setup : Setup
+    scoring : Scoring
+        The dynamics (subspace, operator) and how a residual becomes a score.
+    normal_scores : (count,)
+        Scores of normal data that the model did not learn from; thresholds are set from them.
+    few_rows : bool
+        Whether there were too few rows to hold some out, so that these scores are cross-fitted.
+    threshold : float
+    rule : ThresholdRule, optional
+        How the threshold was set; None if a person set it.
+    least_threshold : float
+        What the fleet advised. The threshold is not lower as long as it rests on few scores.
+    learnt_through : str
+        Where in its feed the last `learn` ended, in the words of the program that feeds it. It is stored with the
+        model so that nothing is learned twice after a kill.
+    """
+
+    setup: Setup
+    scoring: Scoring
+    normal_scores: Array
+    few_rows: bool
+    threshold: float
+    rule: ThresholdRule | None
+    least_threshold: float = 0.0
+    learnt_through: str = ""
+
+    @property
+    def settings(self) -> DetectorSettings:
+        """The settings it was trained with."""
+        return self.setup.settings
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """The lifting, the subspace and the operator."""
+        return self.scoring.dynamics
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person set the threshold."""
+        return self.rule is None
+
+    def judge(self) -> Judge:
+        """A judge of scores in its state after training; some judges adapt as they are used."""
+        return copy.deepcopy(self._judge)
+
+    @cached_property
+    def _judge(self) -> Judge:
+        if self.rule is not None and self.rule.adapts:
+            judge = self.rule.judge(self.normal_scores, few=self.few_rows)
+            if judge.value >= self.least_threshold or not self._needs_advice:
+                return judge
+        return FixedThreshold(self.threshold)
+
+    @property
+    def _needs_advice(self) -> bool:
+        """Whether the fleet's advice counts: its threshold is set by a rule, from few scores."""
+        is_rule = self.rule is not None and isinstance(self.rule.threshold, str)
+        return is_rule and len(self.normal_scores) < SETTLED
+
+    def judged_by(self, rule: ThresholdRule) -> Model:
+        """The model with its threshold set by this rule, and no lower than advised while the scores are few."""
+        value = rule.judge(self.normal_scores, few=self.few_rows).value
+        model = replace(self, threshold=value, rule=rule)
+        return replace(model, threshold=max(value, self.least_threshold)) if model._needs_advice else model
+
+    def with_threshold(self, value: float) -> Model:
+        """The model with a threshold that a person chose; learning leaves it alone."""
+        check_threshold(value, None)
+        return replace(self, threshold=float(value), rule=None)

@@ -1,0 +1,95 @@
+"""Addresses, topics and names in `agent.toml`: which can be used, and how they may be shown."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urlsplit
+
+from fedkad.settingerror import SettingError
+
+MOST_CHARACTERS, MOST_BYTES = 100, 200
+"""Of a name, which becomes a part of topics and the name of a folder."""
+
+
+def split_broker(url: str, section: str | None = None) -> tuple[str, int, bool]:
+    """Host, port and whether TLS is used.
+
+    >>> split_broker("mqtts://broker.example")
+    ('broker.example', 8883, True)
+    """
+    parts = _split(url)
+    if parts is None or parts.scheme not in ("mqtt", "mqtts") or parts.path.strip("/") or re.search("[?#]", url):
+        allowed = "mqtt://host:port or mqtts://host:port, and nothing else"
+        if "@" in url:
+            allowed += "; put the user into username, and the password into the file that password_file names"
+        raise SettingError("broker", without_login(url), allowed, section)
+    secure = parts.scheme == "mqtts"
+    return str(parts.hostname), parts.port or (8883 if secure else 1883), secure
+
+
+def is_web_address(text: str) -> bool:
+    """Whether alerts can be posted to it."""
+    parts = _split(text)
+    if parts is None or parts.scheme not in ("http", "https"):
+        return False
+    return (parts.path + parts.query).isascii()  # urllib sends nothing else, but finds a host by its name in any script
+
+
+def is_own_address(text: str) -> bool:
+    """Whether it can be an address of this machine to listen on."""
+    try:
+        return text == "localhost" or bool(ip_address(text))
+    except ValueError:
+        return False
+
+
+def without_login(url: str) -> str:
+    """An address as it may be shown, without a password.
+
+    >>> without_login("mqtt://me:secret@host:1883"), without_login("mqtt://host")
+    ('mqtt://…@host:1883', 'mqtt://host')
+    """
+    login, at, host = url.rpartition("@")
+    scheme, mark, _ = login.partition("://")
+    return f"{scheme + mark if mark else ''}…@{host}" if at else url
+
+
+def is_topic_prefix(text: str) -> bool:
+    """Whether topics to publish on can begin with it."""
+    return re.fullmatch(r"[^\s\x00-\x1f\x7f+#/]+(/[^\s\x00-\x1f\x7f+#/]+)*", text) is not None
+
+
+def is_topic_pattern(topic: str) -> bool:
+    """Whether it is a topic to subscribe to, with `{device}` and `{channel}` as whole levels, each at most once."""
+    levels = topic.split("/")
+    marked = [level for level in levels if "{" in level or "}" in level]
+    marks_fit = all(level in ("{device}", "{channel}") for level in marked) and len(set(marked)) == len(marked)
+    wildcards_fit = all(level in ("+", "#") or not re.search("[+#]", level) for level in levels)
+    everything = topic in ("", "#") or "#" in levels[:-1]
+    return marks_fit and wildcards_fit and not everything and not re.search(r"[\x00-\x1f\x7f]", topic)
+
+
+def is_agent_name(name: str) -> bool:
+    """Whether an agent can be called so, in topics and as a client of a broker."""
+    return bool(name) and not re.search(r"[/+#\s\x00-\x1f\x7f]", name) and is_short(name)
+
+
+def is_device_name(name: str) -> bool:
+    """Whether a device can be called so, in topics and as a folder."""
+    return not re.search(r"[/+#\x00-\x1f\x7f{}]", name) and name not in (".", "..")
+
+
+def is_short(name: str) -> bool:
+    """Whether a name is short enough."""
+    return len(name) <= MOST_CHARACTERS and len(name.encode(errors="replace")) <= MOST_BYTES
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of an address; None if it has no host, a port that does not exist, a user, or a space."""
+    try:
+        parts = urlsplit(url)
+        fine = bool(parts.hostname) and parts.port != 0  # a port out of range is a ValueError
+    except ValueError:
+        return None
+    return parts if fine and "@" not in parts.netloc and not re.search(r"[\s\x00-\x1f\x7f]", url) else None

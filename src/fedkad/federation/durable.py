@@ -1,0 +1,154 @@
+"""A participant that survives any kill: its knowledge is read from a folder before a request and written after it.
+
+Everything new is on the disk before the reply leaves. Wherever the process dies, the folder holds a state from which
+the next request continues as if the device had not taken part in the round that was lost.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.modelfile import ModelFileError, read_model, write_model
+from fedkad.federation.client import Client, LocalState
+from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.packing import UnsentError
+from fedkad.federation.participant import LEARNING, Participant, Progress, answer
+from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, check_terms, compare
+from fedkad.koopman.lifting import Lifting
+
+if TYPE_CHECKING:
+    from fedkad.federation.secure.device import DeviceSecrets
+
+STATE = "fedkad-consensus"
+STORED = ("subspace", "dual", "operator", "unsent")
+
+
+class DurableParticipant:
+    """One device in the trainings of its fleet.
+
+    Parameters
+    ----------
+    device : str
+    folder : DeviceState
+    source : callable
+        Returns, for the terms of a training, the detector that holds the device's statistics.
+    most_releases : int, optional
+        How many noisy replies may ever leave the device.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        folder: DeviceState,
+        source: Callable[[Terms], KoopmanDetector],
+        most_releases: int | None = None,
+    ) -> None:
+        self.device, self.folder, self._source, self._most_releases = device, folder, source, most_releases
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request, one at a time: a late one may still be in progress in another process."""
+        if request.kind == "hello":
+            return Reply(self.device)
+        check_lifting(request.terms)
+        # A delivery holds the model as well: the agent may have learned since the last round.
+        model = self.folder.locked() if request.kind == "deliver" else nullcontext()
+        with self.folder.locked("round"), model:
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Reply:
+        began = time.perf_counter()
+        before = self._load(request)
+        try:
+            after, reply = answer(before, request)
+        except UnsentError:
+            self.folder.write_releases(before.releases + 1)
+            raise
+        self._save(before, after, request.terms)
+        return reply.timed(time.perf_counter() - began) if request.kind in LEARNING else reply
+
+    def _load(self, request: Request) -> Participant:
+        terms, known = request.terms, Participant(self.device, most_releases=self._most_releases)
+        if request.kind in LEARNING:
+            source = self._source(terms)
+            client = Client(self.device, source.memory_.statistics, terms.consensus)
+            known = replace(known, memory=source.memory_, client=client, progress=self._read_progress(terms))
+        if request.kind == "deliver":
+            used = self.folder.read_used() or source.model_
+            return replace(known, model=replace(used, learnt_through=source.model_.learnt_through))
+        if terms.noise > 0.0:
+            known = replace(known, releases=self.folder.read_releases())
+        if terms.secure and request.kind != "advertise":
+            known = replace(known, secrets=self._read_secrets())
+        return known
+
+    def _save(self, before: Participant, after: Participant, terms: Terms) -> None:
+        if after.model is not None and after.model is not before.model:
+            self.folder.deliver(KoopmanDetector.of(after.model, after.memory), terms.run)
+            if before.progress.computed is not None:
+                self.folder.consensus.unlink()
+            self.folder.masking.unlink(missing_ok=True)
+            return
+        if after.releases > before.releases:
+            self.folder.write_releases(after.releases)
+        if after.secrets is not None and after.secrets is not before.secrets:
+            self.folder.write_secrets(after.secrets.to_bytes())
+        if after.progress is not before.progress:
+            self._write_progress(after.progress, terms)
+
+    def _read_progress(self, terms: Terms) -> Progress:
+        """What is kept of this training; nothing of another one, and nothing damaged, which is set aside."""
+        path = self.folder.consensus
+        if not path.exists():
+            return Progress()
+        try:
+            header, arrays = read_model(path, STATE)
+            theirs = Terms.read(header["terms"])
+        except (ModelFileError, ProtocolError):
+            os.replace(path, path.with_suffix(".damaged"))
+            return Progress()
+        if theirs.run != terms.run:
+            return Progress()
+        check_terms(theirs, terms, f"device {self.device!r} in this training", "the server")
+        states = (_state(arrays, prefix) for prefix in ("state", "pending"))
+        return Progress(header["committed"], header["pending"], header["ticket"], *states)
+
+    def _write_progress(self, progress: Progress, terms: Terms) -> None:
+        header = {
+            "terms": terms.header(),
+            "committed": progress.committed,
+            "pending": progress.pending,
+            "ticket": progress.ticket,
+        }
+        arrays = {**_arrays(progress.state, "state"), **_arrays(progress.computed, "pending")}
+        write_model(self.folder.consensus, header, arrays, STATE)
+
+    def _read_secrets(self) -> DeviceSecrets | None:
+        from fedkad.federation.secure.device import DeviceSecrets
+
+        masking = self.folder.masking
+        return DeviceSecrets.from_bytes(masking.read_bytes()) if masking.exists() else None
+
+
+def check_lifting(terms: Terms) -> None:
+    """Refuse a lifting that its seed does not reproduce on this machine."""
+    lifting = Lifting(len(terms.channels), terms.window, terms.observables, terms.seed)
+    compare("lifted dimension", lifting.dimension, terms.dimension, "this device", "the server")
+    compare("digest of the lifting", lifting.digest, terms.lifting, "this device", "the server")
+
+
+def _arrays(state: LocalState | None, prefix: str) -> dict[str, NDArray[np.float64]]:
+    return {f"{prefix}.{name}": np.asarray(getattr(state, name)) for name in STORED}
+
+
+def _state(arrays: dict[str, NDArray[Any]], prefix: str) -> LocalState:
+    subspace, dual, operator, unsent = (arrays[f"{prefix}.{name}"] for name in STORED)
+    return LocalState(subspace, dual, operator, unsent)

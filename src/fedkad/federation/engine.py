@@ -1,0 +1,138 @@
+"""The engine of rounds: choose, ask, take answers until the round is over, close, and at last deliver.
+
+It knows nothing of how messages travel; that is the carrier's part. Two carriers exist: `memory.MemoryCarrier` answers
+in this process, and `fedkad.fleet.carrier.Carrier` asks over Flower.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Protocol
+
+from fedkad.federation.coordinator import Coordinator
+from fedkad.federation.history import Round
+from fedkad.federation.protocol import Header, Reply, Request
+
+POLL = 0.5
+"""Seconds between two looks for answers."""
+
+PATIENCE = 600.0
+"""Seconds without a closed round after which a training gives up; it can be resumed."""
+
+logger = logging.getLogger(__name__)
+
+
+class RequestCarrier(Protocol):
+    """Sends requests to devices and collects their answers."""
+
+    def devices(self) -> Collection[str]:
+        """The devices that can be asked now."""
+
+    def send(self, requests: Mapping[str, Request], deadline: float) -> None:
+        """Send requests to devices that `devices` has named; answers after the deadline are of no use."""
+
+    def answers(self) -> Iterator[tuple[str, Header | str | None]]:
+        """What has arrived since the last call: a header, why there will be none, or None for one that is too late."""
+
+
+def run_rounds(
+    coordinator: Coordinator, carrier: RequestCarrier, *, poll: float = POLL, patience: float = PATIENCE
+) -> Iterator[Round]:
+    """Hold the rounds that are left; each is yielded once it is closed."""
+    while not coordinator.finished:
+        _hold_round(coordinator, carrier, poll, patience)
+        yield coordinator.records[-1]
+
+
+def _hold_round(coordinator: Coordinator, carrier: RequestCarrier, poll: float, patience: float) -> None:
+    """One round, as many attempts as it takes."""
+    began, was_asked = time.monotonic(), False
+    while True:
+        there = carrier.devices()
+        names = coordinator.choose(there)
+        if names and _attempt_round(coordinator, carrier, names, poll):
+            return
+        was_asked = was_asked or bool(names)
+        if time.monotonic() - began >= patience:
+            why = _why_none(coordinator, there, patience, was_asked=was_asked)
+            raise RuntimeError(f"{why}; the training can continue from round {coordinator.round}.")
+        time.sleep(poll)
+
+
+def _why_none(coordinator: Coordinator, there: Collection[str], patience: float, *, was_asked: bool) -> str:
+    if was_asked:
+        return f"Too few devices answered within {patience:g} s"
+    out = sum(coordinator.ledger.is_out(name) for name in there)
+    return (
+        f"No device could be asked within {patience:g} s: a round needs {coordinator.plan.least} devices, {len(there)} "
+        f"are online, and {out} of these are left out because their answers could not be used"
+    )
+
+
+def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: list[str], poll: float) -> bool:
+    """Ask these devices, and take what they answer until the round is over; False if too few did."""
+    before = coordinator.ledger.refusals
+    requests = coordinator.open(names)
+    if coordinator.terms.secure:
+        from fedkad.federation.secure.gathering import gather
+
+        gather(coordinator, requests, lambda asked: _hear(coordinator, carrier, asked, poll))
+    else:
+        _collect(coordinator, carrier, requests, coordinator.take, poll)
+    _log_refusals(coordinator, before)
+    if not coordinator.close():
+        logger.warning("Round %d is asked again: too few answers could be used.", coordinator.round)
+        return False
+    record, rounds = coordinator.records[-1], coordinator.plan.rounds
+    logger.info("Round %d (%s) of %d: %s", coordinator.round, record.phase, rounds, ", ".join(record.participants))
+    return True
+
+
+def _collect(
+    coordinator: Coordinator,
+    carrier: RequestCarrier,
+    requests: Mapping[str, Request],
+    take: Callable[[str, Header | str], object],
+    poll: float,
+) -> None:
+    """Send requests and take the answers as they arrive, until all are there or the time is up."""
+    carrier.send(requests, coordinator.plan.deadline)
+    while not coordinator.is_over():
+        time.sleep(poll)
+        for name, answer in carrier.answers():
+            if answer is None:
+                coordinator.refuse_late(name)
+            else:
+                take(name, answer)
+
+
+def _hear(
+    coordinator: Coordinator, carrier: RequestCarrier, requests: dict[str, Request], poll: float
+) -> dict[str, Reply]:
+    """The replies to one step of secure aggregation."""
+    replies: dict[str, Reply] = {}
+
+    def keep(name: str, answer: Header | str) -> None:
+        if (reply := coordinator.hear(name, answer)) is not None:
+            replies[name] = reply
+
+    _collect(coordinator, carrier, coordinator.ask(requests), keep, poll)
+    return replies
+
+
+def deliver(coordinator: Coordinator, carrier: RequestCarrier, *, poll: float = POLL) -> None:
+    """Give the result to all devices that can be asked and do not hold it."""
+    before = coordinator.ledger.refusals
+    _collect(coordinator, carrier, coordinator.deliveries(carrier.devices()), coordinator.confirm, poll)
+    _log_refusals(coordinator, before)
+    coordinator.finish()
+    logger.info("Training %s is delivered to %d devices.", coordinator.terms.run, len(coordinator.ledger.delivered))
+
+
+def _log_refusals(coordinator: Coordinator, before: int) -> None:
+    """Log what was refused since there were `before` refusals."""
+    fresh = coordinator.ledger.refusals - before
+    for refused in coordinator.ledger.refused[-fresh:] if fresh else ():
+        logger.warning("%s: %s", refused["device"] or "all", refused["reason"])

@@ -1,0 +1,19 @@
+"""The one door to Flower: only the modules in here rely on more than its public API.
+
+Flower has no interface for much of what a fleet needs: to run its programs as child processes, to know whether a device
+is connected, to take part of a reply without waiting for the rest. So this package knows command lines, environment
+variables, URLs, log lines and internal classes of the Flower versions named in `pyproject.toml`, and
+`tests/test_fleet_flower_contract.py` checks each of these assumptions against the installed version.
+
+- `programs`: Flower's processes on a server and on a device, their commands, environment and configuration files
+- `proxy`: the part of Flower's HTTP API that devices may reach from outside
+- `supernode`: the process that connects a device, and `supernodelog`: what it is doing
+- `control`: the devices and runs that a running server knows
+- `mailbox`: replies as they arrive at the server app
+
+`control` and `mailbox` import Flower itself, which takes about a second; import them only where they are used.
+"""
+
+from fedkad.fleet.flower.programs import device_command, environment, server_commands, write_configuration
+
+__all__ = ["device_command", "environment", "server_commands", "write_configuration"]

@@ -1,0 +1,117 @@
+"""Flower's programs as a fleet runs them: their commands, their environment and their configuration files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import sysconfig
+from pathlib import Path
+
+from fedkad.fleet.devicefolder import DeviceFolder
+from fedkad.fleet.extra import MissingRequirementError
+from fedkad.fleet.flower import proxy
+from fedkad.fleet.private import write_private
+from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.tomltext import toml_text
+
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""Keeps Flower from contacting any host but ours and from installing packages."""
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of every Flower process.
+
+    The processes start one another by name, so the folder with the programs must be on PATH even if the virtual
+    environment is not active. They also talk to one another on this machine, which must bypass any HTTP proxy.
+    """
+    direct = ",".join(filter(None, (os.environ.get("no_proxy"), "localhost,127.0.0.1,::1")))
+    return {
+        **os.environ,
+        **OFFLINE,
+        "FLWR_HOME": str(home),
+        "PATH": _search_path(),
+        "no_proxy": direct,
+        "NO_PROXY": direct,
+    }
+
+
+def server_commands(folder: ServerFolder) -> dict[str, list[str]]:
+    """The commands of a server's processes by name, in the order in which they start."""
+    return {"superlink": _superlink(folder), "superexec": _superexec(folder), "proxy": proxy.command(folder.root)}
+
+
+def _superlink(folder: ServerFolder) -> list[str]:
+    """The process that holds the state of the fleet; it listens on its own machine only."""
+    return [
+        _program("flower-superlink"),
+        *("--host", "127.0.0.1", "--port", str(folder.settings.place.control_port)),
+        *("--ssl-ca-certfile", str(folder.ca_certificate)),
+        *("--ssl-certfile", str(folder.server_certificate), "--ssl-keyfile", str(folder.server_key)),
+        "--enable-supernode-auth",
+        *("--database", str(folder.flower / "state.db")),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(folder.secret)),
+    ]
+
+
+def _superexec(folder: ServerFolder) -> list[str]:
+    """The process that starts server apps; separate from the SuperLink so that a run outlives it."""
+    return [
+        _program("flower-superexec"),
+        *("--runtime-api-address", f"127.0.0.1:{folder.settings.place.control_port}"),
+        *("--root-certificates", str(folder.ca_certificate)),
+        *("--superexec-auth-secret-file", str(folder.secret), "--parent-pid", str(os.getpid())),
+    ]
+
+
+def device_command(folder: DeviceFolder, data: str) -> list[str]:
+    """The command of a device's process, Flower's SuperNode made to end when its connection does.
+
+    `-P` keeps modules in the working directory from shadowing ours. The app's settings go into a file because
+    Flower's arguments cannot hold a path that contains both kinds of quotes.
+    """
+    settings = folder.flower / "node.toml"
+    node = {"folder": str(folder.root), "device": folder.device, "data": data}
+    write_private(settings, "".join(f"{key} = {toml_text(value)}\n" for key, value in node.items()).encode())
+    return [
+        *(sys.executable, "-Pm", "fedkad.fleet.flower.supernode"),
+        *("--superlink", folder.server, "--root-certificates", str(folder.ca_certificate)),
+        *("--auth-supernode-private-key", str(folder.key)),
+        *("--host", "127.0.0.1", "--port", str(_free_port())),
+        *("--node-config", str(settings)),
+    ]
+
+
+def write_configuration(folder: ServerFolder) -> None:
+    """Write the configuration of nginx, and Flower's own so that `FLWR_HOME=FOLDER/flower flwr ls` works."""
+    place = folder.settings.place
+    address, trusted = f"127.0.0.1:{place.control_port}", str(folder.ca_certificate)
+    lines = [
+        '[superlink]\ndefault = "fedkad"\n\n[superlink.fedkad]\n',
+        f"address = {toml_text(address)}\nroot-certificates = {toml_text(trusted)}\n",
+    ]
+    write_private(folder.flower / "config.toml", "".join(lines).encode())
+    proxy.write_configuration(folder.root, place.port, place.control_port)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _search_path() -> str:
+    folders = dict.fromkeys((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
+    return os.pathsep.join((*folders, os.environ.get("PATH", os.defpath)))
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=_search_path())
+    if found is None:
+        raise MissingRequirementError(f"The program {name} is missing; install it with pip install 'fedkad[fleet]'.")
+    return found

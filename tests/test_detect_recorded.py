@@ -1,0 +1,51 @@
+"""Model files of earlier releases load, score as they did when they were written, and go on learning.
+
+`recorded/<release>` holds one small file of each kind and, in scores.npz, what the release itself made of them.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedkad import KoopmanDetector
+
+RECORDED = sorted(Path(__file__).with_name("recorded").glob("*/*.safetensors"))
+CHANNELS = 3
+
+
+def normal_series(rows: int, seed: int) -> np.ndarray:
+    """The series that the recorded detectors were fitted on."""
+    t = np.arange(rows)[:, None]
+    noise = np.random.default_rng(seed).normal(size=(rows, CHANNELS))
+    return np.round(np.sin(t / [[7.0, 11.0, 5.0]]) + 0.1 * noise, 3)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_recorded_model_file_still_gives_its_scores(path: Path) -> None:
+    recorded = np.load(path.with_name("scores.npz"))
+    kind = "calibrated" if path.stem == "detect-only" else path.stem
+    detector, test = KoopmanDetector.load(path), recorded["test"]
+    assert detector.threshold_ == recorded[f"{kind}.threshold"]
+    # To rounding: other builds of BLAS add in another order.
+    np.testing.assert_allclose(detector.decision_function(test), recorded[kind], rtol=1e-9)
+    np.testing.assert_allclose(detector.explain(test), recorded[f"{kind}.explain"], rtol=1e-6, atol=1e-9)
+    assert np.array_equal(detector.predict(test), recorded[f"{kind}.alarms"])
+    if path.stem == "detect-only":
+        with pytest.raises(ValueError, match="saved without its statistics"):
+            detector.learn(normal_series(300, 5))
+    else:
+        detector.learn(normal_series(300, 5))
+        np.testing.assert_allclose(detector.decision_function(test), recorded[f"{kind}.learnt"], rtol=1e-7)
+
+
+def test_what_was_recorded_besides_the_scores() -> None:
+    by_kind = {path.stem: KoopmanDetector.load(path).model_ for path in RECORDED}
+    assert by_kind["calibrated"].setup.names == ("flow", "level", "speed")
+    assert by_kind["unnamed"].setup.names is None
+    assert by_kind["few-rows"].few_rows
+    assert by_kind["by-hand"].by_hand
+    assert by_kind["by-hand"].threshold == 4.5
+    assert by_kind["admitted"].least_threshold > 0.0
+    assert by_kind["learnt"].learnt_through == "2024-01-01T00:00:00"
+    assert by_kind["paper"].settings.scoring == "paper"
