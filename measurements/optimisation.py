@@ -44,7 +44,8 @@ def target_gram(detector: KoopmanDetector, train: Array) -> Array:
         for first in (0, rows - detector.window)
     ]
     gram: Array = statistics.xx - np.outer(states[0], states[0]) + np.outer(states[1], states[1])
-    return gram / statistics.energy
+    relative: Array = gram / statistics.energy
+    return relative
 
 
 def centralised(devices: Sequence[Statistics], mean_gram: Array, rank: int) -> tuple[float, float, str]:

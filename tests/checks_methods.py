@@ -144,7 +144,7 @@ def check_one_scaling_for_the_fleet(name: str) -> None:
 
 def check_wrong_channels_are_refused(name: str) -> None:
     for channels in (1, 2, 4):
-        with pytest.raises(ValueError, match="channels"):
+        with pytest.raises(ValueError, match="channel"):
             fitted(name).score(CLIENT, np.zeros((100, channels)))
 
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_one_sentence(
     told = fails(*command(data, tmp_path / "new", "--datasets", "MSL", "--methods", "norm"))
     assert "MSL" in told or "labeled_anomalies" in told
     assert "no such folder to reuse" in fails(*command(data, tmp_path / "new", "--reuse", tmp_path / "nowhere"))
-    assert "lies in the data folder" in fails(*command(data, data / "results"))
+    assert "is inside the data folder" in fails(*command(data, data / "results"))
     other = command(data, out, "--methods", METHODS, "--datasets", "SMD", "--clients", 2)
     assert "choose another --out, or --redo" in fails(*other)
     assert "no kept scores" in fails("bench", "evaluate", "--out", tmp_path, "--data", data)
@@ -254,7 +254,7 @@ def test_what_is_wrong_is_told_before_the_work(data: Path, tmp_path: Path, monke
     assert fails(*command(nowhere, tmp_path / "out")).startswith(f"error: {nowhere}: there is no such data folder")
     own = tmp_path / "boilers"
     own.mkdir()
-    assert "lies in the data folder" in fails(*command(data, own / "out", "--datasets", own))
+    assert "is inside the data folder" in fails(*command(data, own / "out", "--datasets", own))
     for option, what in (("--methods", "method"), ("--datasets", "dataset")):
         done = Done(*command(data, tmp_path / "out", option, ","))
         assert done.status == 2
