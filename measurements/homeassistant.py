@@ -17,7 +17,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.broker import Broker, Client, Process, broken, config, free_port, sample, saved_model, series, wait_for
+from tests.fixtures.broker import (
+    Broker,
+    Client,
+    Process,
+    broken,
+    config,
+    free_port,
+    sample,
+    saved_model,
+    series,
+    wait_for,
+)
 
 Entities = dict[str, str]
 

@@ -17,7 +17,7 @@ from fedkad_bench.methods.neural.local import plan_round
 from fedkad_bench.methods.preparation import prepare
 from fedkad_bench.studies import StudyRequest, efficiency, ondevice
 from fedkad_bench.studies.measuring import apart, confine, peak_megabytes
-from tests.fleetfolder import write_data
+from tests.fixtures.fleetfolder import write_data
 
 MESSAGE = (4 * WINDOW + 128) * 24
 """Numbers of one subspace of the small fleet."""

@@ -23,9 +23,9 @@ from fedkad_bench.data.heterogeneity import PAPER_RANGES, client_skews, skew_tab
 from fedkad_bench.data.layouts import SMD_MACHINES
 from fedkad_bench.data.packing import PackedSeries, read_pack, write_pack
 from fedkad_bench.data.partition import chunk_lengths, partition
+from tests.fixtures.datasets import write_machine, write_nasa, write_psm, write_pumps
 
 PARTIAL = "ignore::fedkad_bench.data.dataset.PartialDatasetWarning"
-FEATURES = ",".join(f"feature_{k}" for k in range(25))
 
 
 @pytest.fixture(autouse=True)
@@ -37,61 +37,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "data"
-
-
-def write_machine(root: Path, name: str, rows: int = 6, channels: int = 3, ending: str = ".txt") -> None:
-    numbers = np.random.default_rng(sum(map(ord, name))).random((2, rows, channels))
-    texts = {
-        "train": "".join(",".join(f"{x:.6f}" for x in row) + "\n" for row in numbers[0]),
-        "test": "".join(",".join(f"{x:.6f}" for x in row) + "\n" for row in numbers[1]),
-        "test_label": "".join(f"{int(k == 1)}\n" for k in range(rows)),
-    }
-    for part, text in texts.items():
-        path = root / "SMD" / part / f"{name}{ending}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(text.encode()) if ending.endswith("gz") else text.encode())
-
-
-def write_nasa(root: Path) -> Path:
-    folder = root / "NASA"
-    rng = np.random.default_rng(0)
-    for part, rows in (("train", 20), ("test", 30)):
-        (folder / part).mkdir(parents=True)
-        for name in ("P-1", "P-2", "T-10"):
-            np.save(folder / part / f"{name}.npy", rng.random((rows, 25)))
-        np.save(folder / part / "M-1.npy", rng.random((rows, 55)))
-    (folder / "labeled_anomalies.csv").write_text(
-        "chan_id,spacecraft,anomaly_sequences,class,num_values\r\n"
-        'P-1,SMAP,"[[2, 4], [10, 10]]","[point, point]",30\r\n'
-        'P-2,SMAP,"[[5, 6]]",[point],30\r\n'
-        'M-1,MSL,"[[0, 2]]",[point],30\r\n'
-        'P-2,SMAP,"[[6, 8]]",[point],30\r\n'
-    )
-    return folder
-
-
-def write_psm(folder: Path, rows: int, test_rows: int, holes: tuple[int, ...] = ()) -> Path:
-    """Pooled Server Metrics in the layout of upstream; every row has one of fifty contents."""
-    folder.mkdir(parents=True)
-    tails = [",".join(f"{(k * c) % 50 / 64}" for c in range(1, 26)) for k in range(50)]
-    for name, start, count in (("train", 0, rows), ("test", rows, test_rows)):
-        lines = [f"{float(start + t)},{tails[t % 50]}" for t in range(count)]
-        for t in holes if name == "train" else ():
-            lines[t] = lines[t].rpartition(",")[0] + ","
-        (folder / f"{name}.csv").write_text("\n".join([f"timestamp_(min),{FEATURES}", *lines, ""]))
-    marks = [f"{float(rows + t)},{int(t % 4 == 0)}" for t in range(test_rows)]
-    (folder / "test_label.csv").write_text("\n".join(["timestamp_(min),label", *marks, ""]))
-    return folder
-
-
-def write_pumps(folder: Path, names: tuple[str, ...] = ("pump-1", "pump-2")) -> Path:
-    for name in names:
-        for part in ("train", "test"):
-            path = folder / part / f"{name}.csv"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            label = (",label", ",0", ",1") if part == "test" else ("", "", "")
-            path.write_text(f"time,flow,heat{label[0]}\n0,1,20{label[1]}\n10,2,21{label[2]}\n20,3,22{label[1]}\n")
-    return folder
 
 
 def sentence(action: Callable[[], object]) -> str:

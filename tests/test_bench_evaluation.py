@@ -25,7 +25,7 @@ from fedkad_bench.metrics.pointwise import pointwise
 from fedkad_bench.metrics.ranges import range_based
 from fedkad_bench.metrics.vus import vus_pr
 from fedkad_bench.protocols import PROTOCOLS, Choices
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -15,7 +15,7 @@ from fedkad_bench.methods.classical import KINDS, ClassicalMethod
 from fedkad_bench.methods.interface import WINDOW
 from fedkad_bench.methods.koopman import VARIANTS, KoopmanMethod
 from fedkad_bench.methods.registry import GROUPS, METHODS, MissingLibraryError, make, require, settings_of
-from tests.checks_methods import CHECKS, broken_series, scores_of_broken, small, small_fleet
+from tests.checks.methods import CHECKS, broken_series, scores_of_broken, small, small_fleet
 
 Array = NDArray[np.float64]
 

@@ -32,7 +32,7 @@ from fedkad_bench.results import (
 )
 from fedkad_bench.running.runner import RunOutcome, RunPlan, Step, evaluate_again, run
 from fedkad_bench.running.workers import perform
-from tests.fleetfolder import MACHINES, write_data
+from tests.fixtures.fleetfolder import MACHINES, write_data
 
 PLAN = RunPlan(("SMD",), ("fedkad", "pca", "random"), (0, 1))
 

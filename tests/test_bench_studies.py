@@ -34,7 +34,7 @@ from fedkad_bench.studies import (
     write_study,
 )
 from fedkad_bench.studies.rounds import optimal_loss, prepare_fleet, statistics_of
-from tests.fleetfolder import MACHINES, write_data
+from tests.fixtures.fleetfolder import MACHINES, write_data
 
 MADE = {"command": "studies", "commit": "abc", "machine": "here", "date": "today"}
 MESSAGE = (4 * 20 + 128) * 24 * 4

@@ -13,38 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
 from fedkad import KoopmanDetector, federate
-from fedkad.cli.app import app
 from fedkad.cli.options import DETECTOR_OPTIONS
 from fedkad.detect.scoring import Scoring, SeriesScores, score_series
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet, write_fleet
 from fedkad.tables import read_table
-
-SMALL = ["--rank", "6", "--observables", "16", "--window", "10"]
-
-
-class Done:
-    """The outcome of a command."""
-
-    def __init__(self, *arguments: object) -> None:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        self.status, self.out, self.err = result.exit_code, result.stdout, result.stderr
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-
-
-def fails(*arguments: object) -> str:
-    """The one sentence of a command that fails."""
-    done = Done(*arguments)
-    assert done.status == 1, done.out + done.err
-    assert done.out == ""
-    lines = [line for line in done.err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert done.err.rstrip().splitlines()[-1] == lines[0]
-    assert "Traceback" not in done.err
-    return lines[0]
+from tests.fixtures.commandline import SMALL, Done, fails
 
 
 @pytest.fixture(scope="module")

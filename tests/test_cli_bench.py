@@ -17,8 +17,8 @@ from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.data.entity import Entity
 from fedkad_bench.data.sources import fetch
 from fedkad_bench.studies import Study, StudyRequest
-from tests.fleetfolder import write_data
-from tests.test_cli import Done, fails
+from tests.fixtures.commandline import Done, fails
+from tests.fixtures.fleetfolder import write_data
 
 METHODS = "fedkad-untrained,norm,random"
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fedkad_bench.data import upstream
-from tests.test_bench_datasets import write_machine, write_nasa, write_psm, write_pumps
-from tests.test_cli import Done, fails
+from tests.fixtures.commandline import Done, fails
+from tests.fixtures.datasets import write_machine, write_nasa, write_psm, write_pumps
 
 
 @pytest.fixture(autouse=True)

@@ -15,14 +15,14 @@ import pytest
 
 from fedkad import locks
 from fedkad.fleet import extra, registry, settings
-from tests.test_cli import Done, fails
+from tests.fixtures.commandline import Done, fails
 
 pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
 from fedkad.fleet import certificates, connection, devicefolder
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.flower.supernodelog import COLLECTED
-from tests.test_fleet_certificates import names_of
+from tests.fixtures.certificates import names_of
 
 CHANNELS = ("--channels", "flow,heat")
 

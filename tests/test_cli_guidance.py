@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.report.wording import significant
-from tests.test_cli import SMALL, Done, fails
+from tests.fixtures.commandline import SMALL, Done, fails
 
 NAMES = ("flow", "heat")
 MINUTES = 60.0

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedkad import KoopmanDetector
-from tests import naive
+from tests.fixtures import naive
 
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4}
 TRAIN = naive.normal_series(280)

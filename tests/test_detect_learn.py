@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.koopman.snapshots import Statistics, collect
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4, "risk": 1e-3}

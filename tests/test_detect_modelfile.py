@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.detect import modelfile
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, read_model, save_model, write_model
-from tests import naive
+from tests.fixtures import naive
 
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4}
 

@@ -15,7 +15,7 @@ from fedkad.detect import calibration
 from fedkad.detect import scoring as scoring_module
 from fedkad.detect.scoring import SPREAD_FLOOR, CalibratedScoring
 from fedkad.koopman.snapshots import collect
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 LINEAR_BEYOND = float(scoring_module.LINEAR_BEYOND)

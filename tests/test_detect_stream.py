@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 THRESHOLDS: list[Any] = ["pot", "spot", "dspot", "quantile", "2/hour", 3.5]

@@ -23,7 +23,7 @@ from fedkad.detect.threshold import (
     pot_threshold,
     quantile_threshold,
 )
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 

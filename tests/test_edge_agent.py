@@ -25,7 +25,7 @@ from fedkad.edge.sources.lines import FileSource
 from fedkad.edge.store import Store
 from fedkad.simulate import CHANNELS as PUMP_CHANNELS
 from fedkad.simulate import simulate_fleet
-from tests.broker import (
+from tests.fixtures.broker import (
     CHANNELS,
     EPOCH,
     PATIENCE,
@@ -42,8 +42,8 @@ from tests.broker import (
     series,
     wait_for,
 )
-from tests.forge import ForkedAgent
-from tests.receiver import receiving
+from tests.fixtures.forge import ForkedAgent
+from tests.fixtures.receiver import receiving
 
 HEADER = "time,flow,pressure,heat"
 

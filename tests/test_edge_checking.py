@@ -16,7 +16,7 @@ from fedkad.edge import checking, main
 from fedkad.edge.checking import check
 from fedkad.edge.settings import SettingsError
 from fedkad.edge.settingsfile import load
-from tests.broker import CHANNELS, config, saved_model, series
+from tests.fixtures.broker import CHANNELS, config, saved_model, series
 
 STDIN = {"kind": "stdin"}
 MQTT = {"kind": "mqtt", "broker": "mqtt://127.0.0.1", "topics": ["x/{device}"]}

@@ -16,7 +16,7 @@ from fedkad.edge.settingsfile import load
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.sources.mqtt import MAX_WAITING, MqttSource, Topics
 from fedkad.edge.store import Store
-from tests.broker import Broker, config, logged, rows_committed, sample, saved_model, series, wait_for, wired
+from tests.fixtures.broker import Broker, config, logged, rows_committed, sample, saved_model, series, wait_for, wired
 
 
 def until(what: Callable[[], object], work: Callable[[], object], message: str) -> None:

@@ -1,11 +1,11 @@
-"""Every source and every sink keeps the contract in `tests/checks_edge.py`."""
+"""Every source and every sink keeps the contract in `tests/checks/edge.py`."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests import checks_edge as checks
+from tests.checks import edge as checks
 
 SINKS = (checks.StdoutEnds, checks.WebhookEnds, checks.BrokerEnds)
 SINK_CHECKS = (

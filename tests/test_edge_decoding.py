@@ -11,7 +11,7 @@ from fedkad.edge.payload import Sample
 from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.unseen import EXPECTED_WITHIN, UnseenNames
-from tests.broker import logged
+from tests.fixtures.broker import logged
 
 STDIN = SourceSettings(kind="stdin")
 MQTT = SourceSettings(kind="mqtt", topics=("in/{device}", "in/{device}/{channel}", "common"))

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import Broker, Process, config, expected_scores, rows_committed, sample, saved_model, series, wait_for
+from tests.fixtures.broker import (
+    Broker,
+    Process,
+    config,
+    expected_scores,
+    rows_committed,
+    sample,
+    saved_model,
+    series,
+    wait_for,
+)
 
 
 @pytest.fixture

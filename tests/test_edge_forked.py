@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedkad.edge.forked import ForkedWorkError, run_forked
-from tests.broker import wait_for
+from tests.fixtures.broker import wait_for
 
 
 def nothing() -> None:

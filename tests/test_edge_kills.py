@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.edge.store import Store
-from tests.broker import PATIENCE, Broker, Client, rows_committed, wait_for
-from tests.forge import ForkedAgent
-from tests.sabotage.killpoints import KILL_AT, POINTS
+from tests.fixtures.broker import PATIENCE, Broker, Client, rows_committed, wait_for
+from tests.fixtures.forge import ForkedAgent
+from tests.fixtures.sabotage.killpoints import KILL_AT, POINTS
 
 RANDOM_KILLS = int(os.environ.get("FEDKAD_TEST_KILLS", "30"))
 CHANNELS = ("flow", "pressure", "current")

@@ -18,7 +18,7 @@ import pytest
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.federation.devicestate import DeviceState
 from fedkad.fleet.certificates import make_authority
-from tests.broker import (
+from tests.fixtures.broker import (
     CHANNELS,
     EPOCH,
     Array,

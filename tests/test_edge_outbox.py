@@ -11,8 +11,8 @@ from fedkad.edge.agent import Agent
 from fedkad.edge.settingsfile import load
 from fedkad.edge.sources.mqtt import Topics
 from fedkad.edge.store import Store
-from tests.broker import Process, broken, config, sample, saved_model, series, wait_for
-from tests.receiver import receiving
+from tests.fixtures.broker import Process, broken, config, sample, saved_model, series, wait_for
+from tests.fixtures.receiver import receiving
 
 
 def alert(number: int) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from fedkad.edge.sinks.publications import Publication, Publications, level
 from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sinks.webhook import MAX_QUEUED, WebhookSink, parse_retry_after
 from fedkad.edge.status import DeviceStatus
-from tests.broker import Broker, logged, wait_for
-from tests.checks_edge import LimitedStream
-from tests.receiver import receiving
+from tests.checks.edge import LimitedStream
+from tests.fixtures.broker import Broker, logged, wait_for
+from tests.fixtures.receiver import receiving
 
 ALERT: dict[str, Any] = {
     "id": "pump-1-20261115T000000Z-1",

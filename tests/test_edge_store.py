@@ -13,7 +13,7 @@ import pytest
 
 from fedkad.edge import store as module
 from fedkad.edge.store import MIGRATIONS, Store, StoreError
-from tests.broker import logged
+from tests.fixtures.broker import logged
 
 
 @pytest.fixture

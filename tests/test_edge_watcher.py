@@ -20,7 +20,7 @@ from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from fedkad.federation.devicestate import DeviceState
 from fedkad.koopman.snapshots import collect
-from tests.broker import logged
+from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")
 BEGIN = 1_700_000_000.0

@@ -21,7 +21,7 @@ from fedkad.federation.participant import Participant
 from fedkad.federation.protocol import Header, Request, Terms
 from fedkad.federation.settings import ENCODINGS, Consensus, Encoding
 from fedkad.koopman.lifting import Lifting
-from tests.carrierchecks import CHECKS, Trained
+from tests.checks.carriers import CHECKS, Trained
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.snapshots import Statistics, collect
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import descend, leading_directions, predicted_directions, relative_loss
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 LIFTING = Lifting(channels=2, window=3, observables=4, seed=0)

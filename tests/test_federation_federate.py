@@ -16,7 +16,7 @@ from fedkad.federation import wire
 from fedkad.federation.advice import own_threshold
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import descend, leading_directions, relative_loss
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4, "risk": 1e-3}

@@ -24,78 +24,14 @@ from fedkad.federation import wire
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
-from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, Terms, refusal
-from fedkad.federation.settings import Consensus, Encoding
+from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
+from fedkad.federation.settings import Encoding
 from fedkad.federation.trainingfolder import RESULT, UNDER_WAY, stored_terms
-from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
+from tests.fixtures.trainings import LIFTING, MODEL, NAMES, Fleet, make_terms, series
 
 Array = NDArray[np.float64]
-
-MODEL: dict[str, Any] = {"window": 4, "rank": 3, "observables": 6, "horizon": 1, "seed": 0}
-NAMES = ("a", "b", "c", "d")
-LIFTING = Lifting(2, MODEL["window"], MODEL["observables"], MODEL["seed"])
-
-
-def series(name: str) -> Array:
-    k = NAMES.index(name) if name in NAMES else 9
-    t = np.arange(900.0)[:, None]
-    noisy: Array = np.sin(t / np.array([[5.0 + k, 11.0]])) + 0.1 * np.random.default_rng(k).normal(size=(900, 2))
-    return noisy
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A fitted detector of each device, as its data or its agent gives it."""
-    folder = tmp_path_factory.mktemp("prepared")
-    for name in (*NAMES, "late"):
-        KoopmanDetector(**MODEL).fit(series(name)).save(folder / name)
-    return {name: folder / name for name in (*NAMES, "late")}
-
-
-def make_terms(run: str = "run-1", encoding: Encoding = "float32", **changes: Any) -> Terms:
-    consensus = Consensus(rank=MODEL["rank"], seed=MODEL["seed"], **changes.pop("consensus", {}))
-    terms = Terms.of(run, LIFTING, ("0", "1"), horizon=1, encoding=encoding, consensus=consensus)
-    return replace(terms, **changes)
-
-
-class Fleet:
-    """Devices over folders, and a server that can be killed: everything but the network."""
-
-    def __init__(self, folder: Path, prepared: dict[str, Path], terms: Terms, plan: TrainingPlan) -> None:
-        self.folder, self.prepared, self.terms, self.plan = folder, prepared, terms, plan
-        self.training = Coordinator(terms, plan, folder / "server")
-
-    def device(self, name: str) -> DurableParticipant:
-        """A new process of a device: it knows nothing but its folder."""
-        state = DeviceState(self.folder / name)
-        return DurableParticipant(name, state, lambda terms: KoopmanDetector.load(self.prepared[name]))
-
-    def ask(self, name: str, request: Request) -> dict[str, Any]:
-        """Request and answer as they would travel."""
-        request = Request.read(request.header())
-        return self.device(name).answer(request).header(request)
-
-    def kill_server(self) -> None:
-        self.training = Coordinator(self.terms, self.plan, self.folder / "server")
-        if stored_terms(self.folder / "server", UNDER_WAY) is not None:
-            self.training.restore()
-
-    def round(self, names: list[str]) -> bool:
-        for name, request in self.training.open(names).items():
-            self.training.take(name, self.ask(name, request))
-        return self.training.close()
-
-    def delivered(self, name: str) -> KoopmanDetector:
-        for device, request in self.training.deliveries([name]).items():
-            assert self.training.confirm(device, self.ask(device, request))
-        return KoopmanDetector.load(self.folder / name / "model.safetensors")
-
-    def replayed(self) -> Array:
-        fleet = {name: series(name) for name in (*NAMES, "late")}
-        encoding = self.terms.encoding
-        return federate(fleet, schedule=self.training.schedule, encoding=encoding, **MODEL).subspace
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
 from fedkad.koopman.stiefel import retract_polar
 from measurements.loopback import Loopback, wait
-from tests.attackers import fleets
-from tests.attackers.sitecustomize import poison
+from tests.fixtures.attackers import fleets
+from tests.fixtures.attackers.sitecustomize import poison
 
 fleets.require(nginx=True)
 
@@ -156,7 +156,7 @@ def start_forger(fleet: Loopback) -> subprocess.Popen[str]:
     path.write_text(json.dumps(facts))
     with (fleet.root / "forger.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.attackers.forger", str(path)],
+            [sys.executable, "-m", "tests.fixtures.attackers.forger", str(path)],
             cwd=Path(__file__).parents[1],
             stdout=subprocess.PIPE,
             stderr=log,

@@ -22,6 +22,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from fedkad.fleet import certificates
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.connection import reach
+from tests.fixtures.certificates import names_of
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +52,6 @@ def test_another_name_or_another_authority_is_refused(authority: KeyPair, server
         verify(authority, server, x509.DNSName("other.example"))
     with pytest.raises(VerificationError):
         verify(certificates.make_authority("fleet.example"), server, x509.DNSName("fleet.example"))
-
-
-def names_of(certificate: bytes) -> list[str]:
-    """The addresses that a certificate is valid for."""
-    found = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return [str(name.value) for name in found.value]
 
 
 def test_an_address_is_named_once_and_as_what_it_is(authority: KeyPair) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
-from tests.sabotage import sitecustomize as sabotage
-from tests.sabotage.faultyfleet import (
+from tests.fixtures.sabotage import sitecustomize as sabotage
+from tests.fixtures.sabotage.faultyfleet import (
     CHANNELS,
     MODEL,
     PATIENCE,

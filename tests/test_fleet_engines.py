@@ -17,8 +17,8 @@ import pytest
 from fedkad import KoopmanDetector
 from fedkad.fleet import settings
 from measurements.loopback import ENVIRONMENT, Loopback, command_line, free_ports
-from tests.attackers import fleets
-from tests.carrierchecks import CHECKS, Trained
+from tests.checks.carriers import CHECKS, Trained
+from tests.fixtures.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.sabotage import sitecustomize as sabotage
-from tests.sabotage.faultyfleet import (
+from tests.fixtures.sabotage import sitecustomize as sabotage
+from tests.fixtures.sabotage.faultyfleet import (
     SHORT,
     Fleet,
     fleet,

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from tests.attackers import fleets
-from tests.flowerapp import write_app
+from tests.fixtures.attackers import fleets
+from tests.fixtures.flowerapp import write_app
 
 pytestmark = [
     pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),

@@ -21,7 +21,7 @@ from fedkad.federation.protocol import ProtocolError, Reply, Request, refusal
 from fedkad.federation.secure.gathering import BOUND, gather
 from fedkad.federation.secure.grid import quantisation_error
 from fedkad.koopman.subspace import relative_loss
-from tests.test_federation_training import MODEL, NAMES, Fleet, make_terms, prepared, series
+from tests.fixtures.trainings import MODEL, NAMES, Fleet, make_terms, prepared, series
 
 __all__ = ["prepared"]
 

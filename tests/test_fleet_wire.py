@@ -28,12 +28,12 @@ from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.tomltext import toml_text
 from measurements.loopback import ENVIRONMENT, Wire, descendants, free_ports, wait
-from tests.attackers import fleets
+from tests.fixtures.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from tests.attackers import eavesdropper
-from tests.attackers.eavesdropper import Haystack, Request, Sent
+from tests.fixtures.attackers import eavesdropper
+from tests.fixtures.attackers.eavesdropper import Haystack, Request, Sent
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedkad.koopman.lifting import Lifting, exact_log, normal_deviates, uniform_deviates
-from tests import naive
+from tests.fixtures import naive
 
 LARGE = Lifting(channels=8, window=10, observables=400, seed=7)
 

@@ -8,7 +8,7 @@ from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, loss, loss_gradient, relative_ridge
 from fedkad.koopman.snapshots import collect
 from fedkad.koopman.stiefel import project_grassmann, project_stiefel, random_point, retract_polar, retract_qr
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 

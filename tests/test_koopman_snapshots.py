@@ -15,7 +15,7 @@ from fedkad.koopman.operator import Reduced
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics, collect, stretches
 from fedkad.koopman.subspace import own_subspace, relative_loss
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from fedkad.koopman.subspace import (
     predicted_directions,
     relative_loss,
 )
-from tests import naive
+from tests.fixtures import naive
 
 Array = NDArray[np.float64]
 LIFTING = Lifting(channels=2, window=3, observables=6, seed=0)

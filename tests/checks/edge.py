@@ -30,8 +30,8 @@ from fedkad.edge.sources import BATCH, RawMessage, SampleSource
 from fedkad.edge.sources.lines import FileSource, StdinSource
 from fedkad.edge.sources.mqtt import MqttSource, Topics
 from fedkad.edge.store import Store
-from tests.broker import Broker, logged, wait_for
-from tests.receiver import receiving
+from tests.fixtures.broker import Broker, logged, wait_for
+from tests.fixtures.receiver import receiving
 
 LIMIT = 20.0
 """Seconds within which something that must not block returns; what it must not wait for takes longer or forever."""

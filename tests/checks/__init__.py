@@ -1,0 +1,1 @@
+"""Contracts: the same checks run over every sink, source, method and carrier."""
