@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test quick lint wheel clean
+.PHONY: demo test fast quick lint wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedkad demo --out demo
 
 test: $(VENV)/.dev lint
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 4 --dist loadgroup
+
+# What needs no real process, no network and no training of minutes: for the time between two edits.
+fast: $(VENV)/.dev lint
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup -m "not slow"
 
 # The benchmark's whole way in a minute, on a few clients of one dataset: shows that all works, not how well.
 quick: $(VENV)/.dev
