@@ -10,10 +10,9 @@ from typing import Any
 
 from fedkad.edge.settings import AgentSettings, DeviceNames, DeviceSettings, Maintenance
 from fedkad.edge.timestamps import find_zone
-from fedkad.settingerror import SettingError, SettingsError
+from fedkad.settingerror import SettingError, SettingsError, toml_text
 from fedkad.settingkinds import Surroundings
 from fedkad.settingsfile import FileSection, keys_of, read, read_file
-from fedkad.tomltext import toml_text
 
 Sections = Mapping[str, FileSection]
 
