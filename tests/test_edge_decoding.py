@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fedkad.edge.decoding import EXPECTED_WITHIN, Decoder, UnseenNames
-from fedkad.edge.jsonpayload import JsonReader
 from fedkad.edge.payload import Sample
+from fedkad.edge.readers import JsonReader
 from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
 from fedkad.edge.sources import RawMessage
 from tests.broker import logged

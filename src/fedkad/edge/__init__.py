@@ -4,7 +4,7 @@ The path of a sample, and the modules in its order:
 
     sources/    a line or an MQTT message arrives                             RawMessage
     decoding    which device and channels it has, and its time                Sample
-      jsonpayload, csvpayload, timestamps
+      readers, payload
     watcher     one device; the next four are its parts
     grid        the slot of the device's fixed grid that it belongs to        GridRow
     model       scored by the model of the device                             Reading (of fedkad.detect)

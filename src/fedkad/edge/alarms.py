@@ -40,15 +40,7 @@ class Alarms:
     by its rate starts with the first abnormal row counted in it, about one window back. A cleared incident has lasted
     until its last abnormal row, without the quiet after it.
 
-    Parameters
-    ----------
-    device : str
-    settings : Alarm
-    period : float
-        Seconds between two rows.
-    channels : sequence of str
-    state : mapping, optional
-        What `state()` returned, to continue from there.
+    `period` is the seconds between two rows; `state` is what `state()` returned, to continue from there.
 
     >>> import numpy as np
     >>> from types import SimpleNamespace

@@ -142,47 +142,22 @@ class AbnormalRate:
 
 @dataclass(slots=True)
 class AlarmState:
-    """All that the policy remembers.
+    """All that the policy remembers; `channels` are those of the episodes."""
 
-    Attributes
-    ----------
-    incidents : int
-        Incidents begun so far.
-    watched : float
-        Seconds scored so far.
-    time, score, threshold : float
-        Of the last scored row.
-    open : dict, optional
-        The last alert of the open incident.
-    said : float
-        Time of the last alert.
-    quiet : float, optional
-        Since when an open incident has been quiet.
-    told : float
-        Rows up to this time belong to an incident that was reported, and do not count towards a rate.
-    cool_until : float
-        Until then only a critical score begins an incident.
-    channels : list of str
-        The channels of the episodes.
-    incident, excursion : Episode, optional
-    recent : list of Episode
-        At most two, of excursions too short to be an incident: they may be part of a rate.
-    """
-
-    incidents: int = 0
-    watched: float = 0.0
-    time: float = -math.inf
+    incidents: int = 0  # begun so far
+    watched: float = 0.0  # seconds scored so far
+    time: float = -math.inf  # of the last scored row, as are score and threshold
     score: float = math.nan
     threshold: float = math.nan
-    open: Alert | None = None
-    said: float = -math.inf
-    quiet: float | None = None
-    told: float = -math.inf
-    cool_until: float = -math.inf
+    open: Alert | None = None  # the last alert of the open incident
+    said: float = -math.inf  # time of the last alert
+    quiet: float | None = None  # since when an open incident has been quiet
+    told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate
+    cool_until: float = -math.inf  # until then only a critical score begins an incident
     channels: list[str] = field(default_factory=list)
     incident: Episode | None = None
     excursion: Episode | None = None
-    recent: list[Episode] = field(default_factory=list)
+    recent: list[Episode] = field(default_factory=list)  # at most two, too short for an incident: part of a rate
 
     def to_json(self) -> dict[str, Any]:
         """All fields for JSON, where None stands for NaN and infinity."""

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fedkad.edge.csvpayload import CsvReader
-from fedkad.edge.jsonpayload import JsonReader
 from fedkad.edge.payload import PayloadError, Sample, shown
 from fedkad.edge.process import MAX_REPEATS
+from fedkad.edge.readers import CsvReader, JsonReader
 from fedkad.edge.settings import DeviceSettings, SourceSettings
 from fedkad.edge.sources import RawMessage
 
@@ -25,13 +24,8 @@ MAX_LISTED = 5
 class Decoder:
     """Decodes the messages of a source.
 
-    Parameters
-    ----------
-    source : SourceSettings
-    devices : mapping
-    count_refusal : callable
-        Takes the name of the device for each message, or for the values in it, that cannot be used; an empty name if
-        the device is unknown.
+    `count_refusal` takes the name of the device for each message, or for the values in it, that cannot be used; an
+    empty name if the device is unknown.
     """
 
     def __init__(

@@ -32,15 +32,7 @@ class Learner:
 
     Rows that are complete and normal are learned from, except those just before an anomaly. The model file names the
     last row that it has learned from; if the agent is killed before it commits that, it does so after its restart.
-
-    Parameters
-    ----------
-    device : str
-    settings : DeviceSettings
-    store : Store
-    model : DeviceModel
-    state : mapping
-        What `state()` returned, or empty.
+    `state` is what `state()` returned, or empty.
     """
 
     def __init__(

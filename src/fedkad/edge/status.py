@@ -18,41 +18,19 @@ STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStatus:
-    """A device now.
-
-    Attributes
-    ----------
-    state : str
-        One of `STATES`.
-    progress : dict, optional
-        How far the first model, or the window, has come: have and need.
-    time : float, optional
-        Of the last row, in seconds since 1970.
-    score, threshold, abnormal
-        Of the last row.
-    rate : float, optional
-        Share of abnormal rows in `rate_window`.
-    why : str, optional
-        Why the device is stale or its window broken.
-    budget : dict, optional
-        False alarms allowed, and alarms measured.
-    incident : dict, optional
-        The last alert of the open incident.
-    counters : mapping
-        By the names of the counters in `fedkad.edge.sinks.prometheus`.
-    """
+    """A device now, with the time, score and threshold of its last row; `state` is one of `STATES`."""
 
     state: str
-    progress: Mapping[str, int] | None = None
-    time: float | None = None
+    progress: Mapping[str, int] | None = None  # how far the first model, or the window, has come: have and need
+    time: float | None = None  # seconds since 1970
     score: float | None = None
     threshold: float | None = None
     abnormal: bool = False
-    rate: float | None = None
-    why: str | None = None
-    budget: Mapping[str, Any] | None = None
-    incident: Alert | None = None
-    counters: Mapping[str, int] | None = None
+    rate: float | None = None  # share of abnormal rows in `rate_window`
+    why: str | None = None  # the device is stale, or its window broken
+    budget: Mapping[str, Any] | None = None  # false alarms allowed, and alarms measured
+    incident: Alert | None = None  # the last alert of the open incident
+    counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
 
     def payload(self) -> dict[str, Any]:
         """The state as it is published.
@@ -112,12 +90,7 @@ class Staleness:
         self._sampling = sampling
         self._last_sample = self._last_row = now
         self._was_heard = self._has_unflushed = False
-        self.reason = ""
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether there has been no row for `stale_after`."""
-        return bool(self.reason)
+        self.reason = ""  # why the device is stale; empty while it is not
 
     def note_sample(self, now: float) -> None:
         """A sample has come."""
@@ -135,7 +108,7 @@ class Staleness:
 
     def check(self, now: float) -> bool:
         """Whether the device has become stale; True once, then `reason` says why."""
-        if self.is_stale or now - self._last_row <= self._sampling.stale_after:
+        if self.reason or now - self._last_row <= self._sampling.stale_after:
             return False
         silent = now - self._last_sample
         if not self._was_heard:

@@ -28,15 +28,8 @@ MANY_AT_ONCE = 20
 class Watcher:
     """Watches one device: puts its samples on the grid, scores the rows, applies the alarm policy.
 
-    Parameters
-    ----------
-    name : str
-    settings : DeviceSettings
-    store : Store
-        The state of the device is read from it, and changes are put into it; the agent commits.
-    maintenance : sequence of Maintenance
-    on_reading : callable, optional
-        Takes every reading, as a line for JSON.
+    The state of the device is read from the store, and changes are put into it; the agent commits. `on_reading` takes
+    every reading, as a line for JSON.
     """
 
     def __init__(
@@ -256,7 +249,7 @@ class Watcher:
         )
 
     def _state(self) -> str:
-        if self._staleness.is_stale:
+        if self._staleness.reason:
             return "stale"
         if self._is_in_maintenance:
             return "maintenance"
