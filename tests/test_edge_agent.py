@@ -609,7 +609,7 @@ def test_a_configuration_can_be_checked_without_a_trace(tmp_path: Path, model: P
     (tmp_path / "damaged").write_bytes(model.read_bytes()[:1000])
     mqtt = {"kind": "mqtt", "broker": "mqtts://127.0.0.1", "topics": ["x/{device}"]}
     refused = {
-        "there is no 'sauce'": config(stdin, sauce={}),
+        "has no key 'sauce'": config(stdin, sauce={}),
         "no-such-model: no such file": config(stdin, learning={"model": "no-such-model"}),
         "the model has the channels flow, pressure, heat": config(
             stdin, learning={"model": str(model)}, sampling={"channels": ["heat", "flow", "pressure"]}

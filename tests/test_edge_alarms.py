@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
+from fedkad.edge.alarmstate import BUCKETS
 from fedkad.edge.grid import GridRow
-from fedkad.edge.rate import BUCKETS
 from fedkad.edge.settings import Alarm
 
 Array = NDArray[np.float64]
@@ -104,7 +104,7 @@ def test_an_alert_says_what_when_and_why() -> None:
         "text": "pump-1: pressure 3.2 instead of 5.1 (60 %), then flow (30 %); score 10, threshold 6",
     }
     assert alarms.open == alert
-    assert (alarms.incidents, alarms.watched, alarms.per_second) == (1, 2.0, 0.5)
+    assert (alarms.incidents, alarms.watched) == (1, 2.0)
 
 
 def test_min_duration_counts_from_the_first_abnormal_row() -> None:

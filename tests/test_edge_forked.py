@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.edge.forked import ForkedWorkError, run_forked
+from fedkad.edge.process import ForkedWorkError, run_forked
 from tests.fixtures.broker import wait_for
 
 
@@ -76,7 +76,7 @@ def test_a_connection_is_not_inherited(tmp_path: Path) -> None:
 def test_it_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
     code = f"""
 import os, time
-from fedkad.edge.forked import run_forked
+from fedkad.edge.process import run_forked
 def work():
     open({str(tmp_path / "begun")!r}, "w").write(str(os.getpid()))
     time.sleep(60)

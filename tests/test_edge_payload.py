@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkad.edge.csvpayload import CsvReader
-from fedkad.edge.jsonpayload import MAX_DEPTH, JsonReader
-from fedkad.edge.payload import MAX_BYTES, PayloadError, Sample
-from fedkad.edge.timestamps import find_zone, read_timestamp
+from fedkad.edge.payload import MAX_BYTES, PayloadError, Sample, find_zone, read_timestamp
+from fedkad.edge.readers import MAX_DEPTH, CsvReader, JsonReader
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()
 
@@ -55,15 +53,16 @@ def test_zigbee2mqtt(last_seen: str | int) -> None:
     }
     values = {"temperature": 21.3, "humidity": 40.0, "occupancy": 1.0}
     assert told(payloads, content) == [Sample(None, NOON, values)]
-    assert payloads.refused == 0
+    assert payloads.left_out == {}
     assert all(type(value) is float for value in told(payloads, content)[0].values.values())
 
 
 def test_a_flat_message_with_some_of_the_channels() -> None:
     payloads = reader("temperature", "humidity", "pressure")
     assert told(payloads, {"humidity": 40.5, "voltage": 3000}) == [Sample(None, None, {"humidity": 40.5})]
+    assert payloads.left_out == {}
     assert told(payloads, {"voltage": 3000, "time": NOON}) == []
-    assert payloads.refused == 0
+    assert payloads.left_out == {}
 
 
 TASMOTA = {
@@ -184,8 +183,9 @@ def test_an_object_of_the_channel_in_the_topic() -> None:
     assert "without 'value'" in refusal(payloads, {"heat": 3}, "heat")
     assert "is 'off', not a number; send a bare number" in refusal(payloads, b"off", "heat")
     assert told(payloads, b"null", "heat") == []
+    assert payloads.left_out == {}
     assert told(payloads, b'"unavailable"', "heat") == []
-    assert payloads.refused == 1
+    assert list(payloads.left_out) == ["heat"]
     assert told(payloads, b"\xff no matter what", "cold") == []
 
 
@@ -218,7 +218,6 @@ def test_a_value_that_is_no_number_is_left_out_and_the_rest_is_used(text: str) -
     for content in (f'{{"a": {text}, "c": 2.5}}', f'{{"x": {{"c": 2.5}}, "a": {text}}}'):
         assert told(payloads, content.encode()) == [Sample(None, None, {"c": 2.5})]
         assert list(payloads.left_out) == ["a"]
-    assert payloads.refused == 2
     told(payloads, {"a": 1.5})
     assert payloads.left_out == {}
 
@@ -440,9 +439,11 @@ def test_csv() -> None:
     ]
     assert rows.read(b"1704110400000,,,nan,\n") == []
     assert rows.read(b",,,21,\n") == [Sample(None, None, {"heat": 21.0})]
+    assert rows.left_out == {}
     assert rows.read(b'1704110400,"0.5",,error,"a, b"\n') == [Sample("a, b", NOON, {"flow": 0.5})]
+    assert rows.left_out == {"heat": "'error'"}
     assert rows.read(b"1704110400,inf,x,1,\n") == [Sample(None, NOON, {"heat": 1.0})]
-    assert rows.refused == 2
+    assert rows.left_out == {"flow": "'inf'"}
     assert rows.read(b"\n") == rows.read(b"Time, flow,note,heat,device\n") == []
 
 

@@ -397,8 +397,10 @@ def test_the_state_of_a_device() -> None:
 
 def test_the_discovery_message() -> None:
     topics = ["fedkad/agent/hall/status", "fedkad/pump-1/status"]
-    topic, payload = discovery("pump-1", availability=topics, channels=["flow", "pressure"])
-    assert topic == "homeassistant/device/fedkad_pump-1/config"
+    publications = Publications(agent="hall", devices=("pump-1", "pump-2"))
+    message = discovery(publications, "pump-1", ["flow", "pressure"])
+    payload = json.loads(message.payload)
+    assert message.topic == "homeassistant/device/fedkad_pump-1/config"
     # What the schema of a device's discovery allows at its root; anything else makes Home Assistant refuse the message.
     assert set(payload) == {"dev", "o", "cmps", "state_topic", "availability", "availability_mode"}
     assert set(payload["dev"]) <= {"ids", "name", "mf", "mdl", "sw"}
@@ -421,9 +423,9 @@ def test_the_discovery_message() -> None:
 def test_object_ids_are_lawful_and_different(device: str) -> None:
     assert re.fullmatch("[a-zA-Z0-9_-]+", object_id(device))
     assert object_id(device) != object_id(device.replace("/", "_").replace(" ", "_") + "_")
-    topic, payload = discovery(device, discovery_prefix="ha")
-    assert re.fullmatch(r"ha/device/[a-zA-Z0-9_-]+/config", topic)
-    assert payload["dev"]["name"] == device
+    message = discovery(Publications(), device, ["flow"], "ha")
+    assert re.fullmatch(r"ha/device/[a-zA-Z0-9_-]+/config", message.topic)
+    assert json.loads(message.payload)["dev"]["name"] == device
 
 
 @pytest.mark.parametrize(
@@ -451,7 +453,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
 )
 def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str]) -> None:
     jinja2 = pytest.importorskip("jinja2")
-    _, payload = discovery("pump-1", channels=["flow"])
+    payload = json.loads(discovery(Publications(), "pump-1", ["flow"]).payload)
     value = json.loads(to_json(status.payload()))
     render = {
         k: jinja2.Template(entry["value_template"]).render(value_json=value) for k, entry in payload["cmps"].items()
@@ -466,9 +468,8 @@ def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str
 def test_a_broker_takes_every_message_and_keeps_the_retained_ones(tmp_path: Path) -> None:
     device = "hall/2 #süd+"
     publications = Publications(agent="agent", devices=(device,))
-    topic, payload = discovery(device, availability=publications.availability(device), channels=["flow"])
     messages = [
-        Publication(topic, to_json(payload), 1, True),
+        discovery(publications, device, ["flow"]),
         *publications.all_status(online=True),
         publications.state(device, DeviceStatus(state="warming", score=math.nan)),
         publications.alert({**ALERT, "device": device}),

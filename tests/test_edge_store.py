@@ -1,5 +1,6 @@
 """The store: all of a batch or nothing, whatever happens to the process, the disk or the file."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -84,6 +85,13 @@ def test_each_sink_takes_its_own_alerts(path: Path) -> None:
     assert len(store.waiting("stdout", 9)) == 1
 
 
+INCIDENTS = "SELECT alert FROM incident WHERE device = ? ORDER BY number DESC"
+
+
+def incidents(store: Store) -> list[dict[str, Any]]:
+    return [json.loads(alert) for (alert,) in store._connected().execute(INCIDENTS, ("p",))]
+
+
 def test_the_last_word_on_an_incident_is_kept_and_old_incidents_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_INCIDENTS", 3)
     store = Store(path)
@@ -91,8 +99,8 @@ def test_the_last_word_on_an_incident_is_kept_and_old_incidents_go(path: Path, m
         store.put_alert([], alert(number))
         store.put_alert([], alert(number, "end"))
     store.commit()
-    assert [entry["id"] for entry in store.incidents("p")] == ["p-4", "p-3", "p-2"]
-    assert {entry["event"] for entry in store.incidents("p")} == {"end"}
+    assert [entry["id"] for entry in incidents(store)] == ["p-4", "p-3", "p-2"]
+    assert {entry["event"] for entry in incidents(store)} == {"end"}
 
 
 def test_a_sink_that_takes_nothing_does_not_fill_the_disk(
@@ -143,9 +151,8 @@ def test_incidents_of_an_older_version_are_found_by_their_device(path: Path) -> 
     old.commit()
     old.close()
     store = Store(path)
-    assert [entry["id"] for entry in store.incidents("p")] == ["p-1"]
-    query = "EXPLAIN QUERY PLAN SELECT alert FROM incident WHERE device = ? ORDER BY number DESC"
-    ((*_, plan),) = store._connected().execute(query, ("p",)).fetchall()
+    assert [entry["id"] for entry in incidents(store)] == ["p-1"]
+    ((*_, plan),) = store._connected().execute(f"EXPLAIN QUERY PLAN {INCIDENTS}", ("p",)).fetchall()
     assert "incident_of_device" in plan
     assert store._connected().execute("PRAGMA user_version").fetchone() == (4,)
 
@@ -216,7 +223,6 @@ READERS: dict[str, Callable[[Store], Any]] = {
     "last rows": lambda store: store.last_rows("p", 9, 2),
     "rows to learn": lambda store: store.rows_to_learn("p", 2)[1].size,
     "waiting": lambda store: store.waiting("mqtt", 9),
-    "incidents": lambda store: store.incidents("p"),
     "judge": lambda store: store.judge_state("p"),
     "position": lambda store: store.position("file"),
     "taken": lambda store: store.digest(7),

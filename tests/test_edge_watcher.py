@@ -212,7 +212,7 @@ def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_pa
     with folder.locked():
         folder.deliver(other, "run-1")
     commit(watcher)
-    assert watcher.scorer.model.is_renewed()
+    assert watcher.model.is_renewed()
     watcher.adopt_model()
     readings.clear()
     feed(watcher, live[60:], 60)
@@ -232,14 +232,14 @@ def test_a_new_model_in_the_configuration_takes_the_place_of_the_old_one(
     commit(watcher)
     watcher._store.close()
     again = make(learning={"every": 100})  # the same file: what was learnt since stays
-    assert again.scorer.model.learnt_through
+    assert again.model.learnt_through
     again._store.close()
     other = KoopmanDetector.load(tmp_path / "model.fedkad")
     other.threshold_ = 50.0
     other.save(tmp_path / "model.fedkad")
     third = make()
-    assert third.scorer.model.current is not None
-    assert third.scorer.model.current.threshold == 50.0
+    assert third.model.current is not None
+    assert third.model.current.threshold == 50.0
     assert "has changed and replaces the model in use" in said[-1]
     third._store.close()
     (tmp_path / "model.fedkad").unlink()
@@ -254,8 +254,8 @@ def test_a_model_that_the_device_has_already_is_not_replaced_unasked(
     with state.locked():
         state.deliver(other, "run-1")
     watcher = make()
-    assert watcher.scorer.model.current is not None
-    assert watcher.scorer.model.current.threshold == other.threshold_
+    assert watcher.model.current is not None
+    assert watcher.model.current.threshold == other.threshold_
     assert "is not used because the device has" in said[-1]
 
 
@@ -322,10 +322,10 @@ def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(edge_model, "fit", fit_slowly)
         watcher.learn()
-    assert watcher.scorer.model.is_renewed()
+    assert watcher.model.is_renewed()
     watcher.adopt_model()
-    assert watcher.scorer.model.current is not None
-    assert watcher.scorer.model.current.threshold == model.threshold_
+    assert watcher.model.current is not None
+    assert watcher.model.current.threshold == model.threshold_
     assert watcher.status().state != "learning"
 
 

@@ -26,7 +26,7 @@ from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
 from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
-from fedkad.tomltext import toml_text
+from fedkad.settingerror import toml_text
 from measurements.loopback import ENVIRONMENT, Wire, descendants, free_ports, wait
 from tests.fixtures.attackers import fleets
 

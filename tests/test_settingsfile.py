@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from fedkad.edge.settings import Alarm, HomeAssistant, Learning, Prometheus, Stdout
 from fedkad.fleet.devicesettings import DeviceFile
 from fedkad.fleet.settings import FILE, FleetSettings, load
-from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError
+from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError, shown, toml_text
 from fedkad.settingkinds import FileName, IfWritten, Seconds, Surroundings, at_least
 from fedkad.settingsfile import FileSection, as_text, keys_of, read, read_file
-from fedkad.tomltext import shown, toml_text
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)

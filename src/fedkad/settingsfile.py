@@ -24,9 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError
+from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError, toml_text
 from fedkad.settingkinds import ArgumentsOf, IfWritten, Rule, Surroundings, ValueKind, kind_of
-from fedkad.tomltext import toml_text
 
 T = TypeVar("T")
 

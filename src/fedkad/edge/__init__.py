@@ -4,19 +4,18 @@ The path of a sample, and the modules in its order:
 
     sources/    a line or an MQTT message arrives                             RawMessage
     decoding    which device and channels it has, and its time                Sample
-      jsonpayload, csvpayload, timestamps · unseen warns of misspelled names
-    watcher     one device; the next five are its parts
+      readers, payload
+    watcher     one device; the next four are its parts
     grid        the slot of the device's fixed grid that it belongs to        GridRow
-    scorer      scored by the model of the device                             Reading (of fedkad.detect)
+    model       scored by the model of the device                             Reading (of fedkad.detect)
     alarms      hysteresis, duration, cool-down, rate                         Alert
-      episode, rate, alerttext
-    learning    kept, and learned from if it is normal; model, forked
-    staleness   noticed if it does not come
+      alarmstate, alerttext
+    learning    kept, and learned from if it is normal
     store       all of it committed in one transaction, then acknowledged
     outbox      offered to every sink until it is delivered
     sinks/      MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`
 
 `agent` is the loop around them, `assembly` makes its source and sinks, `main` is the command, `checking` its --check.
-`settingsfile` reads the configuration into the values of `settings`. Nothing here computes scores: they come from
-`fedkad.detect`.
+`settingsfile` reads the configuration into the values of `settings`; `process` has the log, systemd and forks. Nothing
+here computes scores: they come from `fedkad.detect`.
 """

@@ -14,13 +14,12 @@ from typing import Any
 
 from fedkad.edge.assembly import assemble
 from fedkad.edge.decoding import Decoder
-from fedkad.edge.log import HourlyLimit, log_to_stderr
 from fedkad.edge.outbox import Outbox
+from fedkad.edge.process import HourlyLimit, SystemdNotifier, log_to_stderr
 from fedkad.edge.settings import AgentSettings
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.status import DeviceStatus
 from fedkad.edge.store import Store
-from fedkad.edge.systemd import SystemdNotifier
 from fedkad.edge.watcher import Watcher
 from fedkad.locks import holding
 
@@ -188,7 +187,7 @@ class Agent:
         if now >= self._next_model_check:
             self._next_model_check = now + MODEL_CHECK
             for watcher in self.watchers.values():
-                if watcher.scorer.model.is_renewed() and self.commit():
+                if watcher.model.is_renewed() and self.commit():
                     watcher.adopt_model()
             if self._outbox.drop_surplus():
                 self._note_change()

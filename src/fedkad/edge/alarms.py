@@ -14,85 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from fedkad.detect.stream import Reading
+from fedkad.edge.alarmstate import AbnormalRate, AlarmState, Alert, Episode, as_number
 from fedkad.edge.alerttext import alert_text, as_datetime, format_time
-from fedkad.edge.episode import Episode, as_number
 from fedkad.edge.grid import GridRow
-from fedkad.edge.rate import AbnormalRate
 from fedkad.edge.settings import Alarm
 
 SLACK = 1e-3
 """Durations may fall short by this share of a period, because times in seconds since 1970 are rounded."""
-
-Alert = dict[str, Any]
-"""An alert as it is stored and delivered, ready for JSON."""
-
-
-@dataclass(slots=True)
-class AlarmState:
-    """All that the policy remembers.
-
-    Attributes
-    ----------
-    incidents : int
-        Incidents begun so far.
-    watched : float
-        Seconds scored so far.
-    time, score, threshold : float
-        Of the last scored row.
-    open : dict, optional
-        The last alert of the open incident.
-    said : float
-        Time of the last alert.
-    quiet : float, optional
-        Since when an open incident has been quiet.
-    told : float
-        Rows up to this time belong to an incident that was reported, and do not count towards a rate.
-    cool_until : float
-        Until then only a critical score begins an incident.
-    channels : list of str
-        The channels of the episodes.
-    incident, excursion : Episode, optional
-    recent : list of Episode
-        At most two, of excursions too short to be an incident: they may be part of a rate.
-    """
-
-    incidents: int = 0
-    watched: float = 0.0
-    time: float = -math.inf
-    score: float = math.nan
-    threshold: float = math.nan
-    open: Alert | None = None
-    said: float = -math.inf
-    quiet: float | None = None
-    told: float = -math.inf
-    cool_until: float = -math.inf
-    channels: list[str] = field(default_factory=list)
-    incident: Episode | None = None
-    excursion: Episode | None = None
-    recent: list[Episode] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields for JSON, where None stands for NaN and infinity."""
-        return {name: _plain(getattr(self, name)) for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> AlarmState:
-        """The inverse of `to_json`; fields that are None or missing keep their defaults."""
-        known = {name: state[name] for name in cls.__slots__ if state.get(name) is not None}
-        known |= {name: Episode.restored(known[name]) for name in ("incident", "excursion") if name in known}
-        return cls(**{**known, "recent": [Episode.restored(each) for each in state.get("recent", [])]})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return as_number(value)
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value.state() if isinstance(value, Episode) else value
 
 
 class Alarms:
@@ -109,15 +40,7 @@ class Alarms:
     by its rate starts with the first abnormal row counted in it, about one window back. A cleared incident has lasted
     until its last abnormal row, without the quiet after it.
 
-    Parameters
-    ----------
-    device : str
-    settings : Alarm
-    period : float
-        Seconds between two rows.
-    channels : sequence of str
-    state : mapping, optional
-        What `state()` returned, to continue from there.
+    `period` is the seconds between two rows; `state` is what `state()` returned, to continue from there.
 
     >>> import numpy as np
     >>> from types import SimpleNamespace
@@ -176,11 +99,6 @@ class Alarms:
     def rate(self) -> float:
         """Share of the scored rows in `rate_window` that were abnormal; NaN without any."""
         return self._rate.value
-
-    @property
-    def per_second(self) -> float:
-        """Incidents per second of scored time, to compare with a budget; NaN before anything was scored."""
-        return self.incidents / self.watched if self.watched else math.nan
 
     def update(self, row: GridRow, reading: Reading) -> list[Alert]:
         """Take one judged row; returns its alerts, usually none. The reading is explained for abnormal rows only."""
@@ -341,7 +259,6 @@ class Alarms:
         state, incident = self._state, self._state.incident
         assert incident is not None
         assert state.open is not None
-        causes = incident.causes(state.channels)
         # A cleared incident was over before the quiet that was waited for.
         until = incident.last if reason == "cleared" else float(time)
         alert: Alert = {
@@ -359,9 +276,9 @@ class Alarms:
             "threshold": as_number(state.threshold),
             "rate": as_number(round(self.rate, 4)),
             "samples": incident.samples,
-            "channels": [{key: _plain(value) for key, value in cause._asdict().items()} for cause in causes],
+            "channels": incident.causes(state.channels),
             "reason": reason,
         }
-        alert["text"] = alert_text(alert, causes, self._settings.rate_window)
+        alert["text"] = alert_text(alert, self._settings.rate_window)
         state.open, state.said = alert, time
         return alert

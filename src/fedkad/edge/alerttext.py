@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fedkad.edge.episode import ChannelShare
-
 MIN_SHARE = 0.1
 """A second channel is named if its share is at least this."""
 
@@ -30,9 +28,9 @@ def as_datetime(time: float) -> datetime:
     return _EPOCH + timedelta(seconds=min(max(time, _FIRST_TIME), _LAST_TIME))
 
 
-def alert_text(alert: Mapping[str, Any], causes: Sequence[ChannelShare], window: float) -> str:
+def alert_text(alert: Mapping[str, Any], window: float) -> str:
     """What happened, why, and how bad it is; `window` is that of the rate."""
-    device, why = alert["device"], _reasons(causes, _when(alert))
+    device, why = alert["device"], _reasons(alert["channels"], _when(alert))
     if alert["event"] == "end":
         return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
     if alert["kind"] == "rate":
@@ -67,17 +65,17 @@ def _ending(alert: Mapping[str, Any]) -> str:
     return f"over, lasted {'one sample' if alert['samples'] == 1 else span}"
 
 
-def _reasons(causes: Sequence[ChannelShare], when: str) -> list[str]:
+def _reasons(causes: Sequence[Mapping[str, Any]], when: str) -> list[str]:
     """One clause: the first channel with its values, the second with its share; empty without causes."""
     if not causes:
         return []
     first, *others = causes
-    text = first.channel
-    if math.isfinite(first.seen) and math.isfinite(first.expected):
-        text = "{}{} {} instead of {}".format(when, text, *_pair(first.seen, first.expected))
-    text += f" ({_percent(first.share)})"
-    if others and others[0].share >= MIN_SHARE:
-        text += f", then {others[0].channel} ({_percent(others[0].share)})"
+    text = first["channel"]
+    if first["seen"] is not None and first["expected"] is not None:
+        text = "{}{} {} instead of {}".format(when, text, *_pair(first["seen"], first["expected"]))
+    text += f" ({_percent(first['share'])})"
+    if others and (others[0]["share"] or 0.0) >= MIN_SHARE:
+        text += f", then {others[0]['channel']} ({_percent(others[0]['share'])})"
     return [text]
 
 

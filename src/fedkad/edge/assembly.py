@@ -23,24 +23,12 @@ if TYPE_CHECKING:
 
 
 class Endpoints(NamedTuple):
-    """What an agent is connected to.
-
-    Attributes
-    ----------
-    source : SampleSource
-    sinks : list of AlertSink
-    stdout : StdoutSink, optional
-        The one of the sinks that also writes readings.
-    broker : BrokerSink, optional
-        The one of the sinks that also publishes states.
-    connections : list of Connection
-        To brokers: that of the source, that of the sink, one for both, or none.
-    """
+    """What an agent is connected to; connections are that of the source, that of the sink, one for both, or none."""
 
     source: SampleSource
     sinks: list[AlertSink]
-    stdout: StdoutSink | None
-    broker: BrokerSink | None
+    stdout: StdoutSink | None  # the one of the sinks that also writes readings
+    broker: BrokerSink | None  # the one of the sinks that also publishes states
     connections: list[Connection]
 
 

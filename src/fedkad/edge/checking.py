@@ -13,10 +13,10 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import split_broker
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.csvpayload import CsvReader
 from fedkad.edge.learning import FEW_ROWS
 from fedkad.edge.model import check_channels, period_note
 from fedkad.edge.payload import PayloadError
+from fedkad.edge.readers import CsvReader
 from fedkad.edge.settings import AgentSettings, DeviceSettings, MqttSink, SettingsError, SourceSettings, WebhookSettings
 from fedkad.edge.sources.lines import first_line
 
@@ -32,8 +32,7 @@ def check(settings: AgentSettings) -> str:
     require_extra(settings)
     notes: list[str] = []
     if settings.source.kind == "file":
-        _check_followed(settings.source.path)
-        _note_followed(settings, notes)
+        _check_followed(settings, notes)
     if settings.source.kind == "mqtt":
         _check_login(settings.source, "source")
     if settings.mqtt.enabled and settings.mqtt.broker:
@@ -47,8 +46,9 @@ def check(settings: AgentSettings) -> str:
 # -- files and folders ----------------------------------------------------------------------------------------------
 
 
-def _check_followed(path: str) -> None:
+def _check_followed(settings: AgentSettings, notes: list[str]) -> None:
     """The file may be created later, but not its folder: a misspelled path would never be noticed."""
+    path, is_csv = settings.source.path, settings.source.format == "csv"
     folder = Path(path).parent
     if os.path.lexists(path):
         _check_readable(path, "path in [source]")
@@ -56,11 +56,7 @@ def _check_followed(path: str) -> None:
         raise SettingsError(f"{path}: there is no folder {folder}; create it, or correct path in [source].")
     elif not os.access(folder, os.X_OK):
         raise SettingsError(f"{path}: the agent may not read {folder}; allow it, or correct path in [source].")
-
-
-def _note_followed(settings: AgentSettings, notes: list[str]) -> None:
-    path, is_csv = settings.source.path, settings.source.format == "csv"
-    if not os.path.lexists(path):
+    else:
         notes.append(f"{path}: does not exist yet; the agent will wait for it.")
     if not is_csv and path.lower().endswith(".csv"):
         notes.append(
@@ -148,8 +144,7 @@ def _has_model(name: str, device: DeviceSettings, notes: list[str]) -> bool:
     named = _named_model(name, device, notes, needed=own is None)
     used = own or named
     if used is None:
-        _check_first(name, device)
-        _note_first(name, device, notes)
+        _check_first(name, device, notes)
     elif note := period_note(used, device):
         notes.append(f"{name}: {note}")
     return used is not None
@@ -186,18 +181,14 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
     return found
 
 
-def _check_first(name: str, device: DeviceSettings) -> None:
-    detector = KoopmanDetector(**device.detector)
+def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
+    first, detector = device.learning.first, KoopmanDetector(**device.detector)
     least = detector.window + detector.horizon + BEYOND_WINDOW
-    if device.learning.first < least:
+    if first < least:
         raise SettingsError(
-            f"{name}: first = {device.learning.first} must be at least {least} rows: window {detector.window} "
+            f"{name}: first = {first} must be at least {least} rows: window {detector.window} "
             f"+ horizon {detector.horizon} + {BEYOND_WINDOW}."
         )
-
-
-def _note_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
-    first = device.learning.first
     if first < FEW_ROWS and isinstance(device.alarm.threshold, str):  # a number was chosen by someone
         notes.append(
             f"{name}: first = {first}, but a threshold from fewer than about {FEW_ROWS} rows is a guess: "

@@ -27,24 +27,15 @@ NEVER = -(2**62)  # the slot of a channel that was never measured
 
 
 class GridRow(NamedTuple):
-    """One row of the grid.
+    """One row of the grid, at the centre of its slot in seconds since 1970.
 
-    Attributes
-    ----------
-    time : float
-        The centre of its slot, in seconds since 1970.
-    values : ndarray, shape (n,)
-        One value per channel; NaN if none was measured for longer than `max_gap`: the window breaks here.
-    observed : bool
-        Whether at least one value was measured in this slot.
-    complete : bool
-        Whether every value was measured in this slot: only such rows are learned from.
+    It has one value per channel; NaN if none was measured for longer than `max_gap`: the window breaks here.
     """
 
     time: float
     values: Array
-    observed: bool
-    complete: bool
+    observed: bool  # at least one value was measured in this slot
+    complete: bool  # all were: only such rows are learned from
 
 
 class SampleGrid:
@@ -56,26 +47,22 @@ class SampleGrid:
 
     Parameters
     ----------
-    sampling
-        Channels, period, lateness and longest gap of the device.
-    state
+    sampling : Sampling
+    state : mapping, optional
         What :meth:`state` returned, to continue from there; with other channels or another period only the counters
         are kept.
 
     Attributes
     ----------
-    rows : int
-        Rows returned so far.
-    carried : int
-        Values in them that replace missing ones.
-    duplicates : int
-        Values dropped because their slot already had one of that channel.
-    late : int
-        Values dropped because their slot was closed.
-    off_clock : int
-        Samples dropped because their time was implausible.
-    jumps : int
-        How often another clock was adopted, including after a long silence.
+    rows, carried : int
+        Rows returned so far, and the values in them that replace missing ones.
+    duplicates, late : int
+        Values dropped because their slot already had one of that channel, and because it was closed.
+    off_clock, jumps : int
+        Samples dropped because their time was implausible, and how often another clock was adopted, including after a
+        long silence.
+    broken : str, optional
+        Why there is no unbroken window now: "gap", or "clock" if it was set back.
 
     Examples
     --------
@@ -98,7 +85,7 @@ class SampleGrid:
         self._step = max(sampling.max_gap, LEAP * self._period)
         self._ahead = max(self._step, self._lateness)
         self.rows = self.carried = self.duplicates = self.late = self.off_clock = self.jumps = 0
-        self._broken: str | None = None
+        self.broken: str | None = None
         self._seen = False  # whether every channel was measured once, so that there is a window to break
         self._suspects: list[tuple[float, dict[str, float]]] = []  # samples whose time does not fit
         self._agreeing, self._last_agreeing = 0, nan  # how many distinct times they have, and the last of these
@@ -112,11 +99,6 @@ class SampleGrid:
         self._open: dict[int, dict[str, float]] = {}
         self._last = np.zeros(len(self._names))
         self._measured = [NEVER] * len(self._names)
-
-    @property
-    def broken(self) -> str | None:
-        """Why there is no unbroken window now: "gap", or "clock" if it was set back; None if there is one."""
-        return self._broken
 
     def add(self, time: float, values: Mapping[str, float]) -> list[GridRow]:
         """Take a sample with finite values of some or all channels; returns the rows that it closed, in order."""
@@ -151,7 +133,7 @@ class SampleGrid:
             "last": self._last.tolist(),
             "measured": self._measured.copy(),
             "seen": self._seen,
-            "broken": self._broken,
+            "broken": self.broken,
             "aside": [[time, values.copy()] for time, values in self._suspects],
             "moments": [self._agreeing, None if isnan(self._last_agreeing) else self._last_agreeing],
             "counters": {name: getattr(self, name) for name in COUNTERS},
@@ -166,7 +148,7 @@ class SampleGrid:
         self._next, self._begun = state["next"], state["begun"]
         self._open = {slot: dict(held) for slot, held in state["open"]}
         self._last, self._measured = np.array(state["last"], dtype=np.float64), list(state["measured"])
-        self._seen, self._broken = state["seen"], state["broken"]
+        self._seen, self.broken = state["seen"], state["broken"]
         self._suspects = [(time, dict(values)) for time, values in state["aside"]]
         self._agreeing, last = state["moments"]
         self._last_agreeing = nan if last is None else last
@@ -209,11 +191,11 @@ class SampleGrid:
             if np.isnan(row.values).any():
                 if not held:  # the empty slots that follow cannot be filled either
                     self._next = min([last + 1, *self._open])
-                if not self._seen or (self._broken and not held):
+                if not self._seen or (self.broken and not held):
                     continue
-                self._broken = self._broken or "gap"
+                self.broken = self.broken or "gap"
             else:
-                self._broken = None
+                self.broken = None
             rows.append(row)
             self.rows += 1
             self.carried += int(np.count_nonzero(~np.isnan(row.values))) - len(held)
@@ -225,7 +207,7 @@ class SampleGrid:
         self._last.flags.writeable = False  # the row shares it
         self._measured = [slot] * len(self._names)
         self._next, self._begun = slot + 1, True
-        self._seen, self._broken = True, None
+        self._seen, self.broken = True, None
         self.rows += 1
         return GridRow(self._origin + slot * self._period, self._last, True, True)
 
@@ -277,7 +259,7 @@ class SampleGrid:
             time = self._origin + self._next * self._period
             rows.append(GridRow(time, np.full(len(self._names), nan), False, False))
             self.rows += 1
-            self._broken = why
+            self.broken = why
         self.jumps += 1
         self._begin(samples[0][0])
         for sample in samples:

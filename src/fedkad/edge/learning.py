@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedkad.edge.forked import run_forked
 from fedkad.edge.grid import GridRow
-from fedkad.edge.scorer import Scorer
+from fedkad.edge.model import DeviceModel
+from fedkad.edge.process import run_forked
 from fedkad.edge.settings import DeviceSettings
 from fedkad.edge.store import Store
 
@@ -32,21 +32,13 @@ class Learner:
 
     Rows that are complete and normal are learned from, except those just before an anomaly. The model file names the
     last row that it has learned from; if the agent is killed before it commits that, it does so after its restart.
-
-    Parameters
-    ----------
-    device : str
-    settings : DeviceSettings
-    store : Store
-    scorer : Scorer
-    state : mapping
-        What `state()` returned, or empty.
+    `state` is what `state()` returned, or empty.
     """
 
     def __init__(
-        self, device: str, settings: DeviceSettings, store: Store, scorer: Scorer, state: Mapping[str, Any]
+        self, device: str, settings: DeviceSettings, store: Store, model: DeviceModel, state: Mapping[str, Any]
     ) -> None:
-        self._device, self._settings, self._store, self._scorer = device, settings, store, scorer
+        self._device, self._settings, self._store, self._model = device, settings, store, model
         self.fresh, self.learned = int(state.get("fresh", 0)), int(state.get("learnt", 0))
         self._spent = int(state.get("spent", 0))
         self._retry_at, self._was_abnormal = 0.0, False
@@ -59,7 +51,7 @@ class Learner:
     def needed(self) -> int:
         """Rows to collect before learning from them; 0 if nothing is ever learned."""
         learning = self._settings.learning
-        return learning.every if self._scorer.has_model else learning.first
+        return learning.first if self._model.stream is None else learning.every
 
     @property
     def is_due(self) -> bool:
@@ -69,13 +61,13 @@ class Learner:
     def keep(self, number: int, row: GridRow, *, is_abnormal: bool, is_learnable: bool) -> None:
         """Keep a row, to learn from it if it is normal and learnable."""
         if is_abnormal and not self._was_abnormal:
-            self._store.revoke(self._device, number - self._scorer.memory)  # these may have been the beginning of it
+            self._store.revoke(self._device, number - self._model.memory)  # these may have been the beginning of it
         self._was_abnormal = is_abnormal
         trains = is_learnable and not is_abnormal
         self.fresh += trains
         self._store.add_row(self._device, number, row.time, row.values, trains=trains)
         if number % FORGET_EVERY == 0:
-            self._store.forget(self._device, number - max(4 * self.needed, self._scorer.memory))
+            self._store.forget(self._device, number - max(4 * self.needed, self._model.memory))
 
     def forget_all(self, number: int) -> None:
         """Drop the rows up to that number: they have other channels or another period."""
@@ -91,7 +83,7 @@ class Learner:
         self.fresh = int(np.isfinite(rows.sum(axis=1)).sum())  # some were revoked after they were counted
         if self.fresh < self.needed:
             return False
-        model, is_first = self._scorer.model, not self._scorer.has_model
+        model, is_first = self._model, self._model.stream is None
         fit = model.fit if is_first else model.learn
         try:
             run_forked(lambda: fit(rows, f"{self._feed}:{last}"), while_waiting)
@@ -102,9 +94,9 @@ class Learner:
         if not model.reload():  # another model was put in its place in the meantime
             self._retry_at = time.monotonic() + RETRY_AFTER
             return False
-        self._scorer.restart()
+        model.restart()
         self.settle()
-        self._store.forget(self._device, last - self._scorer.memory)
+        self._store.forget(self._device, last - model.memory)
         if is_first and model.current is not None:
             doubt = "; from so few it is a guess, expect false alarms" if len(rows) < FEW_ROWS else ""
             logger.info(
@@ -115,7 +107,7 @@ class Learner:
 
     def settle(self) -> bool:
         """Mark the rows that the model has learned from; True if there are any that were not marked."""
-        feed, _, last = self._scorer.model.learnt_through.rpartition(":")
+        feed, _, last = self._model.learnt_through.rpartition(":")
         if feed != self._feed or not last.isdigit() or int(last) <= self._spent:
             return False
         self.fresh, self._spent = 0, int(last)

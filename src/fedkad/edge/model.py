@@ -1,9 +1,10 @@
-"""The model of a device: complete on the disk, and without its statistics in memory, where it only detects."""
+"""The model of a device: complete on the disk; in memory without its statistics, with the window that it scores."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from fedkad.detect.learning import fit, learn
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
+from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import ThresholdRule
 from fedkad.edge.settings import DeviceSettings, SettingsError
-from fedkad.edge.store import set_aside
+from fedkad.edge.store import Store, set_aside
 from fedkad.federation.devicestate import DeviceState
 
 Array = NDArray[np.float64]
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 PERIOD_TOLERANCE = 0.01
 """The share by which the period of a model may differ from that of the grid."""
 
+THRESHOLD_INTERVAL = 60.0
+"""Seconds between two commits of an adapting threshold, whose state is large and changes slowly."""
+
 
 class DeviceModel:
     """The model in the folder of a device, which a fleet client may replace at any time.
@@ -36,19 +41,25 @@ class DeviceModel:
     ----------
     current : Model, optional
         The model in use, with the configured threshold; None while the device has none.
+    stream : Stream, optional
+        Its scores from the last `restart` on.
     """
 
-    def __init__(self, device: str, settings: DeviceSettings) -> None:
-        self._device, self._settings = device, settings
+    def __init__(self, device: str, settings: DeviceSettings, store: Store) -> None:
+        self._device, self._settings, self._store = device, settings, store
         self._folder = DeviceState(settings.learning.folder)
+        self._mark = self._folder.path / "given"  # the digest of the configured model that was put in place
         self.current: Model | None = None
+        self.stream: Stream | None = None
+        self._threshold_put = 0.0
         self._version: tuple[int, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
         """Load the model in the folder, or the configured one if there is none or the configured one has changed."""
         given = Path(self._settings.learning.model) if self._settings.learning.model else None
-        known, digest = self._known_digest(), _digest(given)
+        known = self._mark.read_text().strip() if self._mark.is_file() else None
+        digest = _digest(given)
         if known is None or digest in ("", known):
             self.reload()
         if given is None:
@@ -73,19 +84,6 @@ class DeviceModel:
                 logger.info("%s: %s has changed and replaces the model in use.", self._device, given)
             write_atomically(self._folder.model, given.read_bytes())
             write_atomically(self._mark, digest.encode())
-
-    @property
-    def _mark(self) -> Path:
-        """The file with the digest of the configured model that was put in place."""
-        return self._folder.path / "given"
-
-    def _known_digest(self) -> str | None:
-        return self._mark.read_text().strip() if self._mark.is_file() else None
-
-    @property
-    def version(self) -> str:
-        """A string that changes with the model."""
-        return "none" if self._version is None else f"{self._version[0]}-{self._version[1]}"
 
     @property
     def learnt_through(self) -> str:
@@ -131,6 +129,37 @@ class DeviceModel:
         if isinstance(rule, float | int):
             return model.with_threshold(rule)
         return model.judged_by(ThresholdRule(rule, model.settings.risk, period)) if rule else model
+
+    def restart(self, *, empty: bool = False) -> None:
+        """Score with the current model from now on, with the window of the committed rows unless `empty`."""
+        assert self.current is not None
+        stream = self.stream = Stream(self.current)
+        channels = len(self._settings.sampling.channels)
+        for values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
+            stream.update(values, adapt=False)
+        try:
+            kept = self._store.judge_state(self._device)
+            if kept and kept["model"] == self._named_version():
+                stream.judge.restore(kept["judge"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            logger.warning("%s: the stored threshold cannot be read (%r); it starts again.", self._device, error)
+
+    @property
+    def memory(self) -> int:
+        """Rows that the window is restored from."""
+        return 0 if self.stream is None else self.stream.memory
+
+    def put_threshold(self) -> None:
+        """Put the state of an adapting threshold into the store, now and then."""
+        now = time.monotonic()
+        if self.stream is None or now - self._threshold_put < THRESHOLD_INTERVAL:
+            return
+        self._threshold_put = now
+        if state := self.stream.judge.state():
+            self._store.put_judge(self._device, {"model": self._named_version(), "judge": state})
+
+    def _named_version(self) -> str:
+        return "none" if self._version is None else f"{self._version[0]}-{self._version[1]}"
 
     def fit(self, rows: Array, through: str) -> None:
         """Fit the first model; raises `ValueError` if there are too few rows."""

@@ -35,19 +35,10 @@ CONNECT_TIMEOUT = 5.0
 
 
 class Connection:
-    """One client of one broker.
+    """One client of one broker, whose address and login are in a `section` of the configuration.
 
-    Parameters
-    ----------
-    settings : SourceSettings or MqttSink
-        Address and login of the broker.
-    section : str
-        Section of the configuration, for messages.
-    client_id : str
-        If `is_lasting`, the broker keeps a session under this name while the agent is away.
-    is_lasting : bool
-    will : Publication, optional
-        What the broker publishes, retained, if the agent disappears.
+    If it `is_lasting`, the broker keeps a session under its `client_id` while the agent is away. The `will` is what the
+    broker publishes if the agent disappears.
 
     Attributes
     ----------
@@ -70,6 +61,7 @@ class Connection:
     ) -> None:
         self.host, self.port, is_secure = split_broker(settings.broker, section)
         self._settings, self._section, self._client_id = settings, section, client_id
+        self._where = f"[{section}] broker {self.host}:{self.port}"
         self._filters: list[str] = []
         self._connected: list[Callable[[], None]] = []
         self._listeners: dict[str, Callable[[bytes], None]] = {}
@@ -195,10 +187,6 @@ class Connection:
     def _back_off(self) -> None:
         self._next_attempt = time.monotonic() + self._wait * random.uniform(0.5, 1.0)
         self._wait = min(2.0 * self._wait, LONGEST_WAIT)
-
-    @property
-    def _where(self) -> str:
-        return f"[{self._section}] broker {self.host}:{self.port}"
 
     def _log_once(self, text: str) -> None:
         """Log a line unless it repeats the one before."""

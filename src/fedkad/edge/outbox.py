@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from fedkad.edge.alarms import Alert
-from fedkad.edge.log import HourlyLimit
+from fedkad.edge.alarmstate import Alert
+from fedkad.edge.process import HourlyLimit
 from fedkad.edge.sinks import AlertSink
 from fedkad.edge.store import Store
 

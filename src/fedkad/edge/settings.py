@@ -13,7 +13,7 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.edge import addresses
 from fedkad.edge.addresses import MOST_CHARACTERS, split_broker
-from fedkad.edge.timestamps import find_zone
+from fedkad.edge.payload import find_zone
 from fedkad.settingerror import SettingError
 from fedkad.settingerror import SettingsError as SettingsError
 from fedkad.settingkinds import (
@@ -118,18 +118,11 @@ class BrokerLogin:
 
 @dataclass(frozen=True)
 class SourceSettings(BrokerLogin):
-    """Where samples come from.
+    """Where samples come from: lines from standard input or from a file that grows, or messages from a broker.
 
-    Attributes
-    ----------
-    kind
-        JSON lines or CSV from standard input or from a file that grows, or messages from a broker.
-    topics
-        With `{device}`, and with `{channel}` where a message is a bare number; other levels may be ``+``.
-    device_key
-        Where a message names its device, as a path such as ``tags.host``, when its topic does not.
-    time_key
-        Where a message has its time, as such a path or a column; empty for the usual names, such as ``timestamp``.
+    Topics have `{device}`, and `{channel}` where a message is a bare number; other levels may be ``+``. Otherwise
+    `device_key` is where a message names its device, as a path such as ``tags.host``, and `time_key` where it has its
+    time, as such a path or a column; empty for the usual names, such as ``timestamp``.
     """
 
     kind: Literal["stdin", "file", "mqtt"] = "stdin"
@@ -162,31 +155,16 @@ class SourceSettings(BrokerLogin):
 class Sampling:
     """The grid that a device's samples are put on.
 
-    Attributes
-    ----------
-    channels
-        In the order of the model.
-    period
-        Seconds between two rows of the grid.
-    lateness
-        Seconds that a slot waits for late values.
-    max_gap
-        Seconds that a last value stands for a missing one; then the window breaks. 0 for never.
-    stale_after
-        Seconds without a sample after which a device is stale.
-    clock
-        The time of a sample: what the message says (its arrival, if nothing), its arrival, or its number.
-    zone
-        Of times without a zone: "local", "UTC", or a name such as Europe/Berlin.
+    The time of a sample is by its `clock` what the message says (its arrival, if nothing), its arrival, or its number.
     """
 
-    channels: Channels = ()
-    period: Annotated[Seconds, at_least(SHORTEST_PERIOD)] = 1.0
-    lateness: Seconds = 0.0
-    max_gap: Seconds = BY_PERIOD
-    stale_after: Seconds = BY_PERIOD
+    channels: Channels = ()  # in the order of the model
+    period: Annotated[Seconds, at_least(SHORTEST_PERIOD)] = 1.0  # between two rows of the grid
+    lateness: Seconds = 0.0  # a slot waits so long for late values
+    max_gap: Seconds = BY_PERIOD  # a last value stands so long for a missing one; then the window breaks; 0 for never
+    stale_after: Seconds = BY_PERIOD  # a device without a sample for so long is stale
     clock: Literal["message", "arrival", "count"] = "message"
-    zone: Annotated[str, ZONE] = "local"
+    zone: Annotated[str, ZONE] = "local"  # of times without one
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingError` where no channel is named, or a device would be stale between two rows."""
@@ -207,38 +185,19 @@ class Sampling:
 class Alarm:
     """When an incident begins and ends.
 
-    Attributes
-    ----------
-    threshold
-        Score above which a sample is abnormal, or a method that sets it; empty for the model's own.
-    budget
-        False alarms allowed, such as "1/week", instead of a threshold.
-    min_duration
-        Seconds that the score must stay above the threshold before an incident begins.
-    release
-        The incident continues while the score is above this share of the threshold.
-    clear_after
-        Seconds of quiet after which it ends.
-    cool_down
-        Seconds after an end before the next incident may begin, unless it is critical.
-    rate_window, rate_limit
-        An incident also begins when this share of the samples of so many seconds is abnormal; 0 for never.
-    critical
-        A score of so many thresholds is critical, a lower one a warning.
-    update_every
-        Seconds between two updates of an open incident; 0 for only when it gets worse.
+    It also begins when the share `rate_limit` of the samples in `rate_window` is abnormal; 0 for never.
     """
 
-    threshold: Annotated[str | float, THRESHOLD] = ""
-    budget: Annotated[str, BUDGET] = ""
-    min_duration: Seconds = 0.0
-    release: Annotated[float, SHARE] = 0.8
-    clear_after: Seconds = 60.0
-    cool_down: Seconds = 300.0
+    threshold: Annotated[str | float, THRESHOLD] = ""  # for scores, or a method that sets it; empty for the model's own
+    budget: Annotated[str, BUDGET] = ""  # false alarms allowed, such as "1/week", instead of a threshold
+    min_duration: Seconds = 0.0  # above the threshold before an incident begins
+    release: Annotated[float, SHARE] = 0.8  # it continues while the score is above this share of the threshold
+    clear_after: Seconds = 60.0  # of quiet after which it ends
+    cool_down: Seconds = 300.0  # after an end before the next may begin, unless it is critical
     rate_window: Seconds = 3600.0
     rate_limit: Annotated[float, between(0, 1)] = 0.2
-    critical: Annotated[float, at_least(1)] = 3.0
-    update_every: Seconds = 600.0
+    critical: Annotated[float, at_least(1)] = 3.0  # a score of so many thresholds is critical, a lower one a warning
+    update_every: Seconds = 600.0  # between two updates of an open incident; 0 for only when it gets worse
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for both a budget and a threshold."""
@@ -249,27 +208,13 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Learning:
-    """How a device learns its own dynamics.
+    """How a device learns its own dynamics; the model to begin with and the folder may contain `{device}`."""
 
-    Attributes
-    ----------
-    model
-        A model to begin with, where the device's folder has none; may contain `{device}`.
-    folder
-        The device's folder, shared with a fleet client; may contain `{device}`.
-    first
-        Rows that the first model is fitted on, where there is no model at all.
-    every
-        Normal rows after which the dynamics are fitted again; 0 for never.
-    forgetting
-        The weight of what was known, at each of these times; 1 forgets nothing.
-    """
-
-    model: FileName = ""
-    folder: str = "devices/{device}"
-    first: Annotated[int, between(200, MOST_ROWS, "a number of rows ")] = 2000
-    every: Annotated[int, ROWS_OR_NEVER] = 5000
-    forgetting: Annotated[float, SHARE] = 1.0
+    model: FileName = ""  # where the device's folder has none
+    folder: str = "devices/{device}"  # shared with a fleet client
+    first: Annotated[int, between(200, MOST_ROWS, "a number of rows ")] = 2000  # for the first model, without any other
+    every: Annotated[int, ROWS_OR_NEVER] = 5000  # normal rows after which the dynamics are fitted again
+    forgetting: Annotated[float, SHARE] = 1.0  # the weight of what was known, each time; 1 forgets nothing
 
 
 @dataclass(frozen=True)

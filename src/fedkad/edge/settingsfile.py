@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedkad.edge.payload import find_zone
 from fedkad.edge.settings import AgentSettings, DeviceNames, DeviceSettings, Maintenance
-from fedkad.edge.timestamps import find_zone
-from fedkad.settingerror import SettingError, SettingsError
+from fedkad.settingerror import SettingError, SettingsError, toml_text
 from fedkad.settingkinds import Surroundings
 from fedkad.settingsfile import FileSection, keys_of, read, read_file
-from fedkad.tomltext import toml_text
 
 Sections = Mapping[str, FileSection]
 

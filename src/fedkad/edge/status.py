@@ -1,4 +1,4 @@
-"""What the agent reports about a device: on a broker, to Prometheus and on standard output."""
+"""The state of a device: what a broker and Prometheus are told about it, and when it is stale."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import SECONDS, parse_budget
-from fedkad.edge.alarms import Alarms, Alert
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import format_time
+from fedkad.edge.settings import Sampling
 
 STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance")
 """The states of a device; an incident may be open in most of them."""
@@ -17,41 +18,19 @@ STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStatus:
-    """A device now.
-
-    Attributes
-    ----------
-    state : str
-        One of `STATES`.
-    progress : dict, optional
-        How far the first model, or the window, has come: have and need.
-    time : float, optional
-        Of the last row, in seconds since 1970.
-    score, threshold, abnormal
-        Of the last row.
-    rate : float, optional
-        Share of abnormal rows in `rate_window`.
-    why : str, optional
-        Why the device is stale or its window broken.
-    budget : dict, optional
-        False alarms allowed, and alarms measured.
-    incident : dict, optional
-        The last alert of the open incident.
-    counters : mapping
-        By the names of the counters in `fedkad.edge.sinks.prometheus`.
-    """
+    """A device now, with the time, score and threshold of its last row; `state` is one of `STATES`."""
 
     state: str
-    progress: Mapping[str, int] | None = None
-    time: float | None = None
+    progress: Mapping[str, int] | None = None  # how far the first model, or the window, has come: have and need
+    time: float | None = None  # seconds since 1970
     score: float | None = None
     threshold: float | None = None
     abnormal: bool = False
-    rate: float | None = None
-    why: str | None = None
-    budget: Mapping[str, Any] | None = None
-    incident: Alert | None = None
-    counters: Mapping[str, int] | None = None
+    rate: float | None = None  # share of abnormal rows in `rate_window`
+    why: str | None = None  # the device is stale, or its window broken
+    budget: Mapping[str, Any] | None = None  # false alarms allowed, and alarms measured
+    incident: Alert | None = None  # the last alert of the open incident
+    counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
 
     def payload(self) -> dict[str, Any]:
         """The state as it is published.
@@ -92,21 +71,52 @@ def budget_status(budget: str, alarms: Alarms) -> dict[str, Any] | None:
     return {
         "allowed": budget,
         "allowed_per_week": allowed * SECONDS["week"],
-        "measured_per_week": alarms.per_second * SECONDS["week"] if alarms.watched else None,
+        "measured_per_week": alarms.incidents / alarms.watched * SECONDS["week"] if alarms.watched else None,
         "watched_hours": alarms.watched / SECONDS["hour"],
     }
 
 
-def reading_line(
-    device: str, time: float | None, state: str, progress: Mapping[str, int] | None, reading: Reading | None
-) -> dict[str, Any]:
-    """One reading for a line of JSON, with the three channels that contribute most to its score."""
-    line: dict[str, Any] = {"device": device, "time": time, "state": state}
-    if progress:
-        line["progress"] = progress
-    if reading is not None and reading.state == "ok" and state != "stale":
-        score = reading.score if reading.score > 0.0 else 1.0
-        channels = [{"channel": name, "share": share / score} for name, share in reading.channels[:3]]
-        line |= {"score": reading.score, "threshold": reading.threshold, "abnormal": reading.is_anomaly}
-        line |= {"channels": channels}
-    return line
+class Staleness:
+    """Keeps when samples and rows came, on the monotonic clock that the caller passes as `now`.
+
+    >>> staleness = Staleness(Sampling(period=1.0, stale_after=10.0), now=0.0)
+    >>> staleness.note_sample(5.0)
+    >>> staleness.note_row(5.0)
+    >>> staleness.check(14.0), staleness.check(16.0), staleness.check(17.0), staleness.reason
+    (False, True, False, 'no sample has come for 11 s')
+    """
+
+    def __init__(self, sampling: Sampling, now: float) -> None:
+        self._sampling = sampling
+        self._last_sample = self._last_row = now
+        self._was_heard = self._has_unflushed = False
+        self.reason = ""  # why the device is stale; empty while it is not
+
+    def note_sample(self, now: float) -> None:
+        """A sample has come."""
+        self._last_sample, self._was_heard, self._has_unflushed = now, True, True
+
+    def note_row(self, now: float) -> None:
+        """A row was judged."""
+        self._last_row, self.reason = now, ""
+
+    def is_flush_due(self, now: float) -> bool:
+        """Whether open slots of the grid should be closed because nothing more comes; True once per silence."""
+        is_due = self._has_unflushed and now - self._last_sample > self._sampling.lateness + self._sampling.period
+        self._has_unflushed = self._has_unflushed and not is_due
+        return is_due
+
+    def check(self, now: float) -> bool:
+        """Whether the device has become stale; True once, then `reason` says why."""
+        if self.reason or now - self._last_row <= self._sampling.stale_after:
+            return False
+        silent = now - self._last_sample
+        if not self._was_heard:
+            self.reason = (
+                "no sample has come since the agent was started; check its name, and topics or path in [source]"
+            )
+        elif silent < self._sampling.stale_after:
+            self.reason = f"samples come, but none could be judged for {self._sampling.stale_after:g} s"
+        else:
+            self.reason = f"no sample has come for {silent:.0f} s"
+        return True

@@ -72,13 +72,7 @@ class StoreError(ValueError):
 
 
 class Store:
-    """The durable state of an agent.
-
-    Parameters
-    ----------
-    path : Path
-        A damaged file there is renamed, which is logged; a file of an older version is upgraded.
-    """
+    """The durable state of an agent; a damaged file is renamed, which is logged, and an older one is upgraded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -185,11 +179,6 @@ class Store:
                 logger.warning("%s: an alert for %s is damaged and dropped (%r).", self.path, sink, text[:80])
                 self.put_delivered([key])
         return found
-
-    def incidents(self, device: str) -> list[dict[str, Any]]:
-        """The last alert of every remembered incident, the newest first; for tools, the agent does not need it."""
-        query = "SELECT alert FROM incident WHERE device = ? ORDER BY number DESC"
-        return [json.loads(alert) for (alert,) in self._read(query, device)]
 
     def judge_state(self, device: str) -> dict[str, Any] | None:
         """The state of an adapting threshold."""

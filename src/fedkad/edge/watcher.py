@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedkad.detect.stream import Reading
-from fedkad.edge.alarms import Alarms, Alert
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.alarmstate import Alert
 from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.learning import Learner
+from fedkad.edge.model import DeviceModel
 from fedkad.edge.payload import Sample
-from fedkad.edge.scorer import Scorer
 from fedkad.edge.settings import DeviceSettings, Maintenance
-from fedkad.edge.staleness import Staleness
-from fedkad.edge.status import DeviceStatus, budget_status, reading_line
+from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
 
 logger = logging.getLogger(__name__)
@@ -28,15 +28,8 @@ MANY_AT_ONCE = 20
 class Watcher:
     """Watches one device: puts its samples on the grid, scores the rows, applies the alarm policy.
 
-    Parameters
-    ----------
-    name : str
-    settings : DeviceSettings
-    store : Store
-        The state of the device is read from it, and changes are put into it; the agent commits.
-    maintenance : sequence of Maintenance
-    on_reading : callable, optional
-        Takes every reading, as a line for JSON.
+    The state of the device is read from the store, and changes are put into it; the agent commits. `on_reading` takes
+    every reading, as a line for JSON.
     """
 
     def __init__(
@@ -53,15 +46,15 @@ class Watcher:
         self._reading: Reading | None = None
         self._staleness = Staleness(settings.sampling, time.monotonic())
         self._is_in_maintenance = self._is_timeless_logged = self._is_end_logged = False
-        self.scorer = Scorer(name, settings, store)
+        self.model = DeviceModel(name, settings, store)
         try:
             is_reshaped = self._restore(store.device_state(name) or {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: its stored state cannot be read (%r); it starts again.", name, error)
             is_reshaped = self._restore({"seq": store.last_number(name)})
         self.is_changed = self.learner.settle()
-        if self.scorer.model.current is not None:
-            self.scorer.restart(empty=is_reshaped)
+        if self.model.current is not None:
+            self.model.restart(empty=is_reshaped)
         else:
             logger.info(
                 "%s: no model yet; one is fitted to %d normal rows, of which %d are there.",
@@ -75,7 +68,7 @@ class Watcher:
         sampling, grid = self._settings.sampling, state.get("grid")
         self._rows, self._counted = int(state.get("seq", 0)), int(state.get("counted", 0))
         self._refused = int(state.get("refused", 0))
-        self.learner = Learner(self.name, self._settings, self._store, self.scorer, state)
+        self.learner = Learner(self.name, self._settings, self._store, self.model, state)
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
         is_reshaped = grid is not None and (
@@ -99,7 +92,7 @@ class Watcher:
             "alarms": self._alarms.state(),
         }
         self._store.put_state(self.name, state)
-        self.scorer.put_threshold()
+        self.model.put_threshold()
 
     # -- samples and rows -----------------------------------------------------------------------------------------
 
@@ -140,7 +133,8 @@ class Watcher:
         self._rows += 1
         alerts = self._apply_maintenance(row, arrival)
         is_learnable = row.complete and not self._is_in_maintenance
-        reading = self.scorer.score(row, adapt=is_learnable)
+        stream = self.model.stream
+        reading = None if stream is None else stream.update(row.values, adapt=is_learnable)
         self._row, self._reading = row, reading
         if reading is not None and not self._is_in_maintenance:
             alerts += self._alarms.update(row, reading)
@@ -161,9 +155,20 @@ class Watcher:
         return self._alarms.silence(row.time) if self._is_in_maintenance and not was_in_maintenance else []
 
     def _report_reading(self) -> None:
-        if self._on_reading is not None:
-            moment = None if self._row is None else self._row.time
-            self._on_reading(reading_line(self.name, moment, self._state(), self._progress(), self._reading))
+        """Hand out a line with the reading and the three channels that contribute most to its score."""
+        if self._on_reading is None:
+            return
+        state, progress, reading = self._state(), self._progress(), self._reading
+        moment = None if self._row is None else self._row.time
+        line: dict[str, Any] = {"device": self.name, "time": moment, "state": state}
+        if progress:
+            line["progress"] = progress
+        if reading is not None and reading.state == "ok" and state != "stale":
+            score = reading.score if reading.score > 0.0 else 1.0
+            channels = [{"channel": name, "share": share / score} for name, share in reading.channels[:3]]
+            line |= {"score": reading.score, "threshold": reading.threshold, "abnormal": reading.is_anomaly}
+            line |= {"channels": channels}
+        self._on_reading(line)
 
     # -- time passes ----------------------------------------------------------------------------------------------
 
@@ -189,7 +194,7 @@ class Watcher:
     def finish(self) -> list[Alert]:
         """Judge the last rows, after the input has ended."""
         needed = self.learner.needed
-        if not self.scorer.has_model and self.learner.fresh < needed and not self._is_end_logged:
+        if self.model.stream is None and self.learner.fresh < needed and not self._is_end_logged:
             self._is_end_logged = True
             logger.warning(
                 "%s: the input has ended with %d of %d rows for a first model.", self.name, self.learner.fresh, needed
@@ -200,8 +205,8 @@ class Watcher:
 
     def adopt_model(self) -> None:
         """Use the new model on the disk, with the same window; everything must be committed just before."""
-        if self.scorer.model.reload():
-            self.scorer.restart()
+        if self.model.reload():
+            self.model.restart()
             self.is_changed = self.learner.settle() or self.is_changed
             logger.info("%s: a new model is in use.", self.name)
 
@@ -244,18 +249,18 @@ class Watcher:
         )
 
     def _state(self) -> str:
-        if self._staleness.is_stale:
+        if self._staleness.reason:
             return "stale"
         if self._is_in_maintenance:
             return "maintenance"
-        if not self.scorer.has_model:
+        if self.model.stream is None:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state
 
     def _progress(self) -> dict[str, int] | None:
-        if not self.scorer.has_model:
+        if (stream := self.model.stream) is None:
             need = self._settings.learning.first
             return {"have": min(self.learner.fresh, need), "need": need}
         if self._reading is None or self._reading.state == "ok":
             return None
-        return {"have": self.scorer.length - self._reading.missing, "need": self.scorer.length}
+        return {"have": stream.length - self._reading.missing, "need": stream.length}

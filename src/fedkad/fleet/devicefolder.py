@@ -10,8 +10,8 @@ from fedkad.fleet.devicesettings import DeviceFile
 from fedkad.fleet.errors import FleetFileError
 from fedkad.fleet.layout import Below
 from fedkad.fleet.private import write_private
+from fedkad.settingerror import toml_text
 from fedkad.settingsfile import read_file
-from fedkad.tomltext import toml_text
 
 FILE, KEY = "device.toml", "device.key"
 REFUSAL = "refusal.txt"

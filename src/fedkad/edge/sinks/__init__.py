@@ -16,13 +16,7 @@ Entry = tuple[int, dict[str, Any]]
 
 
 class AlertSink(Protocol):
-    """What the agent expects of a sink.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the outbox, which has one entry per alert and sink.
-    """
+    """What the agent expects of a sink; `name` is its name in the outbox, which has one entry per alert and sink."""
 
     name: str
 

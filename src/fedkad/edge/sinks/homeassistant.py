@@ -13,51 +13,33 @@ from hashlib import sha256
 from typing import Any
 
 from fedkad import __version__
-from fedkad.edge.sinks.publications import Publications
+from fedkad.edge.sinks import to_json
+from fedkad.edge.sinks.publications import Publication, Publications
 from fedkad.edge.status import STATES
-
-_ALLOWED = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def discovery(
-    device: str,
-    *,
-    prefix: str = "fedkad",
-    availability: Sequence[str] = (),
-    channels: Sequence[str] = (),
-    discovery_prefix: str = "homeassistant",
-) -> tuple[str, dict[str, Any]]:
-    """The topic and the payload of the message about one device.
+    publications: Publications, device: str, channels: Sequence[str], prefix: str = "homeassistant"
+) -> Publication:
+    """The message about one device, below the topic that Home Assistant listens on; `channels` may be its causes.
 
-    Parameters
-    ----------
-    device : str
-    prefix : str
-        The first level of the topics that the agent publishes to.
-    availability : sequence of str
-        Topics that must all be online, that of the agent first. The state is shown whenever the agent runs: a silent
-        device is "stale", not gone.
-    channels : sequence of str
-        The possible causes.
-    discovery_prefix : str
-        Where Home Assistant listens.
+    The state is shown whenever the agent runs: a silent device is "stale", not gone.
 
-    >>> topic, payload = discovery("pump-1", availability=["fedkad/agent/hall/status"], channels=["flow"])
-    >>> topic, payload["state_topic"], sorted(payload["cmps"])
-    ('homeassistant/device/fedkad_pump-1/config', 'fedkad/pump-1/state',
-     ['anomaly_rate', 'cause', 'problem', 'score', 'state', 'threshold'])
+    >>> discovery(Publications(devices=("pump-1",)), "pump-1", ["flow"]).topic
+    'homeassistant/device/fedkad_pump-1/config'
     """
-    identity = object_id(device, prefix)
-    payload: dict[str, Any] = {
+    identity, state_topic = object_id(device, publications.prefix), publications.topic(device, "state")
+    availability = publications.availability(device)
+    components = _components(identity, state_topic, channels)
+    components["state"] |= _available(availability[:1])
+    payload = {
         "dev": {"ids": [identity], "name": device, "mf": "FedKAD", "mdl": "Anomaly detector", "sw": __version__},
         "o": {"name": "fedkad", "sw": __version__},
-        "cmps": _components(identity, Publications(prefix).topic(device, "state"), channels),
-        "state_topic": Publications(prefix).topic(device, "state"),
+        "cmps": components,
+        "state_topic": state_topic,
+        **_available(availability),
     }
-    if availability:
-        payload |= _available(availability)
-        payload["cmps"]["state"] |= _available(availability[:1])
-    return f"{discovery_prefix}/device/{identity}/config", payload
+    return Publication(f"{prefix}/device/{identity}/config", to_json(payload), 1, True)
 
 
 def object_id(device: str, prefix: str = "fedkad") -> str:
@@ -67,9 +49,8 @@ def object_id(device: str, prefix: str = "fedkad") -> str:
     ('fedkad_pump-1', False, 'fedkad_Pumpe_S_d_22c07e65')
     """
     name = f"{prefix}_{device}"
-    if _ALLOWED.fullmatch(name):
-        return name
-    return f"{re.sub('[^a-zA-Z0-9_-]', '_', name)}_{sha256(name.encode()).hexdigest()[:8]}"
+    allowed = re.sub("[^a-zA-Z0-9_-]", "_", name)
+    return name if allowed == name else f"{allowed}_{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _available(topics: Sequence[str]) -> dict[str, Any]:
@@ -109,23 +90,17 @@ def _components(identity: str, state_topic: str, channels: Sequence[str]) -> dic
             "entity_category": "diagnostic",
             "value_template": "{{ value_json.state }}",
         },
-        "cause": _cause(state_topic, channels),
+        "cause": {
+            "p": "sensor",
+            "name": "Cause",
+            "icon": "mdi:magnify",
+            "value_template": "{{ value_json.cause or 'none' }}",
+            "json_attributes_topic": state_topic,
+            "json_attributes_template": "{{ (value_json.incident or {}) | tojson }}",
+            "device_class": "enum",
+            "options": list(dict.fromkeys(["none", *channels])),
+        },
     }
     for name, component in components.items():
         component["unique_id"] = f"{identity}_{name}"
     return components
-
-
-def _cause(state_topic: str, channels: Sequence[str]) -> dict[str, Any]:
-    """The first channel of the open incident, with the incident as attributes."""
-    cause: dict[str, Any] = {
-        "p": "sensor",
-        "name": "Cause",
-        "icon": "mdi:magnify",
-        "value_template": "{{ value_json.cause or 'none' }}",
-        "json_attributes_topic": state_topic,
-        "json_attributes_template": "{{ (value_json.incident or {}) | tojson }}",
-    }
-    if channels:
-        cause |= {"device_class": "enum", "options": list(dict.fromkeys(["none", *channels]))}
-    return cause

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedkad.edge.mqtt import Connection
 from fedkad.edge.settings import HomeAssistant, MqttSink
-from fedkad.edge.sinks import Entry, to_json
+from fedkad.edge.sinks import Entry
 from fedkad.edge.sinks.homeassistant import discovery
-from fedkad.edge.sinks.publications import Publication, Publications
+from fedkad.edge.sinks.publications import Publications
 from fedkad.edge.status import DeviceStatus
 
 CHECK_INTERVAL = 1.0
@@ -58,14 +58,8 @@ class BrokerSink:
             self._connection.publish(publication)
         if self._homeassistant.enabled:
             for device, channels in self._channels.items():
-                topic, payload = discovery(
-                    device,
-                    prefix=self._publications.prefix,
-                    availability=self._publications.availability(device),
-                    channels=channels,
-                    discovery_prefix=self._homeassistant.prefix,
-                )
-                self._connection.publish(Publication(topic, to_json(payload), 1, True))
+                message = discovery(self._publications, device, channels, self._homeassistant.prefix)
+                self._connection.publish(message)
 
     def offer(self, entries: Sequence[Entry]) -> None:
         """Publish the alerts that are not published yet."""

@@ -42,26 +42,16 @@ COUNTERS = {
 class MetricsServer:
     """Serves `/metrics` until it is closed.
 
-    Parameters
-    ----------
-    settings : Prometheus
-        Address and port; here port 0 means any free one, found in `port`.
-    metrics : callable
-        Returns the numbers of all devices. Called in a thread of the server for each request.
-
-    Raises
-    ------
-    SettingsError
-        If the port is not available or prometheus_client is missing.
+    Raises a `SettingsError` if the port is not available; here port 0 means any free one, found in `port`. `metrics`
+    returns the numbers of all devices, and is called in a thread of the server for each request.
     """
 
     def __init__(self, settings: Prometheus, metrics: Callable[[], DeviceMetrics]) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError:
-            raise SettingsError("[prometheus] needs prometheus_client: pip install prometheus_client.") from None
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(metrics))
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        self._metrics = metrics
+        registry = CollectorRegistry(auto_describe=False)  # the metrics must not be computed before they are asked for
+        registry.register(self)
         try:
             self._server, self._thread = start_http_server(settings.port, settings.address, registry)
         except (OSError, OverflowError) as error:
@@ -76,19 +66,8 @@ class MetricsServer:
         self._server.server_close()
         self._thread.join()
 
-
-class _Collector:
-    """Called by prometheus_client for each request."""
-
-    def __init__(self, metrics: Callable[[], DeviceMetrics]) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> list[Any]:
-        """Nothing: the metrics must not be computed before the first device is known."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
-        """All metrics that any device has a number for."""
+        """All metrics that any device has a number for; called by prometheus_client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         devices = self._metrics()

@@ -36,15 +36,6 @@ class Publication(NamedTuple):
 class Publications:
     """The topics of an agent, and what it publishes there.
 
-    Attributes
-    ----------
-    prefix : str
-        The first level of all topics.
-    agent : str
-        The name of the agent.
-    devices : tuple of str
-        The devices that it watches.
-
     >>> publications = Publications(agent="hall", devices=("pump-1",))
     >>> publications.topic("pump-1", "alert"), publications.topic("a/b", "state")
     ('fedkad/pump-1/alert', 'fedkad/a%2Fb/state')

@@ -43,18 +43,13 @@ class WebhookSink:
     or 422, is logged and skipped, since it would hold up all others. Any other refusal, including redirections, needs a
     person: it is logged, and the alert is posted again every 5 min. The token and the certificate authority are read
     again for every alert, so new files need no restart.
-
-    Parameters
-    ----------
-    settings : WebhookSettings
-    first_wait, longest_wait : float
-        Seconds to wait after a first failure, and at most.
     """
 
     name = "webhook"
 
     def __init__(self, settings: WebhookSettings, *, first_wait: float = 1.0, longest_wait: float = 300.0) -> None:
         self._settings, self._first_wait, self._longest_wait = settings, first_wait, longest_wait
+        self._host = urlsplit(settings.url).hostname  # all that is logged: there may be a secret in the path
         self._change = threading.Condition()
         self._queue: deque[Entry] = deque()
         self._offered: set[int] = set()
@@ -126,11 +121,6 @@ class WebhookSink:
         wait = self._first_wait * 2.0 ** min(self._failures, 30) * random.uniform(1.0, 1.5)
         self._failures += 1
         return max(min(wait, self._longest_wait), answer.retry_after)
-
-    @property
-    def _host(self) -> str | None:
-        """The only logged part of the address: there may be a secret in its path."""
-        return urlsplit(self._settings.url).hostname
 
     def _post(self, key: int, alert: Mapping[str, Any]) -> _Answer:
         from http.client import HTTPException

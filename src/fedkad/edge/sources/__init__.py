@@ -9,19 +9,10 @@ BATCH = 16
 
 
 class RawMessage(NamedTuple):
-    """One message or line as it arrived.
-
-    Attributes
-    ----------
-    payload : bytes
-    arrival : float
-        Seconds since 1970.
-    device, channel : str, optional
-        What the topic names.
-    """
+    """One message or line as it arrived; device and channel are what its topic names."""
 
     payload: bytes
-    arrival: float
+    arrival: float  # seconds since 1970
     device: str | None = None
     channel: str | None = None
 
@@ -32,8 +23,6 @@ class SampleSource(Protocol):
     Messages are handed out by `poll`, their effects are committed together with `put_position`, and then `acknowledge`
     is called: only then may the source confirm to the sender that they have arrived.
     """
-
-    name: str
 
     @property
     def header(self) -> bytes | None:

@@ -85,8 +85,6 @@ class _LineSource:
 class StdinSource(_LineSource):
     """Lines from a pipe or a terminal. Lines that a killed agent had read and not committed are lost."""
 
-    name = "stdin"
-
     def __init__(self, *, has_header: bool = False, descriptor: int = 0) -> None:
         super().__init__(has_header)
         self._descriptor, self.is_finished = descriptor, False
@@ -145,7 +143,8 @@ class FileSource(_LineSource):
         piece = self._next_piece()
         if not piece and self._was_replaced():
             piece = self._next_piece()  # written just before it was replaced
-            if not piece and self._is_whole() and (rest := self._splitter.rest()):
+            is_whole = os.fstat(self._file.fileno()).st_size >= self._read  # not truncated
+            if not piece and is_whole and (rest := self._splitter.rest()):
                 return rest  # nobody will complete this line; the new file is next
             if not piece:
                 self._follow(self._path.open("rb"))
@@ -243,10 +242,6 @@ class FileSource(_LineSource):
         if found.st_ino != self._inode:
             return found.st_size > 0  # while the new file is empty, its writer may still write to the old one
         return found.st_size < self._read
-
-    def _is_whole(self) -> bool:
-        """Whether the file was not truncated, so that an incomplete line is still part of it."""
-        return bool(os.fstat(self._file.fileno()).st_size >= self._read)
 
     def put_position(self) -> None:
         """Put the file and the end of the last whole line handed out into the store."""

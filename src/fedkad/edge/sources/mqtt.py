@@ -72,7 +72,6 @@ class MqttSource:
     together with the effects of the message: this is how a repeated message is recognised and not taken twice.
     """
 
-    name = "mqtt"
     header = None
     is_finished = False
 
@@ -109,16 +108,15 @@ class MqttSource:
         message, _ = received
         topic, payload = message.topic, bytes(message.payload)
         self._handed_out.append(received)
-        place, digest = self._topics.place(topic), _digest(topic, payload)
+        place = self._topics.place(topic)
+        digest = hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).digest()
+        is_repeated = message.dup and digest == (self._digests.get(message.mid) or self._store.digest(message.mid))
         # A retained message may be of any age, and is not a sample of now.
-        if place is None or message.retain or (message.dup and digest == self._last_digest(message.mid)):
+        if place is None or message.retain or is_repeated:
             return None
         if message.qos:
             self._digests[message.mid] = digest
         return RawMessage(payload, time.time(), *place)
-
-    def _last_digest(self, number: int) -> bytes | None:
-        return self._digests.get(number) or self._store.digest(number)
 
     def put_position(self) -> None:
         """Put the digests of what was handed out into the store."""
@@ -133,7 +131,3 @@ class MqttSource:
 
     def close(self) -> None:
         """The agent closes the connection, which a sink may share."""
-
-
-def _digest(topic: str, payload: bytes) -> bytes:
-    return hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).digest()

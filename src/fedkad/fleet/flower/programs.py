@@ -14,7 +14,7 @@ from fedkad.fleet.extra import MissingRequirementError
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.private import write_private
 from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.tomltext import toml_text
+from fedkad.settingerror import toml_text
 
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",

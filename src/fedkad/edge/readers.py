@@ -1,4 +1,4 @@
-"""JSON messages in the shapes that devices and gateways send, read without a description of them.
+"""JSON messages in the shapes that devices and gateways send, read without a description of them, and rows of CSV.
 
 A message is used or refused as a whole; only a value that is not a number is dropped alone, and counted. These shapes
 are unambiguous and need no configuration:
@@ -13,17 +13,30 @@ are unambiguous and need no configuration:
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import isfinite, nan
 from typing import Any
 
-from fedkad.edge.payload import PayloadError, PayloadReader, Sample, cut, decode_text
-from fedkad.edge.timestamps import TIME_KEYS, plain_number, quoted
+from fedkad.edge.payload import (
+    TIME_KEYS,
+    PayloadError,
+    PayloadReader,
+    Sample,
+    cut,
+    decode_text,
+    plain_number,
+    quoted,
+    read_timestamp,
+)
+from fedkad.tables.cells import is_missing
 
 MAX_DEPTH = 16
 ENVELOPES = ("values", "fields", "metrics")
+DELIMITERS = ",;\t"
 
 _MAX_LISTED = 80
 _FLOATS = {float}
@@ -53,8 +66,8 @@ class JsonReader(PayloadReader):
     [Sample(device=None, time=None, values={'temperature': 21.5})]
     >>> reader.read(b'{"temperature": "unavailable", "occupancy": null, "battery": 97}')
     []
-    >>> reader.refused
-    1
+    >>> reader.left_out
+    {'temperature': "'unavailable'"}
     """
 
     def __init__(self, channels: Sequence[str], zone: str = "local", device_key: str = "", time_key: str = "") -> None:
@@ -110,7 +123,8 @@ class JsonReader(PayloadReader):
         samples: list[Sample] = []
         metrics: list[dict[str, Any]] = []
         for record in map(_checked, records):
-            if "fields" in self._envelopes and _is_metric(record):
+            is_metric = isinstance(record.get("fields"), dict) and isinstance(record.get("name"), str)
+            if is_metric and "fields" in self._envelopes:
                 metrics.append(record)
             elif values := self._numbers(self._found(record)):
                 samples.append(Sample(self._device(record), self._time(record), values))
@@ -143,7 +157,7 @@ class JsonReader(PayloadReader):
             if isfinite(number):
                 values[name] = number
             else:
-                self._leave_out(name, value)
+                self.left_out.setdefault(name, quoted(value))
         return values
 
     def _found(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -213,17 +227,16 @@ class JsonReader(PayloadReader):
         """The fields of a metric under the configured names, with or without the name of the metric before them."""
         found: dict[str, Any] = {}
         for field, value in fields.items():
-            names = [name for name in (field, f"{metric}.{field}") if name in self._known]
-            found |= dict.fromkeys(names, value)
+            found |= {name: value for name in (field, f"{metric}.{field}") if name in self._known}
         return found
 
     def _time(self, record: dict[str, Any]) -> float | None:
         if self._time_key:
             value = _at(record, self._time_key)
-            return None if value is None else self._timestamp(value, self._time_key)
+            return None if value is None else read_timestamp(value, self._zone, self._time_key)
         for key in self._time_keys(record):
             if record[key] is not None:
-                return self._timestamp(record[key], key)
+                return read_timestamp(record[key], self._zone, key)
         return None
 
     def _device(self, record: dict[str, Any]) -> str | None:
@@ -275,10 +288,6 @@ def _checked(record: Any) -> dict[str, Any]:
     raise PayloadError(f"A list in the message has {quoted(record)} instead of an object; send objects with names.")
 
 
-def _is_metric(record: dict[str, Any]) -> bool:
-    return isinstance(record.get("fields"), dict) and isinstance(record.get("name"), str)
-
-
 def _number(value: Any) -> float:
     """A value as a number, NaN if it is not one."""
     if isinstance(value, str):
@@ -296,3 +305,85 @@ def _endings(path: str) -> Iterator[str]:
     while "." in path:
         path = path.partition(".")[2]
         yield path
+
+
+class CsvReader(PayloadReader):
+    """Reads the rows below one header line.
+
+    Parameters
+    ----------
+    channels, zone, device_key, time_key
+        As for `JsonReader`; `device_key` and `time_key` are columns.
+    header
+        The first line. The delimiter is the comma, semicolon or tab, whichever occurs most often in it.
+
+    Examples
+    --------
+    >>> rows = CsvReader(["flow", "heat"], "UTC", "device", "time,flow,heat")
+    >>> rows.read(b"1970-01-02T00:00:00,0.5,")
+    [Sample(device=None, time=86400.0, values={'flow': 0.5})]
+    >>> CsvReader(["flow"], "UTC", "", "time,heat")
+    Traceback (most recent call last):
+    fedkad.edge.payload.PayloadError: The header has no column 'flow'; its columns are: time, heat; check channels \
+in [sampling].
+    """
+
+    def __init__(self, channels: Sequence[str], zone: str, device_key: str, header: str, time_key: str = "") -> None:
+        super().__init__(channels, zone, device_key, time_key)
+        line = header.removeprefix("\ufeff").strip("\r\n")
+        self._header = line
+        self._delimiter = max(DELIMITERS, key=re.sub('"[^"]*"', "", line).count)
+        columns = [cell.strip() for cell in self._cells(line)]
+        self._width = len(columns)
+        self._positions = {name: _position(columns, name) for name in self.channels}
+        times = [name for name in columns if name == time_key] if time_key else self._time_keys(columns)
+        self._time_column = (columns.index(times[0]), times[0]) if times else None
+        self._device_column = columns.index(device_key) if device_key and device_key in columns else None
+
+    def read(self, line: bytes) -> list[Sample]:
+        """Read a row; empty if it is blank, has no value, or repeats the header, as restarted loggers do."""
+        self.left_out = {}
+        text = decode_text(line).strip("\r\n")
+        if not text.strip() or text == self._header:
+            return []
+        cells = self._cells(text)
+        if len(cells) != self._width:
+            raise PayloadError(
+                f"The row has {len(cells)} cells, but the header names {self._width} columns; "
+                "write one cell per column, empty where a value is missing."
+            )
+        values = {}
+        for name, at in self._positions.items():
+            number = plain_number(cells[at])
+            if isfinite(number):
+                values[name] = number
+            elif not is_missing(cells[at]):
+                self.left_out[name] = quoted(cells[at])
+        return [Sample(self._device(cells), self._time(cells), values)] if values else []
+
+    def _cells(self, line: str) -> list[str]:
+        try:
+            return next(csv.reader([line], delimiter=self._delimiter, strict=True), [])
+        except csv.Error:
+            raise PayloadError(f"The row {quoted(line)} is not CSV; correct its quotes and delimiters.") from None
+
+    def _time(self, cells: list[str]) -> float | None:
+        if self._time_column is None:
+            return None
+        at, name = self._time_column
+        return None if is_missing(cells[at]) else read_timestamp(cells[at], self._zone, name)
+
+    def _device(self, cells: list[str]) -> str | None:
+        return None if self._device_column is None else self._device_name(cells[self._device_column].strip() or None)
+
+
+def _position(columns: list[str], name: str) -> int:
+    found = columns.count(name)
+    if found == 1:
+        return columns.index(name)
+    if found:
+        raise PayloadError(f"The header has {found} columns {quoted(name)}; rename all but one.")
+    raise PayloadError(
+        f"The header has no column {quoted(name)}; its columns are: {cut(', '.join(columns), 400)}; "
+        "check channels in [sampling]."
+    )

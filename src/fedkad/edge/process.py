@@ -1,14 +1,19 @@
-"""Run work in a forked process, so that the memory it needs is returned to the system when it ends."""
+"""The agent as a process: its log, what systemd is told, and work in a forked process."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+
+MAX_REPEATS = 3
+"""How many messages of one kind are logged before they are only counted: one broken sensor must not fill the log."""
 
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 1024
@@ -17,6 +22,69 @@ TIMEOUT = 1800.0
 """Seconds after which the work is given up: a forked process may wait for a lock that nobody will ever release."""
 
 POLL_INTERVAL = 0.5
+
+
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """A log that cannot be written must not stop the agent."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Drop the line."""
+
+
+def log_to_stderr() -> None:
+    """Print what the agent logs, each line prefixed with its program name."""
+    handler = _StderrHandler()
+    handler.setFormatter(logging.Formatter("fedkad-agent: %(message)s"))
+    logger = logging.getLogger("fedkad.edge")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+
+class HourlyLimit:
+    """Lets a few messages of each kind through per hour."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, list[float]] = {}
+
+    def allows(self, kind: str) -> bool:
+        """Whether another message of this kind may be logged now; counts it if so."""
+        now = time.monotonic()
+        recent = [moment for moment in self._logged.get(kind, []) if now - moment < 3600.0]
+        allowed = len(recent) < MAX_REPEATS
+        self._logged[kind] = [*recent, now] if allowed else recent
+        return allowed
+
+
+class SystemdNotifier:
+    """Writes to the socket that systemd names in the environment; does nothing without one."""
+
+    def __init__(self) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if self._address else None
+        # Twice as often as required: systemd restarts an agent after a single late notification.
+        self._interval = float(os.environ.get("WATCHDOG_USEC", "0")) / 2e6
+        self._next = 0.0
+
+    def ready(self, status: str) -> None:
+        """Report that the agent takes samples."""
+        self._send(f"READY=1\nSTATUS={status}")
+
+    def stopping(self) -> None:
+        """Report that the agent stops because it was asked to."""
+        self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """Reset the watchdog, as often as systemd requires."""
+        if self._interval and time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._interval
+            self._send("WATCHDOG=1")
+
+    def _send(self, text: str) -> None:
+        if self._socket is None:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        with suppress(OSError):  # systemd restarts an agent that it does not hear from
+            self._socket.sendto(text.encode(), address)
 
 
 class ForkedWorkError(ValueError):
