@@ -354,14 +354,13 @@ class MqttEnds(SourceEnds):
         connection = Connection(settings, "source", "contract", is_lasting=True)
         self._connections = [connection]
         self.source = MqttSource(connection, Topics(["in/{device}"], ["pump"]), self.store)
-        subscribed = "Sending SUBACK to contract"
-        before = self._broker.log.count(subscribed)
+        with logged() as lines:  # it is logged once the broker's grant has been read
 
-        def is_subscribed() -> bool:
-            connection.poll(0.01)
-            return self._broker.log.count(subscribed) > before
+            def is_subscribed() -> bool:
+                connection.poll(0.01)
+                return any(line.endswith(": connected.") for line in lines)
 
-        wait_for(is_subscribed, "no connection")
+            wait_for(is_subscribed, "no connection")
 
     def confirmed(self) -> int:
         self._connections[0].poll(0.01)
