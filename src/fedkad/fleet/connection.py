@@ -14,8 +14,8 @@ from pathlib import Path
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
-from fedkad.fleet.errors import FleetFileError
-from fedkad.fleet.flower.supernodelog import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.flower.supernode import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.locks import holding
 

@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import flower, registry, settings
+from fedkad.fleet import flower, registry
 from fedkad.fleet.certificates import days_left
 from fedkad.fleet.enrolment import prepare
-from fedkad.fleet.errors import FleetFileError
+from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
 from fedkad.fleet.registry import RegisteredDevice, Registry
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
+from fedkad.settingkinds import parse_duration
 
 logger = logging.getLogger(__name__)
 
@@ -73,21 +74,17 @@ def check_port(key: str, host: str, port: int) -> None:
 
 def _operate(supervisor: Supervisor, processes: list[SupervisedProcess]) -> None:
     """Keep everything running; the proxy starts last, so that Flower knows every device before one can connect."""
-    seen, next_look, next_day = 0, 0.0, 0.0
+    known, seen, next_look, next_day = supervisor.folder.registry, 0, 0.0, 0.0
     while True:
         if time.monotonic() >= next_day:
             next_day = time.monotonic() + DAY
             warn_of_expiry(supervisor.folder)
         for process in processes if supervisor.is_ready else processes[:-1]:
             process.tend()
-        changed = _modified(supervisor.folder.registry)
+        changed = known.stat().st_mtime_ns if known.exists() else 0
         if changed != seen or time.monotonic() >= next_look:
             seen, next_look = changed, time.monotonic() + (LOOK if supervisor.attend() else RETRY)
         time.sleep(TICK)
-
-
-def _modified(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 class Supervisor:
@@ -95,7 +92,7 @@ class Supervisor:
 
     def __init__(self, folder: ServerFolder, control: Control, app: Path) -> None:
         self.folder, self.control = folder, control
-        every, least = settings.seconds(folder.settings.training.every), folder.settings.least
+        every, least = parse_duration(folder.settings.training.every), folder.settings.least
         self.trainings = Trainings(folder.training, AppRuns(folder, control, app), every=every, least=least)
         self.is_ready = False
         self.last_failure = ""
@@ -109,9 +106,8 @@ class Supervisor:
             self._report(f"The server cannot do its work ({error}); make room or repair it, the server then continues.")
         except (ControlError, FleetFileError) as error:
             if self.is_ready:  # while Flower is starting, failures are expected
-                what = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}.get(
-                    type(error)
-                )
+                whats = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}
+                what = whats.get(type(error))
                 self._report(f"{what} ({error})" if what else str(error))
         else:
             self.last_failure = ""

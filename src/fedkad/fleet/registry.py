@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedkad.fleet.errors import FleetFileError
-from fedkad.fleet.private import write_private
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.locks import waiting_for
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")

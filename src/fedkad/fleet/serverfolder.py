@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedkad.fleet import settings
-from fedkad.fleet.layout import Below
+from fedkad.fleet.files import Below
 
 
 @dataclass(frozen=True)

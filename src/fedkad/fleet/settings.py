@@ -132,12 +132,3 @@ def _parse(document: Mapping[str, Any]) -> FleetSettings:
 def save(folder: Path, settings: FleetSettings) -> None:
     """Write the settings."""
     write_atomically(folder / FILE, as_text(settings).encode())
-
-
-def seconds(interval: str) -> float | None:
-    """The length of an interval such as 30m or 24h; None for the empty one, which never comes.
-
-    >>> seconds("90s"), seconds("1.5h"), seconds("")
-    (90.0, 5400.0, None)
-    """
-    return parse_duration(interval)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedkad.federation.trainingfolder import HOLDERS, STATUS
-from fedkad.fleet.private import write_private
+from fedkad.fleet.files import write_private
 from fedkad.locks import waiting_for
 
 logger = logging.getLogger(__name__)

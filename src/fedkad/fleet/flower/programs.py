@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.extra import MissingRequirementError
+from fedkad.fleet.files import write_private
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.private import write_private
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.tomltext import toml_text
 
