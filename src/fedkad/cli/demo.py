@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkad.cli.failures import silent_few_rows
-from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.cli.progress import shown_progress
+from fedkad.cli.failures import few_rows_noted
+from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, demonstrate, line_cells, summary
 from fedkad.report.page import write_page
 from fedkad.simulate import Fault, simulate_fleet, write_fleet
@@ -29,7 +28,7 @@ def demo(
     """
     page_of = _drawing()
     out.mkdir(parents=True, exist_ok=True)
-    with silent_few_rows(), shown_progress() as progress:
+    with few_rows_noted(None), shown_progress() as progress:
         progress("simulation", 0, 1)
         fleet = simulate_fleet(devices, seed=seed)
         progress("simulation", 1, 1)
