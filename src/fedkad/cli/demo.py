@@ -11,7 +11,7 @@ from fedkad.cli.failures import few_rows_noted
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, demonstrate, line_cells, summary
 from fedkad.report.page import write_page
-from fedkad.simulate import Fault, simulate_fleet, write_fleet
+from fedkad.simulate import simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
 
 
@@ -85,7 +85,10 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
                 "threshold": line.event and line.event.threshold,
                 "channels": line.event
                 and [{"channel": cause.channel, "share": cause.share} for cause in line.event.causes],
-                "faults": [_fault_document(fault) for fault in line.faults],
+                "faults": [
+                    {"kind": f.kind, "channels": list(f.channels), "start_row": f.start, "end_row": f.end - 1}
+                    for f in line.faults
+                ],
             }
             for line in shown.lines
         ],
@@ -94,12 +97,3 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
 
 def _time(shown: Demonstration, device: str, row: int) -> str:
     return time_text(shown.fleet.test_times(device)[row : row + 1], utc=True)[0]
-
-
-def _fault_document(fault: Fault) -> dict[str, Any]:
-    return {
-        "kind": fault.kind,
-        "channels": list(fault.channels),
-        "start_row": fault.start,
-        "end_row": fault.end - 1,
-    }

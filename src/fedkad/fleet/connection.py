@@ -48,17 +48,12 @@ def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) 
     """Take part until SIGINT or SIGTERM; with `once` until a delivery, with `idle` until no request came that long."""
     refusal = f"{folder.root}: a client is already running in this folder; stop it first."
     with holding(folder.lock, refusal), until_stopped():
-        check_key(folder)
+        try:
+            public_part(folder.key.read_bytes())
+        except KeyFileError as error:  # Flower could not use it either
+            raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
         return DeviceClient(folder, data).run(once=once, idle=idle)
     return ClientExit.STOPPED
-
-
-def check_key(folder: DeviceFolder) -> None:
-    """Refuse a key that Flower could not use."""
-    try:
-        public_part(folder.key.read_bytes())
-    except KeyFileError as error:
-        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
 
 
 def reach(server: str, ca_certificate: Path) -> str | None:

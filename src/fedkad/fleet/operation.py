@@ -16,7 +16,7 @@ from fedkad.fleet.enrolment import prepare
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
-from fedkad.fleet.registry import RegisteredDevice, Registry
+from fedkad.fleet.registry import Registry
 from fedkad.fleet.serverfolder import ServerFolder
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
@@ -140,17 +140,13 @@ class Supervisor:
                 logger.info("%s: may no longer take part with this key", node.name)
         for device in devices.values():
             if device.public_key not in nodes.keys() | self.refused_keys:
-                self._register(device)
-
-    def _register(self, device: RegisteredDevice) -> None:
-        """Admit a device; one that Flower refuses must not keep the others out."""
-        try:
-            self.control.register(device.name, device.public_key)
-            logger.info("%s: may take part", device.name)
-        except RefusedError as error:
-            self.refused_keys.add(device.public_key)
-            remedy = "give it another with `fedkad fleet renew`"
-            logger.warning("%s: Flower refuses its key (%s); %s", device.name, error, remedy)
+                try:
+                    self.control.register(device.name, device.public_key)
+                    logger.info("%s: may take part", device.name)
+                except RefusedError as error:  # which must not keep the others out
+                    self.refused_keys.add(device.public_key)
+                    remedy = "give it another with `fedkad fleet renew`"
+                    logger.warning("%s: Flower refuses its key (%s); %s", device.name, error, remedy)
 
 
 class AppRuns:
@@ -184,12 +180,10 @@ class AppRuns:
 
 def warn_of_expiry(folder: ServerFolder) -> None:
     """Warn of certificates that expire soon."""
+    anew = "create a new fleet with `fedkad fleet init`, and move the devices there"
     remedies = {
         "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and restart the server"),
-        "fleet's authority": (
-            folder.ca_certificate,
-            "create a new fleet with `fedkad fleet init`, and move the devices there",
-        ),
+        "fleet's authority": (folder.ca_certificate, anew),
     }
     for owner, (path, remedy) in remedies.items():
         left = days_left(path.read_bytes())

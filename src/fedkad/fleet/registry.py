@@ -59,18 +59,13 @@ def changing(path: Path) -> Iterator[Registry]:
         write(path, devices)
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that is not safe as a file name and as a command-line argument."""
+def add(devices: Registry, name: str, public_key: str) -> None:
+    """Add a new device, by a name that is safe as a file name and as a command-line argument."""
     if not NAME.fullmatch(name):
         raise DeviceError(
             f"{name!r} cannot be the name of a device; use at most 64 letters, digits, '.', '_' and '-', "
             "and do not begin with '.' or '-'."
         )
-
-
-def add(devices: Registry, name: str, public_key: str) -> None:
-    """Add a new device."""
-    check_name(name)
     known = devices.get(name)
     if known is not None and known.revoked:
         raise DeviceError(f"{name} was revoked; give it a new key with `fedkad fleet renew FOLDER {name}`.")

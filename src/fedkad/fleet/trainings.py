@@ -205,12 +205,15 @@ class Trainings:
         return False
 
     def _retry(self, run: int) -> None:
+        """Wait before the next attempt, or drop the request after the last one."""
         self.failures = 1 if self._has_advanced() else self.failures + 1
         if self.failures >= ATTEMPTS:
-            self._give_up()
-            logger.warning(
-                "%s: run %d broke off, the %dth in a row; see the logs, then ask again", TRAIN, run, ATTEMPTS
-            )
+            with _locked(self.training):
+                if read_request(self.training) == self.request:  # and not a newer one
+                    (self.training / WANTED).unlink()
+            self._close()
+            again = "see the logs, then ask again"
+            logger.warning("%s: run %d broke off, the %dth in a row; %s", TRAIN, run, ATTEMPTS, again)
             return
         delay = FIRST_WAIT * 2.0 ** (self.failures - 1)
         self.not_before = self.timer() + delay
@@ -222,13 +225,6 @@ class Trainings:
         run, number = str(status.get("run", "")), status.get("round")
         before, self.reached = self.reached, (run, number if isinstance(number, int) else 0)
         return self.reached[1] > (before[1] if before[0] == run else 0)
-
-    def _give_up(self) -> None:
-        """Drop the request that failed, but not a newer one."""
-        with _locked(self.training):
-            if read_request(self.training) == self.request:
-                (self.training / WANTED).unlink()
-        self._close()
 
     def _close(self) -> None:
         """Reset the count of failures, and record the time for the interval."""
