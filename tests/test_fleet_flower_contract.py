@@ -25,7 +25,7 @@ from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.programs import OFFLINE
 from fedkad.fleet.flower.supernode import STILL_COUNTED, SuperNodeEvent
-from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.settings import ServerFolder
 
 FLEET = Path(flower.__file__).parents[1]
 

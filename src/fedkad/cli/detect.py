@@ -27,11 +27,8 @@ from fedkad.tables.reading import table_ending
 from fedkad.tables.times import time_text
 
 FAILED, ANOMALIES_FOUND = 1, 3
-LEAST_SCORED = 0.5
-"""Warn if a smaller share of the rows has a score."""
-
-MOST_APART = 1.5
-"""Warn if the sample periods of model and data differ by a larger factor."""
+LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
+MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 
 
 def detect(

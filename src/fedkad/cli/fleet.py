@@ -16,8 +16,7 @@ from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
-from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, TrainingSettings
+from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
 from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
 from fedkad.tables import read_table

@@ -19,8 +19,7 @@ from rich.text import Text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
-UNCUT = 400
-"""Width of text that is not for a terminal: in a pipe or a file nothing is wrapped."""
+UNCUT = 400  # width of text in a pipe or a file, where nothing is wrapped
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = ()) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from fedkad.cli.options import above_zero
 from fedkad.fleet import devicefolder, extra
-from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.settings import ServerFolder
 
 
 def server(

@@ -24,12 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
-SERVER_DAYS = 825
-"""The longest validity that common TLS clients accept for a server."""
-
-HEAD_START = timedelta(days=1)
-"""Certificates are valid from yesterday, for devices whose clock is slow."""
-
+SERVER_DAYS = 825  # the longest validity that common TLS clients accept for a server
+HEAD_START = timedelta(days=1)  # certificates are valid from yesterday, for slow clocks
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 UNUSED = dict.fromkeys(
     ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),

@@ -23,17 +23,10 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.5
 REACH_PATIENCE = 10.0
-SOON = 5.0
-"""Seconds between attempts while the server still counts the last connection."""
-
-SETTLE = 60.0
-"""Seconds that a client with `once` waits, at most, until its confirmation of a delivery is sent."""
-
-AWAY_FOR = 5.0
-"""Seconds without an answer from the server before that is logged: a single request fails now and then."""
-
-LONGEST_ANSWER = 3600.0
-"""Seconds that a client stays to answer a request, even if it would otherwise leave earlier."""
+SOON = 5.0  # seconds between attempts while the server still counts the last connection
+SETTLE = 60.0  # seconds that a client with `once` waits at most until its reply is sent
+AWAY_FOR = 5.0  # seconds without an answer before that is logged: a single request fails now and then
+LONGEST_ANSWER = 3600.0  # seconds that a client stays to answer, even if it would leave earlier
 
 
 class ClientExit(Enum):

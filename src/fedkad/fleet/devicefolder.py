@@ -16,9 +16,7 @@ from fedkad.settingsfile import FileSection, read, read_file
 from fedkad.tomltext import toml_text
 
 FILE, KEY = "device.toml", "device.key"
-REFUSAL = "refusal.txt"
-"""Why the device could not answer a request, the last time that happened."""
-
+REFUSAL = "refusal.txt"  # why the device could not answer a request, the last time that happened
 REMEDY = "copy the folder that `fedkad fleet add` created on the server"
 
 SHARED = ("window", "rank", "observables", "horizon", "seed")

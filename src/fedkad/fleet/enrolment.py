@@ -11,8 +11,7 @@ from pathlib import Path
 from fedkad.fleet import certificates, devicefolder, flower, registry, settings
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.files import FleetFileError, private, write_private
-from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import FleetSettings
+from fedkad.fleet.settings import FleetSettings, ServerFolder
 
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 

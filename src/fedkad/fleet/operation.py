@@ -17,7 +17,7 @@ from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
 from fedkad.fleet.registry import Registry
-from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.settings import ServerFolder
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
 from fedkad.settingkinds import parse_duration
@@ -26,16 +26,11 @@ logger = logging.getLogger(__name__)
 
 APP = Path(__file__).parent / "app"
 TICK = 0.5
-LOOK = 3.0
-"""Seconds between two calls of Flower's control interface; a change of the registry is noticed at the next tick."""
-
-RETRY = 1.0
-"""Seconds until the next call if Flower did not answer."""
-
+LOOK = 3.0  # seconds between two calls of Flower's control interface
+RETRY = 1.0  # seconds until the next call if Flower did not answer
 WARN_DAYS, DAY = 30.0, 86_400.0
 
-FREED_WITHIN = 10.0
-"""Seconds in which the processes of a server that was killed release its ports."""
+FREED_WITHIN = 10.0  # seconds in which the processes of a server that was killed release its ports
 
 
 def serve(folder: ServerFolder, app: Path = APP) -> None:
@@ -162,20 +157,16 @@ class AppRuns:
 
     def has_ended(self, run: int) -> bool:
         """Whether a run is over; if so its output is kept in a file, since Flower shows it nowhere."""
-        ended = self.control.has_ended(run)
-        if ended:
-            self._keep_output(run)
-        return ended
-
-    def _keep_output(self, run: int) -> None:
-        """Keep the output of a run; the end of a run counts even if the disk is full."""
+        if not self.control.has_ended(run):
+            return False
         log = LogFile(self.folder.logs / "app.log")
         try:
             log.bound()
             with suppress(ControlError):  # Flower no longer knows the run, or does not answer
                 log.append(self.control.log(run))
-        except OSError as error:
+        except OSError as error:  # the run is over even if the disk is full
             logger.warning("%s: the output of run %d cannot be kept (%s); make room.", log.path, run, error.strerror)
+        return True
 
 
 def warn_of_expiry(folder: ServerFolder) -> None:

@@ -27,17 +27,10 @@ logger = logging.getLogger(__name__)
 TRAIN, DELIVER = "train", "deliver"
 WANTED, ENDED = "wanted", "ended"
 
-ATTEMPTS = 5
-"""Trainings that break off in a row without completing a round before the request is dropped."""
-
-FIRST_WAIT = 5.0
-"""Seconds until a training that broke off is tried again; doubled each time."""
-
-PRESENT = 0.5
-"""Share of the devices that must be online for a scheduled training; one on request takes any that are."""
-
-DELIVERY_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds until a delivery that missed the same devices is tried again; doubled each time, up to the second number."""
+ATTEMPTS = 5  # failures in a row, without a round completed, before a request is dropped
+FIRST_WAIT = 5.0  # seconds until a training that broke off is tried again; doubled each time
+PRESENT = 0.5  # share of the devices that a scheduled training needs online; one on request takes any
+DELIVERY_PAUSE, LONGEST_PAUSE = 60.0, 3600.0  # seconds until the same devices are tried again: at first, at most
 
 
 class Runs(Protocol):

@@ -13,7 +13,7 @@ from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.extra import MissingRequirementError
 from fedkad.fleet.files import write_private
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.settings import ServerFolder
 from fedkad.tomltext import toml_text
 
 OFFLINE = {

@@ -20,14 +20,9 @@ from fedkad.fleet.devicefolder import REMEDY
 from fedkad.fleet.processes import LogFile
 
 UNAUTHORIZED = 401
-LOST = 70
-"""Exit status of a SuperNode that gave up its connection."""
-
-STILL_COUNTED = 75.0
-"""Seconds for which the server counts a device that vanished as connected, and refuses to connect it again."""
-
-COLLECTED = 15.0
-"""Seconds within which the server collects a reply that was sent; it drops the replies of a device that has left."""
+LOST = 70  # exit status of a SuperNode that gave up its connection
+STILL_COUNTED = 75.0  # seconds for which the server counts a device that vanished, and refuses it again
+COLLECTED = 15.0  # seconds in which the server collects a reply; it drops those of a device that has left
 
 
 def main() -> NoReturn:
