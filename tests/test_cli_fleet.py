@@ -21,7 +21,7 @@ pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
 from fedkad.fleet import certificates, connection, devicefolder
 from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.flower.supernodelog import COLLECTED
+from fedkad.fleet.flower.supernode import COLLECTED
 from tests.fixtures.certificates import names_of
 
 CHANNELS = ("--channels", "flow,heat")

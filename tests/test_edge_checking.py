@@ -271,7 +271,7 @@ def test_a_note_is_no_failure_and_a_refusal_is(
 
 
 def test_the_large_command_holds_as_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedkad.cli.watch import watch
+    from fedkad.cli.services import watch
 
     done: list[Any] = []
     monkeypatch.setattr(main, "limit_memory", lambda: done.append("small"))

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 
 from fedkad.fleet import clientapp, connection, devicefolder
 from fedkad.fleet.connection import DeviceClient
-from fedkad.fleet.flower.supernodelog import SuperNodeEvent
+from fedkad.fleet.flower.supernode import SuperNodeEvent
 
 
 @pytest.fixture

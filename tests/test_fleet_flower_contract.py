@@ -24,8 +24,8 @@ from fedkad.fleet import flower, settings
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.programs import OFFLINE
-from fedkad.fleet.flower.supernodelog import STILL_COUNTED, SuperNodeEvent
-from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.flower.supernode import STILL_COUNTED, SuperNodeEvent
+from fedkad.fleet.settings import ServerFolder
 
 FLEET = Path(flower.__file__).parents[1]
 
@@ -179,7 +179,7 @@ LOGGED = [
 @pytest.mark.parametrize(("event", "where", "line"), LOGGED, ids=[event.name for event, *_ in LOGGED])
 def test_an_event_is_logged_in_these_words(event: SuperNodeEvent, where: str, line: str) -> None:
     what = event.name.replace("_", " ").lower()
-    expect(re.search(line, source(where)), f"logs {event.value!r} in {where}", "supernodelog", f"notice {what!r}")
+    expect(re.search(line, source(where)), f"logs {event.value!r} in {where}", "supernode", f"notice {what!r}")
 
 
 def test_every_event_is_covered() -> None:
@@ -196,7 +196,7 @@ def test_every_event_is_covered() -> None:
 def test_an_error_has_this_code(name: str, event: SuperNodeEvent) -> None:
     code = found(name)
     is_known = code is not None and str(int(code)) in event.value
-    expect(is_known, f"reports {event.value!r} for {name}", "supernodelog", "explain why a device was refused")
+    expect(is_known, f"reports {event.value!r} for {name}", "supernode", "explain why a device was refused")
 
 
 def test_a_refused_signature_ends_the_supernode_with_sigint() -> None:
@@ -210,7 +210,7 @@ def test_a_vanished_device_is_forgotten_in_time() -> None:
     patience = found("flwr.common.constant.HEARTBEAT_PATIENCE")
     is_forgotten = None not in (interval, patience) and interval * patience < STILL_COUNTED
     within, purpose = f"forgets a device within {STILL_COUNTED:g} s", "tell a refused key from an old connection"
-    expect(is_forgotten, within, "supernodelog", purpose)
+    expect(is_forgotten, within, "supernode", purpose)
 
 
 # -- programs, environment, URLs ----------------------------------------------------------------------------------

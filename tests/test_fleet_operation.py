@@ -350,7 +350,7 @@ class Book:
 def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from fedkad.fleet import registry, settings
     from fedkad.fleet.operation import Supervisor
-    from fedkad.fleet.serverfolder import ServerFolder
+    from fedkad.fleet.settings import ServerFolder
 
     settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     book: Any = Book()
@@ -385,7 +385,7 @@ def test_a_full_disk_does_not_end_the_server(
     caplog.set_level("INFO", "fedkad")
     from fedkad.fleet import registry, settings, trainings
     from fedkad.fleet.operation import Supervisor
-    from fedkad.fleet.serverfolder import ServerFolder
+    from fedkad.fleet.settings import ServerFolder
 
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -418,7 +418,7 @@ def test_the_end_of_a_run_counts_even_if_its_output_cannot_be_kept(
 ) -> None:
     from fedkad.fleet import settings
     from fedkad.fleet.operation import AppRuns
-    from fedkad.fleet.serverfolder import ServerFolder
+    from fedkad.fleet.settings import ServerFolder
 
     settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     (tmp_path / "logs").write_text("no folder")

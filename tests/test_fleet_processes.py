@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.fleet.flower.supernodelog import LOST, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.flower.supernode import LOST, SuperNodeEvent, SuperNodeLog
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, SupervisedProcess, ending_all, until_stopped
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(60)"

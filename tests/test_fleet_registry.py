@@ -13,7 +13,7 @@ import pytest
 from fedkad import locks
 from fedkad.fleet import devicefolder, flower, registry, settings
 from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.errors import FleetFileError
+from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.registry import DeviceError, Registry
 from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, TrainingSettings
 from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkad.cli.failures import silent_few_rows
-from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.cli.progress import shown_progress
+from fedkad.cli.failures import few_rows_noted
+from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, demonstrate, line_cells, summary
 from fedkad.report.page import write_page
-from fedkad.simulate import Fault, simulate_fleet, write_fleet
+from fedkad.simulate import simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
 
 
@@ -29,7 +28,7 @@ def demo(
     """
     page_of = _drawing()
     out.mkdir(parents=True, exist_ok=True)
-    with silent_few_rows(), shown_progress() as progress:
+    with few_rows_noted(None), shown_progress() as progress:
         progress("simulation", 0, 1)
         fleet = simulate_fleet(devices, seed=seed)
         progress("simulation", 1, 1)
@@ -86,7 +85,10 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
                 "threshold": line.event and line.event.threshold,
                 "channels": line.event
                 and [{"channel": cause.channel, "share": cause.share} for cause in line.event.causes],
-                "faults": [_fault_document(fault) for fault in line.faults],
+                "faults": [
+                    {"kind": f.kind, "channels": list(f.channels), "start_row": f.start, "end_row": f.end - 1}
+                    for f in line.faults
+                ],
             }
             for line in shown.lines
         ],
@@ -95,12 +97,3 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
 
 def _time(shown: Demonstration, device: str, row: int) -> str:
     return time_text(shown.fleet.test_times(device)[row : row + 1], utc=True)[0]
-
-
-def _fault_document(fault: Fault) -> dict[str, Any]:
-    return {
-        "kind": fault.kind,
-        "channels": list(fault.channels),
-        "start_row": fault.start,
-        "end_row": fault.end - 1,
-    }

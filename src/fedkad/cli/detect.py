@@ -1,27 +1,34 @@
-"""``fedkad detect``: what a model finds in new data."""
+"""``fedkad detect``: what a model finds in new data, and how far its judgement can be relied on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
-from fedkad.cli.examination import Examined, examine_device
+from fedkad.cli.failures import naming, warn
 from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.options import MaxFill, TimeColumn, above_zero
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.cli.recordings import load_device, load_fleet
+from fedkad.cli.recordings import load_device, load_fleet, time_gaps
 from fedkad.cli.targets import check_score_target, is_model_file
-from fedkad.detect.events import Event
+from fedkad.detect.events import Event, Findings, examine
+from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
+from fedkad.detect.series import Series
 from fedkad.report.wording import counted, moment, significant, top_channels
 from fedkad.tables import DeviceTables, SeriesTable, write_table
 from fedkad.tables.reading import table_ending
 from fedkad.tables.times import time_text
 
 FAILED, ANOMALIES_FOUND = 1, 3
+LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
+MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 
 
 def detect(
@@ -92,6 +99,84 @@ def detect(
         raise typer.Exit(FAILED)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """A table and what was found in it; `rows` holds, for each row of the table, its entry in the findings."""
+
+    device: str
+    table: SeriesTable
+    findings: Findings
+    rows: NDArray[np.intp]
+
+    @property
+    def scored(self) -> int:
+        """The number of rows with a score."""
+        return int((~np.isnan(self.findings.scores)).sum())
+
+    def row(self, entry: int) -> int:
+        """The row of the table at an entry of the findings; the entry must not be that of a time gap."""
+        return int(np.searchsorted(self.rows, entry))
+
+
+def examine_device(model: Model, device: DeviceTables, path: Path) -> list[Examined]:
+    """Judge every table of a device, and warn where the judgement is less than it seems."""
+    found = []
+    for table in device.tables:
+        values, rows = table.with_gaps()
+        with naming(path if table.name == device.name else path / table.name):
+            findings = examine(model, Series(values, table.channels))
+        found.append(Examined(device.name, table, findings, np.flatnonzero(rows >= 0)))
+    _check_period(model.settings.sample_period, device, path)
+    _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
+    return found
+
+
+def _check_period(fitted: float | None, device: DeviceTables, path: Path) -> None:
+    if fitted is None:
+        return
+    for period in (table.period for table in device.tables if table.period is not None):
+        if not 1.0 / MOST_APART <= period / fitted <= MOST_APART:
+            warn(
+                f"{path}: there is a sample every {period:g} s, but the model was fitted to one every {fitted:g} s; "
+                "resample the data or fit a model to data of this rate."
+            )
+            return
+
+
+def _check_coverage(needed: int, device: DeviceTables, scored: int, path: Path) -> None:
+    """Refuse a device none of whose rows could be scored; warn if only a few could. A score needs `needed` rows."""
+    rows = sum(len(table.values) for table in device.tables)
+    gaps = [(time_gaps(device), "gap in time", "gaps in time"), (device.gap_rows, "gap row", "gap rows")]
+    interruptions = " and ".join(counted(*gap) for gap in gaps if gap[0])
+    interruptions = interruptions and f" ({interruptions})"
+    if scored == 0:
+        for table in device.tables:
+            if table.silent:
+                raise ValueError(
+                    f"{path if len(device.tables) == 1 else path / table.name}: channel {table.silent[0]!r} has no "
+                    "value in this file, so the device cannot be judged; check the sensor."
+                )
+        raise ValueError(
+            f"{path}: no row could be scored: a window needs {needed} consecutive complete rows, and the longest run "
+            f"has {_longest_run(device.series())}{interruptions}; pass a longer recording or fit a model with a "
+            "shorter window."
+        )
+    if scored < LEAST_SCORED * rows:
+        warn(
+            f"{path}: only {scored} of {rows} rows could be scored{interruptions}; "
+            f"at the start and after every gap the first {counted(needed - 1, 'row')} have no score."
+        )
+
+
+def _longest_run(stretches: Iterable[NDArray[np.float64]]) -> int:
+    """The most consecutive complete rows."""
+    longest = 0
+    for series in stretches:
+        gaps = np.flatnonzero(np.isnan(series).any(axis=1))
+        longest = max(longest, int(np.diff([-1, *gaps, len(series)]).max()) - 1)
+    return longest
 
 
 def _refuse_swapped(model: Path, data: Path) -> None:

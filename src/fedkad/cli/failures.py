@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -34,7 +34,8 @@ def one_sentence(command: Callable[P, T]) -> Callable[P, T]:
         except BrokenPipeError:
             raise  # whatever reads the output has closed it, as `head` does
         except OSError as error:
-            sentence = _sentence_of(error)
+            path = error.filename2 or error.filename
+            sentence = f"{path}: {error.strerror}." if path else f"{error}."
         except ValueError as error:
             sentence = str(error)
         except MemoryError:
@@ -43,11 +44,6 @@ def one_sentence(command: Callable[P, T]) -> Callable[P, T]:
         raise typer.Exit(1)
 
     return reported
-
-
-def _sentence_of(error: OSError) -> str:
-    path = error.filename2 or error.filename
-    return f"{path}: {error.strerror}." if path else f"{error}."
 
 
 @contextmanager
@@ -70,25 +66,16 @@ def warn(text: str) -> None:
     typer.echo(f"warning: {text}", err=True)
 
 
-def noting_few_rows(path: Path) -> AbstractContextManager[None]:
-    """Turn the warning about short training data into a note about a file."""
-    return _few_rows(lambda message: note(f"{path}: {message}"))
-
-
-def silent_few_rows() -> AbstractContextManager[None]:
-    """Drop that warning where a command reports it in its own words."""
-    return _few_rows(lambda message: None)
-
-
 @contextmanager
-def _few_rows(report: Callable[[str], None]) -> Iterator[None]:
+def few_rows_noted(path: Path | None) -> Iterator[None]:
+    """Turn the warning about short training data into a note about a file; drop it if a command has its own words."""
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-        if issubclass(category, FewRowsWarning):
-            report(str(message))
-        else:
+        if not issubclass(category, FewRowsWarning):
             usual(message, category, *rest)
+        elif path is not None:
+            note(f"{path}: {message}")
 
     # Replaces the function rather than adding a filter, because a filter that a library adds later would come first.
     with warnings.catch_warnings():

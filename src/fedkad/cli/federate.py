@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from fedkad.cli.failures import naming, note, silent_few_rows
+from fedkad.cli.failures import few_rows_noted, naming, note
 from fedkad.cli.options import (
     DetectOnly,
     MaxFill,
@@ -17,9 +17,9 @@ from fedkad.cli.options import (
     complete_period,
     share,
     with_detector_options,
+    with_options,
 )
-from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.cli.progress import shown_progress
+from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import load_fleet, named_series, report_reading, usual_period
 from fedkad.cli.targets import check_folder_target, require_model_or_none
 from fedkad.federation.history import Round
@@ -34,40 +34,35 @@ COSTS = ("bytes_up", "bytes_down", "seconds")
 MODEL_ENDING = ".safetensors"
 HISTORY = "history.csv"
 
+FEDERATION_OPTIONS: dict[str, dict[str, Any]] = {
+    "rounds": {"min": 1, "help": "Exchanges with the server.", "show_default": "8"},
+    "participation": {
+        "callback": share,
+        "help": "Share of the fleet that takes part in a round.",
+        "show_default": "a quarter",
+    },
+    "penalty": {"callback": above_zero, "help": "Weight of the consensus against the local loss."},
+    "local_steps": {"min": 1, "help": "Gradient steps of a device in one round."},
+    "step_size": {
+        "callback": above_zero,
+        "help": "Size of a gradient step.",
+        "show_default": "from the local curvature",
+    },
+    "start": {"help": "Where the consensus begins.", "show_default": "warm"},
+    "sampling": {"help": "How the devices of a round are chosen.", "show_default": "cover"},
+    "scaling": {"help": "z-scores of each device alone, or of the whole fleet."},
+    "encoding": {"help": "Numbers on the wire."},
+    "preset": {"help": "Settings that go together.", "show_default": False},
+}
 
+
+@with_options("consensus", FEDERATION_OPTIONS, federate_fleet)
 @with_detector_options
 def federate(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, per device.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
     detector: dict[str, Any],
-    rounds: Annotated[int | None, typer.Option(min=1, help="Exchanges with the server.", show_default="8")] = None,
-    participation: Annotated[
-        float | None,
-        typer.Option(callback=share, help="Share of the fleet that takes part in a round.", show_default="a quarter"),
-    ] = None,
-    penalty: Annotated[
-        float, typer.Option(callback=above_zero, help="Weight of the consensus against the local loss.")
-    ] = 1.0,
-    local_steps: Annotated[int, typer.Option(min=1, help="Gradient steps of a device in one round.")] = 5,
-    step_size: Annotated[
-        float | None,
-        typer.Option(callback=above_zero, help="Size of a gradient step.", show_default="from the local curvature"),
-    ] = None,
-    start: Annotated[
-        Literal["warm", "common", "random"] | None,
-        typer.Option(help="Where the consensus begins.", show_default="warm"),
-    ] = None,
-    sampling: Annotated[
-        Literal["cover", "uniform"] | None,
-        typer.Option(help="How the devices of a round are chosen.", show_default="cover"),
-    ] = None,
-    scaling: Annotated[
-        Literal["device", "global"], typer.Option(help="z-scores of each device alone, or of the whole fleet.")
-    ] = "device",
-    encoding: Annotated[
-        Literal["float64", "float32", "float16", "int8"], typer.Option(help="Numbers on the wire.")
-    ] = "float32",
-    preset: Annotated[Literal["paper"] | None, typer.Option(help="Settings that go together.")] = None,
+    consensus: dict[str, Any],
     time: TimeColumn = None,
     max_fill: MaxFill = 3,
     detect_only: DetectOnly = False,
@@ -76,25 +71,16 @@ def federate(
     """Train a detector for every device of a folder, on a subspace that the devices learn together."""
     check_folder_target(output, folder)
     fleet = load_fleet(folder, time, max_fill)
-    _check_participation(participation, len(fleet))
+    _check_participation(consensus.get("participation"), len(fleet))
     _refuse_foreign_files(output, fleet)
     period = usual_period(fleet.values())
     complete_period(detector, period)
     report_reading(fleet.values(), period)
-    with naming(folder), silent_few_rows(), shown_progress() as progress:
+    with naming(folder), few_rows_noted(None), shown_progress() as progress:
         federation = federate_fleet(
             {name: named_series(device) for name, device in fleet.items()},
-            rounds=rounds,
-            participation=participation,
-            penalty=penalty,
-            local_steps=local_steps,
-            step_size=step_size,
-            start=start,
-            sampling=sampling,
-            scaling=scaling,
-            encoding=encoding,
-            preset=preset,
             progress=progress,
+            **consensus,
             **detector,
         )
     _report_short_devices(folder, federation)
@@ -160,32 +146,18 @@ def _report_short_devices(folder: Path, federation: Federation) -> None:
 
 
 def _print_rounds(history: Sequence[Round]) -> None:
-    header = (
-        "Round",
-        "Phase",
-        "Devices",
-        "Objective",
-        "Lagrangian",
-        "Consensus residual",
-        "KB up",
-        "KB down",
-        "Seconds",
-    )
-    rows = [
-        (
-            str(k),
-            record.phase,
-            str(len(record.participants)),
-            f"{record.objective:.6g}",
-            f"{record.lagrangian:.6g}",
-            f"{record.consensus_residual:.4g}",
-            f"{record.bytes_up / 1000:.1f}",
-            f"{record.bytes_down / 1000:.1f}",
-            f"{record.seconds:.3f}",
-        )
-        for k, record in enumerate(history, start=1)
-    ]
-    print_table(header, rows, numbers=[0, *range(2, len(header))])
+    columns = {
+        "Round": [str(k) for k in range(1, len(history) + 1)],
+        "Phase": [record.phase for record in history],
+        "Devices": [str(len(record.participants)) for record in history],
+        "Objective": [f"{record.objective:.6g}" for record in history],
+        "Lagrangian": [f"{record.lagrangian:.6g}" for record in history],
+        "Consensus residual": [f"{record.consensus_residual:.4g}" for record in history],
+        "KB up": [f"{record.bytes_up / 1000:.1f}" for record in history],
+        "KB down": [f"{record.bytes_down / 1000:.1f}" for record in history],
+        "Seconds": [f"{record.seconds:.3f}" for record in history],
+    }
+    print_table(list(columns), zip(*columns.values(), strict=True), numbers=[0, *range(2, len(columns))])
 
 
 def _document(federation: Federation, models: dict[str, Path], output: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkad.cli.failures import naming, noting_few_rows
+from fedkad.cli.failures import few_rows_noted, naming
 from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, complete_period, with_detector_options
 from fedkad.cli.output import AsJson, print_facts, print_json
 from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
@@ -32,7 +32,7 @@ def fit(
     period = usual_period([device])
     complete_period(detector, period)
     report_reading([device], period)
-    with naming(data), noting_few_rows(data):
+    with naming(data), few_rows_noted(data):
         fitted = KoopmanDetector(**detector).fit(named_series(device))
     output.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(output, statistics=not detect_only)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
-from fedkad.cli.options import above_zero, rule_of, share, wrong_option
+from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
-from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import INTERVAL, FleetSettings, ModelSettings, Place, Privacy, check
+from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
 from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
 from fedkad.tables import read_table
@@ -27,7 +25,27 @@ if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node
 
 NEVER, UNKNOWN = "never seen", "-"
-DEFAULT = FleetSettings()
+SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy)
+INIT_OPTIONS: dict[str, dict[str, Any]] = {
+    "port": {},
+    "control_port": {},
+    "window": {"help": "Samples per window."},
+    "rank": {"help": "Dimension of the subspace."},
+    "observables": {"help": "Number of random tanh observables."},
+    "horizon": {"help": "Steps predicted ahead."},
+    "seed": {"help": "Seed of all random numbers."},
+    "rounds": {"help": "Rounds per training."},
+    "participation": {"help": "Share of the fleet that takes part in each round."},
+    "encoding": {"help": "Number format on the wire."},
+    "quorum": {"help": "Share of the asked devices whose replies close a round early."},
+    "deadline": {"help": "Seconds after which a round closes."},
+    "every": {"metavar": "PERIOD", "help": "Train at this interval: 30m, 24h, 7d.", "show_default": "on demand"},
+    "robust": {"help": "Take the geometric median of the replies instead of their mean."},
+    "secure_aggregation": {"help": "Mask replies so that the server learns only their sum."},
+    "noise": {"help": "Noise on every reply, in units of --clip: differential privacy."},
+    "clip": {"help": "Bound on the norm of a reply; used with --noise."},
+}
+"""Settings of a fleet that may be chosen when it is created; their rules and defaults are in `fleet.settings`."""
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the server.")]
 DeviceName = Annotated[str, typer.Argument(metavar="DEVICE", help="The name of the device.")]
@@ -40,98 +58,46 @@ PublicKey = Annotated[
         show_default="create a key",
     ),
 ]
-Port = typer.Option(min=1, max=65535)
 
 app = typer.Typer(no_args_is_help=True, help="Run a fleet over a network: create it, add devices, see its state.")
 
 
 @app.command()
 @one_sentence
+@with_options("chosen", INIT_OPTIONS, *SECTIONS)
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to create for the server.")],
     address: Annotated[
         str, typer.Option(metavar="HOST", help="The host name or IP address at which devices reach the server.")
     ],
-    port: Annotated[int, Port] = DEFAULT.place.port,
-    control_port: Annotated[int, Port] = DEFAULT.place.control_port,
+    chosen: dict[str, Any],
     like: Annotated[
         Path | None, typer.Option(metavar="TABLE", help="A table with the channels of every device.")
     ] = None,
     channels: Annotated[
         str | None, typer.Option(metavar="A,B,C", help="The channels of every device, in this order.")
     ] = None,
-    window: Annotated[int, typer.Option(min=1, help="Samples per window.")] = DEFAULT.model.window,
-    rank: Annotated[int, typer.Option(min=1, help="Dimension of the subspace.")] = DEFAULT.model.rank,
-    observables: Annotated[
-        int, typer.Option(min=0, help="Number of random tanh observables.")
-    ] = DEFAULT.model.observables,
-    horizon: Annotated[int, typer.Option(min=1, help="Steps predicted ahead.")] = DEFAULT.model.horizon,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = DEFAULT.model.seed,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds per training.")] = DEFAULT.training.rounds,
-    participation: Annotated[
-        float, typer.Option(callback=share, help="Share of the fleet that takes part in each round.")
-    ] = DEFAULT.training.participation,
-    encoding: Annotated[
-        Literal["float64", "float32", "float16", "int8"], typer.Option(help="Number format on the wire.")
-    ] = "float32",
-    quorum: Annotated[
-        float, typer.Option(callback=share, help="Share of the asked devices whose replies close a round early.")
-    ] = DEFAULT.training.quorum,
-    deadline: Annotated[
-        float, typer.Option(callback=above_zero, help="Seconds after which a round closes.")
-    ] = DEFAULT.training.deadline,
-    every: Annotated[
-        str,
-        typer.Option(
-            callback=rule_of(INTERVAL),
-            metavar="PERIOD",
-            help="Train at this interval: 30m, 24h, 7d.",
-            show_default="on demand",
-        ),
-    ] = "",
-    robust: Annotated[
-        bool, typer.Option("--robust", help="Take the geometric median of the replies instead of their mean.")
-    ] = False,
-    secure_aggregation: Annotated[
-        bool, typer.Option("--secure-aggregation", help="Mask replies so that the server learns only their sum.")
-    ] = False,
-    noise: Annotated[
-        float, typer.Option(min=0.0, help="Noise on every reply, in units of --clip: differential privacy.")
-    ] = DEFAULT.privacy.noise,
-    clip: Annotated[
-        float, typer.Option(callback=above_zero, help="Bound on the norm of a reply; used with --noise.")
-    ] = DEFAULT.privacy.clip,
     as_json: AsJson = False,
 ) -> None:
     """Create the folder of a server: settings, its own certificate authority, a certificate, and no devices yet."""
     extra.require()
     from fedkad.fleet.enrolment import make_fleet
 
-    model = ModelSettings(_channels(like, channels), window, rank, observables, horizon, seed)
-    training = replace(
-        DEFAULT.training,
-        rounds=rounds,
-        participation=participation,
-        encoding=encoding,
-        quorum=quorum,
-        deadline=deadline,
-        every=every,
-        robust=robust,
-    )
-    if robust and secure_aggregation:
+    if chosen.get("robust") and chosen.get("secure_aggregation"):
         raise typer.BadParameter(
             "mutually exclusive: a median needs every reply, and a server with masks sees only their sum; choose one.",
             param_hint="'--robust' / '--secure-aggregation'",
         )
-    chosen = FleetSettings(
-        Place(address, port, control_port), model, training, Privacy(secure_aggregation, noise, clip)
-    )
-    _check(chosen)
-    made = make_fleet(folder, chosen)
+    given = {**chosen, "address": address, "channels": _channels(like, channels)}
+    sections = [kind(**{name: given[name] for name in vars(kind()) if name in given}) for kind in SECTIONS]
+    try:
+        made = make_fleet(folder, FleetSettings(*sections))
+    except SettingError as error:
+        raise wrong_option(error) from None
     if as_json:
-        print_json({"folder": str(made.root), "server": made.settings.place.reached_at, "channels": model.channels})
+        print_json({"folder": str(made.root), "server": made.settings.place.reached_at, "channels": given["channels"]})
         return
-    print_line(f"A fleet of devices with {counted(len(model.channels), 'channel')} is ready in {folder}.")
+    print_line(f"A fleet of devices with {counted(len(given['channels']), 'channel')} is ready in {folder}.")
     print_line(f"  add a device    fedkad fleet add {_quoted(folder)} DEVICE")
     print_line(f"  run the server  fedkad server {_quoted(folder)}")
     print_line(f"Devices must reach {made.settings.place.reached_at}. The folder holds private keys; keep it private.")
@@ -279,14 +245,6 @@ def _channels(like: Path | None, channels: str | None) -> tuple[str, ...]:
     if not all(names) or len(set(names)) < len(names):
         raise typer.BadParameter("the names must be unique, and none of them empty.", param_hint="'--channels'")
     return names
-
-
-def _check(chosen: FleetSettings) -> None:
-    """Refuse settings that no device could train with, by the names of their options, before anything is created."""
-    try:
-        check(chosen)
-    except SettingError as error:
-        raise wrong_option(error) from None
 
 
 def _print_steps(headline: str, *steps: tuple[str, str]) -> None:

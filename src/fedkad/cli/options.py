@@ -1,15 +1,15 @@
-"""Options that several commands share, each defined once.
+"""Options that several commands share, and options that are parameters of something else: each is defined once.
 
-The options of the detector have the names of its parameters. Only those that were used are passed on: the defaults are
-those of `KoopmanDetector`, or of a preset of the federation.
+Of the latter only those that were used are passed on. So their defaults are those of `KoopmanDetector`, of a preset of
+the federation, or of the settings of a fleet.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
@@ -38,8 +38,6 @@ MaxFill = Annotated[
     int,
     typer.Option(min=0, metavar="N", help="Longest hole, in rows, over which a channel's last value is carried."),
 ]
-
-PANEL = "Detector"
 
 
 def wrong_option(error: SettingError) -> typer.BadParameter:
@@ -93,26 +91,47 @@ DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
     "sample_period": {"help": "Seconds between samples.", "show_default": "the median step of the time stamps"},
     "seed": {"help": "Seed of everything random."},
 }
-"""How the options are shown; their types and defaults are those of the detector's parameters."""
+
+
+def with_options(
+    into: str, shown: Mapping[str, dict[str, Any]], *sources: Callable[..., Any]
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command options that are parameters of `sources`; it gets those that were used as the mapping `into`."""
+    known = {name: each for of in sources for name, each in inspect.signature(of, eval_str=True).parameters.items()}
+    added = [_option(known[name], settings) for name, settings in shown.items()]
+
+    def decorated(command: Callable[..., T]) -> Callable[..., T]:
+        own = inspect.signature(command, eval_str=True).parameters
+
+        @wraps(command)
+        def extended(**given: Any) -> T:
+            chosen = {name: given.pop(name) for name in shown}
+            used = {name: value for name, value in chosen.items() if value is not None}
+            return command(**given, **{into: used})
+
+        kept = {name: [p.replace(kind=inspect.Parameter.KEYWORD_ONLY)] for name, p in own.items()}
+        parameters = [parameter for several in (kept | {into: added}).values() for parameter in several]
+        vars(extended)["__signature__"] = inspect.Signature(parameters)
+        extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return extended
+
+    return decorated
 
 
 def with_detector_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Give a command the options of the detector; it gets those that were used as the mapping `detector`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    added = [_option(name) for name in DETECTOR_OPTIONS]
+    """Give a command the options of the detector as the mapping `detector`; wrong ones are refused before any work."""
 
     @wraps(command)
-    def extended(**given: Any) -> T:
-        detector = {name: given.pop(name) for name in DETECTOR_OPTIONS}
-        used = {name: value for name, value in detector.items() if value is not None}
-        _check_detector_options(used)
-        return command(**given, detector=used)
+    def checked(detector: dict[str, Any], **given: Any) -> T:
+        try:
+            # A budget needs a period, which may come from the data: whether it does is checked later.
+            KoopmanDetector(**{"sample_period": 1.0, **detector}).settings.check()
+        except SettingError as error:
+            raise wrong_option(error) from None
+        return command(detector=detector, **given)
 
-    kept = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name != "detector"]
-    parameters = [*kept, *added]
-    vars(extended)["__signature__"] = inspect.Signature(parameters)
-    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return extended
+    shown = {name: {"rich_help_panel": "Detector", **settings} for name, settings in DETECTOR_OPTIONS.items()}
+    return with_options("detector", shown, KoopmanDetector)(checked)
 
 
 def complete_period(detector: dict[str, Any], period: float | None) -> None:
@@ -125,19 +144,13 @@ def complete_period(detector: dict[str, Any], period: float | None) -> None:
         )
 
 
-def _check_detector_options(used: dict[str, Any]) -> None:
-    """Raise an error for a wrong value before any work is done."""
-    try:
-        # A budget needs a period, which may come from the data: whether it does is checked later.
-        KoopmanDetector(**{"sample_period": 1.0, **used}).settings.check()
-    except SettingError as error:
-        raise wrong_option(error) from None
-
-
-def _option(name: str) -> inspect.Parameter:
-    parameter = inspect.signature(KoopmanDetector, eval_str=True).parameters[name]
-    settings = {"show_default": str(parameter.default), "rich_help_panel": PANEL, **DETECTOR_OPTIONS[name]}
-    kind: Any = Any if "parser" in settings else parameter.annotation | None
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, typer.Option(**settings)]
-    )
+def _option(parameter: inspect.Parameter, settings: dict[str, Any]) -> inspect.Parameter:
+    """An option with the type, the rule and the default of a parameter, where `settings` has no others."""
+    hint = parameter.annotation
+    plain, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    usual: dict[str, Any] = {"show_default": plain is not bool and str(parameter.default)}
+    if rules:
+        usual["callback"] = rule_of(rules[0])
+    declared = typer.Option(f"--{parameter.name.replace('_', '-')}", **usual | settings)
+    kind: Any = Any if "parser" in settings else plain | None
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, declared])

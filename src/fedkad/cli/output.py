@@ -1,24 +1,25 @@
-"""Results on stdout: tables for people, one JSON document for programs."""
+"""Results on stdout: tables for people, one JSON document for programs. Progress on stderr."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
-UNCUT = 400
-"""Width of text that is not for a terminal: in a pipe or a file nothing is wrapped."""
+UNCUT = 400  # width of text in a pipe or a file, where nothing is wrapped
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = ()) -> None:
@@ -67,3 +68,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Provide a function to call with (what, done, of): bars on a terminal, one line per finished step elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _print_when_done
+        return
+    columns = TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def move(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=of)
+            bars.update(tasks[what], completed=done)
+
+        yield move
+
+
+def _print_when_done(what: str, done: int, of: int) -> None:
+    if done == of:
+        typer.echo(f"{what}: {done}/{of}", err=True)

@@ -15,8 +15,7 @@ from fedkad.fleet import registry
 from fedkad.fleet.envelope import packed, unpacked
 from fedkad.fleet.flower.mailbox import Mailbox, batched
 
-INTRODUCTION = 60.0
-"""Seconds that a node without a registered key has to give its name."""
+INTRODUCTION = 60.0  # seconds in which a node without a registered key must give its name
 
 
 class Carrier:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -23,13 +24,14 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
-SERVER_DAYS = 825
-"""The longest validity that common TLS clients accept for a server."""
-
-HEAD_START = timedelta(days=1)
-"""Certificates are valid from yesterday, for devices whose clock is slow."""
-
+SERVER_DAYS = 825  # the longest validity that common TLS clients accept for a server
+HEAD_START = timedelta(days=1)  # certificates are valid from yesterday, for slow clocks
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+UNUSED = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
+)
+"""What none of the keys may be used for."""
 
 
 class KeyFileError(ValueError):
@@ -46,12 +48,10 @@ class KeyPair(NamedTuple):
 def make_authority(name: str) -> KeyPair:
     """The key and self-signed certificate of a fleet's own authority."""
     key = _new_key()
-    subject = _name(f"FedKAD fleet at {name}"[:64])
-    builder = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(certificates=True), critical=True)
-    certificate = builder.sign(key, hashes.SHA384())
-    return KeyPair(_pem(key), certificate.public_bytes(Encoding.PEM))
+    subject = _name(f"FedKAD fleet at {name}")
+    usage = x509.KeyUsage(digital_signature=False, key_cert_sign=True, crl_sign=True, **UNUSED)
+    extensions = {x509.BasicConstraints(ca=True, path_length=0): True, usage: True}
+    return _certified(key, subject, key, subject, AUTHORITY_DAYS, extensions)
 
 
 def make_server_certificate(authority: KeyPair, address: str) -> KeyPair:
@@ -59,16 +59,14 @@ def make_server_certificate(authority: KeyPair, address: str) -> KeyPair:
     ca_key, ca = load_pem_private_key(authority.key, None), x509.load_pem_x509_certificate(authority.public)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise KeyFileError("is not a key on an elliptic curve")
-    key = _new_key()
-    builder = _builder(_name(address[:64]), ca.subject, key.public_key(), SERVER_DAYS)
-    names = [_general_name(name) for name in dict.fromkeys((address, *LOCAL_NAMES))]
-    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(certificates=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
-    builder = builder.add_extension(issuer, critical=False)
-    return KeyPair(_pem(key), builder.sign(ca_key, hashes.SHA384()).public_bytes(Encoding.PEM))
+    extensions: dict[x509.ExtensionType, bool] = {
+        x509.SubjectAlternativeName(map(_general_name, dict.fromkeys((address, *LOCAL_NAMES)))): False,
+        x509.BasicConstraints(ca=False, path_length=None): True,
+        x509.KeyUsage(digital_signature=True, key_cert_sign=False, crl_sign=False, **UNUSED): True,
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()): False,
+    }
+    return _certified(_new_key(), _name(address), ca_key, ca.subject, SERVER_DAYS, extensions)
 
 
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
@@ -112,35 +110,26 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - HEAD_START)
-        .not_valid_after(now - HEAD_START + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
-
-
-def _usage(*, certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=certificates,
-        crl_sign=certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _certified(
+    key: ec.EllipticCurvePrivateKey,
+    subject: x509.Name,
+    ca_key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    days: int,
+    extensions: Mapping[x509.ExtensionType, bool],
+) -> KeyPair:
+    """A key and its certificate; `extensions` says for each whether it is critical."""
+    public, start = key.public_key(), datetime.now(UTC) - HEAD_START
+    end, serial = start + timedelta(days=days), x509.random_serial_number()
+    builder = x509.CertificateBuilder(issuer, subject, public, serial, start, end)
+    for extension, critical in {x509.SubjectKeyIdentifier.from_public_key(public): False, **extensions}.items():
+        builder = builder.add_extension(extension, critical)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return KeyPair(pem, builder.sign(ca_key, hashes.SHA384()).public_bytes(Encoding.PEM))
 
 
 def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
 
 def _general_name(name: str) -> x509.GeneralName:
@@ -148,10 +137,6 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _public_pem(key: ec.EllipticCurvePublicKey) -> bytes:

@@ -16,7 +16,7 @@ from fedkad.federation.protocol import ProtocolError, Request, refusal
 from fedkad.fleet.devicedata import DeviceData, read_settings
 from fedkad.fleet.devicefolder import REFUSAL
 from fedkad.fleet.envelope import packed, unpacked
-from fedkad.fleet.private import write_private
+from fedkad.fleet.files import write_private
 from fedkad.tables.fleet import device_paths
 
 app = ClientApp()
@@ -51,17 +51,15 @@ def _note_refusal(context: Context, why: str) -> None:
 
 def participant(context: Context) -> DurableParticipant:
     """The participant of a node: named in the node's own configuration or, in a simulation, by its number."""
-    node = context.node_config
+    node, data = context.node_config, None
     if "partition-id" in node:
         paths = device_paths(Path(str(context.run_config["data"])))
         device, data = list(paths.items())[int(node["partition-id"])]
         folder = Path(str(context.run_config["folder"])) / "simulated" / device
-        return _participant(device, folder, data)
-    data_path = str(node.get("data", ""))
-    return _participant(str(node["device"]), Path(str(node["folder"])), Path(data_path) if data_path else None)
-
-
-def _participant(device: str, folder: Path, data: Path | None) -> DurableParticipant:
+    else:
+        device, folder = str(node["device"]), Path(str(node["folder"]))
+        if node.get("data"):
+            data = Path(str(node["data"]))
     state, known = DeviceState(folder), read_settings(folder)
-    data_of = DeviceData(device, state, data, known)
-    return DurableParticipant(device, state, data_of.detector, known.privacy.most_releases)
+    own = DeviceData(device, state, data, known)
+    return DurableParticipant(device, state, own.detector, known.privacy.most_releases)

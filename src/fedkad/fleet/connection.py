@@ -14,8 +14,8 @@ from pathlib import Path
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
-from fedkad.fleet.errors import FleetFileError
-from fedkad.fleet.flower.supernodelog import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.flower.supernode import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.locks import holding
 
@@ -23,17 +23,10 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.5
 REACH_PATIENCE = 10.0
-SOON = 5.0
-"""Seconds between attempts while the server still counts the last connection."""
-
-SETTLE = 60.0
-"""Seconds that a client with `once` waits, at most, until its confirmation of a delivery is sent."""
-
-AWAY_FOR = 5.0
-"""Seconds without an answer from the server before that is logged: a single request fails now and then."""
-
-LONGEST_ANSWER = 3600.0
-"""Seconds that a client stays to answer a request, even if it would otherwise leave earlier."""
+SOON = 5.0  # seconds between attempts while the server still counts the last connection
+SETTLE = 60.0  # seconds that a client with `once` waits at most until its reply is sent
+AWAY_FOR = 5.0  # seconds without an answer before that is logged: a single request fails now and then
+LONGEST_ANSWER = 3600.0  # seconds that a client stays to answer, even if it would leave earlier
 
 
 class ClientExit(Enum):
@@ -48,17 +41,12 @@ def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) 
     """Take part until SIGINT or SIGTERM; with `once` until a delivery, with `idle` until no request came that long."""
     refusal = f"{folder.root}: a client is already running in this folder; stop it first."
     with holding(folder.lock, refusal), until_stopped():
-        check_key(folder)
+        try:
+            public_part(folder.key.read_bytes())
+        except KeyFileError as error:  # Flower could not use it either
+            raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
         return DeviceClient(folder, data).run(once=once, idle=idle)
     return ClientExit.STOPPED
-
-
-def check_key(folder: DeviceFolder) -> None:
-    """Refuse a key that Flower could not use."""
-    try:
-        public_part(folder.key.read_bytes())
-    except KeyFileError as error:
-        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
 
 
 def reach(server: str, ca_certificate: Path) -> str | None:

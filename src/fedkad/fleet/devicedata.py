@@ -18,24 +18,16 @@ from fedkad.detect.modelfile import ModelFileError
 from fedkad.detect.series import Series, as_series
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms, compare
-from fedkad.fleet.devicefolder import FILE, REMEDY
-from fedkad.fleet.devicesettings import SHARED, DeviceFile
+from fedkad.fleet.devicefolder import FILE, REMEDY, SHARED, DeviceFile
 from fedkad.settingerror import SettingsError
 from fedkad.settingsfile import read_file
 from fedkad.tables import DeviceTables, read_device
 
 
 class DeviceData:
-    """The data of one device.
+    """The data of one device: a table, or a folder of tables that are separate stretches.
 
-    Parameters
-    ----------
-    device : str
-    state : DeviceState
-    path : Path, optional
-        A table, or a folder of tables that are separate stretches; if omitted, the statistics in the current model.
-    settings : DeviceFile
-        `device.toml`: `[detector]` has the device's own parameters, `[reading]` the `time` column and `max_fill`.
+    Without a path, these are the statistics in the device's current model.
     """
 
     def __init__(self, device: str, state: DeviceState, path: Path | None, settings: DeviceFile) -> None:
@@ -47,18 +39,18 @@ class DeviceData:
         """A detector with this device's statistics for a training with these terms."""
         if self.path is None:
             return self._gathered(terms)
-        parameters = {**self._shared(terms), **self.own}
-        prepared = self.state.prepared(self._fingerprint(parameters, terms))
+        parameters = {**_shared(terms), **self.own}
+        prepared = self.state.prepared(self._fingerprint(self.path, parameters, terms))
         try:
             return KoopmanDetector.load(prepared)
         except ModelFileError:  # missing or damaged; the table is still there
-            return self._prepare(parameters, terms, prepared)
+            return self._prepare(self.path, parameters, terms, prepared)
 
-    def _prepare(self, parameters: dict[str, Any], terms: Terms, prepared: Path) -> KoopmanDetector:
-        assert self.path is not None
-        device = read_device(self.path, **self.reading)
+    def _prepare(self, path: Path, parameters: dict[str, Any], terms: Terms, prepared: Path) -> KoopmanDetector:
+        device = read_device(path, **self.reading)
         columns = self._columns(device, terms)
-        parameters.setdefault("sample_period", _period(device))
+        periods = [table.period for table in device.tables if table.period is not None]
+        parameters.setdefault("sample_period", float(np.median(periods)) if periods else None)
         series = [Series(values[:, columns], terms.channels) for values in device.series()]
         detector = KoopmanDetector.of(*fit(KoopmanDetector(**parameters).settings, as_series(series)))
         detector.save(prepared)
@@ -78,7 +70,7 @@ class DeviceData:
         detector = KoopmanDetector.load(self.state.model)
         setup = detector.memory_.setup
         compare("channels", setup.channel_names, terms.channels, f"device {self.device!r}", "the server")
-        for name, theirs in self._shared(terms).items():
+        for name, theirs in _shared(terms).items():
             compare(name, getattr(setup.settings, name), theirs, f"device {self.device!r}", "the server")
         return detector
 
@@ -92,14 +84,9 @@ class DeviceData:
             )
         return [device.channels.index(name) for name in terms.channels]
 
-    @staticmethod
-    def _shared(terms: Terms) -> dict[str, Any]:
-        return {name: terms.consensus.rank if name == "rank" else getattr(terms, name) for name in SHARED}
-
-    def _fingerprint(self, parameters: Mapping[str, Any], terms: Terms) -> str:
+    def _fingerprint(self, path: Path, parameters: Mapping[str, Any], terms: Terms) -> str:
         """Changes with the data files and with the settings that they are read with."""
-        assert self.path is not None
-        files = sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
         seen = [(str(file), os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
         text = json.dumps([seen, dict(parameters), self.reading, terms.channels], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -118,6 +105,5 @@ def read_settings(folder: Path) -> DeviceFile:
     return read_file(path, REMEDY, parse) if path.exists() else DeviceFile()
 
 
-def _period(device: DeviceTables) -> float | None:
-    known = [table.period for table in device.tables if table.period is not None]
-    return float(np.median(known)) if known else None
+def _shared(terms: Terms) -> dict[str, Any]:
+    return {name: terms.consensus.rank if name == "rank" else getattr(terms, name) for name in SHARED}

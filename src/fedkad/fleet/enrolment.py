@@ -10,10 +10,8 @@ from pathlib import Path
 
 from fedkad.fleet import certificates, devicefolder, flower, registry, settings
 from fedkad.fleet.certificates import KeyFileError, KeyPair
-from fedkad.fleet.errors import FleetFileError
-from fedkad.fleet.private import private, write_private
-from fedkad.fleet.serverfolder import ServerFolder
-from fedkad.fleet.settings import FleetSettings
+from fedkad.fleet.files import FleetFileError, private, write_private
+from fedkad.fleet.settings import FleetSettings, ServerFolder
 
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 
@@ -60,7 +58,6 @@ def prepare(folder: ServerFolder) -> None:
 def add_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path:
     """Register a device; returns the folder to copy to it."""
     with registry.changing(folder.registry) as devices:
-        registry.check_name(name)
         private_key, known_by = _device_key(public_key)
         registry.add(devices, name, known_by)
         place, server = folder.devices / name, folder.settings.place.reached_at

@@ -10,31 +10,27 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import flower, registry, settings
+from fedkad.fleet import flower, registry
 from fedkad.fleet.certificates import days_left
 from fedkad.fleet.enrolment import prepare
-from fedkad.fleet.errors import FleetFileError
+from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
-from fedkad.fleet.registry import RegisteredDevice, Registry
-from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.registry import Registry
+from fedkad.fleet.settings import ServerFolder
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
+from fedkad.settingkinds import parse_duration
 
 logger = logging.getLogger(__name__)
 
 APP = Path(__file__).parent / "app"
 TICK = 0.5
-LOOK = 3.0
-"""Seconds between two calls of Flower's control interface; a change of the registry is noticed at the next tick."""
-
-RETRY = 1.0
-"""Seconds until the next call if Flower did not answer."""
-
+LOOK = 3.0  # seconds between two calls of Flower's control interface
+RETRY = 1.0  # seconds until the next call if Flower did not answer
 WARN_DAYS, DAY = 30.0, 86_400.0
 
-FREED_WITHIN = 10.0
-"""Seconds in which the processes of a server that was killed release its ports."""
+FREED_WITHIN = 10.0  # seconds in which the processes of a server that was killed release its ports
 
 
 def serve(folder: ServerFolder, app: Path = APP) -> None:
@@ -73,21 +69,17 @@ def check_port(key: str, host: str, port: int) -> None:
 
 def _operate(supervisor: Supervisor, processes: list[SupervisedProcess]) -> None:
     """Keep everything running; the proxy starts last, so that Flower knows every device before one can connect."""
-    seen, next_look, next_day = 0, 0.0, 0.0
+    known, seen, next_look, next_day = supervisor.folder.registry, 0, 0.0, 0.0
     while True:
         if time.monotonic() >= next_day:
             next_day = time.monotonic() + DAY
             warn_of_expiry(supervisor.folder)
         for process in processes if supervisor.is_ready else processes[:-1]:
             process.tend()
-        changed = _modified(supervisor.folder.registry)
+        changed = known.stat().st_mtime_ns if known.exists() else 0
         if changed != seen or time.monotonic() >= next_look:
             seen, next_look = changed, time.monotonic() + (LOOK if supervisor.attend() else RETRY)
         time.sleep(TICK)
-
-
-def _modified(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 class Supervisor:
@@ -95,7 +87,7 @@ class Supervisor:
 
     def __init__(self, folder: ServerFolder, control: Control, app: Path) -> None:
         self.folder, self.control = folder, control
-        every, least = settings.seconds(folder.settings.training.every), folder.settings.least
+        every, least = parse_duration(folder.settings.training.every), folder.settings.least
         self.trainings = Trainings(folder.training, AppRuns(folder, control, app), every=every, least=least)
         self.is_ready = False
         self.last_failure = ""
@@ -109,9 +101,8 @@ class Supervisor:
             self._report(f"The server cannot do its work ({error}); make room or repair it, the server then continues.")
         except (ControlError, FleetFileError) as error:
             if self.is_ready:  # while Flower is starting, failures are expected
-                what = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}.get(
-                    type(error)
-                )
+                whats = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}
+                what = whats.get(type(error))
                 self._report(f"{what} ({error})" if what else str(error))
         else:
             self.last_failure = ""
@@ -144,17 +135,13 @@ class Supervisor:
                 logger.info("%s: may no longer take part with this key", node.name)
         for device in devices.values():
             if device.public_key not in nodes.keys() | self.refused_keys:
-                self._register(device)
-
-    def _register(self, device: RegisteredDevice) -> None:
-        """Admit a device; one that Flower refuses must not keep the others out."""
-        try:
-            self.control.register(device.name, device.public_key)
-            logger.info("%s: may take part", device.name)
-        except RefusedError as error:
-            self.refused_keys.add(device.public_key)
-            remedy = "give it another with `fedkad fleet renew`"
-            logger.warning("%s: Flower refuses its key (%s); %s", device.name, error, remedy)
+                try:
+                    self.control.register(device.name, device.public_key)
+                    logger.info("%s: may take part", device.name)
+                except RefusedError as error:  # which must not keep the others out
+                    self.refused_keys.add(device.public_key)
+                    remedy = "give it another with `fedkad fleet renew`"
+                    logger.warning("%s: Flower refuses its key (%s); %s", device.name, error, remedy)
 
 
 class AppRuns:
@@ -170,30 +157,24 @@ class AppRuns:
 
     def has_ended(self, run: int) -> bool:
         """Whether a run is over; if so its output is kept in a file, since Flower shows it nowhere."""
-        ended = self.control.has_ended(run)
-        if ended:
-            self._keep_output(run)
-        return ended
-
-    def _keep_output(self, run: int) -> None:
-        """Keep the output of a run; the end of a run counts even if the disk is full."""
+        if not self.control.has_ended(run):
+            return False
         log = LogFile(self.folder.logs / "app.log")
         try:
             log.bound()
             with suppress(ControlError):  # Flower no longer knows the run, or does not answer
                 log.append(self.control.log(run))
-        except OSError as error:
+        except OSError as error:  # the run is over even if the disk is full
             logger.warning("%s: the output of run %d cannot be kept (%s); make room.", log.path, run, error.strerror)
+        return True
 
 
 def warn_of_expiry(folder: ServerFolder) -> None:
     """Warn of certificates that expire soon."""
+    anew = "create a new fleet with `fedkad fleet init`, and move the devices there"
     remedies = {
         "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and restart the server"),
-        "fleet's authority": (
-            folder.ca_certificate,
-            "create a new fleet with `fedkad fleet init`, and move the devices there",
-        ),
+        "fleet's authority": (folder.ca_certificate, anew),
     }
     for owner, (path, remedy) in remedies.items():
         left = days_left(path.read_bytes())

@@ -17,16 +17,10 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 LARGEST_LOG = 4_000_000
-STEADY = 60.0
-"""Seconds after which a running process counts as healthy, and its next failure as the first."""
-
+STEADY = 60.0  # seconds after which a process counts as healthy, and its next failure as the first
 LONGEST_WAIT = 60.0
-GRACE = 10.0
-"""Seconds between asking a process to end and killing it."""
-
-OFFSPRING_GRACE = 3.0
-"""Seconds that the descendants of a process have to end after it, as an app does that has something to report."""
-
+GRACE = 10.0  # seconds between asking a process to end and killing it
+OFFSPRING_GRACE = 3.0  # seconds that descendants have to end after it, as an app with something to report
 PR_SET_PDEATHSIG = 1
 
 

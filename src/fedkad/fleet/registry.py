@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedkad.fleet.errors import FleetFileError
-from fedkad.fleet.private import write_private
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.locks import waiting_for
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
@@ -60,18 +59,13 @@ def changing(path: Path) -> Iterator[Registry]:
         write(path, devices)
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that is not safe as a file name and as a command-line argument."""
+def add(devices: Registry, name: str, public_key: str) -> None:
+    """Add a new device, by a name that is safe as a file name and as a command-line argument."""
     if not NAME.fullmatch(name):
         raise DeviceError(
             f"{name!r} cannot be the name of a device; use at most 64 letters, digits, '.', '_' and '-', "
             "and do not begin with '.' or '-'."
         )
-
-
-def add(devices: Registry, name: str, public_key: str) -> None:
-    """Add a new device."""
-    check_name(name)
     known = devices.get(name)
     if known is not None and known.revoked:
         raise DeviceError(f"{name} was revoked; give it a new key with `fedkad fleet renew FOLDER {name}`.")

@@ -62,7 +62,8 @@ def resume(place: Path, known: FleetSettings) -> Coordinator:
         return coordinator
     if in_progress is not None:
         logger.warning("fleet.toml has changed since training %s began; a new one begins.", in_progress.run)
-    return Coordinator(terms(new_run(), known), plan(known), place)
+    run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    return Coordinator(terms(run, known), plan(known), place)
 
 
 def finished(place: Path, known: FleetSettings) -> Coordinator | None:
@@ -73,11 +74,6 @@ def finished(place: Path, known: FleetSettings) -> Coordinator | None:
     coordinator = Coordinator(result, plan(known), place)
     coordinator.restore(RESULT)
     return coordinator
-
-
-def new_run() -> str:
-    """A unique name for a training."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 def terms(run: str, known: FleetSettings) -> Terms:

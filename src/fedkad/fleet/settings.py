@@ -1,15 +1,17 @@
-"""`fleet.toml`: the settings of a fleet, by its sections."""
+"""`fleet.toml`, the settings of a fleet by its sections, and the layout of the server's folder around it."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from fedkad.atomicfile import write_atomically
 from fedkad.federation.settings import FEWEST, Encoding, Start
+from fedkad.fleet.files import Below
 from fedkad.settingerror import SettingError, SettingsError
 from fedkad.settingkinds import POSITIVE, SHARE, Channels, Rule, at_least, parse_duration
 from fedkad.settingsfile import FileSection, as_text, read, read_file
@@ -134,10 +136,31 @@ def save(folder: Path, settings: FleetSettings) -> None:
     write_atomically(folder / FILE, as_text(settings).encode())
 
 
-def seconds(interval: str) -> float | None:
-    """The length of an interval such as 30m or 24h; None for the empty one, which never comes.
+@dataclass(frozen=True)
+class ServerFolder:
+    """The paths of one fleet's server; `root` is absolute because it is passed to other processes."""
 
-    >>> seconds("90s"), seconds("1.5h"), seconds("")
-    (90.0, 5400.0, None)
-    """
-    return parse_duration(interval)
+    root: Path
+
+    ca_key = Below("ca/ca.key")  # signs server certificates
+    ca_certificate = Below("ca/ca.crt")  # what devices trust
+    server_key = Below("server/server.key")
+    server_certificate = Below("server/server.crt")  # what devices see
+    registry = Below("devices.json")  # the devices that may take part
+    devices = Below("devices")  # one folder per device, to be copied to it
+    flower = Below("flower")  # Flower's own home: its settings, its database, its copies of the app
+    secret = Below("flower/superexec.secret")  # authenticates the process that starts server apps
+    training = Below("training")  # the state of trainings, written by the server app
+    logs = Below("logs")  # the output of the server's processes
+    lock = Below("server.lock")  # held while a server runs
+
+    @classmethod
+    def existing(cls, path: Path) -> ServerFolder:
+        """A folder that `fedkad fleet init` created; raises `SettingsError` for any other."""
+        load(path)
+        return cls(path.resolve())
+
+    @cached_property
+    def settings(self) -> FleetSettings:
+        """`fleet.toml` as it was when first read."""
+        return load(self.root)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedkad.federation.trainingfolder import HOLDERS, STATUS
-from fedkad.fleet.private import write_private
+from fedkad.fleet.files import write_private
 from fedkad.locks import waiting_for
 
 logger = logging.getLogger(__name__)
@@ -27,17 +27,10 @@ logger = logging.getLogger(__name__)
 TRAIN, DELIVER = "train", "deliver"
 WANTED, ENDED = "wanted", "ended"
 
-ATTEMPTS = 5
-"""Trainings that break off in a row without completing a round before the request is dropped."""
-
-FIRST_WAIT = 5.0
-"""Seconds until a training that broke off is tried again; doubled each time."""
-
-PRESENT = 0.5
-"""Share of the devices that must be online for a scheduled training; one on request takes any that are."""
-
-DELIVERY_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds until a delivery that missed the same devices is tried again; doubled each time, up to the second number."""
+ATTEMPTS = 5  # failures in a row, without a round completed, before a request is dropped
+FIRST_WAIT = 5.0  # seconds until a training that broke off is tried again; doubled each time
+PRESENT = 0.5  # share of the devices that a scheduled training needs online; one on request takes any
+DELIVERY_PAUSE, LONGEST_PAUSE = 60.0, 3600.0  # seconds until the same devices are tried again: at first, at most
 
 
 class Runs(Protocol):
@@ -205,12 +198,15 @@ class Trainings:
         return False
 
     def _retry(self, run: int) -> None:
+        """Wait before the next attempt, or drop the request after the last one."""
         self.failures = 1 if self._has_advanced() else self.failures + 1
         if self.failures >= ATTEMPTS:
-            self._give_up()
-            logger.warning(
-                "%s: run %d broke off, the %dth in a row; see the logs, then ask again", TRAIN, run, ATTEMPTS
-            )
+            with _locked(self.training):
+                if read_request(self.training) == self.request:  # and not a newer one
+                    (self.training / WANTED).unlink()
+            self._close()
+            again = "see the logs, then ask again"
+            logger.warning("%s: run %d broke off, the %dth in a row; %s", TRAIN, run, ATTEMPTS, again)
             return
         delay = FIRST_WAIT * 2.0 ** (self.failures - 1)
         self.not_before = self.timer() + delay
@@ -222,13 +218,6 @@ class Trainings:
         run, number = str(status.get("run", "")), status.get("round")
         before, self.reached = self.reached, (run, number if isinstance(number, int) else 0)
         return self.reached[1] > (before[1] if before[0] == run else 0)
-
-    def _give_up(self) -> None:
-        """Drop the request that failed, but not a newer one."""
-        with _locked(self.training):
-            if read_request(self.training) == self.request:
-                (self.training / WANTED).unlink()
-        self._close()
 
     def _close(self) -> None:
         """Reset the count of failures, and record the time for the interval."""

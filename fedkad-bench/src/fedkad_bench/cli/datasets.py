@@ -12,8 +12,7 @@ import numpy as np
 import typer
 
 from fedkad.cli.failures import one_sentence, warn
-from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
-from fedkad.cli.progress import shown_progress
+from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table, shown_progress
 from fedkad.report.wording import counted, significant
 from fedkad_bench.data.cache import CacheWarning
 from fedkad_bench.data.dataset import Dataset, PartialDatasetWarning

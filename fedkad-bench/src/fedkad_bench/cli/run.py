@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedkad.cli.failures import note, warn
-from fedkad.cli.output import AsJson
-from fedkad.cli.progress import shown_progress
+from fedkad.cli.output import AsJson, shown_progress
 from fedkad_bench.cli.arguments import (
     DataFolder,
     Datasets,

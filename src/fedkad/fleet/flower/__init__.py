@@ -7,7 +7,7 @@ variables, URLs, log lines and internal classes of the Flower versions named in 
 
 - `programs`: Flower's processes on a server and on a device, their commands, environment and configuration files
 - `proxy`: the part of Flower's HTTP API that devices may reach from outside
-- `supernode`: the process that connects a device, and `supernodelog`: what it is doing
+- `supernode`: the process that connects a device, and what it is doing
 - `control`: the devices and runs that a running server knows
 - `mailbox`: replies as they arrive at the server app
 

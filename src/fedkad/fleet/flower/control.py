@@ -21,7 +21,6 @@ from flwr.proto.control_pb2 import (
     StreamLogsRequest,
     UnregisterNodeRequest,
 )
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 
@@ -63,7 +62,13 @@ class Control:
         """The registered devices by their public keys, including those that never connected."""
         with _failures():
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
-        return {info.public_key.decode(): _node(info) for info in found if info.status != UNREGISTERED}
+        nodes = {}
+        for info in found:
+            if info.status != UNREGISTERED:
+                since = {"online": info.last_activated_at, "offline": info.last_deactivated_at}.get(info.status)
+                state = STATES.get(info.status, info.status)
+                nodes[info.public_key.decode()] = Node(info.node_id, info.name, state, since or None)
+        return nodes
 
     def register(self, name: str, public_key: str) -> None:
         """Allow a device to connect."""
@@ -121,11 +126,6 @@ def open_control(port: int, ca_certificate: Path) -> Iterator[Control]:
         yield Control(client)
     finally:
         client.close()
-
-
-def _node(info: NodeInfo) -> Node:
-    since = {"online": info.last_activated_at, "offline": info.last_deactivated_at}.get(info.status)
-    return Node(info.node_id, info.name, STATES.get(info.status, info.status), since or None)
 
 
 @contextmanager

@@ -32,11 +32,8 @@ from fedkad.fleet.envelope import unpacked
 
 T = TypeVar("T")
 
-AT_ONCE = 64
-"""Messages pushed or pulled together, which bounds the memory that a round of any size needs."""
-
-MOST_PARTS = 16
-"""Objects that a reply may consist of; ours have three."""
+AT_ONCE = 64  # messages pushed or pulled together; bounds the memory that a round needs
+MOST_PARTS = 16  # objects that a reply may consist of; ours have three
 
 
 class Mailbox:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.extra import MissingRequirementError
+from fedkad.fleet.files import write_private
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.private import write_private
-from fedkad.fleet.serverfolder import ServerFolder
+from fedkad.fleet.settings import ServerFolder
 from fedkad.settingerror import toml_text
 
 OFFLINE = {
@@ -42,31 +42,27 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def server_commands(folder: ServerFolder) -> dict[str, list[str]]:
-    """The commands of a server's processes by name, in the order in which they start."""
-    return {"superlink": _superlink(folder), "superexec": _superexec(folder), "proxy": proxy.command(folder.root)}
+    """The commands of a server's processes by name, in the order in which they start.
 
-
-def _superlink(folder: ServerFolder) -> list[str]:
-    """The process that holds the state of the fleet; it listens on its own machine only."""
-    return [
+    The SuperLink holds the state of the fleet and listens on its own machine only. The SuperExec starts server apps; it
+    is separate so that a run outlives the SuperLink.
+    """
+    address, trusted = f"127.0.0.1:{folder.settings.place.control_port}", str(folder.ca_certificate)
+    superlink = [
         _program("flower-superlink"),
         *("--host", "127.0.0.1", "--port", str(folder.settings.place.control_port)),
-        *("--ssl-ca-certfile", str(folder.ca_certificate)),
+        *("--ssl-ca-certfile", trusted),
         *("--ssl-certfile", str(folder.server_certificate), "--ssl-keyfile", str(folder.server_key)),
         "--enable-supernode-auth",
         *("--database", str(folder.flower / "state.db")),
         *("--isolation", "process", "--superexec-auth-secret-file", str(folder.secret)),
     ]
-
-
-def _superexec(folder: ServerFolder) -> list[str]:
-    """The process that starts server apps; separate from the SuperLink so that a run outlives it."""
-    return [
+    superexec = [
         _program("flower-superexec"),
-        *("--runtime-api-address", f"127.0.0.1:{folder.settings.place.control_port}"),
-        *("--root-certificates", str(folder.ca_certificate)),
+        *("--runtime-api-address", address, "--root-certificates", trusted),
         *("--superexec-auth-secret-file", str(folder.secret), "--parent-pid", str(os.getpid())),
     ]
+    return {"superlink": superlink, "superexec": superexec, "proxy": proxy.command(folder.root)}
 
 
 def device_command(folder: DeviceFolder, data: str) -> list[str]:
@@ -75,6 +71,9 @@ def device_command(folder: DeviceFolder, data: str) -> list[str]:
     `-P` keeps modules in the working directory from shadowing ours. The app's settings go into a file because
     Flower's arguments cannot hold a path that contains both kinds of quotes.
     """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free_port = probe.getsockname()[1]
     settings = folder.flower / "node.toml"
     node = {"folder": str(folder.root), "device": folder.device, "data": data}
     write_private(settings, "".join(f"{key} = {toml_text(value)}\n" for key, value in node.items()).encode())
@@ -82,7 +81,7 @@ def device_command(folder: DeviceFolder, data: str) -> list[str]:
         *(sys.executable, "-Pm", "fedkad.fleet.flower.supernode"),
         *("--superlink", folder.server, "--root-certificates", str(folder.ca_certificate)),
         *("--auth-supernode-private-key", str(folder.key)),
-        *("--host", "127.0.0.1", "--port", str(_free_port())),
+        *("--host", "127.0.0.1", "--port", str(free_port)),
         *("--node-config", str(settings)),
     ]
 
@@ -91,18 +90,10 @@ def write_configuration(folder: ServerFolder) -> None:
     """Write the configuration of nginx, and Flower's own so that `FLWR_HOME=FOLDER/flower flwr ls` works."""
     place = folder.settings.place
     address, trusted = f"127.0.0.1:{place.control_port}", str(folder.ca_certificate)
-    lines = [
-        '[superlink]\ndefault = "fedkad"\n\n[superlink.fedkad]\n',
-        f"address = {toml_text(address)}\nroot-certificates = {toml_text(trusted)}\n",
-    ]
-    write_private(folder.flower / "config.toml", "".join(lines).encode())
+    text = '[superlink]\ndefault = "fedkad"\n\n[superlink.fedkad]\n'
+    text += f"address = {toml_text(address)}\nroot-certificates = {toml_text(trusted)}\n"
+    write_private(folder.flower / "config.toml", text.encode())
     proxy.write_configuration(folder.root, place.port, place.control_port)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _search_path() -> str:

@@ -14,9 +14,7 @@ from fedkad.atomicfile import write_atomically
 from fedkad.fleet.extra import MissingRequirementError
 
 FILE = "nginx.conf"
-ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"
-"""Where nginx often is although these folders are not on PATH."""
-
+ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
 TEMPLATE = """\
 # Written from fleet.toml each time the server starts. Paths are relative to this folder.
 daemon off;

@@ -1,21 +1,28 @@
-"""Flower's SuperNode as a process that ends when its connection does: `python -m fedkad.fleet.flower.supernode`.
+"""Flower's SuperNode as a process that ends when its connection does, and what its log says that it is doing.
 
 On some errors (a TLS handshake cut short, an unexpected HTTP status) Flower swallows the exception, stops its
 heartbeat and returns from its main function; but the thread of its HTTP API keeps the process alive forever, connected
-to nothing. The client that watches this process must see it end in order to start another.
+to nothing. The client that watches this process must see it end in order to start another; so it is run as
+`python -m fedkad.fleet.flower.supernode`. Flower offers no other way than the log to find out what it does.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import traceback
+from enum import Enum
 from typing import NoReturn
 
-from fedkad.fleet.flower.supernodelog import LOST
+from fedkad.fleet.devicefolder import REMEDY
+from fedkad.fleet.processes import LogFile
 
 UNAUTHORIZED = 401
+LOST = 70  # exit status of a SuperNode that gave up its connection
+STILL_COUNTED = 75.0  # seconds for which the server counts a device that vanished, and refuses it again
+COLLECTED = 15.0  # seconds in which the server collects a reply; it drops those of a device that has left
 
 
 def main() -> NoReturn:
@@ -45,6 +52,67 @@ def _leave() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(LOST)
+
+
+class SuperNodeEvent(Enum):
+    """What a SuperNode reports in its log, and the words it uses."""
+
+    CONNECTED = "SuperNode ID:"
+    REQUEST_RECEIVED = "Receiving:"
+    REPLY_SENT = "Sent successfully"
+    CALL_FAILED = "Connection attempt failed, retrying"
+    CALL_SUCCEEDED_AGAIN = "Connection successful after"
+    KEY_UNREADABLE = "Exit Code: 302"
+    NOT_ADMITTED = "[code: 2004]"
+
+
+class SuperNodeEnding(Enum):
+    """Why a SuperNode ended, as a sentence to be formatted with the device's folder and the exit status."""
+
+    REVOKED = "The server no longer accepts {0.device}: it was revoked or has a new key; ask the server's operator."
+    SIGNATURE_REFUSED = "The server does not accept the signature of {0.device}; check the clock of this device."
+    CONNECTION_LOST = "The connection of {0.device} to {0.server} was lost; connecting again."
+    KEY_UNREADABLE = f"{{0.key}}: Flower cannot read this key; {REMEDY}."
+    NOT_ADMITTED = (
+        "The server does not know the key of {0.device}: it was not added there, or was revoked, or another client "
+        "uses it; ask the server's operator."
+    )
+    OTHER = "The connection of {0.device} ended with status {1}; see {0.log}."
+
+
+class SuperNodeLog:
+    """Counts the events in the log of one SuperNode from now on; reads each byte of the file once."""
+
+    def __init__(self, log: LogFile) -> None:
+        self.counts = dict.fromkeys(SuperNodeEvent, 0)
+        self._log, self._offset, self._tail = log, log.size, b""
+
+    def read(self) -> None:
+        """Take in new output; the words may be split between two reads, and the file may have been truncated."""
+        if self._log.size < self._offset:
+            self._offset, self._tail = 0, b""
+        fresh = self._log.read(self._offset)
+        self._offset += len(fresh)
+        for event in self.counts:
+            sought = event.value.encode()
+            self.counts[event] += (self._tail[1 - len(sought) :] + fresh).count(sought)
+        self._tail = (self._tail + fresh)[-max(len(event.value) for event in self.counts) :]
+
+    def ending(self, status: int) -> SuperNodeEnding:
+        """Why the SuperNode ended with this exit status.
+
+        If the server refuses its signature, Flower sends itself SIGINT and ends with status 0. If it does so twice,
+        because both its heartbeat and a request were refused, the second signal may kill it.
+        """
+        self.read()
+        if status in (0, -signal.SIGINT):
+            is_known = self.counts[SuperNodeEvent.CONNECTED] > 0
+            return SuperNodeEnding.REVOKED if is_known else SuperNodeEnding.SIGNATURE_REFUSED
+        if status == LOST:
+            return SuperNodeEnding.CONNECTION_LOST
+        if self.counts[SuperNodeEvent.KEY_UNREADABLE]:
+            return SuperNodeEnding.KEY_UNREADABLE
+        return SuperNodeEnding.NOT_ADMITTED if self.counts[SuperNodeEvent.NOT_ADMITTED] else SuperNodeEnding.OTHER
 
 
 if __name__ == "__main__":

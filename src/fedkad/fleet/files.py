@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read, from the first byte on."""
+"""Files of a fleet: where they are, who may read them, and the error for one that cannot be used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,31 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedkad.atomicfile import write_atomically
+
+
+class FleetFileError(ValueError):
+    """A file of the fleet that cannot be used; the message says which, why and what to do."""
+
+
+class Below:
+    """A class attribute that is a path below the `root` of its object.
+
+    >>> class House:
+    ...     root = Path("/house")
+    ...     key = Below("door/key")
+    >>> print(House().key)
+    /house/door/key
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, folder: Any, owner: type) -> Path:
+        found: Path = folder.root / self._path
+        return found
 
 
 @contextmanager
