@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.modelfile import read_model, write_model
 from fedkad.federation import wire
-from fedkad.federation.advice import usual_threshold
 from fedkad.federation.history import Round
 from fedkad.federation.ledger import Ledger
 from fedkad.federation.protocol import Header, Phase, ProtocolError, Reply, Request, Terms
-from fedkad.federation.server import Sampler, Server
+from fedkad.federation.server import Sampler, Server, usual_threshold
 from fedkad.federation.settings import Sampling
 from fedkad.federation.trainingfolder import HOLDERS, KIND, RESULT, STATUS, UNDER_WAY, is_status_of, stored_terms
 

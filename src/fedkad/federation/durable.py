@@ -20,8 +20,7 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.devicestate import DeviceState
-from fedkad.federation.packing import UnsentError
-from fedkad.federation.participant import LEARNING, Participant, Progress, answer
+from fedkad.federation.participant import LEARNING, Participant, Progress, UnsentError, answer
 from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, check_terms, compare
 from fedkad.koopman.lifting import Lifting
 

@@ -76,7 +76,7 @@ def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: lis
     before = coordinator.ledger.refusals
     requests = coordinator.open(names)
     if coordinator.terms.secure:
-        from fedkad.federation.secure.gathering import gather
+        from fedkad.federation.secure.server import gather
 
         gather(coordinator, requests, lambda asked: _hear(coordinator, carrier, asked, poll))
     else:

@@ -17,11 +17,11 @@ from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.learning import prepare, training_moments
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.series import Series, as_series, check_channels
-from fedkad.federation.advice import own_threshold, usual_threshold
 from fedkad.federation.client import Client
 from fedkad.federation.history import Round
 from fedkad.federation.memory import Exchange, Report
-from fedkad.federation.server import Sampler
+from fedkad.federation.participant import own_threshold
+from fedkad.federation.server import Sampler, usual_threshold
 from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Preset, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.settingerror import SettingError

@@ -2,24 +2,23 @@
 
 A request is answered in three steps. First the pending round is settled: if the request says that it was accepted, the
 dual moves on with the consensus of that round; otherwise what was computed is dropped. Then the reply is computed, and
-then packed. Nothing here reads or writes a disk; `durable` keeps a participant in a folder, and `memory` in a mapping.
+then packed: encoded, with noise if the fleet asks for it, or masked. Nothing here reads or writes a disk; `durable`
+keeps a participant in a folder, and `memory` in a mapping.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.learning import adopt
 from fedkad.detect.model import Memory, Model
-from fedkad.federation import wire
-from fedkad.federation.advice import kept_advice, own_threshold
+from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.packing import Draft, pack
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar
@@ -35,6 +34,10 @@ LEARNING: tuple[Kind, ...] = ("warm", "admm", "deliver")
 
 class ReleaseError(ValueError):
     """A device has sent as many noisy replies as it may."""
+
+
+class UnsentError(ProtocolError):
+    """A noisy reply that was drawn and cannot be sent; saying so tells something about it, so it counts as sent."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,24 @@ class Participant:
     most_releases: int | None = None
 
 
+class Packed(NamedTuple):
+    """A packed reply: its payload, what rounding leaves unsent, and what secure aggregation says and remembers."""
+
+    payload: bytes
+    unsent: Array | float
+    masking: dict[str, Any]
+    secrets: DeviceSecrets | None
+
+
 def answer(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """Do what the server asks; a `ProtocolError` says what is wrong with the request, other errors are the device's."""
     if request.kind == "deliver":
         return _adopt(participant, request)
     if request.kind in ("warm", "admm"):
         return _take_part(participant, request)
-    from fedkad.federation.secure.packing import take_step
+    from fedkad.federation.secure.device import take_step
 
-    message, secrets = take_step(participant.name, request, participant.secrets)
+    message, secrets = take_step(participant, request)
     return replace(participant, secrets=secrets), Reply(participant.name, masking=message)
 
 
@@ -122,19 +134,20 @@ def _take_part(participant: Participant, request: Request) -> tuple[Participant,
     client, progress = settled.client, settled.progress
     assert client is not None
     diagnostics: dict[str, float] = {}
+    unsent: Array | float = 0.0
     if request.kind == "warm":
-        draft = Draft(settled.name, request, client.warm_message(), np.zeros(request.terms.shape))
+        message, shared = client.warm_message(), np.zeros(request.terms.shape)
     else:
         shared = _decoded(request.shared, request)
         # Before its first accepted round a device begins at the Z of the day.
         state = client.begin(shared) if progress.committed < 0 or progress.state is None else progress.state
         computed = client.local_round(state, shared)
-        draft = Draft(settled.name, request, client.reply(computed), shared, computed.unsent)
+        message, unsent = client.reply(computed), computed.unsent
         diagnostics["objective"] = client.objective(computed.subspace, reduced=computed.reduced)
         diagnostics["change"] = float(np.linalg.norm(computed.subspace - state.subspace))
     if request.terms.noise > 0.0:
         settled = _count_release(settled)
-    packed = pack(draft, settled.secrets)
+    packed = pack(settled, request, message, shared, unsent)
     if packed.masking:  # why no masked reply can be made; the round leaves no trace
         return replace(participant, releases=settled.releases), Reply(settled.name, masking=packed.masking)
     settled = replace(settled, secrets=packed.secrets)
@@ -145,16 +158,56 @@ def _take_part(participant: Participant, request: Request) -> tuple[Participant,
     return settled, Reply(settled.name, packed.payload, {} if request.terms.private else diagnostics)
 
 
+def pack(
+    participant: Participant, request: Request, message: Array, reference: Array, unsent: Array | float = 0.0
+) -> Packed:
+    """A reply, stated in relation to a reference, as the terms of the training ask for it."""
+    terms = request.terms
+    if terms.secure:
+        from fedkad.federation.secure.device import pack_masked
+
+        return pack_masked(participant, request, message, reference, unsent)
+    if terms.noise > 0.0:
+        message = reference + released(message - reference, request, terms.noise)
+    message = message - wire.reference(reference, terms.encoding)
+    if request.kind == "admm" and terms.encoding == "int8":
+        payload, unsent = wire.encode_with_feedback(message, unsent)
+    else:
+        payload = wire.encode(message, terms.encoding)
+    return Packed(payload, unsent, {}, participant.secrets)
+
+
+def released(message: Array, request: Request, noise: float) -> Array:
+    """A message clipped to a known norm, with Gaussian noise of `noise` times that norm.
+
+    A warm message is never longer than 1, whatever the data; for the replies the fleet agrees on a bound.
+    """
+    bound = 1.0 if request.kind == "warm" else request.terms.clip
+    return privacy.add_noise(privacy.clip(message, bound), noise * bound, np.random.default_rng())
+
+
 def _adopt(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """Adopt the final subspace; a threshold set by hand stays, and a training that is over leaves nothing behind."""
     assert participant.memory is not None
     subspace = final_subspace(request.shared, request.terms.shape, wire.downward(request.terms.encoding))
-    least = max(request.least_threshold, kept_advice(participant.model))
-    model = adopt(participant.memory, subspace, least_threshold=least, previous=participant.model)
+    least, used = request.least_threshold, participant.model
+    if used is not None and used.threshold == used.least_threshold:
+        least = max(least, used.least_threshold)  # the advice of before, while a new training has no newer one yet
+    model = adopt(participant.memory, subspace, least_threshold=least, previous=used)
     own = own_threshold(model)
     told = {} if request.terms.private or own is None else {"threshold": own}
     after = replace(participant, model=model, progress=Progress(), secrets=None)
     return after, Reply(participant.name, diagnostics=told)
+
+
+def own_threshold(model: Model) -> float | None:
+    """The threshold of a device if it may advise others, None otherwise.
+
+    The device must have found it itself, on enough rows, unadvised, and not set by hand; and its scores must be
+    calibrated, since scores of the paper's kind are not comparable between devices.
+    """
+    foreign = model.few_rows or model.least_threshold > 0.0 or model.by_hand
+    return None if foreign or model.settings.scoring != "calibrated" else model.threshold
 
 
 @lru_cache(maxsize=1)

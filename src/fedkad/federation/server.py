@@ -109,6 +109,18 @@ class Server:
         self.begin_round(())
 
 
+def usual_threshold(own: Iterable[float | None]) -> float:
+    """The fleet's advice: the median of the thresholds that may advise others, or 0, which advises nothing.
+
+    Calibrated scores are alike on all devices, so a device with few rows of its own does well to use at least this.
+
+    >>> usual_threshold([3.0, None, 5.0])
+    4.0
+    """
+    known = [threshold for threshold in own if threshold is not None]
+    return float(np.median(known)) if known else 0.0
+
+
 class Sampler:
     """The participants of each round: uniformly at random, or so that all are asked before any is asked again.
 

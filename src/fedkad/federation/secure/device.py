@@ -2,13 +2,14 @@
 
 Each takes the device's secrets and what the server sent, and returns its answer with the secrets for the next step.
 Write the new secrets to disk *before* the answer is sent: an older state would let a step be taken twice, which can
-open the matrix.
+open the matrix. A participant of a training takes them by `take_step` and `pack_masked`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.federation.secure.grid import Quantised, quantise
-from fedkad.federation.secure.messages import MaskingError, Message, Received, blobs, integers
-from fedkad.federation.secure.session import MaskingContext, Roster, Session, new_key, public_key
-from fedkad.federation.secure.shamir import SECRET, SHARE, split_secret
+from fedkad.federation import sketch
+from fedkad.federation.participant import Packed, Participant, UnsentError, released
+from fedkad.federation.protocol import ProtocolError, Request, Terms
+from fedkad.federation.secure.arithmetic import SECRET, SHARE, Quantised, quantise, split_secret
+from fedkad.federation.secure.session import (
+    MaskingContext,
+    MaskingError,
+    Message,
+    Received,
+    Roster,
+    Session,
+    SharesError,
+    blobs,
+    integers,
+    new_key,
+    public_key,
+)
+
+UNOPENED = "unopened"
+"""What a device says instead of a masked reply: the number of the device whose box for it does not open."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,8 @@ def mask(secrets: DeviceSecrets, forwarded: Received, matrix: NDArray[np.float64
     received = {
         peer: session.open(secrets.sharing_key, peer, me, boxed) for peer, boxed in zip(peers, boxes, strict=True)
     }
+    if not np.isfinite(matrix).all():
+        raise MaskingError("The matrix to mask has entries that are not finite; leave this device out.")
     values, clipped = quantise(matrix, context.bound, context.levels)
     values += session.self_mask(me, secrets.seed, values.shape)
     for peer in peers:
@@ -178,3 +197,55 @@ def _check_verdict(secrets: DeviceSecrets, survivors: Sequence[int], dropped: Se
             f"Device {me} was asked to open a sum of {len(survivors)} devices, fewer than the threshold of "
             f"{threshold}; leave this round."
         )
+
+
+def take_step(participant: Participant, request: Request) -> tuple[Message, DeviceSecrets]:
+    """Take a step that carries no reply, with the secrets that it leaves."""
+    if request.kind == "advertise":
+        return advertise(MaskingContext.from_message(request.masking), int(request.masking["device"]))
+    step = {"share": share, "reveal": reveal}[request.kind]
+    return step(_secrets_of_round(participant, request), request.masking)
+
+
+def pack_masked(
+    participant: Participant,
+    request: Request,
+    message: NDArray[np.float64],
+    reference: NDArray[np.float64],
+    unsent: NDArray[np.float64] | float,
+) -> Packed:
+    """The masked integers of a reply; or whose shares prevent it, which is not this device's fault.
+
+    With noise, each device adds as much as makes the sum of a threshold of devices noisy enough.
+    """
+    terms, known = request.terms, _secrets_of_round(participant, request)
+    summed = sketch.sketch(message, probe(terms)) if request.kind == "warm" else message - reference
+    if terms.noise > 0.0:
+        summed = released(summed, request, terms.noise / math.sqrt(known.context.threshold))
+    try:
+        masked, after = mask(known, request.masking, summed)
+    except SharesError as error:
+        return Packed(b"", unsent, {UNOPENED: error.device}, known)
+    if masked.clipped:
+        raise UnsentError(
+            f"{masked.clipped} numbers of the reply of device {participant.name!r} are beyond the range of the sum, "
+            f"{known.context.bound:g}, and cutting them would change it."
+        )
+    return Packed(masked.integers.astype("<u4").tobytes(), unsent, {}, after)
+
+
+def probe(terms: Terms) -> NDArray[np.float64]:
+    """The matrix that warm messages are sketched with."""
+    return sketch.probe_matrix(*terms.shape, terms.consensus.seed)
+
+
+def _secrets_of_round(participant: Participant, request: Request) -> DeviceSecrets:
+    device, secrets = participant.name, participant.secrets
+    if secrets is None:
+        raise ProtocolError(f"Device {device!r} has no keys for round {request.round}; start it again.")
+    if (secrets.context.run, secrets.context.round) != (request.terms.run, request.round):
+        raise ProtocolError(
+            f"Device {device!r} has keys for round {secrets.context.round} of training "
+            f"{secrets.context.run}, and the server asks for round {request.round} of {request.terms.run}."
+        )
+    return secrets

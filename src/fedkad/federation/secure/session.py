@@ -6,8 +6,10 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -18,14 +20,52 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedkad.federation.secure.grid import Integers, check_range
-from fedkad.federation.secure.messages import MaskingError, Message, Received, SharesError, blobs, entry, integers
-from fedkad.federation.secure.shamir import SECRET, SHARE
+from fedkad.federation.secure.arithmetic import MODULUS, SECRET, SHARE, Integers
 from fedkad.federation.settings import FEWEST
+
+Message = dict[str, int | float | str | bytes | list[int] | list[bytes]]
+Received = Mapping[str, object]
 
 NONCE, TAG = 12, 16
 BOX = NONCE + 2 * SHARE + TAG
 """Bytes of the shares of one device for another, encrypted."""
+
+
+class MaskingError(ValueError):
+    """A step of secure aggregation that cannot or must not be taken; the message says why and what to do."""
+
+
+class SharesError(MaskingError):
+    """Shares made by a device that are of no use to others: made wrong, or changed by whoever passed them on."""
+
+    def __init__(self, device: int, message: str) -> None:
+        super().__init__(message)
+        self.device = device
+
+
+def entry(message: Received, name: str, kind: type | tuple[type, ...]) -> Any:
+    """One value of a message, checked for its type."""
+    value = message.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise MaskingError(f"A message of the round has no {name!r}, or one of the wrong type; do not use it.")
+    return value
+
+
+def integers(message: Received, name: str) -> list[int]:
+    """A list of integers."""
+    values: list[int] = list(entry(message, name, (list, tuple)))
+    if any(type(value) is not int for value in values):
+        raise MaskingError(f"{name!r} in a message of the round must be integers; do not use them.")
+    return values
+
+
+def blobs(message: Received, name: str, count: int, size: int | None = None) -> list[bytes]:
+    """A list of so many byte strings, each of `size` bytes if that is given."""
+    values: list[bytes] = list(entry(message, name, (list, tuple)))
+    if len(values) != count or any(type(value) is not bytes or size not in (None, len(value)) for value in values):
+        expected = f"{count} pieces" + (f" of {size} bytes" if size else "")
+        raise MaskingError(f"{name!r} in a message of the round must be {expected}; do not use them.")
+    return values
 
 
 def default_threshold(n: int) -> int:
@@ -118,7 +158,11 @@ class Roster:
             raise MaskingError("The roster does not list every device once, in ascending order; do not answer it.")
         if len({*self.sharing_keys, *self.mask_keys}) < 2 * n:
             raise MaskingError("The roster has a public key twice; do not answer it.")
-        check_range(n, context.levels)
+        if 2 * n * context.levels >= MODULUS:  # the sum, from −n · levels to n · levels, would wrap around
+            raise MaskingError(
+                f"The sum of {n} devices with levels={context.levels} does not fit into 32 bits; "
+                f"use at most {(MODULUS - 1) // (2 * n)} levels."
+            )
 
 
 @dataclass(frozen=True)
