@@ -16,7 +16,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad.federation import wire
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import TrainingPlan
-from fedkad.federation.ledger import STRIKES
+from fedkad.federation.history import STRIKES
 from fedkad.federation.protocol import ProtocolError, Reply, Request, refusal
 from fedkad.federation.secure.server import BOUND, gather
 from fedkad.koopman.subspace import relative_loss

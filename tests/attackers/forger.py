@@ -33,8 +33,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedkad.federation import wire
+from fedkad.federation.coordinator import UNDER_WAY, stored_terms
 from fedkad.federation.protocol import Reply, Request
-from fedkad.federation.trainingfolder import UNDER_WAY, stored_terms
 from fedkad.koopman.stiefel import random_point
 
 PATIENCE = 600.0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation.client import Client, LocalState
@@ -61,18 +62,15 @@ class DurableParticipant:
         # A delivery holds the model as well: the agent may have learned since the last round.
         model = self.folder.locked() if request.kind == "deliver" else nullcontext()
         with self.folder.locked("round"), model:
-            return self._answer(request)
-
-    def _answer(self, request: Request) -> Reply:
-        began = time.perf_counter()
-        before = self._load(request)
-        try:
-            after, reply = answer(before, request)
-        except UnsentError:
-            self.folder.write_releases(before.releases + 1)
-            raise
-        self._save(before, after, request.terms)
-        return reply.timed(time.perf_counter() - began) if request.kind in LEARNING else reply
+            began = time.perf_counter()
+            before = self._load(request)
+            try:
+                after, reply = answer(before, request)
+            except UnsentError:
+                self.folder.write_releases(before.releases + 1)
+                raise
+            self._save(before, after, request.terms)
+            return reply.timed(time.perf_counter() - began) if request.kind in LEARNING else reply
 
     def _load(self, request: Request) -> Participant:
         terms, known = request.terms, Participant(self.device, most_releases=self._most_releases)
@@ -99,7 +97,7 @@ class DurableParticipant:
         if after.releases > before.releases:
             self.folder.write_releases(after.releases)
         if after.secrets is not None and after.secrets is not before.secrets:
-            self.folder.write_secrets(after.secrets.to_bytes())
+            write_atomically(self.folder.masking, after.secrets.to_bytes(), mode=0o600)
         if after.progress is not before.progress:
             self._write_progress(after.progress, terms)
 

@@ -146,7 +146,11 @@ def _take_part(participant: Participant, request: Request) -> tuple[Participant,
         diagnostics["objective"] = client.objective(computed.subspace, reduced=computed.reduced)
         diagnostics["change"] = float(np.linalg.norm(computed.subspace - state.subspace))
     if request.terms.noise > 0.0:
-        settled = _count_release(settled)
+        if settled.most_releases is not None and settled.releases >= settled.most_releases:
+            raise ReleaseError(
+                f"The device has sent {settled.releases} noisy replies, all that most_releases in device.toml allows."
+            )
+        settled = replace(settled, releases=settled.releases + 1)
     packed = pack(settled, request, message, shared, unsent)
     if packed.masking:  # why no masked reply can be made; the round leaves no trace
         return replace(participant, releases=settled.releases), Reply(settled.name, masking=packed.masking)
@@ -216,13 +220,6 @@ def final_subspace(payload: bytes, shape: tuple[int, int], encoding: Encoding) -
     subspace = retract_polar(wire.decode(payload, shape, encoding))
     subspace.flags.writeable = False
     return subspace
-
-
-def _count_release(participant: Participant) -> Participant:
-    count, most = participant.releases, participant.most_releases
-    if most is not None and count >= most:
-        raise ReleaseError(f"The device has sent {count} noisy replies, all that most_releases in device.toml allows.")
-    return replace(participant, releases=count + 1)
 
 
 def _decoded(payload: bytes, request: Request) -> Array:

@@ -30,6 +30,9 @@ Phase = Literal["warm", "admm"]
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Header = Mapping[str, Any]
 
+STAMP: dict[str, Value] = {"protocol": PROTOCOL, "version": __version__}
+"""What every header begins with."""
+
 
 class ProtocolError(ValueError):
     """A message that is refused; the sentence names both sides where they differ."""
@@ -58,8 +61,12 @@ def read_fields(kind: type, header: Header, prefix: str = "") -> dict[str, Any]:
 
 
 def entry_value(header: Header, name: str, hint: Any) -> Any:
-    """One value of a header, checked to be of its type or one of the allowed words."""
+    """One value of a header, checked to be there and of its type, or one of the allowed words."""
+    if name not in header:
+        raise ProtocolError(f"The message has no {name!r}; it does not follow protocol {PROTOCOL}.")
     value = header[name]
+    if hint is Any:
+        return value
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise ProtocolError(f"{name} = {value!r} must be one of {', '.join(get_args(hint))}.")
@@ -165,18 +172,14 @@ class Terms:
 
     def header(self) -> dict[str, Value]:
         """The terms as flat values."""
-        stamp: dict[str, Value] = {"protocol": PROTOCOL, "version": __version__}
-        return {**stamp, **flat_values(self), **prefixed("consensus", flat_values(self.consensus))}
+        return {**STAMP, **flat_values(self), **prefixed("consensus", flat_values(self.consensus))}
 
     @classmethod
     def read(cls, header: Header) -> Terms:
         """The terms in a header; another protocol is refused before anything else is read."""
         check_protocol(header)
-        try:
-            consensus = Consensus(**read_fields(Consensus, header, "consensus."))
-            return cls(**read_fields(cls, header), consensus=consensus)
-        except KeyError as error:
-            raise ProtocolError(f"The message has no {error}; it does not follow protocol {PROTOCOL}.") from None
+        consensus = Consensus(**read_fields(Consensus, header, "consensus."))
+        return cls(**read_fields(cls, header), consensus=consensus)
 
 
 WORDS = {
@@ -273,11 +276,7 @@ class Request:
     @classmethod
     def read(cls, header: Header) -> Request:
         """The request in a header."""
-        terms = Terms.read(header)
-        try:
-            return cls(terms, **read_fields(cls, header), masking=unprefixed("masking", header))
-        except KeyError as error:
-            raise ProtocolError(f"The request has no {error}.") from None
+        return cls(Terms.read(header), **read_fields(cls, header), masking=unprefixed("masking", header))
 
 
 @dataclass(frozen=True)
@@ -300,8 +299,7 @@ class Reply:
     def header(self, request: Request) -> dict[str, Value]:
         """The reply to a request as flat values."""
         return {
-            "protocol": PROTOCOL,
-            "version": __version__,
+            **STAMP,
             **_identity(request, self.device),
             "ticket": request.ticket,
             "payload": self.payload,
@@ -315,14 +313,11 @@ class Reply:
         check_protocol(header)
         if "refusal" in header:
             raise ProtocolError(f"It refused: {header['refusal']}")
-        try:
-            for name, ours in _identity(request, device).items():
-                compare(WORDS.get(name, name), ours, header[name], "the request", "the reply")
-            if header["ticket"] != request.ticket:
-                raise ProtocolError("The reply does not show the ticket of the request; another sender made it.")
-            payload = entry_value(header, "payload", bytes)
-        except KeyError as error:
-            raise ProtocolError(f"The reply has no {error}.") from None
+        for name, ours in _identity(request, device).items():
+            compare(WORDS.get(name, name), ours, entry_value(header, name, Any), "the request", "the reply")
+        if entry_value(header, "ticket", Any) != request.ticket:
+            raise ProtocolError("The reply does not show the ticket of the request; another sender made it.")
+        payload = entry_value(header, "payload", bytes)
         found = [name for name in DIAGNOSTICS if f"diagnostics.{name}" in header]
         diagnostics = {name: entry_value(header, f"diagnostics.{name}", float) for name in found}
         if not all(map(math.isfinite, diagnostics.values())):
@@ -343,4 +338,4 @@ DIAGNOSTICS = ("seconds", "objective", "change", "threshold")
 
 def refusal(reason: str) -> dict[str, Value]:
     """The header of a device that cannot answer, and why."""
-    return {"protocol": PROTOCOL, "version": __version__, "refusal": reason}
+    return {**STAMP, "refusal": reason}

@@ -16,18 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedkad.federation import sketch
 from fedkad.federation.participant import Packed, Participant, UnsentError, released
 from fedkad.federation.protocol import ProtocolError, Request, Terms
-from fedkad.federation.secure.arithmetic import SECRET, SHARE, Quantised, quantise, split_secret
+from fedkad.federation.secure.arithmetic import SECRET, SHARE, Array, Quantised, quantise, split_secret
 from fedkad.federation.secure.session import (
     MaskingContext,
     MaskingError,
     Message,
     Received,
-    Roster,
     Session,
     SharesError,
     blobs,
@@ -53,7 +51,7 @@ class DeviceSecrets:
     sharing_key: bytes = field(default=b"", repr=False)
     mask_key: bytes = field(default=b"", repr=False)
     seed: bytes = field(default=b"", repr=False)
-    roster: Roster | None = None
+    session: Session | None = None  # known from `share` on
     shares: Mapping[int, bytes] = field(default_factory=dict, repr=False)  # of a device's seed, then of its key
     answer: Message = field(default_factory=dict, repr=False)
 
@@ -62,9 +60,10 @@ class DeviceSecrets:
         document = {
             **vars(self),
             "context": self.context.message(),
-            "roster": self.roster.message() if self.roster else None,
+            "roster": self.session.roster() if self.session else None,
             "shares": [list(self.shares), list(self.shares.values())],
         }
+        del document["session"]
         return json.dumps(document, default=lambda blob: {"base64": base64.b64encode(blob).decode()}).encode()
 
     @classmethod
@@ -72,19 +71,11 @@ class DeviceSecrets:
         """The secrets that `to_bytes` wrote."""
         try:
             document = json.loads(stored, object_hook=_unpacked)
-            document["context"] = MaskingContext.from_message(document["context"])
-            document["roster"] = Roster.from_message(document["roster"]) if document["roster"] else None
+            context, roster = MaskingContext.from_message(document.pop("context")), document.pop("roster")
             document["shares"] = dict(zip(*document["shares"], strict=True))
-            return cls(**document)
+            return cls(context, **document, session=Session.with_roster(context, roster) if roster else None)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise MaskingError("The stored secrets of a round are damaged; leave this round.") from None
-
-    @property
-    def session(self) -> Session:
-        """The context with the roster, known from `share` on."""
-        if self.roster is None:
-            raise MaskingError(f"Device {self.device} has no roster yet; call share first.")
-        return Session(self.context, self.roster)
 
     def require(self, stage: str, step: str) -> None:
         """Refuse a step out of turn, a repeated one above all."""
@@ -109,19 +100,19 @@ def advertise(context: MaskingContext, device: int) -> tuple[Message, DeviceSecr
 def share(secrets: DeviceSecrets, roster: Received) -> tuple[Message, DeviceSecrets]:
     """Step 1: draw the seed b_i, and share it and the mask key among all devices of the roster."""
     secrets.require("advertised", "share")
-    session = Session(secrets.context, Roster.from_message(roster))
+    session = Session.with_roster(secrets.context, roster)
     _check_roster(secrets, session)
-    devices, me = session.roster.devices, secrets.device
+    devices, me = session.devices, secrets.device
     seed = os.urandom(SECRET)
     seeds, keys = (split_secret(secret, secrets.context.threshold, len(devices)) for secret in (seed, secrets.mask_key))
     contents = dict(zip(devices, map(bytes.__add__, seeds, keys), strict=True))
     own = contents.pop(me)
     boxes = [session.box(secrets.sharing_key, me, peer, content) for peer, content in contents.items()]
-    shared = replace(secrets, stage="shared", roster=session.roster, seed=seed, shares={me: own})
+    shared = replace(secrets, stage="shared", session=session, seed=seed, shares={me: own})
     return {"devices": list(contents), "boxes": boxes, "commitment": session.commitment(me, seed)}, shared
 
 
-def mask(secrets: DeviceSecrets, forwarded: Received, matrix: NDArray[np.float64]) -> tuple[Quantised, DeviceSecrets]:
+def mask(secrets: DeviceSecrets, forwarded: Received, matrix: Array) -> tuple[Quantised, DeviceSecrets]:
     """Step 2: the matrix on the grid, under the device's own mask and those with all peers whose shares arrived.
 
     y_i = x_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij) modulo 2³². Keys and seed are forgotten: what is left
@@ -129,9 +120,10 @@ def mask(secrets: DeviceSecrets, forwarded: Received, matrix: NDArray[np.float64
     """
     secrets.require("shared", "mask")
     session, me, context = secrets.session, secrets.device, secrets.context
+    assert session is not None
     peers = integers(forwarded, "senders")
     boxes = blobs(forwarded, "boxes", len(peers))
-    if len(set(peers)) < len(peers) or not set(peers) <= set(session.roster.devices) - {me}:
+    if len(set(peers)) < len(peers) or not set(peers) <= set(session.devices) - {me}:
         raise MaskingError(f"Device {me} was sent shares of a device twice or of a stranger; leave this round.")
     if len(peers) + 1 < context.threshold:
         raise MaskingError(
@@ -173,8 +165,8 @@ def reveal(secrets: DeviceSecrets, verdict: Received) -> tuple[Message, DeviceSe
 
 def _check_roster(secrets: DeviceSecrets, session: Session) -> None:
     """A roster must be sound, and hold this device with the keys that it sent."""
-    session.roster.check(session.context)
-    if secrets.device not in session.roster.devices:
+    session.check()
+    if secrets.device not in session.devices:
         raise MaskingError(f"Device {secrets.device} is not in the roster that it was sent; leave this round.")
     sent = public_key(secrets.sharing_key), public_key(secrets.mask_key)
     if (session.sharing_key(secrets.device), session.mask_key(secrets.device)) != sent:
@@ -208,11 +200,7 @@ def take_step(participant: Participant, request: Request) -> tuple[Message, Devi
 
 
 def pack_masked(
-    participant: Participant,
-    request: Request,
-    message: NDArray[np.float64],
-    reference: NDArray[np.float64],
-    unsent: NDArray[np.float64] | float,
+    participant: Participant, request: Request, message: Array, reference: Array, unsent: Array | float
 ) -> Packed:
     """The masked integers of a reply; or whose shares prevent it, which is not this device's fault.
 
@@ -234,7 +222,7 @@ def pack_masked(
     return Packed(masked.integers.astype("<u4").tobytes(), unsent, {}, after)
 
 
-def probe(terms: Terms) -> NDArray[np.float64]:
+def probe(terms: Terms) -> Array:
     """The matrix that warm messages are sketched with."""
     return sketch.probe_matrix(*terms.shape, terms.consensus.seed)
 

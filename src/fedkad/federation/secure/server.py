@@ -22,7 +22,6 @@ from fedkad.federation.secure.session import (
     MaskingError,
     Message,
     Received,
-    Roster,
     Session,
     SharesError,
     agree,
@@ -51,7 +50,7 @@ class MaskedSum:
         self.context, self.shape = context, shape
         self.survivors: list[int] = []  # the devices whose matrices are in the sum
         self._dropped: list[int] = []
-        self._session = Session(context, Roster((), (), ()))
+        self._session = Session(context)
         self._owners: dict[bytes, int] = {}  # of public keys
         self._keys: dict[int, tuple[bytes, bytes]] = {}
         self._boxes: dict[int, dict[int, bytes]] = {}  # by sender, then by receiver
@@ -74,14 +73,14 @@ class MaskedSum:
     def roster(self) -> Message:
         """After `advertise`: the public keys of all who answered, to be sent to each of them."""
         devices = sorted(self._keys)
-        roster = Roster(tuple(devices), *(tuple(self._keys[device][k] for device in devices) for k in (0, 1)))
-        roster.check(self.context)
-        self._session = Session(self.context, roster)
-        return roster.message()
+        keys = (tuple(self._keys[device][k] for device in devices) for k in (0, 1))
+        self._session = Session(self.context, tuple(devices), *keys)
+        self._session.check()
+        return self._session.roster()
 
     def take_shares(self, device: int, message: Received) -> None:
         """The boxes that a device made for each of the others; what is in them only the receivers can tell."""
-        devices = self._session.roster.devices
+        devices = self._session.devices
         others = [peer for peer in devices if peer != device]
         if device not in devices or integers(message, "devices") != others:
             raise MaskingError("The boxes are not for each of the others in the roster; do not use them.")

@@ -128,27 +128,31 @@ class MaskingContext:
 
 
 @dataclass(frozen=True)
-class Roster:
-    """The devices of a round in ascending order, with the two public keys of each."""
+class Session:
+    """A context and its roster: the devices in ascending order, with the two public keys of each.
 
-    devices: tuple[int, ...]
-    sharing_keys: tuple[bytes, ...]
-    mask_keys: tuple[bytes, ...]
+    Devices and server alike derive all keys and masks here.
+    """
 
-    def message(self) -> Message:
+    context: MaskingContext
+    devices: tuple[int, ...] = ()
+    sharing_keys: tuple[bytes, ...] = ()
+    mask_keys: tuple[bytes, ...] = ()
+
+    def roster(self) -> Message:
         """The roster as it is sent to every device."""
-        return {name: list(values) for name, values in vars(self).items()}
+        return {name: list(getattr(self, name)) for name in ("devices", "sharing_keys", "mask_keys")}
 
     @classmethod
-    def from_message(cls, message: Received) -> Roster:
-        """The roster that `message` made."""
+    def with_roster(cls, context: MaskingContext, message: Received) -> Session:
+        """The session whose `roster` the message is."""
         devices = integers(message, "devices")
         keys = (blobs(message, name, len(devices), SECRET) for name in ("sharing_keys", "mask_keys"))
-        return cls(tuple(devices), *map(tuple, keys))
+        return cls(context, tuple(devices), *map(tuple, keys))
 
-    def check(self, context: MaskingContext) -> None:
+    def check(self) -> None:
         """Refuse a roster that repeats a device or a key, or whose size and threshold give no protection."""
-        n, threshold = len(self.devices), context.threshold
+        n, threshold, levels = len(self.devices), self.context.threshold, self.context.levels
         _check_number(n)
         if n < threshold:
             raise MaskingError(f"Only {n} devices sent keys, fewer than the threshold of {threshold}; ask again later.")
@@ -158,25 +162,17 @@ class Roster:
             raise MaskingError("The roster does not list every device once, in ascending order; do not answer it.")
         if len({*self.sharing_keys, *self.mask_keys}) < 2 * n:
             raise MaskingError("The roster has a public key twice; do not answer it.")
-        if 2 * n * context.levels >= MODULUS:  # the sum, from −n · levels to n · levels, would wrap around
+        if 2 * n * levels >= MODULUS:  # the sum, from −n · levels to n · levels, would wrap around
             raise MaskingError(
-                f"The sum of {n} devices with levels={context.levels} does not fit into 32 bits; "
+                f"The sum of {n} devices with levels={levels} does not fit into 32 bits; "
                 f"use at most {(MODULUS - 1) // (2 * n)} levels."
             )
-
-
-@dataclass(frozen=True)
-class Session:
-    """A context and its roster: devices and server alike derive all keys and masks here."""
-
-    context: MaskingContext
-    roster: Roster
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything agreed on; devices that were told different things share no keys."""
-        keys = [key.hex() for key in (*self.roster.sharing_keys, *self.roster.mask_keys)]
-        agreed = [asdict(self.context), self.roster.devices, keys]
+        keys = [key.hex() for key in (*self.sharing_keys, *self.mask_keys)]
+        agreed = [asdict(self.context), self.devices, keys]
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()
 
     def label(self, purpose: str, *devices: int) -> bytes:
@@ -225,15 +221,15 @@ class Session:
 
     def sharing_key(self, device: int) -> bytes:
         """The public key that shares for a device are encrypted to."""
-        return self.roster.sharing_keys[self.roster.devices.index(device)]
+        return self.sharing_keys[self.devices.index(device)]
 
     def mask_key(self, device: int) -> bytes:
         """The public key that masks with a device are agreed by."""
-        return self.roster.mask_keys[self.roster.devices.index(device)]
+        return self.mask_keys[self.devices.index(device)]
 
     def position(self, device: int) -> int:
         """The abscissa of a device's shares, from 1."""
-        return self.roster.devices.index(device) + 1
+        return self.devices.index(device) + 1
 
 
 def agree(private: bytes, public: bytes) -> bytes:
