@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.participant import LEARNING, Participant, Progress, UnsentError, answer
 from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, check_terms, compare
 from fedkad.koopman.lifting import Lifting
-
-if TYPE_CHECKING:
-    from fedkad.federation.secure.device import DeviceSecrets
 
 STATE = "fedkad-consensus"
 STORED = ("subspace", "dual", "operator", "unsent")
@@ -83,8 +80,10 @@ class DurableParticipant:
             return replace(known, model=replace(used, learnt_through=source.model_.learnt_through))
         if terms.noise > 0.0:
             known = replace(known, releases=self.folder.read_releases())
-        if terms.secure and request.kind != "advertise":
-            known = replace(known, secrets=self._read_secrets())
+        if terms.secure and request.kind != "advertise" and self.folder.masking.exists():
+            from fedkad.federation.secure.device import DeviceSecrets
+
+            known = replace(known, secrets=DeviceSecrets.from_bytes(self.folder.masking.read_bytes()))
         return known
 
     def _save(self, before: Participant, after: Participant, terms: Terms) -> None:
@@ -127,12 +126,6 @@ class DurableParticipant:
         }
         arrays = {**_arrays(progress.state, "state"), **_arrays(progress.computed, "pending")}
         write_model(self.folder.consensus, header, arrays, STATE)
-
-    def _read_secrets(self) -> DeviceSecrets | None:
-        from fedkad.federation.secure.device import DeviceSecrets
-
-        masking = self.folder.masking
-        return DeviceSecrets.from_bytes(masking.read_bytes()) if masking.exists() else None
 
 
 def check_lifting(terms: Terms) -> None:

@@ -101,8 +101,13 @@ def share(secrets: DeviceSecrets, roster: Received) -> tuple[Message, DeviceSecr
     """Step 1: draw the seed b_i, and share it and the mask key among all devices of the roster."""
     secrets.require("advertised", "share")
     session = Session.with_roster(secrets.context, roster)
-    _check_roster(secrets, session)
+    session.check()
     devices, me = session.devices, secrets.device
+    if me not in devices:
+        raise MaskingError(f"Device {me} is not in the roster that it was sent; leave this round.")
+    sent = public_key(secrets.sharing_key), public_key(secrets.mask_key)
+    if (session.sharing_key(me), session.mask_key(me)) != sent:
+        raise MaskingError(f"The roster has other keys for device {me} than it sent; leave this round.")
     seed = os.urandom(SECRET)
     seeds, keys = (split_secret(secret, secrets.context.threshold, len(devices)) for secret in (seed, secrets.mask_key))
     contents = dict(zip(devices, map(bytes.__add__, seeds, keys), strict=True))
@@ -161,16 +166,6 @@ def reveal(secrets: DeviceSecrets, verdict: Received) -> tuple[Message, DeviceSe
         "key_shares": [secrets.shares[device][SHARE:] for device in dropped],
     }
     return dict(answer), replace(secrets, stage="revealed", shares={}, answer=answer)
-
-
-def _check_roster(secrets: DeviceSecrets, session: Session) -> None:
-    """A roster must be sound, and hold this device with the keys that it sent."""
-    session.check()
-    if secrets.device not in session.devices:
-        raise MaskingError(f"Device {secrets.device} is not in the roster that it was sent; leave this round.")
-    sent = public_key(secrets.sharing_key), public_key(secrets.mask_key)
-    if (session.sharing_key(secrets.device), session.mask_key(secrets.device)) != sent:
-        raise MaskingError(f"The roster has other keys for device {secrets.device} than it sent; leave this round.")
 
 
 def _check_verdict(secrets: DeviceSecrets, survivors: Sequence[int], dropped: Sequence[int]) -> None:
