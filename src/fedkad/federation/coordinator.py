@@ -57,39 +57,19 @@ STORED = ("phase", "participants", "objective", "subspace_change", "bytes_up", "
 class TrainingPlan:
     """How a training proceeds.
 
-    Attributes
-    ----------
-    rounds : int
-        Closed rounds, the warm ones counted.
-    participation : float
-        Share of the reachable devices that a round asks.
-    quorum : float
-        Share of those asked whose replies close a round at once.
-    deadline : float
-        Seconds after which a round is closed with what has arrived.
-    poll : float
-        Seconds between two looks for answers.
-    patience : float
-        Seconds without a closed round after which a training gives up; it can be resumed.
-    sampling : {"cover", "uniform"}
-    least : int
-        Devices that a round asks and accepts at least: a sum or a median of two is worth nothing.
-    schedule : sequence of sequences of str
-        The participants of every round, if they are fixed beforehand.
-    local : bool
-        Whether the devices are in this process: their replies are taken unchecked, and Z returns to the participants
-        of a round at once instead of with their next request.
+    With `local`, the devices are in this process: their replies are taken unchecked, and Z returns to the participants
+    of a round at once instead of with their next request.
     """
 
-    rounds: int = 8
-    participation: float = 0.25
-    quorum: float = 1.0
-    deadline: float = 120.0
-    poll: float = 0.5
-    patience: float = 600.0
+    rounds: int = 8  # closed ones, the warm ones counted
+    participation: float = 0.25  # share of the reachable devices that a round asks
+    quorum: float = 1.0  # share of those asked whose replies close a round at once
+    deadline: float = 120.0  # seconds after which a round is closed with what has arrived
+    poll: float = 0.5  # seconds between two looks for answers
+    patience: float = 600.0  # seconds without a closed round after which a training gives up; it can be resumed
     sampling: Sampling = "cover"
-    least: int = 1
-    schedule: Sequence[Sequence[str]] = ()
+    least: int = 1  # devices that a round asks and accepts at least: a sum or a median of two is worth nothing
+    schedule: Sequence[Sequence[str]] = ()  # the participants of every round, if they are fixed beforehand
     local: bool = False
 
 

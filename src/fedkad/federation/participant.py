@@ -57,32 +57,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Participant:
-    """What a device knows when a request comes.
-
-    Attributes
-    ----------
-    name : str
-    memory : Memory, optional
-        What it keeps of its data; None where the request does not need it.
-    client : Client, optional
-        The steps of the consensus on the statistics in this memory.
-    model : Model, optional
-        The model in use; a delivery replaces it.
-    progress : Progress
-    secrets : DeviceSecrets, optional
-        Those of secure aggregation, in the middle of a round.
-    releases, most_releases : int
-        How often something with noise has left the device, and how often it may.
-    """
+    """What a device knows when a request comes."""
 
     name: str
-    memory: Memory | None = None
-    client: Client | None = None
-    model: Model | None = None
+    memory: Memory | None = None  # what it keeps of its data; None where the request does not need it
+    client: Client | None = None  # the steps of the consensus on the statistics in this memory
+    model: Model | None = None  # the one in use; a delivery replaces it
     progress: Progress = field(default_factory=Progress)
-    secrets: DeviceSecrets | None = None
-    releases: int = 0
-    most_releases: int | None = None
+    secrets: DeviceSecrets | None = None  # of secure aggregation, in the middle of a round
+    releases: int = 0  # how often something with noise has left the device
+    most_releases: int | None = None  # how often it may
 
 
 class Packed(NamedTuple):

@@ -106,45 +106,22 @@ def check_protocol(header: Header) -> None:
 
 @dataclass(frozen=True)
 class Terms:
-    """What both sides must agree on before their numbers mean the same.
+    """What both sides must agree on before their numbers mean the same."""
 
-    Attributes
-    ----------
-    run : str
-        The training; a device that meets a new one starts afresh.
-    channels : tuple of str
-        Names of the channels in their order.
-    window, observables, horizon, seed : int
-        Of the lifting and of the detectors.
-    lifting : str
-        Digest of the lifting's numbers: the proof that the same seed gave the same ones.
-    dimension : int
-        D, rows of every matrix; the columns are `consensus.rank`.
-    encoding : str
-        Of the numbers on the wire.
-    consensus : Consensus
-    noise, clip : float
-        Noise multiplier of differential privacy, 0 for none; and the bound to which P + Λ/ρ − Z is clipped then.
-    secure : bool
-        Whether replies go up masked, so that the server learns only their sum.
-    robust : bool
-        Whether the server takes their geometric median instead of the mean.
-    """
-
-    run: str
-    channels: tuple[str, ...]
-    window: int
+    run: str  # the training; a device that meets a new one starts afresh
+    channels: tuple[str, ...]  # their names, in their order
+    window: int  # this and the next three: of the lifting and of the detectors
     observables: int
     horizon: int
     seed: int
-    lifting: str
-    dimension: int
-    encoding: Encoding
+    lifting: str  # digest of the lifting's numbers: the proof that the same seed gave the same ones
+    dimension: int  # D, rows of every matrix; the columns are `consensus.rank`
+    encoding: Encoding  # of the numbers on the wire
     consensus: Consensus
-    noise: float = 0.0
-    clip: float = 0.1
-    secure: bool = False
-    robust: bool = False
+    noise: float = 0.0  # noise multiplier of differential privacy, 0 for none
+    clip: float = 0.1  # the bound to which P + Λ/ρ − Z is clipped where there is noise
+    secure: bool = False  # replies go up masked, so that the server learns only their sum
+    robust: bool = False  # the server takes their geometric median instead of the mean
 
     @classmethod
     def of(cls, run: str, lifting: Lifting, channels: tuple[str, ...], **rest: Any) -> Terms:
@@ -235,39 +212,20 @@ def _short(value: Any) -> str:
 class Request:
     """What the server asks of one device.
 
-    Attributes
-    ----------
-    kind : {"hello", "warm", "admm", "deliver", "advertise", "share", "reveal"}
-        Its name; its weighted directions; a local round; or to adopt the final subspace. The others are the steps of
-        secure aggregation before and after the reply itself.
-    round : int
-        The round asked for.
-    ticket : str
-        Drawn for this request and known to its receiver alone; the reply must show it.
-    shared : bytes
-        The consensus Z, encoded; empty in a warm round.
-    accepted : int
-        The last round of this device that the server accepted, −1 for none.
-    accepted_ticket : str
-        The ticket of the request that was answered then.
-    accepted_shared : bytes
-        The consensus made of that round; empty where it is `shared` itself.
-    least_threshold : float
-        On delivery: the fleet's usual threshold, for a device with too few rows of its own.
-    masking : mapping
-        What secure aggregation says in this step.
+    Its name ("hello"); its weighted directions ("warm"); a local round ("admm"); or to adopt the final subspace
+    ("deliver"). The other kinds are the steps of secure aggregation before and after the reply itself.
     """
 
     terms: Terms
     kind: Kind
     round: int
-    ticket: str
-    shared: bytes = b""
-    accepted: int = -1
-    accepted_ticket: str = ""
-    accepted_shared: bytes = b""
-    least_threshold: float = 0.0
-    masking: Mapping[str, Any] = field(default_factory=dict)
+    ticket: str  # drawn for this request and known to its receiver alone; the reply must show it
+    shared: bytes = b""  # the consensus Z, encoded; empty in a warm round
+    accepted: int = -1  # the last round of this device that the server accepted, −1 for none
+    accepted_ticket: str = ""  # of the request that was answered then
+    accepted_shared: bytes = b""  # the consensus made of that round; empty where it is `shared` itself
+    least_threshold: float = 0.0  # on delivery: the fleet's usual threshold, for a device with too few rows of its own
+    masking: Mapping[str, Any] = field(default_factory=dict)  # what secure aggregation says in this step
 
     def header(self) -> dict[str, Value]:
         """The request as flat values."""

@@ -87,22 +87,12 @@ def _check_number(n: int) -> None:
 
 @dataclass(frozen=True)
 class MaskingContext:
-    """What is fixed before a masked round begins; keys derived in one context are of no use in another.
+    """What is fixed before a masked round begins; keys derived in one context are of no use in another."""
 
-    Parameters
-    ----------
-    run, round
-        Name the sum: no two sums of a fleet may have both in common.
-    threshold
-        How many devices must take part to the end; more than half of those that begin.
-    bound, levels
-        The grid of `quantise`.
-    """
-
-    run: str
+    run: str  # with the round it names the sum: no two sums of a fleet may have both in common
     round: int
-    threshold: int
-    bound: float
+    threshold: int  # how many devices must take part to the end; more than half of those that begin
+    bound: float  # of the grid of `quantise`, with its levels
     levels: int = 2**20
 
     def __post_init__(self) -> None:
