@@ -15,11 +15,11 @@ import numpy as np
 from fedkad import KoopmanDetector
 from fedkad.federation import sketch
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.packing import released
+from fedkad.federation.participant import released
 from fedkad.federation.privacy import epsilon
 from fedkad.federation.protocol import Phase, Request, Terms
-from fedkad.federation.secure.gathering import BOUND
-from fedkad.federation.secure.grid import quantise, restore
+from fedkad.federation.secure.arithmetic import quantise, restore
+from fedkad.federation.secure.server import BOUND
 from fedkad.federation.secure.session import default_threshold
 from fedkad.federation.server import Sampler, Server
 from fedkad.federation.settings import Consensus

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.federation.packing import Draft, pack
+from fedkad.federation.participant import Participant, pack
 from fedkad.federation.protocol import Reply, Request, Terms
 from fedkad.federation.settings import Consensus
 from fedkad.koopman.lifting import Lifting
@@ -54,7 +54,7 @@ def answers(clients: list[Client], request: Request, shared: NDArray[np.float64]
             message = client.warm_message()
         else:
             message = client.reply(client.local_round(client.begin(shared), shared))
-        said.append(pack(Draft(client.name, request, message, shared), None).payload)
+        said.append(pack(Participant(client.name), request, message, shared).payload)
     return said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def make_terms(encoding: Encoding, **changes: Any) -> Terms:
     return Terms.of("run", lifting, ("0", "1"), horizon=1, encoding=encoding, consensus=consensus, **changes)
 
 
+def make_plan(**changes: Any) -> TrainingPlan:
+    """A plan that waits for nobody."""
+    plan = TrainingPlan(rounds=ROUNDS, participation=PARTICIPATION, poll=0.0, patience=0.0)
+    return replace(plan, **changes)
+
+
 def in_memory(terms: Terms) -> MemoryCarrier:
     memories = {name: KoopmanDetector(**MODEL).prepare(data).memory_ for name, data in DATA.items()}
     return MemoryCarrier(
@@ -83,7 +90,7 @@ def in_memory(terms: Terms) -> MemoryCarrier:
 
 def train_in_memory(folder: Path, encoding: Encoding) -> tuple[Coordinator, dict[str, KoopmanDetector]]:
     carrier = in_memory(terms := make_terms(encoding))
-    coordinator = Coordinator(terms, TrainingPlan(rounds=ROUNDS, participation=PARTICIPATION))
+    coordinator = Coordinator(terms, make_plan())
     train(coordinator, carrier)
     models = {name: participant.model for name, participant in carrier.participants.items()}
     return coordinator, {name: KoopmanDetector.of(model) for name, model in models.items() if model is not None}
@@ -91,20 +98,20 @@ def train_in_memory(folder: Path, encoding: Encoding) -> tuple[Coordinator, dict
 
 def train_in_folders(folder: Path, encoding: Encoding) -> tuple[Coordinator, dict[str, KoopmanDetector]]:
     """With a server that is killed after every round."""
-    carrier, plan = FolderCarrier(folder), TrainingPlan(rounds=ROUNDS, participation=PARTICIPATION)
+    carrier, plan = FolderCarrier(folder), make_plan()
     coordinator = Coordinator(make_terms(encoding), plan, folder / "server")
     while not coordinator.finished:
-        next(engine.run_rounds(coordinator, carrier, poll=0.0, patience=0.0))
+        next(engine.run_rounds(coordinator, carrier))
         coordinator = Coordinator(make_terms(encoding), plan, folder / "server")
         coordinator.restore()
-    engine.deliver(coordinator, carrier, poll=0.0)
+    engine.deliver(coordinator, carrier)
     return coordinator, carrier.detectors()
 
 
 def train(coordinator: Coordinator, carrier: engine.RequestCarrier) -> None:
-    for _ in engine.run_rounds(coordinator, carrier, poll=0.0, patience=0.0):
+    for _ in engine.run_rounds(coordinator, carrier):
         pass
-    engine.deliver(coordinator, carrier, poll=0.0)
+    engine.deliver(coordinator, carrier)
 
 
 CARRIERS = {"memory": train_in_memory, "folders": train_in_folders}
@@ -136,7 +143,7 @@ def test_a_training_keeps_its_contract(trained: Trained, check: Callable[[Traine
 def test_masked_replies_are_carried_in_memory_too() -> None:
     pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
     carrier = in_memory(terms := make_terms("float64", secure=True))
-    coordinator = Coordinator(terms, TrainingPlan(rounds=4, participation=1.0, least=3))
+    coordinator = Coordinator(terms, make_plan(rounds=4, participation=1.0, least=3))
     train(coordinator, carrier)
     assert coordinator.ledger.refusals == 0
     assert all(set(names) == set(NAMES) for names in coordinator.schedule)
@@ -155,6 +162,6 @@ def test_an_error_of_a_participant_is_raised_where_it_runs() -> None:
 
 
 def test_a_training_that_nobody_answers_gives_up() -> None:
-    coordinator = Coordinator(make_terms("float32"), TrainingPlan(deadline=0.0, least=6))
+    coordinator = Coordinator(make_terms("float32"), make_plan(deadline=0.0, least=6))
     with pytest.raises(RuntimeError, match="a round needs 6 devices, 5 are online"):
-        next(engine.run_rounds(coordinator, in_memory(coordinator.terms), poll=0.0, patience=0.0))
+        next(engine.run_rounds(coordinator, in_memory(coordinator.terms)))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedkad import Federation, FewRowsWarning, KoopmanDetector, federate
 from fedkad.federation import wire
-from fedkad.federation.advice import own_threshold
+from fedkad.federation.participant import own_threshold
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import descend, leading_directions, relative_loss
 from tests.fixtures import naive

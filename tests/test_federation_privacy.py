@@ -12,7 +12,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import erfcx
 from scipy.stats import norm
 
-from fedkad.federation.privacy import _mills_ratio, add_noise, clip, epsilon, log_delta, noise_for
+from fedkad.federation.privacy import _mills_ratio, add_noise, clip, epsilon, log_delta
 
 Array = NDArray[np.float64]
 MULTIPLIERS = st.floats(0.05, 1e4)
@@ -82,21 +82,14 @@ def test_known_values() -> None:
     assert epsilon(0.0, 1, 1e-5) == math.inf
     assert epsilon(1e-200, 1, 1e-5) == math.inf
     assert epsilon(1e9, 1, 1e-5) == 0.0
-    assert noise_for(math.inf, 8, 1e-5) == 0.0
-
-
-@pytest.mark.parametrize("target", [1e-6, 1e-4, 0.1, 1.0, 10.0, 1e3, 2e4])
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
-def test_noise_for_is_the_inverse(target: float, delta: float) -> None:
-    assert epsilon(noise_for(target, 12, delta), 12, delta) == pytest.approx(target, rel=1e-5)
 
 
 @pytest.mark.parametrize("target", [0.1, 0.5, 0.99])
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3])
 def test_less_noise_than_the_classical_bound(target: float, delta: float) -> None:
     """Dwork & Roth 2014, theorem A.1: σ = s √(2 log(1.25/δ))/ε suffices for ε < 1."""
-    classical = math.sqrt(2.0 * math.log(1.25 / delta)) / target
-    assert classical / 3.0 < noise_for(target, 1, delta, sensitivity=1.0) < classical
+    classical = 2.0 * math.sqrt(2.0 * math.log(1.25 / delta)) / target  # s = 2
+    assert epsilon(classical, 1, delta) < target < epsilon(classical / 3.0, 1, delta)
 
 
 @pytest.mark.parametrize("multiplier", [1.0, 5.0, 20.0])
@@ -123,12 +116,9 @@ def test_it_is_monotone(multiplier: float, factor: float, releases: int, delta: 
     assert epsilon(multiplier, releases + 1, delta) >= here
     assert epsilon(multiplier, releases, delta / 2.0) >= here
     assert math.isfinite(here)
-    # Only the ratio σ/s and the sum of squares matter.
+    # Only the sum of squares matters.
     assert epsilon(multiplier, 4 * releases, delta) == pytest.approx(
         epsilon(multiplier / 2.0, releases, delta), rel=1e-9
-    )
-    assert epsilon(multiplier, releases, delta, 6.0) == pytest.approx(
-        epsilon(multiplier / 3.0, releases, delta), rel=1e-9
     )
 
 
@@ -145,13 +135,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         clip(np.array([[np.nan]]), 1.0)
     with pytest.raises(ValueError, match="deviation"):
         add_noise(matrix, -1.0, np.random.default_rng())
-    for wrong in ({"releases": 0}, {"releases": 1.5}, {"delta": 0.0}, {"delta": 1.0}, {"sensitivity": 0.0}):
+    for wrong in ({"releases": 0}, {"releases": 1.5}, {"delta": 0.0}, {"delta": 1.0}):
         given_ = {"releases": 1, "delta": 1e-5, **wrong}
         with pytest.raises(ValueError, match=next(iter(wrong))):
             epsilon(1.0, **given_)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            noise_for(1.0, **given_)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="noise_multiplier"):
         epsilon(-1.0, 1, 1e-5)
-    with pytest.raises(ValueError, match="target_epsilon"):
-        noise_for(0.0, 1, 1e-5)

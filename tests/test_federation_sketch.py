@@ -82,15 +82,8 @@ def test_degenerate_sums() -> None:
 
 
 def test_wrong_sizes_are_refused() -> None:
-    Omega = sketching.probe_matrix(20, 3, seed=0)
-    with pytest.raises(ValueError, match="shape"):
-        leading_from_sketch(Omega[:, :4], Omega, 3)
-    with pytest.raises(ValueError, match="rank=10"):
-        leading_from_sketch(Omega, Omega, 10)
     with pytest.raises(ValueError, match="rank=21"):
         sketching.probe_matrix(20, 21, seed=0)
-    with pytest.raises(ValueError, match="not finite"):
-        leading_from_sketch(np.full_like(Omega, np.nan), Omega, 3)
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector, federate
 from fedkad.federation import wire
-from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.federation.coordinator import RESULT, UNDER_WAY, Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
 from fedkad.federation.settings import Encoding
-from fedkad.federation.trainingfolder import RESULT, UNDER_WAY, stored_terms
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
 from tests.fixtures.trainings import LIFTING, MODEL, NAMES, Fleet, make_terms, series

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import cast
 
 import numpy as np
 import pytest
@@ -14,12 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedkad.federation.secure.arithmetic import (
+    MODULUS,
+    PRIME,
+    SECRET,
+    SHARE,
+    Integers,
+    Quantised,
+    join_shares,
+    quantise,
+    split_secret,
+)
 from fedkad.federation.secure.device import DeviceSecrets, advertise, mask, reveal, share
-from fedkad.federation.secure.grid import MODULUS, Integers, Quantised, check_range, quantisation_error, quantise
-from fedkad.federation.secure.messages import MaskingError, Message, SharesError
 from fedkad.federation.secure.server import MaskedSum
-from fedkad.federation.secure.session import BOX, MaskingContext, Roster, Session, agree, default_threshold, public_key
-from fedkad.federation.secure.shamir import PRIME, SECRET, SHARE, join_shares, split_secret
+from fedkad.federation.secure.session import (
+    BOX,
+    MaskingContext,
+    MaskingError,
+    Message,
+    Session,
+    SharesError,
+    agree,
+    default_threshold,
+    public_key,
+)
 
 Array = NDArray[np.float64]
 
@@ -50,27 +67,29 @@ class Play:
     verdict: Message = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.server = MaskedSum(self.context)
+        self.server = MaskedSum(self.context, next(iter(self.plain.values())).shape)
 
     def secrets(self, device: int) -> DeviceSecrets:
         return DeviceSecrets.from_bytes(self.stored[device])
 
     def session(self) -> Session:
-        return Session(self.context, Roster.from_message(self.roster))
+        return Session.with_roster(self.context, self.roster)
 
     def advertise(self) -> "Play":
         for device in self.plain:
             told = MaskingContext.from_message(self.context.message())
             self.publics[device], secrets = advertise(told, device)
             self.stored[device] = secrets.to_bytes()
-        self.roster = self.server.roster(self.publics)
+            self.server.take_keys(device, self.publics[device])
+        self.roster = self.server.roster()
         return self
 
     def share(self, without: Collection[int] = ()) -> "Play":
         for device in set(self.plain) - set(without):
             self.shared[device], secrets = share(self.secrets(device), self.roster)
             self.stored[device] = secrets.to_bytes()
-        self.forwarded = self.server.forward(self.shared)
+            self.server.take_shares(device, self.shared[device])
+        self.forwarded = self.server.forward()
         return self
 
     def mask_one(self, device: int) -> Quantised:
@@ -80,7 +99,9 @@ class Play:
 
     def mask(self, without: Collection[int] = ()) -> "Play":
         self.masked = {device: self.mask_one(device).integers for device in self.shared if device not in without}
-        self.verdict = self.server.settle(self.masked)
+        for device, integers in self.masked.items():
+            self.server.take_masked(device, integers.tobytes())
+        self.verdict = self.server.settle()
         return self
 
     def reveal(self, without: Collection[int] = ()) -> dict[int, Message]:
@@ -90,6 +111,11 @@ class Play:
             self.stored[device] = secrets.to_bytes()
         return answers
 
+    def unmask(self, answers: dict[int, Message]) -> Array:
+        for device, answer in answers.items():
+            self.server.take_revealed(device, answer)
+        return self.server.unmask()
+
 
 def ready(n: int = 4) -> Play:
     """A round in which everybody has shared."""
@@ -97,6 +123,11 @@ def ready(n: int = 4) -> Play:
 
 
 # The sum.
+
+
+def half_a_step(bound: float, levels: int) -> float:
+    """The largest error of an entry of the mean, when none was clipped."""
+    return bound / (2 * levels)
 
 
 @given(st.data())
@@ -113,16 +144,16 @@ def test_the_sum_is_the_plain_sum_of_the_survivors(data: st.DataObject) -> None:
 
     play = Play(context(n), plain).advertise().share(gone("share"))
     play.mask(gone("mask"))
-    total = play.server.unmask(play.reveal(gone("reveal")))
+    total = play.unmask(play.reveal(gone("reveal")))
     kept = set(plain) - gone("share", "mask")
     assert set(play.server.survivors) == kept
     error = np.abs(total - sum(plain[device] for device in kept)).max() / len(kept)
-    assert error <= quantisation_error(n, play.context.bound, play.context.levels) + 1e-12
+    assert error <= half_a_step(play.context.bound, play.context.levels) + 1e-12
 
 
 def test_the_sum_is_the_sum_of_the_integers_exactly() -> None:
     play = ready(6).mask(without=[17])
-    total = play.server.unmask(play.reveal(without=[27]))
+    total = play.unmask(play.reveal(without=[27]))
     integers = sum(np.rint(play.plain[device] * 500.0) for device in play.masked)
     np.testing.assert_array_equal(total, np.asarray(integers) * (2.0 / 1000))
 
@@ -131,7 +162,7 @@ def test_the_largest_sum_that_fits_does_not_wrap() -> None:
     levels = (MODULUS - 1) // 6
     plain = {1: np.array([[2.0, -2.0]]), 2: np.array([[2.0, -2.0]]), 3: np.array([[2.0, -2.0]])}
     play = Play(context(3, levels=levels), plain).advertise().share().mask()
-    np.testing.assert_allclose(play.server.unmask(play.reveal()), [[6.0, -6.0]])
+    np.testing.assert_allclose(play.unmask(play.reveal()), [[6.0, -6.0]])
     with pytest.raises(MaskingError, match=f"at most {levels} levels"):
         Play(context(3, levels=levels + 1), plain).advertise()
 
@@ -139,7 +170,7 @@ def test_the_largest_sum_that_fits_does_not_wrap() -> None:
 def test_numbers_of_devices_may_be_as_long_as_flowers() -> None:
     plain = {2**64 - 1: np.ones((1, 1)), 5: np.ones((1, 1)), 2**63 + 1: -np.ones((1, 1)), 2**62: np.ones((1, 1))}
     play = Play(context(4), plain).advertise().share().mask(without=[5])
-    np.testing.assert_allclose(play.server.unmask(play.reveal()), [[1.0]], atol=1e-12)
+    np.testing.assert_allclose(play.unmask(play.reveal()), [[1.0]], atol=1e-12)
 
 
 @given(
@@ -152,15 +183,15 @@ def test_an_entry_is_off_by_half_a_step_at_most(entries: list[float], bound: flo
     integers, clipped = quantise(matrix, bound, levels)
     back = integers.view(np.int32) * (bound / levels)
     kept = np.clip(matrix, -bound, bound)
-    assert np.abs(back - kept).max() <= quantisation_error(3, bound, levels) * (1 + 1e-6) + 1e-15
+    assert np.abs(back - kept).max() <= half_a_step(bound, levels) * (1 + 1e-6) + 1e-15
     assert clipped == sum(abs(entry) > bound for entry in entries)
 
 
 def test_the_worst_case_of_the_mean_is_reached() -> None:
     plain = {device: np.array([[0.999e-3]]) for device in (1, 2, 3)}  # just below half a step of 2/1000
     play = Play(context(3), plain).advertise().share().mask()
-    mean = play.server.unmask(play.reveal())[0, 0] / 3
-    worst = quantisation_error(3, 2.0, 1000)
+    mean = play.unmask(play.reveal())[0, 0] / 3
+    worst = half_a_step(2.0, 1000)
     assert worst == 1e-3
     assert 0.99 * worst < abs(mean - 0.999e-3) <= worst
 
@@ -277,7 +308,7 @@ def test_a_matrix_that_comes_late_stays_under_its_own_mask() -> None:
     for peer in (1, 2, 3):
         late -= session.pair_mask(4, key, peer, late.shape)
     assert abs(chi_square_of_bytes(late)) < 8
-    assert not np.any(play.server.unmask(answers))
+    assert not np.any(play.unmask(answers))
 
 
 def test_the_shares_of_fewer_than_the_threshold_give_another_secret() -> None:
@@ -304,7 +335,7 @@ def test_an_answer_holds_one_secret_a_device_and_the_rest_is_forgotten() -> None
     assert answer["seed_shares"] == [before[device][:SHARE] for device in (7, 17, 27)]
     assert answer["key_shares"] == [before[37][SHARE:]]
     after = play.secrets(7)
-    assert after == DeviceSecrets(play.context, 7, "revealed", roster=after.roster, answer=answer)
+    assert after == DeviceSecrets(play.context, 7, "revealed", session=after.session, answer=answer)
 
 
 def test_keys_and_seed_are_forgotten_with_the_masked_matrix() -> None:
@@ -378,8 +409,7 @@ def test_no_step_is_taken_twice_or_out_of_turn() -> None:
     _, fresh = advertise(play.context, 7)
     with pytest.raises(MaskingError, match="cannot mask"):
         mask(fresh, play.forwarded[7], play.plain[7])
-    with pytest.raises(MaskingError, match="has no roster yet"):
-        _ = fresh.session
+    assert fresh.session is None
 
 
 def changed(roster: Message, name: str, change: Callable[[list[object]], object]) -> Message:
@@ -390,10 +420,17 @@ def changed(roster: Message, name: str, change: Callable[[list[object]], object]
     return {**roster, name: edited}  # type: ignore[dict-item]
 
 
+def roster_of(agreed: MaskingContext, publics: dict[int, Message]) -> Message:
+    server = MaskedSum(agreed, (1, 1))
+    for device, message in publics.items():
+        server.take_keys(device, message)
+    return server.roster()
+
+
 def test_share_refuses_a_roster_that_is_not_sound() -> None:
     play = Play(context(4), matrices(4)).advertise()
     three = {device: play.publics[device] for device in (17, 27, 37)}
-    stranger = MaskedSum(play.context).roster(three)
+    stranger = roster_of(play.context, three)
     refused = [
         (stranger, "Device 7 is not in the roster"),
         (changed(play.roster, "mask_keys", lambda keys: keys.__setitem__(3, keys[2])), "a public key twice"),
@@ -426,7 +463,7 @@ def test_sizes_that_protect_nobody_are_refused_by_server_and_device(n: int, thre
     for device in range(n):
         publics[device], secrets[device] = advertise(agreed, device)
     with pytest.raises(MaskingError, match=words):
-        MaskedSum(agreed).roster(publics)
+        roster_of(agreed, publics)
     lists = {f"{name}s": [publics[d][name] for d in publics] for name in ("sharing_key", "mask_key")}
     with pytest.raises(MaskingError, match=words):
         share(secrets[0], {"devices": list(publics), **lists})
@@ -451,8 +488,9 @@ def test_the_default_threshold() -> None:
     assert all(2 * default_threshold(n) > n for n in range(3, 200))
     with pytest.raises(MaskingError, match="2 devices are too few"):
         default_threshold(2)
+    keys = tuple(bytes([k]) for k in range(200))
     with pytest.raises(MaskingError, match="at most 21474836 levels"):
-        check_range(100, 2**25)
+        Session(context(100, levels=2**25), tuple(range(100)), keys[:100], keys[100:]).check()
 
 
 @pytest.mark.parametrize("spot", [0, 11, 12, 40, -1])
@@ -465,7 +503,7 @@ def test_a_changed_ciphertext_is_refused(spot: int) -> None:
         mask(play.secrets(7), message, play.plain[7])
     assert refused.value.device == 27
     play.mask()  # the refusal has spoilt nothing
-    assert np.isfinite(play.server.unmask(play.reveal())).all()
+    assert np.isfinite(play.unmask(play.reveal())).all()
 
 
 def test_shares_of_another_sender_receiver_or_round_are_refused() -> None:
@@ -527,15 +565,20 @@ def test_the_server_needs_the_threshold_at_every_step() -> None:
     play = ready().mask()
     answers = play.reveal()
     with pytest.raises(MaskingError, match="Only 2 devices revealed their shares"):
-        play.server.unmask({device: answers[device] for device in (7, 17)})
-    np.testing.assert_allclose(play.server.unmask(answers), sum(play.plain.values()), atol=4e-3)
+        play.unmask({device: answers[device] for device in (7, 17)})
+    np.testing.assert_allclose(play.unmask(answers), sum(play.plain.values()), atol=4e-3)
 
 
 def test_steps_of_the_server_keep_their_order() -> None:
-    with pytest.raises(MaskingError, match="no roster yet"):
-        MaskedSum(context(3)).forward({})
-    with pytest.raises(MaskingError, match="nothing to unmask yet"):
-        MaskedSum(context(3)).unmask({})
+    play = ready()
+    early = MaskedSum(context(4), (5, 3))
+    with pytest.raises(MaskingError, match="not for each of the others in the roster"):
+        early.take_shares(7, play.shared[7])
+    for step in (early.forward, early.settle, early.unmask):
+        with pytest.raises(MaskingError, match="Only 0 devices"):
+            step()
+    with pytest.raises(MaskingError, match="of other devices than those asked about"):
+        play.server.take_revealed(7, {"survivors": [], "seed_shares": [], "dropped": [], "key_shares": []})
 
 
 def test_the_server_notices_a_wrong_share() -> None:
@@ -545,23 +588,22 @@ def test_the_server_notices_a_wrong_share() -> None:
         wrong = bytes(byte ^ 1 for byte in blob(answers[17], name, 0))
         spoilt = changed(answers[17], name, lambda shares, wrong=wrong: shares.__setitem__(0, wrong))  # type: ignore[misc]
         with pytest.raises(SharesError, match=f"shares of device {owner} do not join") as refused:
-            play.server.unmask({**answers, 17: spoilt})
+            play.unmask({**answers, 17: spoilt})
         assert refused.value.device == owner
     with pytest.raises(MaskingError, match="of other devices than those asked about"):
-        play.server.unmask({**answers, 17: {**answers[17], "survivors": [7, 17, 37]}})
+        play.unmask({**answers, 17: {**answers[17], "survivors": [7, 17, 37]}})
 
 
 def test_the_server_refuses_matrices_that_do_not_belong_together() -> None:
     play = ready()
-    masked = {device: play.mask_one(device).integers for device in play.plain}
-    wide = cast(Integers, masked[7].astype(np.int64))
-    for spoilt, words in (
-        ({7: masked[7][:2]}, "differ in shape"),
-        ({7: wide}, "of device 7 is int64"),
-        ({5: masked[7]}, "Device 5 sent a masked matrix without shares"),
+    masked = play.mask_one(7).integers
+    for device, spoilt, words in (
+        (7, masked[:2].tobytes(), "has 24 bytes and not 60"),
+        (7, masked.astype(np.int64).tobytes(), "has 120 bytes and not 60"),
+        (5, masked.tobytes(), "Device 5 sent a masked matrix without shares"),
     ):
         with pytest.raises(MaskingError, match=words):
-            play.server.settle(masked | spoilt)
+            play.server.take_masked(device, spoilt)
 
 
 P = 2**255 - 19
@@ -582,13 +624,13 @@ def test_a_point_of_low_order_is_of_no_use_to_anybody_and_the_server_sees_it(poi
     sound = advertise(context(3), 1)[0]
     for name in sound:
         with pytest.raises(MaskingError, match="cannot be used"):
-            MaskedSum(context(3)).check_keys(1, {**sound, name: point})
+            MaskedSum(context(3), (1, 1)).take_keys(1, {**sound, name: point})
 
 
 def test_the_server_refuses_a_key_of_another_size_or_that_was_sent_before() -> None:
-    server, (first, second) = MaskedSum(context(3)), (advertise(context(3), device)[0] for device in (1, 2))
+    server, (first, second) = MaskedSum(context(3), (1, 1)), (advertise(context(3), device)[0] for device in (1, 2))
     for _ in range(2):  # to look again changes nothing
-        server.check_keys(1, first)
+        server.take_keys(1, first)
     for message, words in (
         ({**second, "mask_key": b"short"}, "cannot be used"),
         ({**second, "mask_key": "text"}, "no 'mask_key'"),
@@ -597,8 +639,8 @@ def test_the_server_refuses_a_key_of_another_size_or_that_was_sent_before() -> N
         ({**second, "mask_key": first["sharing_key"]}, "sent before"),
     ):
         with pytest.raises(MaskingError, match=words):
-            server.check_keys(2, message)
-    server.check_keys(2, second)
+            server.take_keys(2, message)
+    server.take_keys(2, second)
 
 
 @pytest.mark.parametrize(
@@ -621,17 +663,16 @@ def test_the_server_refuses_a_key_of_another_size_or_that_was_sent_before() -> N
 )
 def test_the_server_refuses_shares_without_sense(changes: dict[str, object], words: str) -> None:
     play = ready()
-    play.server.check_shares(7, play.shared[7])
+    play.server.take_shares(7, play.shared[7])
     with pytest.raises(MaskingError, match=words):
-        play.server.check_shares(7, {**play.shared[7], **changes})
-    with pytest.raises(MaskingError, match=words):
-        play.server.forward({**play.shared, 7: {**play.shared[7], **changes}})
+        play.server.take_shares(7, {**play.shared[7], **changes})
+    assert play.server.forward() == play.forwarded
 
 
 def test_the_server_refuses_shares_of_a_stranger() -> None:
     play = ready()
     with pytest.raises(MaskingError, match="not for each of the others"):
-        play.server.check_shares(8, {**play.shared[7], "devices": [7, 17, 27, 37], "boxes": [bytes(BOX)] * 4})
+        play.server.take_shares(8, {**play.shared[7], "devices": [7, 17, 27, 37], "boxes": [bytes(BOX)] * 4})
 
 
 @pytest.mark.parametrize(
@@ -647,9 +688,9 @@ def test_the_server_refuses_shares_of_a_stranger() -> None:
 def test_the_server_refuses_an_answer_to_another_verdict(changes: dict[str, object], words: str) -> None:
     play = ready().mask(without=[37])
     answer = play.reveal()[17]
-    play.server.check_revealed(answer)
+    play.server.take_revealed(17, answer)
     with pytest.raises(MaskingError, match=words):
-        play.server.check_revealed({**answer, **changes})
+        play.server.take_revealed(17, {**answer, **changes})
 
 
 # What is stored and sent.

@@ -16,10 +16,9 @@ from fedkad import KoopmanDetector, federate
 from fedkad.federation import wire
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import TrainingPlan
-from fedkad.federation.ledger import STRIKES
+from fedkad.federation.history import STRIKES
 from fedkad.federation.protocol import ProtocolError, Reply, Request, refusal
-from fedkad.federation.secure.gathering import BOUND, gather
-from fedkad.federation.secure.grid import quantisation_error
+from fedkad.federation.secure.server import BOUND, gather
 from fedkad.koopman.subspace import relative_loss
 from tests.fixtures.trainings import MODEL, NAMES, Fleet, make_terms, prepared, series
 
@@ -97,7 +96,7 @@ def test_the_sum_is_that_of_the_plain_round(tmp_path: Path, prepared: dict[str, 
     sent = [record.bytes_down for record in fleet.training.records]
     assert sent == [len(NAMES) * 8 * math.prod(fleet.terms.shape)] * len(sent), "Z goes down once a round and device"
     found = fleet.delivered("a").subspace_
-    error = quantisation_error(len(NAMES), BOUND, 2**20)
+    error = BOUND / (2 * 2**20)
     assert 0.0 < np.abs(found - plain.subspace).max() < 10 * len(fleet.training.records) * error
     assert error < 2e-6
 

@@ -3,17 +3,23 @@
 The engine does three things in a loop: it has `choose` name the devices to ask, sends each of them its request, and
 hands every answer to `take`. `close` ends the round. With a folder, all of a training is in one file between two
 rounds, so that a killed server continues from the last closed round. What was accepted in an open round is forgotten
-with it: no device has been told, and each drops what it holds as pending.
+with it: no device has been told, and each drops what it holds as pending. Every file is written whole or not at all:
+
+    training.safetensors   the training in progress, as of its last closed round
+    result.safetensors     the last finished one, for devices that come later
+    status.json            what people and programs want to know about the last one
+    result.json            the run that was finished last, and which devices hold its result
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,17 +27,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
-from fedkad.detect.modelfile import read_model, write_model
+from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import wire
-from fedkad.federation.advice import usual_threshold
-from fedkad.federation.history import Round
-from fedkad.federation.ledger import Ledger
+from fedkad.federation.history import Ledger, Round
 from fedkad.federation.protocol import Header, Phase, ProtocolError, Reply, Request, Terms
-from fedkad.federation.server import Sampler, Server
+from fedkad.federation.server import Sampler, Server, usual_threshold
 from fedkad.federation.settings import Sampling
-from fedkad.federation.trainingfolder import HOLDERS, KIND, RESULT, STATUS, UNDER_WAY, is_status_of, stored_terms
 
 Array = NDArray[np.float64]
+
+UNDER_WAY, RESULT = "training.safetensors", "result.safetensors"
+STATUS, HOLDERS = "status.json", "result.json"
+KIND = "fedkad-training"
 
 WARM_NORM = 1.0 + 1e-2
 """A warm message is as long as the root of a share of energy, up to rounding."""
@@ -50,33 +57,19 @@ STORED = ("phase", "participants", "objective", "subspace_change", "bytes_up", "
 class TrainingPlan:
     """How a training proceeds.
 
-    Attributes
-    ----------
-    rounds : int
-        Closed rounds, the warm ones counted.
-    participation : float
-        Share of the reachable devices that a round asks.
-    quorum : float
-        Share of those asked whose replies close a round at once.
-    deadline : float
-        Seconds after which a round is closed with what has arrived.
-    sampling : {"cover", "uniform"}
-    least : int
-        Devices that a round asks and accepts at least: a sum or a median of two is worth nothing.
-    schedule : sequence of sequences of str
-        The participants of every round, if they are fixed beforehand.
-    local : bool
-        Whether the devices are in this process: their replies are taken unchecked, and Z returns to the participants
-        of a round at once instead of with their next request.
+    With `local`, the devices are in this process: their replies are taken unchecked, and Z returns to the participants
+    of a round at once instead of with their next request.
     """
 
-    rounds: int = 8
-    participation: float = 0.25
-    quorum: float = 1.0
-    deadline: float = 120.0
+    rounds: int = 8  # closed ones, the warm ones counted
+    participation: float = 0.25  # share of the reachable devices that a round asks
+    quorum: float = 1.0  # share of those asked whose replies close a round at once
+    deadline: float = 120.0  # seconds after which a round is closed with what has arrived
+    poll: float = 0.5  # seconds between two looks for answers
+    patience: float = 600.0  # seconds without a closed round after which a training gives up; it can be resumed
     sampling: Sampling = "cover"
-    least: int = 1
-    schedule: Sequence[Sequence[str]] = ()
+    least: int = 1  # devices that a round asks and accepts at least: a sum or a median of two is worth nothing
+    schedule: Sequence[Sequence[str]] = ()  # the participants of every round, if they are fixed beforehand
     local: bool = False
 
 
@@ -201,8 +194,13 @@ class Coordinator:
         reply = self.hear(name, answer)
         if reply is None:
             return False
+        terms = self.terms
         try:
-            matrix = self._matrix(reply)
+            matrix = wire.decode(reply.payload, terms.shape, terms.encoding)
+            if self.phase == "admm":
+                matrix = matrix + wire.reference(self.shared, terms.encoding)
+            if not self.plan.local:
+                check_matrix(matrix, self.phase, terms)
         except ValueError as error:
             self.refuse(name, str(error))
             return False
@@ -238,15 +236,6 @@ class Coordinator:
         self.ledger.refuse("", self.round, reason, strike=False)
         self._await({}, 1.0)
 
-    def _matrix(self, reply: Reply) -> Array:
-        terms = self.terms
-        matrix = wire.decode(reply.payload, terms.shape, terms.encoding)
-        if self.phase == "admm":
-            matrix = matrix + wire.reference(self.shared, terms.encoding)
-        if not self.plan.local:
-            check_matrix(matrix, self.phase, terms)
-        return matrix
-
     def refuse(self, name: str, reason: str, *, strike: bool = True) -> None:
         """Do not take an answer to the open request, and await none any more."""
         self._taken.pop(name, None)
@@ -280,7 +269,8 @@ class Coordinator:
         self._made[self.round] = made
         self.records.append(self._record(float(np.linalg.norm(shared - before))))
         self._await({}, 1.0)
-        self._forget_unneeded()
+        needed = {*self.ledger.accepted.values(), self.round - 1}  # to commit a round, or to begin one
+        self._made = {made: payload for made, payload in self._made.items() if made in needed}
         self._save(UNDER_WAY)
         self._write_status()
         return True
@@ -300,23 +290,15 @@ class Coordinator:
             local_changes={name: said["change"] for name, said in reported.items() if "change" in said},
         )
 
-    def _forget_unneeded(self) -> None:
-        """Keep Z only of rounds that some device still has to commit, and the newest."""
-        needed = {*self.ledger.accepted.values(), self.round - 1}
-        self._made = {made: payload for made, payload in self._made.items() if made in needed}
-
     # -- delivery -----------------------------------------------------------------------------------------------
 
     def deliveries(self, names: Collection[str]) -> dict[str, Request]:
         """The requests that give the final subspace to those devices that do not hold it yet."""
-        self.sent, shared, holders = 0, self.encoded, set(self.ledger.delivered)
+        self.sent, holders = 0, set(self.ledger.delivered)
         usual = usual_threshold(self.ledger.thresholds.values())
-
-        def delivery() -> Request:
-            ticket = secrets.token_hex(16)
-            return Request(self.terms, "deliver", self.round, ticket, shared=shared, least_threshold=usual)
-
-        return self.ask({name: delivery() for name in names if name not in holders})
+        common = Request(self.terms, "deliver", self.round, "", shared=self.encoded, least_threshold=usual)
+        waiting = (name for name in names if name not in holders)
+        return self.ask({name: replace(common, ticket=secrets.token_hex(16)) for name in waiting})
 
     def confirm(self, name: str, answer: Header | str) -> bool:
         """Note that a device holds the final subspace."""
@@ -411,3 +393,24 @@ def check_matrix(matrix: Array, phase: Phase, terms: Terms) -> None:
     norm = float(np.linalg.norm(matrix))
     if norm > bound:
         raise ProtocolError(f"Its norm is {norm:.3g}, and that of no honest reply exceeds {bound:.3g}.")
+
+
+def stored_terms(folder: Path, file: str) -> Terms | None:
+    """The terms of the training that a file holds; a file that cannot be read any more is set aside."""
+    path = folder / file
+    if not path.exists():
+        return None
+    try:
+        return Terms.read(read_model(path, KIND)[0]["terms"])
+    except (ModelFileError, ProtocolError):
+        os.replace(path, path.with_suffix(".unreadable"))
+        return None
+
+
+def is_status_of(folder: Path, run: str) -> bool:
+    """Whether the status is of that run, or of none: another training that has begun since keeps its own."""
+    try:
+        known = json.loads((folder / STATUS).read_text())
+    except (FileNotFoundError, ValueError):
+        return True
+    return not isinstance(known, dict) or known.get("run") == run

@@ -41,7 +41,11 @@ class DeviceState:
         self.consensus = self.path / "consensus.safetensors"
         self.masking = self.path / "masking.json"
         self._releases = self.path / "releases.json"
-        self._remove_parts()
+        for part in self.path.glob(".*.part"):  # of killed writers; one that is merely invisible here takes less time
+            with suppress(OSError, ValueError, IndexError):
+                writer = int(part.name.split(".")[-2].split("-")[0])
+                if not Path(f"/proc/{writer}").exists() and time.time() - part.stat().st_mtime > LEFT_BEHIND:
+                    part.unlink()
 
     @contextmanager
     def locked(self, what: str = "model", *, wait: bool = True) -> Iterator[None]:
@@ -60,10 +64,6 @@ class DeviceState:
     def write_releases(self, count: int) -> None:
         """Note how many noisy replies have left the device."""
         write_atomically(self._releases, json.dumps({"releases": count}).encode())
-
-    def write_secrets(self, content: bytes) -> None:
-        """Keep the secrets of secure aggregation, readable by the owner only."""
-        write_atomically(self.masking, content, mode=0o600)
 
     def version(self) -> tuple[int, int] | None:
         """Changes when the model does: a running agent then reloads it, and keeps its window."""
@@ -92,11 +92,3 @@ class DeviceState:
         """Put the result of a training in use; the caller holds the model."""
         detector.save(self.model)
         write_atomically(self.path / "delivered.json", json.dumps({"run": run}).encode())
-
-    def _remove_parts(self) -> None:
-        """Remove what killed writers left; a writer that is merely invisible here takes less than an hour."""
-        for part in self.path.glob(".*.part"):
-            with suppress(OSError, ValueError, IndexError):
-                writer = int(part.name.split(".")[-2].split("-")[0])
-                if not Path(f"/proc/{writer}").exists() and time.time() - part.stat().st_mtime > LEFT_BEHIND:
-                    part.unlink()

@@ -11,22 +11,19 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.devicestate import DeviceState
-from fedkad.federation.packing import UnsentError
-from fedkad.federation.participant import LEARNING, Participant, Progress, answer
+from fedkad.federation.participant import LEARNING, Participant, Progress, UnsentError, answer
 from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, check_terms, compare
 from fedkad.koopman.lifting import Lifting
-
-if TYPE_CHECKING:
-    from fedkad.federation.secure.device import DeviceSecrets
 
 STATE = "fedkad-consensus"
 STORED = ("subspace", "dual", "operator", "unsent")
@@ -62,18 +59,15 @@ class DurableParticipant:
         # A delivery holds the model as well: the agent may have learned since the last round.
         model = self.folder.locked() if request.kind == "deliver" else nullcontext()
         with self.folder.locked("round"), model:
-            return self._answer(request)
-
-    def _answer(self, request: Request) -> Reply:
-        began = time.perf_counter()
-        before = self._load(request)
-        try:
-            after, reply = answer(before, request)
-        except UnsentError:
-            self.folder.write_releases(before.releases + 1)
-            raise
-        self._save(before, after, request.terms)
-        return reply.timed(time.perf_counter() - began) if request.kind in LEARNING else reply
+            began = time.perf_counter()
+            before = self._load(request)
+            try:
+                after, reply = answer(before, request)
+            except UnsentError:
+                self.folder.write_releases(before.releases + 1)
+                raise
+            self._save(before, after, request.terms)
+            return reply.timed(time.perf_counter() - began) if request.kind in LEARNING else reply
 
     def _load(self, request: Request) -> Participant:
         terms, known = request.terms, Participant(self.device, most_releases=self._most_releases)
@@ -86,8 +80,10 @@ class DurableParticipant:
             return replace(known, model=replace(used, learnt_through=source.model_.learnt_through))
         if terms.noise > 0.0:
             known = replace(known, releases=self.folder.read_releases())
-        if terms.secure and request.kind != "advertise":
-            known = replace(known, secrets=self._read_secrets())
+        if terms.secure and request.kind != "advertise" and self.folder.masking.exists():
+            from fedkad.federation.secure.device import DeviceSecrets
+
+            known = replace(known, secrets=DeviceSecrets.from_bytes(self.folder.masking.read_bytes()))
         return known
 
     def _save(self, before: Participant, after: Participant, terms: Terms) -> None:
@@ -100,7 +96,7 @@ class DurableParticipant:
         if after.releases > before.releases:
             self.folder.write_releases(after.releases)
         if after.secrets is not None and after.secrets is not before.secrets:
-            self.folder.write_secrets(after.secrets.to_bytes())
+            write_atomically(self.folder.masking, after.secrets.to_bytes(), mode=0o600)
         if after.progress is not before.progress:
             self._write_progress(after.progress, terms)
 
@@ -130,12 +126,6 @@ class DurableParticipant:
         }
         arrays = {**_arrays(progress.state, "state"), **_arrays(progress.computed, "pending")}
         write_model(self.folder.consensus, header, arrays, STATE)
-
-    def _read_secrets(self) -> DeviceSecrets | None:
-        from fedkad.federation.secure.device import DeviceSecrets
-
-        masking = self.folder.masking
-        return DeviceSecrets.from_bytes(masking.read_bytes()) if masking.exists() else None
 
 
 def check_lifting(terms: Terms) -> None:

@@ -15,11 +15,7 @@ from fedkad.federation.coordinator import Coordinator
 from fedkad.federation.history import Round
 from fedkad.federation.protocol import Header, Reply, Request
 
-POLL = 0.5
-"""Seconds between two looks for answers."""
-
-PATIENCE = 600.0
-"""Seconds without a closed round after which a training gives up; it can be resumed."""
+Take = Callable[[str, Header | str], object]
 
 logger = logging.getLogger(__name__)
 
@@ -37,50 +33,44 @@ class RequestCarrier(Protocol):
         """What has arrived since the last call: a header, why there will be none, or None for one that is too late."""
 
 
-def run_rounds(
-    coordinator: Coordinator, carrier: RequestCarrier, *, poll: float = POLL, patience: float = PATIENCE
-) -> Iterator[Round]:
-    """Hold the rounds that are left; each is yielded once it is closed."""
+def run_rounds(coordinator: Coordinator, carrier: RequestCarrier) -> Iterator[Round]:
+    """Hold the rounds that are left, each as many attempts as it takes; each is yielded once it is closed."""
     while not coordinator.finished:
-        _hold_round(coordinator, carrier, poll, patience)
+        _hold_round(coordinator, carrier)
         yield coordinator.records[-1]
 
 
-def _hold_round(coordinator: Coordinator, carrier: RequestCarrier, poll: float, patience: float) -> None:
-    """One round, as many attempts as it takes."""
-    began, was_asked = time.monotonic(), False
+def _hold_round(coordinator: Coordinator, carrier: RequestCarrier) -> None:
+    plan, began, was_asked = coordinator.plan, time.monotonic(), False
     while True:
         there = carrier.devices()
         names = coordinator.choose(there)
-        if names and _attempt_round(coordinator, carrier, names, poll):
+        if names and _attempt_round(coordinator, carrier, names):
             return
         was_asked = was_asked or bool(names)
-        if time.monotonic() - began >= patience:
-            why = _why_none(coordinator, there, patience, was_asked=was_asked)
-            raise RuntimeError(f"{why}; the training can continue from round {coordinator.round}.")
-        time.sleep(poll)
+        if time.monotonic() - began >= plan.patience:
+            break
+        time.sleep(plan.poll)
+    why = f"Too few devices answered within {plan.patience:g} s"
+    if not was_asked:
+        out = sum(coordinator.ledger.is_out(name) for name in there)
+        why = (
+            f"No device could be asked within {plan.patience:g} s: a round needs {plan.least} devices, {len(there)} "
+            f"are online, and {out} of these are left out because their answers could not be used"
+        )
+    raise RuntimeError(f"{why}; the training can continue from round {coordinator.round}.")
 
 
-def _why_none(coordinator: Coordinator, there: Collection[str], patience: float, *, was_asked: bool) -> str:
-    if was_asked:
-        return f"Too few devices answered within {patience:g} s"
-    out = sum(coordinator.ledger.is_out(name) for name in there)
-    return (
-        f"No device could be asked within {patience:g} s: a round needs {coordinator.plan.least} devices, {len(there)} "
-        f"are online, and {out} of these are left out because their answers could not be used"
-    )
-
-
-def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: list[str], poll: float) -> bool:
+def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: list[str]) -> bool:
     """Ask these devices, and take what they answer until the round is over; False if too few did."""
     before = coordinator.ledger.refusals
     requests = coordinator.open(names)
     if coordinator.terms.secure:
-        from fedkad.federation.secure.gathering import gather
+        from fedkad.federation.secure.server import gather
 
-        gather(coordinator, requests, lambda asked: _hear(coordinator, carrier, asked, poll))
+        gather(coordinator, requests, lambda asked: _hear(coordinator, carrier, asked))
     else:
-        _collect(coordinator, carrier, requests, coordinator.take, poll)
+        _collect(coordinator, carrier, requests, coordinator.take)
     _log_refusals(coordinator, before)
     if not coordinator.close():
         logger.warning("Round %d is asked again: too few answers could be used.", coordinator.round)
@@ -90,17 +80,11 @@ def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: lis
     return True
 
 
-def _collect(
-    coordinator: Coordinator,
-    carrier: RequestCarrier,
-    requests: Mapping[str, Request],
-    take: Callable[[str, Header | str], object],
-    poll: float,
-) -> None:
+def _collect(coordinator: Coordinator, carrier: RequestCarrier, requests: Mapping[str, Request], take: Take) -> None:
     """Send requests and take the answers as they arrive, until all are there or the time is up."""
     carrier.send(requests, coordinator.plan.deadline)
     while not coordinator.is_over():
-        time.sleep(poll)
+        time.sleep(coordinator.plan.poll)
         for name, answer in carrier.answers():
             if answer is None:
                 coordinator.refuse_late(name)
@@ -108,9 +92,7 @@ def _collect(
                 take(name, answer)
 
 
-def _hear(
-    coordinator: Coordinator, carrier: RequestCarrier, requests: dict[str, Request], poll: float
-) -> dict[str, Reply]:
+def _hear(coordinator: Coordinator, carrier: RequestCarrier, requests: dict[str, Request]) -> dict[str, Reply]:
     """The replies to one step of secure aggregation."""
     replies: dict[str, Reply] = {}
 
@@ -118,14 +100,14 @@ def _hear(
         if (reply := coordinator.hear(name, answer)) is not None:
             replies[name] = reply
 
-    _collect(coordinator, carrier, coordinator.ask(requests), keep, poll)
+    _collect(coordinator, carrier, coordinator.ask(requests), keep)
     return replies
 
 
-def deliver(coordinator: Coordinator, carrier: RequestCarrier, *, poll: float = POLL) -> None:
+def deliver(coordinator: Coordinator, carrier: RequestCarrier) -> None:
     """Give the result to all devices that can be asked and do not hold it."""
     before = coordinator.ledger.refusals
-    _collect(coordinator, carrier, coordinator.deliveries(carrier.devices()), coordinator.confirm, poll)
+    _collect(coordinator, carrier, coordinator.deliveries(carrier.devices()), coordinator.confirm)
     _log_refusals(coordinator, before)
     coordinator.finish()
     logger.info("Training %s is delivered to %d devices.", coordinator.terms.run, len(coordinator.ledger.delivered))

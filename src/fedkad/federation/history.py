@@ -1,18 +1,22 @@
-"""The record of a round: the quantities of the convergence theorem, who took part, and what it cost."""
+"""What is kept of a training: the record of each round, and what the server remembers of each device."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedkad.federation.client import Client, LocalState
 from fedkad.federation.protocol import Phase
-from fedkad.koopman.stiefel import retract_polar
+
+SHOWN = 200
+"""Refusals that are kept with their reasons; all are counted."""
+
+LONGEST = 300
+"""Characters of a reason that are kept: it may come from the device that is refused."""
+
+STRIKES = 3
+"""Unusable answers after which a device is not asked again in a training."""
 
 
 @dataclass(frozen=True)
@@ -67,33 +71,27 @@ class Round:
             raise KeyError(f"{name!r}; a round records {', '.join(vars(self))}") from None
 
 
-class FleetDiagnostics(NamedTuple):
-    """The quantities of a round that need every client's state."""
+@dataclass
+class Ledger:
+    """What the server knows of the devices; nothing else of it grows with their number."""
 
-    objective: float
-    lagrangian: float
-    consensus_residual: float
+    accepted: dict[str, int] = field(default_factory=dict)
+    tickets: dict[str, str] = field(default_factory=dict)
+    delivered: list[str] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    strikes: dict[str, int] = field(default_factory=dict)
+    refused: list[dict[str, Any]] = field(default_factory=list)
+    refusals: int = 0
 
+    def refuse(self, device: str, number: int, reason: str, *, strike: bool) -> None:
+        """Count an answer that is not taken; with a strike if it is the device's own fault."""
+        if strike:
+            self.strikes[device] = self.strikes.get(device, 0) + 1
+        self.refusals += 1
+        plain = "".join(letter if letter.isprintable() else " " for letter in reason[:LONGEST])
+        self.refused.append({"device": device, "round": number, "reason": plain})
+        del self.refused[:-SHOWN]
 
-def fleet_diagnostics(
-    clients: Iterable[Client], states: Mapping[str, LocalState], shared: NDArray[np.float64]
-) -> FleetDiagnostics:
-    """Objective, augmented Lagrangian and consensus residual of a fleet at the consensus Z."""
-    objective = lagrangian = residual = 0.0
-    count = 0
-    untouched = retract_polar(shared)
-    for client in clients:
-        count += 1
-        state = states.get(client.name)
-        if state is None:
-            local = client.objective(untouched)
-        else:
-            local = client.objective(state.subspace, reduced=state.reduced)
-        objective += local
-        lagrangian += local
-        if state is not None:
-            apart = state.subspace - shared
-            distance = float(np.linalg.norm(apart))
-            residual += distance
-            lagrangian += float(np.vdot(state.dual, apart)) + client.consensus.penalty / 2.0 * distance**2
-    return FleetDiagnostics(objective, lagrangian, residual / count)
+    def is_out(self, device: str) -> bool:
+        """Whether a device has sent unusable answers too often."""
+        return self.strikes.get(device, 0) >= STRIKES

@@ -17,12 +17,12 @@ from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.learning import prepare, training_moments
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.series import Series, as_series, check_channels
-from fedkad.federation.advice import own_threshold, usual_threshold
 from fedkad.federation.client import Client
 from fedkad.federation.history import Round
 from fedkad.federation.memory import Exchange, Report
-from fedkad.federation.server import Sampler
-from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Preset, Sampling, Start
+from fedkad.federation.participant import own_threshold
+from fedkad.federation.server import Sampler, usual_threshold
+from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.settingerror import SettingError
 
@@ -132,7 +132,8 @@ def federate(
     ((168, 6), 8, 'warm')
     >>> detector = federation.admit("pump-9", np.sin(t[:700] / [[9.0, 11.0]]))
     """
-    chosen = _preset(preset)
+    _check_choice("preset", preset, (None, "paper"))
+    chosen = PRESETS[preset or "default"]
     rounds = chosen.rounds if rounds is None else rounds
     step_size = chosen.consensus.step_size if step_size is None else step_size
     start, sampling = start or chosen.consensus.start, sampling or chosen.sampling
@@ -227,12 +228,6 @@ def naming(device: str) -> Iterator[None]:
         raise ValueError(f"Device {device!r}: {error}") from None
 
 
-def _preset(name: str | None) -> Preset:
-    if name not in (None, "paper"):
-        raise SettingError("preset", name, "'paper' or None")
-    return PRESETS[name or "default"]
-
-
 def _sampled_schedule(
     names: list[str], rounds: int, participation: float, sampling: Sampling, seed: int
 ) -> list[list[str]]:
@@ -265,7 +260,7 @@ def _check_numbers(**numbers: float) -> None:
             raise SettingError(name, value, "an integer")
 
 
-def _check_choice(name: str, chosen: str, allowed: Sequence[str]) -> None:
+def _check_choice(name: str, chosen: str | None, allowed: Sequence[str | None]) -> None:
     if chosen not in allowed:
         raise SettingError(name, chosen, f"one of {', '.join(map(repr, allowed))}")
 

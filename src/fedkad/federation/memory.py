@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
+
+import numpy as np
 
 from fedkad.detect.model import Memory, Model
 from fedkad.federation import engine, wire
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.federation.history import Round, fleet_diagnostics
+from fedkad.federation.history import Round
 from fedkad.federation.participant import Array, Participant, answer, final_subspace, settle
 from fedkad.federation.protocol import Header, Request, Terms
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Encoding
+from fedkad.koopman.stiefel import retract_polar
 
 Report = Callable[[str, int, int], None]
 
@@ -45,11 +49,6 @@ class MemoryCarrier:
                 self._report("detectors", done + 1, len(requests))
             yield name, reply.timed(time.perf_counter() - began).header(request)
 
-    def settle(self, requests: Mapping[str, Request]) -> None:
-        """Tell participants, before they are asked again, that their last round was accepted."""
-        for name, request in requests.items():
-            self.participants[name] = settle(self.participants[name], request)
-
 
 class Exchange:
     """A training in this process with a fixed schedule, observed after each round.
@@ -77,12 +76,13 @@ class Exchange:
     ) -> None:
         self.clients = clients
         first = next(iter(clients.values()))
-        terms = _terms(len(first.statistics.yy), first, encoding)
+        # In one process nobody can disagree about the lifting, and the terms do not describe it.
+        terms = Terms("in process", (), 0, 0, 0, 0, "", len(first.statistics.yy), encoding, first.consensus)
         known = memories or {}
         self.carrier = MemoryCarrier(
             {name: Participant(name, known.get(name), client) for name, client in clients.items()}, report
         )
-        plan = TrainingPlan(rounds=len(schedule), deadline=inf, schedule=schedule, local=True)
+        plan = TrainingPlan(len(schedule), deadline=inf, poll=0.0, patience=0.0, schedule=schedule, local=True)
         self.coordinator = Coordinator(terms, plan)
         is_random = first.consensus.start == "random"
         self._begun = {name: client.begin(self.server.shared) for name, client in clients.items() if is_random}
@@ -100,14 +100,16 @@ class Exchange:
 
     def rounds(self) -> Iterator[Round]:
         """Hold the rounds of the schedule; each record has the diagnostics of the whole fleet."""
-        for record in engine.run_rounds(self.coordinator, self.carrier, poll=0.0, patience=0.0):
+        for record in engine.run_rounds(self.coordinator, self.carrier):
             yield self._observed(record)
 
     def _observed(self, record: Round) -> Round:
         perturbation = 0.0
         if record.phase == "admm":
             perturbation = sum(self._perturbation(name) for name in record.participants)
-            self.carrier.settle({name: self.coordinator.request(name, "admm") for name in record.participants})
+            for name in record.participants:  # each learns at once that its round was accepted
+                request, known = self.coordinator.request(name, "admm"), self.carrier.participants
+                known[name] = settle(known[name], request)
         fleet = fleet_diagnostics(self.clients.values(), self.states, self.server.shared)
         return replace(record, **fleet._asdict(), refit_perturbation=perturbation)
 
@@ -117,15 +119,12 @@ class Exchange:
         before, after = progress.state, progress.computed
         assert before is not None
         assert after is not None
-        refitted, kept = (
-            client.objective(after.subspace, operator, reduced=after.reduced)
-            for operator in (after.operator, before.operator)
-        )
-        return refitted - kept
+        refitted = client.objective(after.subspace, after.operator, reduced=after.reduced)
+        return refitted - client.objective(after.subspace, before.operator, reduced=after.reduced)
 
     def deliver(self) -> dict[str, Model]:
         """Have every device adopt the final subspace; their models."""
-        engine.deliver(self.coordinator, self.carrier, poll=0.0)
+        engine.deliver(self.coordinator, self.carrier)
         used = {name: participant.model for name, participant in self.carrier.participants.items()}
         return {name: model for name, model in used.items() if model is not None}
 
@@ -141,6 +140,31 @@ class Exchange:
         return final_subspace(self.coordinator.encoded, terms.shape, wire.downward(terms.encoding))
 
 
-def _terms(dimension: int, client: Client, encoding: Encoding) -> Terms:
-    """In one process nobody can disagree about the lifting, and the terms do not describe it."""
-    return Terms("in process", (), 0, 0, 0, 0, "", dimension, encoding, client.consensus)
+class FleetDiagnostics(NamedTuple):
+    """The quantities of a round that need every client's state."""
+
+    objective: float
+    lagrangian: float
+    consensus_residual: float
+
+
+def fleet_diagnostics(clients: Iterable[Client], states: Mapping[str, LocalState], shared: Array) -> FleetDiagnostics:
+    """Objective, augmented Lagrangian and consensus residual of a fleet at the consensus Z."""
+    objective = lagrangian = residual = 0.0
+    count = 0
+    untouched = retract_polar(shared)
+    for client in clients:
+        count += 1
+        state = states.get(client.name)
+        if state is None:
+            local = client.objective(untouched)
+        else:
+            local = client.objective(state.subspace, reduced=state.reduced)
+        objective += local
+        lagrangian += local
+        if state is not None:
+            apart = state.subspace - shared
+            distance = float(np.linalg.norm(apart))
+            residual += distance
+            lagrangian += float(np.vdot(state.dual, apart)) + client.consensus.penalty / 2.0 * distance**2
+    return FleetDiagnostics(objective, lagrangian, residual / count)

@@ -2,24 +2,23 @@
 
 A request is answered in three steps. First the pending round is settled: if the request says that it was accepted, the
 dual moves on with the consensus of that round; otherwise what was computed is dropped. Then the reply is computed, and
-then packed. Nothing here reads or writes a disk; `durable` keeps a participant in a folder, and `memory` in a mapping.
+then packed: encoded, with noise if the fleet asks for it, or masked. Nothing here reads or writes a disk; `durable`
+keeps a participant in a folder, and `memory` in a mapping.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.learning import adopt
 from fedkad.detect.model import Memory, Model
-from fedkad.federation import wire
-from fedkad.federation.advice import kept_advice, own_threshold
+from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.packing import Draft, pack
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar
@@ -35,6 +34,10 @@ LEARNING: tuple[Kind, ...] = ("warm", "admm", "deliver")
 
 class ReleaseError(ValueError):
     """A device has sent as many noisy replies as it may."""
+
+
+class UnsentError(ProtocolError):
+    """A noisy reply that was drawn and cannot be sent; saying so tells something about it, so it counts as sent."""
 
 
 @dataclass(frozen=True)
@@ -54,32 +57,25 @@ class Progress:
 
 @dataclass(frozen=True)
 class Participant:
-    """What a device knows when a request comes.
-
-    Attributes
-    ----------
-    name : str
-    memory : Memory, optional
-        What it keeps of its data; None where the request does not need it.
-    client : Client, optional
-        The steps of the consensus on the statistics in this memory.
-    model : Model, optional
-        The model in use; a delivery replaces it.
-    progress : Progress
-    secrets : DeviceSecrets, optional
-        Those of secure aggregation, in the middle of a round.
-    releases, most_releases : int
-        How often something with noise has left the device, and how often it may.
-    """
+    """What a device knows when a request comes."""
 
     name: str
-    memory: Memory | None = None
-    client: Client | None = None
-    model: Model | None = None
+    memory: Memory | None = None  # what it keeps of its data; None where the request does not need it
+    client: Client | None = None  # the steps of the consensus on the statistics in this memory
+    model: Model | None = None  # the one in use; a delivery replaces it
     progress: Progress = field(default_factory=Progress)
-    secrets: DeviceSecrets | None = None
-    releases: int = 0
-    most_releases: int | None = None
+    secrets: DeviceSecrets | None = None  # of secure aggregation, in the middle of a round
+    releases: int = 0  # how often something with noise has left the device
+    most_releases: int | None = None  # how often it may
+
+
+class Packed(NamedTuple):
+    """A packed reply: its payload, what rounding leaves unsent, and what secure aggregation says and remembers."""
+
+    payload: bytes
+    unsent: Array | float
+    masking: dict[str, Any]
+    secrets: DeviceSecrets | None
 
 
 def answer(participant: Participant, request: Request) -> tuple[Participant, Reply]:
@@ -88,9 +84,9 @@ def answer(participant: Participant, request: Request) -> tuple[Participant, Rep
         return _adopt(participant, request)
     if request.kind in ("warm", "admm"):
         return _take_part(participant, request)
-    from fedkad.federation.secure.packing import take_step
+    from fedkad.federation.secure.device import take_step
 
-    message, secrets = take_step(participant.name, request, participant.secrets)
+    message, secrets = take_step(participant, request)
     return replace(participant, secrets=secrets), Reply(participant.name, masking=message)
 
 
@@ -122,19 +118,24 @@ def _take_part(participant: Participant, request: Request) -> tuple[Participant,
     client, progress = settled.client, settled.progress
     assert client is not None
     diagnostics: dict[str, float] = {}
+    unsent: Array | float = 0.0
     if request.kind == "warm":
-        draft = Draft(settled.name, request, client.warm_message(), np.zeros(request.terms.shape))
+        message, shared = client.warm_message(), np.zeros(request.terms.shape)
     else:
         shared = _decoded(request.shared, request)
         # Before its first accepted round a device begins at the Z of the day.
         state = client.begin(shared) if progress.committed < 0 or progress.state is None else progress.state
         computed = client.local_round(state, shared)
-        draft = Draft(settled.name, request, client.reply(computed), shared, computed.unsent)
+        message, unsent = client.reply(computed), computed.unsent
         diagnostics["objective"] = client.objective(computed.subspace, reduced=computed.reduced)
         diagnostics["change"] = float(np.linalg.norm(computed.subspace - state.subspace))
     if request.terms.noise > 0.0:
-        settled = _count_release(settled)
-    packed = pack(draft, settled.secrets)
+        if settled.most_releases is not None and settled.releases >= settled.most_releases:
+            raise ReleaseError(
+                f"The device has sent {settled.releases} noisy replies, all that most_releases in device.toml allows."
+            )
+        settled = replace(settled, releases=settled.releases + 1)
+    packed = pack(settled, request, message, shared, unsent)
     if packed.masking:  # why no masked reply can be made; the round leaves no trace
         return replace(participant, releases=settled.releases), Reply(settled.name, masking=packed.masking)
     settled = replace(settled, secrets=packed.secrets)
@@ -145,16 +146,56 @@ def _take_part(participant: Participant, request: Request) -> tuple[Participant,
     return settled, Reply(settled.name, packed.payload, {} if request.terms.private else diagnostics)
 
 
+def pack(
+    participant: Participant, request: Request, message: Array, reference: Array, unsent: Array | float = 0.0
+) -> Packed:
+    """A reply, stated in relation to a reference, as the terms of the training ask for it."""
+    terms = request.terms
+    if terms.secure:
+        from fedkad.federation.secure.device import pack_masked
+
+        return pack_masked(participant, request, message, reference, unsent)
+    if terms.noise > 0.0:
+        message = reference + released(message - reference, request, terms.noise)
+    message = message - wire.reference(reference, terms.encoding)
+    if request.kind == "admm" and terms.encoding == "int8":
+        payload, unsent = wire.encode_with_feedback(message, unsent)
+    else:
+        payload = wire.encode(message, terms.encoding)
+    return Packed(payload, unsent, {}, participant.secrets)
+
+
+def released(message: Array, request: Request, noise: float) -> Array:
+    """A message clipped to a known norm, with Gaussian noise of `noise` times that norm.
+
+    A warm message is never longer than 1, whatever the data; for the replies the fleet agrees on a bound.
+    """
+    bound = 1.0 if request.kind == "warm" else request.terms.clip
+    return privacy.add_noise(privacy.clip(message, bound), noise * bound, np.random.default_rng())
+
+
 def _adopt(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """Adopt the final subspace; a threshold set by hand stays, and a training that is over leaves nothing behind."""
     assert participant.memory is not None
     subspace = final_subspace(request.shared, request.terms.shape, wire.downward(request.terms.encoding))
-    least = max(request.least_threshold, kept_advice(participant.model))
-    model = adopt(participant.memory, subspace, least_threshold=least, previous=participant.model)
+    least, used = request.least_threshold, participant.model
+    if used is not None and used.threshold == used.least_threshold:
+        least = max(least, used.least_threshold)  # the advice of before, while a new training has no newer one yet
+    model = adopt(participant.memory, subspace, least_threshold=least, previous=used)
     own = own_threshold(model)
     told = {} if request.terms.private or own is None else {"threshold": own}
     after = replace(participant, model=model, progress=Progress(), secrets=None)
     return after, Reply(participant.name, diagnostics=told)
+
+
+def own_threshold(model: Model) -> float | None:
+    """The threshold of a device if it may advise others, None otherwise.
+
+    The device must have found it itself, on enough rows, unadvised, and not set by hand; and its scores must be
+    calibrated, since scores of the paper's kind are not comparable between devices.
+    """
+    foreign = model.few_rows or model.least_threshold > 0.0 or model.by_hand
+    return None if foreign or model.settings.scoring != "calibrated" else model.threshold
 
 
 @lru_cache(maxsize=1)
@@ -163,13 +204,6 @@ def final_subspace(payload: bytes, shape: tuple[int, int], encoding: Encoding) -
     subspace = retract_polar(wire.decode(payload, shape, encoding))
     subspace.flags.writeable = False
     return subspace
-
-
-def _count_release(participant: Participant) -> Participant:
-    count, most = participant.releases, participant.most_releases
-    if most is not None and count >= most:
-        raise ReleaseError(f"The device has sent {count} noisy replies, all that most_releases in device.toml allows.")
-    return replace(participant, releases=count + 1)
 
 
 def _decoded(payload: bytes, request: Request) -> Array:

@@ -27,7 +27,8 @@ def clip(matrix: Array, bound: float) -> Array:
     >>> clip(np.array([[3.0, 4.0]]), 1.0)
     array([[0.6, 0.8]])
     """
-    _check_above_zero("bound", bound)
+    if not 0.0 < bound < math.inf:
+        raise ValueError(f"bound={bound!r} must be positive and finite.")
     values = np.asarray(matrix, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ValueError("The matrix to clip has entries that are not finite; find the step that made them.")
@@ -55,11 +56,12 @@ def add_noise(matrix: Array, deviation: float, generator: np.random.Generator) -
     return noisy
 
 
-def epsilon(noise_multiplier: float, releases: int, delta: float, sensitivity: float = SENSITIVITY) -> float:
+def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
     """The smallest ε for which `releases` clipped and noised messages together are (ε, δ)-differentially private.
 
-    One message is exactly as private as telling N(0, 1) from N(s/σ, 1), and k messages as telling N(0, 1) from
-    N(μ, 1) with μ = s √k / σ (Dong, Roth & Su 2019): no loss in composition. For that, ε solves
+    Other data move a message by s = 2 clipping norms at most. So one message is exactly as private as telling N(0, 1)
+    from N(s/σ, 1), and k messages as telling N(0, 1) from N(μ, 1) with μ = s √k / σ (Dong, Roth & Su 2019): no loss in
+    composition. For that, ε solves
 
         δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)    (Balle & Wang 2018).
 
@@ -71,18 +73,19 @@ def epsilon(noise_multiplier: float, releases: int, delta: float, sensitivity: f
         Messages that the device sends in all, k.
     delta : float
         δ, between 0 and 1; well below one over the number of devices.
-    sensitivity : float
-        s, how far other data can move a message, in units of the clipping norm.
 
     Examples
     --------
     >>> round(epsilon(20.0, releases=8, delta=1e-5), 3)
     1.061
     """
-    _check_accounting(releases, delta, sensitivity)
+    if int(releases) != releases or releases < 1:
+        raise ValueError(f"releases={releases!r} must be a positive integer.")
+    if not 0.0 < delta < 1.0:
+        raise ValueError(f"delta={delta!r} must be between 0 and 1.")
     if not 0.0 <= noise_multiplier < math.inf:
         raise ValueError(f"noise_multiplier={noise_multiplier!r} must be non-negative and finite.")
-    separation = sensitivity * math.sqrt(releases) / noise_multiplier if noise_multiplier > 0.0 else math.inf
+    separation = SENSITIVITY * math.sqrt(releases) / noise_multiplier if noise_multiplier > 0.0 else math.inf
     if not math.isfinite(separation * separation):
         return math.inf
     goal = math.log(delta)
@@ -93,26 +96,6 @@ def epsilon(noise_multiplier: float, releases: int, delta: float, sensitivity: f
     while low < (middle := (low + high) / 2.0) < high:
         low, high = (low, middle) if log_delta(middle, separation) <= goal else (middle, high)
     return high
-
-
-def noise_for(target_epsilon: float, releases: int, delta: float, sensitivity: float = SENSITIVITY) -> float:
-    """The smallest noise multiplier σ for which `epsilon` is at most the target.
-
-    >>> round(noise_for(1.0, releases=8, delta=1e-5), 2)
-    21.1
-    """
-    _check_accounting(releases, delta, sensitivity)
-    if not target_epsilon > 0.0:
-        raise ValueError(f"target_epsilon={target_epsilon!r} must be positive.")
-    if target_epsilon == math.inf:
-        return 0.0
-    goal = math.log(delta)
-    low, high = 0.0, 1.0  # of μ: the larger it is, the larger δ
-    while log_delta(target_epsilon, high) <= goal:
-        low, high = high, 2.0 * high
-    while low < (middle := (low + high) / 2.0) < high:
-        low, high = (middle, high) if log_delta(target_epsilon, middle) <= goal else (low, middle)
-    return sensitivity * math.sqrt(releases) / low
 
 
 def log_delta(target_epsilon: float, separation: float) -> float:
@@ -137,16 +120,3 @@ def _mills_ratio(t: float) -> float:
     for k in range(60, 0, -1):
         tail = t + k / tail
     return 1.0 / tail
-
-
-def _check_accounting(releases: int, delta: float, sensitivity: float) -> None:
-    if int(releases) != releases or releases < 1:
-        raise ValueError(f"releases={releases!r} must be a positive integer.")
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta={delta!r} must be between 0 and 1.")
-    _check_above_zero("sensitivity", sensitivity)
-
-
-def _check_above_zero(name: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"{name}={value!r} must be positive and finite.")

@@ -30,6 +30,9 @@ Phase = Literal["warm", "admm"]
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Header = Mapping[str, Any]
 
+STAMP: dict[str, Value] = {"protocol": PROTOCOL, "version": __version__}
+"""What every header begins with."""
+
 
 class ProtocolError(ValueError):
     """A message that is refused; the sentence names both sides where they differ."""
@@ -58,8 +61,12 @@ def read_fields(kind: type, header: Header, prefix: str = "") -> dict[str, Any]:
 
 
 def entry_value(header: Header, name: str, hint: Any) -> Any:
-    """One value of a header, checked to be of its type or one of the allowed words."""
+    """One value of a header, checked to be there and of its type, or one of the allowed words."""
+    if name not in header:
+        raise ProtocolError(f"The message has no {name!r}; it does not follow protocol {PROTOCOL}.")
     value = header[name]
+    if hint is Any:
+        return value
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise ProtocolError(f"{name} = {value!r} must be one of {', '.join(get_args(hint))}.")
@@ -99,45 +106,22 @@ def check_protocol(header: Header) -> None:
 
 @dataclass(frozen=True)
 class Terms:
-    """What both sides must agree on before their numbers mean the same.
+    """What both sides must agree on before their numbers mean the same."""
 
-    Attributes
-    ----------
-    run : str
-        The training; a device that meets a new one starts afresh.
-    channels : tuple of str
-        Names of the channels in their order.
-    window, observables, horizon, seed : int
-        Of the lifting and of the detectors.
-    lifting : str
-        Digest of the lifting's numbers: the proof that the same seed gave the same ones.
-    dimension : int
-        D, rows of every matrix; the columns are `consensus.rank`.
-    encoding : str
-        Of the numbers on the wire.
-    consensus : Consensus
-    noise, clip : float
-        Noise multiplier of differential privacy, 0 for none; and the bound to which P + Λ/ρ − Z is clipped then.
-    secure : bool
-        Whether replies go up masked, so that the server learns only their sum.
-    robust : bool
-        Whether the server takes their geometric median instead of the mean.
-    """
-
-    run: str
-    channels: tuple[str, ...]
-    window: int
+    run: str  # the training; a device that meets a new one starts afresh
+    channels: tuple[str, ...]  # their names, in their order
+    window: int  # this and the next three: of the lifting and of the detectors
     observables: int
     horizon: int
     seed: int
-    lifting: str
-    dimension: int
-    encoding: Encoding
+    lifting: str  # digest of the lifting's numbers: the proof that the same seed gave the same ones
+    dimension: int  # D, rows of every matrix; the columns are `consensus.rank`
+    encoding: Encoding  # of the numbers on the wire
     consensus: Consensus
-    noise: float = 0.0
-    clip: float = 0.1
-    secure: bool = False
-    robust: bool = False
+    noise: float = 0.0  # noise multiplier of differential privacy, 0 for none
+    clip: float = 0.1  # the bound to which P + Λ/ρ − Z is clipped where there is noise
+    secure: bool = False  # replies go up masked, so that the server learns only their sum
+    robust: bool = False  # the server takes their geometric median instead of the mean
 
     @classmethod
     def of(cls, run: str, lifting: Lifting, channels: tuple[str, ...], **rest: Any) -> Terms:
@@ -165,18 +149,14 @@ class Terms:
 
     def header(self) -> dict[str, Value]:
         """The terms as flat values."""
-        stamp: dict[str, Value] = {"protocol": PROTOCOL, "version": __version__}
-        return {**stamp, **flat_values(self), **prefixed("consensus", flat_values(self.consensus))}
+        return {**STAMP, **flat_values(self), **prefixed("consensus", flat_values(self.consensus))}
 
     @classmethod
     def read(cls, header: Header) -> Terms:
         """The terms in a header; another protocol is refused before anything else is read."""
         check_protocol(header)
-        try:
-            consensus = Consensus(**read_fields(Consensus, header, "consensus."))
-            return cls(**read_fields(cls, header), consensus=consensus)
-        except KeyError as error:
-            raise ProtocolError(f"The message has no {error}; it does not follow protocol {PROTOCOL}.") from None
+        consensus = Consensus(**read_fields(Consensus, header, "consensus."))
+        return cls(**read_fields(cls, header), consensus=consensus)
 
 
 WORDS = {
@@ -232,39 +212,20 @@ def _short(value: Any) -> str:
 class Request:
     """What the server asks of one device.
 
-    Attributes
-    ----------
-    kind : {"hello", "warm", "admm", "deliver", "advertise", "share", "reveal"}
-        Its name; its weighted directions; a local round; or to adopt the final subspace. The others are the steps of
-        secure aggregation before and after the reply itself.
-    round : int
-        The round asked for.
-    ticket : str
-        Drawn for this request and known to its receiver alone; the reply must show it.
-    shared : bytes
-        The consensus Z, encoded; empty in a warm round.
-    accepted : int
-        The last round of this device that the server accepted, −1 for none.
-    accepted_ticket : str
-        The ticket of the request that was answered then.
-    accepted_shared : bytes
-        The consensus made of that round; empty where it is `shared` itself.
-    least_threshold : float
-        On delivery: the fleet's usual threshold, for a device with too few rows of its own.
-    masking : mapping
-        What secure aggregation says in this step.
+    Its name ("hello"); its weighted directions ("warm"); a local round ("admm"); or to adopt the final subspace
+    ("deliver"). The other kinds are the steps of secure aggregation before and after the reply itself.
     """
 
     terms: Terms
     kind: Kind
     round: int
-    ticket: str
-    shared: bytes = b""
-    accepted: int = -1
-    accepted_ticket: str = ""
-    accepted_shared: bytes = b""
-    least_threshold: float = 0.0
-    masking: Mapping[str, Any] = field(default_factory=dict)
+    ticket: str  # drawn for this request and known to its receiver alone; the reply must show it
+    shared: bytes = b""  # the consensus Z, encoded; empty in a warm round
+    accepted: int = -1  # the last round of this device that the server accepted, −1 for none
+    accepted_ticket: str = ""  # of the request that was answered then
+    accepted_shared: bytes = b""  # the consensus made of that round; empty where it is `shared` itself
+    least_threshold: float = 0.0  # on delivery: the fleet's usual threshold, for a device with too few rows of its own
+    masking: Mapping[str, Any] = field(default_factory=dict)  # what secure aggregation says in this step
 
     def header(self) -> dict[str, Value]:
         """The request as flat values."""
@@ -273,11 +234,7 @@ class Request:
     @classmethod
     def read(cls, header: Header) -> Request:
         """The request in a header."""
-        terms = Terms.read(header)
-        try:
-            return cls(terms, **read_fields(cls, header), masking=unprefixed("masking", header))
-        except KeyError as error:
-            raise ProtocolError(f"The request has no {error}.") from None
+        return cls(Terms.read(header), **read_fields(cls, header), masking=unprefixed("masking", header))
 
 
 @dataclass(frozen=True)
@@ -300,8 +257,7 @@ class Reply:
     def header(self, request: Request) -> dict[str, Value]:
         """The reply to a request as flat values."""
         return {
-            "protocol": PROTOCOL,
-            "version": __version__,
+            **STAMP,
             **_identity(request, self.device),
             "ticket": request.ticket,
             "payload": self.payload,
@@ -315,14 +271,11 @@ class Reply:
         check_protocol(header)
         if "refusal" in header:
             raise ProtocolError(f"It refused: {header['refusal']}")
-        try:
-            for name, ours in _identity(request, device).items():
-                compare(WORDS.get(name, name), ours, header[name], "the request", "the reply")
-            if header["ticket"] != request.ticket:
-                raise ProtocolError("The reply does not show the ticket of the request; another sender made it.")
-            payload = entry_value(header, "payload", bytes)
-        except KeyError as error:
-            raise ProtocolError(f"The reply has no {error}.") from None
+        for name, ours in _identity(request, device).items():
+            compare(WORDS.get(name, name), ours, entry_value(header, name, Any), "the request", "the reply")
+        if entry_value(header, "ticket", Any) != request.ticket:
+            raise ProtocolError("The reply does not show the ticket of the request; another sender made it.")
+        payload = entry_value(header, "payload", bytes)
         found = [name for name in DIAGNOSTICS if f"diagnostics.{name}" in header]
         diagnostics = {name: entry_value(header, f"diagnostics.{name}", float) for name in found}
         if not all(map(math.isfinite, diagnostics.values())):
@@ -343,4 +296,4 @@ DIAGNOSTICS = ("seconds", "objective", "change", "threshold")
 
 def refusal(reason: str) -> dict[str, Value]:
     """The header of a device that cannot answer, and why."""
-    return {"protocol": PROTOCOL, "version": __version__, "refusal": reason}
+    return {**STAMP, "refusal": reason}

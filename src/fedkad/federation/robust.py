@@ -57,9 +57,6 @@ def geometric_median_weights(gram: Array, *, tolerance: float = 1e-10, steps: in
     >>> geometric_median_weights(np.outer(points, points))
     array([0., 1., 0.])
     """
-    gram = np.asarray(gram, dtype=np.float64)
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not gram.size:
-        raise ValueError(f"The Gram matrix has shape {gram.shape}; pass inner products (n, n) of at least one point.")
     if not np.isfinite(gram).all():
         raise ValueError("The Gram matrix holds numbers that are not finite; leave out the points they come from.")
     norms = np.diagonal(gram)
@@ -125,7 +122,7 @@ def combine_replies(replies: Sequence[Array]) -> Array:
     array([[1.],
            [0.]])
     """
-    stacked = _stack(replies)
+    stacked = np.stack(replies)
     flat = stacked.reshape(len(stacked), -1)
     weights = geometric_median_weights(flat @ flat.T)
     return np.asarray(np.tensordot(weights, stacked, axes=1), dtype=np.float64)
@@ -146,7 +143,7 @@ def combine_directions(messages: Sequence[Array]) -> Array:
     array([[3., 0.],
            [0., 0.]])
     """
-    stacked = _stack(messages)
+    stacked = np.stack(messages)
     count, dimension, rank = stacked.shape
     beside = stacked.transpose(1, 0, 2).reshape(dimension, count * rank)  # [U_1 … U_n]
     gram = np.empty((count, count))
@@ -157,13 +154,3 @@ def combine_directions(messages: Sequence[Array]) -> Array:
     scaled = (stacked[used] * np.sqrt(count * weights[used])[:, None, None]).transpose(1, 0, 2).reshape(dimension, -1)
     combined: Array = scaled @ scaled.T
     return combined
-
-
-def _stack(matrices: Sequence[Array]) -> Array:
-    """The matrices as one (n, D, r) array."""
-    if not len(matrices):
-        raise ValueError("There is nothing to combine: pass at least one matrix.")
-    shapes = {np.shape(matrix) for matrix in matrices}
-    if len(shapes) > 1 or len(next(iter(shapes))) != 2:
-        raise ValueError(f"The matrices to combine have shapes {sorted(shapes)}; pass matrices of one shape (D, r).")
-    return np.stack([np.asarray(matrix, dtype=np.float64) for matrix in matrices])

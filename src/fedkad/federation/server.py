@@ -109,6 +109,18 @@ class Server:
         self.begin_round(())
 
 
+def usual_threshold(own: Iterable[float | None]) -> float:
+    """The fleet's advice: the median of the thresholds that may advise others, or 0, which advises nothing.
+
+    Calibrated scores are alike on all devices, so a device with few rows of its own does well to use at least this.
+
+    >>> usual_threshold([3.0, None, 5.0])
+    4.0
+    """
+    known = [threshold for threshold in own if threshold is not None]
+    return float(np.median(known)) if known else 0.0
+
+
 class Sampler:
     """The participants of each round: uniformly at random, or so that all are asked before any is asked again.
 
@@ -136,7 +148,10 @@ class Sampler:
         At least `least` of them: if a pass ends with fewer, the next one begins in the same round.
         """
         there = set(self.names if among is None else among)
-        self._take_in(there)
+        joined = sorted(there.difference(self.names))
+        if joined:
+            self.names += joined
+            self._waiting += self._shuffled(joined)
         if self.sampling == "uniform" or there.isdisjoint(self._waiting):
             self._waiting = self._shuffled(self.names)
         size = max(math.ceil(self.participation * (of or len(there)) - 1e-9), least)
@@ -152,12 +167,6 @@ class Sampler:
         gone = set(called)
         self._waiting = [name for name in self._waiting if name not in gone]
         return called
-
-    def _take_in(self, there: Collection[str]) -> None:
-        joined = sorted(set(there).difference(self.names))
-        if joined:
-            self.names += joined
-            self._waiting += self._shuffled(joined)
 
     def _shuffled(self, names: Sequence[str]) -> list[str]:
         return [names[k] for k in self._generator.permutation(len(names))]

@@ -76,7 +76,6 @@ def leading_from_sketch(total: Array, Omega: Array, rank: int) -> Array:
     >>> np.abs(leading_from_sketch(sketch(message, Omega), Omega, 1)).T.round(9)
     array([[0. , 0.6, 0. , 0.8, 0. , 0. ]])
     """
-    _check(total, Omega, rank)
     inner = Omega.T @ total
     singular = np.linalg.svd(Omega, compute_uv=False)
     error = float(np.linalg.norm(inner - inner.T, 2)) / singular[-1] ** 2
@@ -92,12 +91,3 @@ def leading_from_sketch(total: Array, Omega: Array, rank: int) -> Array:
     left, _, _ = np.linalg.svd(np.linalg.solve(factor, shifted.T).T, full_matrices=False)
     leading: Array = left[:, :rank]
     return leading
-
-
-def _check(total: Array, Omega: Array, rank: int) -> None:
-    if np.shape(total) != Omega.shape:
-        raise ValueError(f"The sum of sketches has shape {np.shape(total)}; it must be that of Omega, {Omega.shape}.")
-    if not 1 <= rank <= Omega.shape[1]:
-        raise ValueError(f"rank={rank} must be at least 1 and at most the columns of the sketch, {Omega.shape[1]}.")
-    if not np.isfinite(total).all():
-        raise ValueError("The sum of sketches holds numbers that are not finite; leave out the sketch they come from.")

@@ -12,10 +12,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedkad import locks
 from fedkad.federation import engine
-from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.federation.coordinator import RESULT, UNDER_WAY, Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.protocol import Terms
 from fedkad.federation.settings import Consensus
-from fedkad.federation.trainingfolder import RESULT, UNDER_WAY, stored_terms
 from fedkad.fleet import settings
 from fedkad.fleet.carrier import Carrier
 from fedkad.fleet.settings import FleetSettings

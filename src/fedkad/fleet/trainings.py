@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedkad.federation.trainingfolder import HOLDERS, STATUS
+from fedkad.federation.coordinator import HOLDERS, STATUS
 from fedkad.fleet.files import write_private
 from fedkad.locks import waiting_for
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedkad.federation.history import fleet_diagnostics
-from fedkad.federation.memory import Exchange
+from fedkad.federation.memory import Exchange, fleet_diagnostics
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
 from fedkad_bench.studies.rounds import Detectors, Way, open_exchange, optimal_loss, prepare_fleet, statistics_of

@@ -11,15 +11,12 @@ remove the rest, every device has shared b_i and its mask key among all the othe
 restore either: b_i of a device whose y_i arrived (a survivor), the mask key of one that vanished before. Never both:
 with both, y_i would be open.
 
-    grid      matrices as integers modulo 2³²
-    shamir    secrets split into shares
-    session   what a round agrees on, and the keys, masks and boxes derived from it
-    device    the steps of a device: `advertise`, `share`, `mask`, `reveal`
-    server    the steps of the server: `MaskedSum`
-    packing   these steps as a participant of a training takes them
-    gathering these steps as the server of a training asks for them
+    arithmetic  matrices as integers modulo 2³², and secrets split into shares
+    session     what a round agrees on, and the keys, masks and boxes derived from it
+    device      the steps of a device: `advertise`, `share`, `mask`, `reveal`
+    server      the steps of the server: `MaskedSum`, and `gather`, which asks for them in a training
 
-The first five move no message: each step takes what arrived and returns what to send.
+No step moves a message: each takes what arrived and returns what to send.
 
 >>> import numpy as np
 >>> from fedkad.federation.secure.device import advertise, mask, reveal, share
@@ -27,21 +24,25 @@ The first five move no message: each step takes what arrived and returns what to
 >>> from fedkad.federation.secure.session import MaskingContext, default_threshold
 >>> context = MaskingContext(run="example", round=1, threshold=default_threshold(4), bound=1.0, levels=1000)
 >>> matrices = {device: np.full((1, 2), 0.1 * device) for device in (1, 2, 3, 4)}
->>> server, secrets, publics, shares, masked, revealed = MaskedSum(context), {}, {}, {}, {}, {}
+>>> server, secrets = MaskedSum(context, shape=(1, 2)), {}
 >>> for device in matrices:
-...     publics[device], secrets[device] = advertise(context, device)
->>> roster = server.roster(publics)
+...     message, secrets[device] = advertise(context, device)
+...     server.take_keys(device, message)
+>>> roster = server.roster()
 >>> for device in matrices:
-...     shares[device], secrets[device] = share(secrets[device], roster)
->>> boxes = server.forward(shares)
+...     message, secrets[device] = share(secrets[device], roster)
+...     server.take_shares(device, message)
+>>> boxes = server.forward()
 >>> for device in (1, 2, 3):  # 4 vanishes
-...     masked[device], secrets[device] = mask(secrets[device], boxes[device], matrices[device])
->>> verdict = server.settle({device: entry.integers for device, entry in masked.items()})
+...     masked, secrets[device] = mask(secrets[device], boxes[device], matrices[device])
+...     server.take_masked(device, masked.integers.tobytes())
+>>> verdict = server.settle()
 >>> verdict
 {'survivors': [1, 2, 3], 'dropped': [4]}
 >>> for device in (1, 2, 3):
-...     revealed[device], secrets[device] = reveal(secrets[device], verdict)
->>> server.unmask(revealed).round(3)
+...     message, secrets[device] = reveal(secrets[device], verdict)
+...     server.take_revealed(device, message)
+>>> server.unmask().round(3)
 array([[0.6, 0.6]])
 
 What this protects: one device's matrix, from a server that follows the protocol and keeps all it sees, together with

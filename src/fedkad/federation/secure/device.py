@@ -2,25 +2,40 @@
 
 Each takes the device's secrets and what the server sent, and returns its answer with the secrets for the next step.
 Write the new secrets to disk *before* the answer is sent: an older state would let a step be taken twice, which can
-open the matrix.
+open the matrix. A participant of a training takes them by `take_step` and `pack_masked`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedkad.federation.secure.grid import Quantised, quantise
-from fedkad.federation.secure.messages import MaskingError, Message, Received, blobs, integers
-from fedkad.federation.secure.session import MaskingContext, Roster, Session, new_key, public_key
-from fedkad.federation.secure.shamir import SECRET, SHARE, split_secret
+from fedkad.federation import sketch
+from fedkad.federation.participant import Packed, Participant, UnsentError, released
+from fedkad.federation.protocol import ProtocolError, Request, Terms
+from fedkad.federation.secure.arithmetic import SECRET, SHARE, Array, Quantised, quantise, split_secret
+from fedkad.federation.secure.session import (
+    MaskingContext,
+    MaskingError,
+    Message,
+    Received,
+    Session,
+    SharesError,
+    blobs,
+    integers,
+    new_key,
+    public_key,
+)
+
+UNOPENED = "unopened"
+"""What a device says instead of a masked reply: the number of the device whose box for it does not open."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,7 @@ class DeviceSecrets:
     sharing_key: bytes = field(default=b"", repr=False)
     mask_key: bytes = field(default=b"", repr=False)
     seed: bytes = field(default=b"", repr=False)
-    roster: Roster | None = None
+    session: Session | None = None  # known from `share` on
     shares: Mapping[int, bytes] = field(default_factory=dict, repr=False)  # of a device's seed, then of its key
     answer: Message = field(default_factory=dict, repr=False)
 
@@ -45,9 +60,10 @@ class DeviceSecrets:
         document = {
             **vars(self),
             "context": self.context.message(),
-            "roster": self.roster.message() if self.roster else None,
+            "roster": self.session.roster() if self.session else None,
             "shares": [list(self.shares), list(self.shares.values())],
         }
+        del document["session"]
         return json.dumps(document, default=lambda blob: {"base64": base64.b64encode(blob).decode()}).encode()
 
     @classmethod
@@ -55,19 +71,11 @@ class DeviceSecrets:
         """The secrets that `to_bytes` wrote."""
         try:
             document = json.loads(stored, object_hook=_unpacked)
-            document["context"] = MaskingContext.from_message(document["context"])
-            document["roster"] = Roster.from_message(document["roster"]) if document["roster"] else None
+            context, roster = MaskingContext.from_message(document.pop("context")), document.pop("roster")
             document["shares"] = dict(zip(*document["shares"], strict=True))
-            return cls(**document)
+            return cls(context, **document, session=Session.with_roster(context, roster) if roster else None)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise MaskingError("The stored secrets of a round are damaged; leave this round.") from None
-
-    @property
-    def session(self) -> Session:
-        """The context with the roster, known from `share` on."""
-        if self.roster is None:
-            raise MaskingError(f"Device {self.device} has no roster yet; call share first.")
-        return Session(self.context, self.roster)
 
     def require(self, stage: str, step: str) -> None:
         """Refuse a step out of turn, a repeated one above all."""
@@ -92,19 +100,24 @@ def advertise(context: MaskingContext, device: int) -> tuple[Message, DeviceSecr
 def share(secrets: DeviceSecrets, roster: Received) -> tuple[Message, DeviceSecrets]:
     """Step 1: draw the seed b_i, and share it and the mask key among all devices of the roster."""
     secrets.require("advertised", "share")
-    session = Session(secrets.context, Roster.from_message(roster))
-    _check_roster(secrets, session)
-    devices, me = session.roster.devices, secrets.device
+    session = Session.with_roster(secrets.context, roster)
+    session.check()
+    devices, me = session.devices, secrets.device
+    if me not in devices:
+        raise MaskingError(f"Device {me} is not in the roster that it was sent; leave this round.")
+    sent = public_key(secrets.sharing_key), public_key(secrets.mask_key)
+    if (session.sharing_key(me), session.mask_key(me)) != sent:
+        raise MaskingError(f"The roster has other keys for device {me} than it sent; leave this round.")
     seed = os.urandom(SECRET)
     seeds, keys = (split_secret(secret, secrets.context.threshold, len(devices)) for secret in (seed, secrets.mask_key))
     contents = dict(zip(devices, map(bytes.__add__, seeds, keys), strict=True))
     own = contents.pop(me)
     boxes = [session.box(secrets.sharing_key, me, peer, content) for peer, content in contents.items()]
-    shared = replace(secrets, stage="shared", roster=session.roster, seed=seed, shares={me: own})
+    shared = replace(secrets, stage="shared", session=session, seed=seed, shares={me: own})
     return {"devices": list(contents), "boxes": boxes, "commitment": session.commitment(me, seed)}, shared
 
 
-def mask(secrets: DeviceSecrets, forwarded: Received, matrix: NDArray[np.float64]) -> tuple[Quantised, DeviceSecrets]:
+def mask(secrets: DeviceSecrets, forwarded: Received, matrix: Array) -> tuple[Quantised, DeviceSecrets]:
     """Step 2: the matrix on the grid, under the device's own mask and those with all peers whose shares arrived.
 
     y_i = x_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij) modulo 2³². Keys and seed are forgotten: what is left
@@ -112,9 +125,10 @@ def mask(secrets: DeviceSecrets, forwarded: Received, matrix: NDArray[np.float64
     """
     secrets.require("shared", "mask")
     session, me, context = secrets.session, secrets.device, secrets.context
+    assert session is not None
     peers = integers(forwarded, "senders")
     boxes = blobs(forwarded, "boxes", len(peers))
-    if len(set(peers)) < len(peers) or not set(peers) <= set(session.roster.devices) - {me}:
+    if len(set(peers)) < len(peers) or not set(peers) <= set(session.devices) - {me}:
         raise MaskingError(f"Device {me} was sent shares of a device twice or of a stranger; leave this round.")
     if len(peers) + 1 < context.threshold:
         raise MaskingError(
@@ -124,6 +138,8 @@ def mask(secrets: DeviceSecrets, forwarded: Received, matrix: NDArray[np.float64
     received = {
         peer: session.open(secrets.sharing_key, peer, me, boxed) for peer, boxed in zip(peers, boxes, strict=True)
     }
+    if not np.isfinite(matrix).all():
+        raise MaskingError("The matrix to mask has entries that are not finite; leave this device out.")
     values, clipped = quantise(matrix, context.bound, context.levels)
     values += session.self_mask(me, secrets.seed, values.shape)
     for peer in peers:
@@ -152,16 +168,6 @@ def reveal(secrets: DeviceSecrets, verdict: Received) -> tuple[Message, DeviceSe
     return dict(answer), replace(secrets, stage="revealed", shares={}, answer=answer)
 
 
-def _check_roster(secrets: DeviceSecrets, session: Session) -> None:
-    """A roster must be sound, and hold this device with the keys that it sent."""
-    session.roster.check(session.context)
-    if secrets.device not in session.roster.devices:
-        raise MaskingError(f"Device {secrets.device} is not in the roster that it was sent; leave this round.")
-    sent = public_key(secrets.sharing_key), public_key(secrets.mask_key)
-    if (session.sharing_key(secrets.device), session.mask_key(secrets.device)) != sent:
-        raise MaskingError(f"The roster has other keys for device {secrets.device} than it sent; leave this round.")
-
-
 def _check_verdict(secrets: DeviceSecrets, survivors: Sequence[int], dropped: Sequence[int]) -> None:
     """Each device that shared must be named once, this one as a survivor, and survivors must reach the threshold."""
     me, threshold = secrets.device, secrets.context.threshold
@@ -178,3 +184,51 @@ def _check_verdict(secrets: DeviceSecrets, survivors: Sequence[int], dropped: Se
             f"Device {me} was asked to open a sum of {len(survivors)} devices, fewer than the threshold of "
             f"{threshold}; leave this round."
         )
+
+
+def take_step(participant: Participant, request: Request) -> tuple[Message, DeviceSecrets]:
+    """Take a step that carries no reply, with the secrets that it leaves."""
+    if request.kind == "advertise":
+        return advertise(MaskingContext.from_message(request.masking), int(request.masking["device"]))
+    step = {"share": share, "reveal": reveal}[request.kind]
+    return step(_secrets_of_round(participant, request), request.masking)
+
+
+def pack_masked(
+    participant: Participant, request: Request, message: Array, reference: Array, unsent: Array | float
+) -> Packed:
+    """The masked integers of a reply; or whose shares prevent it, which is not this device's fault.
+
+    With noise, each device adds as much as makes the sum of a threshold of devices noisy enough.
+    """
+    terms, known = request.terms, _secrets_of_round(participant, request)
+    summed = sketch.sketch(message, probe(terms)) if request.kind == "warm" else message - reference
+    if terms.noise > 0.0:
+        summed = released(summed, request, terms.noise / math.sqrt(known.context.threshold))
+    try:
+        masked, after = mask(known, request.masking, summed)
+    except SharesError as error:
+        return Packed(b"", unsent, {UNOPENED: error.device}, known)
+    if masked.clipped:
+        raise UnsentError(
+            f"{masked.clipped} numbers of the reply of device {participant.name!r} are beyond the range of the sum, "
+            f"{known.context.bound:g}, and cutting them would change it."
+        )
+    return Packed(masked.integers.astype("<u4").tobytes(), unsent, {}, after)
+
+
+def probe(terms: Terms) -> Array:
+    """The matrix that warm messages are sketched with."""
+    return sketch.probe_matrix(*terms.shape, terms.consensus.seed)
+
+
+def _secrets_of_round(participant: Participant, request: Request) -> DeviceSecrets:
+    device, secrets = participant.name, participant.secrets
+    if secrets is None:
+        raise ProtocolError(f"Device {device!r} has no keys for round {request.round}; start it again.")
+    if (secrets.context.run, secrets.context.round) != (request.terms.run, request.round):
+        raise ProtocolError(
+            f"Device {device!r} has keys for round {secrets.context.round} of training "
+            f"{secrets.context.run}, and the server asks for round {request.round} of {request.terms.run}."
+        )
+    return secrets

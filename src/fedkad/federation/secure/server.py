@@ -1,35 +1,64 @@
-"""The server's side of a masked sum."""
+"""The server's side of a round in which it learns only the sum.
+
+A round has four exchanges instead of one: devices advertise keys, share secrets, send their masked replies, and reveal
+what unmasks the sum of those that got that far. These are the participants; the others have taken no part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import replace
 
 import numpy as np
 
-from fedkad.federation.secure.grid import Array, Integers, restore
-from fedkad.federation.secure.messages import MaskingError, Message, Received, SharesError, blob, blobs, entry, integers
-from fedkad.federation.secure.session import BOX, MaskingContext, Roster, Session, agree, public_key
-from fedkad.federation.secure.shamir import SECRET, SHARE, join_shares
+from fedkad.federation.coordinator import Coordinator
+from fedkad.federation.protocol import Kind, Reply, Request
+from fedkad.federation.secure.arithmetic import MODULUS, SECRET, SHARE, Array, Integers, join_shares, restore
+from fedkad.federation.secure.device import UNOPENED, probe
+from fedkad.federation.secure.session import (
+    BOX,
+    MaskingContext,
+    MaskingError,
+    Message,
+    Received,
+    Session,
+    SharesError,
+    agree,
+    blobs,
+    default_threshold,
+    entry,
+    integers,
+    public_key,
+)
+
+Ask = Callable[[dict[str, Request]], dict[str, Reply]]
+
+BOUND, DEVIATIONS, LEVELS = 4.0, 7.0, 2**20
+"""Largest entry of what is summed, differences P + Λ/ρ − Z or sketches of weighted directions, without noise; how many
+deviations of noise the range leaves room for; steps of the grid, if the sum of all devices leaves room for them."""
 
 
 class MaskedSum:
-    """The server's side of one sum: what it sends after each step, and at last the sum.
+    """One sum: it takes what devices answer to each step, says what to send them next, and at last is the sum.
 
-    Each step takes what the devices answered, by device; a device that did not answer is left out. So must be one whose
-    answer `check_keys`, `check_shares` or `check_revealed` refuses: in the step itself it would end the round for all.
-    A device is whatever integer the transport knows it by.
+    An answer that is refused leaves no trace: its device is left out, and the others continue. A device is whatever
+    integer the transport knows it by.
     """
 
-    def __init__(self, context: MaskingContext) -> None:
-        self.context = context
-        self._session: Session | None = None
-        self._owners: dict[bytes, int] = {}  # of public keys
-        self._commitments: dict[int, bytes] = {}
-        self._survivors: list[int] = []
+    def __init__(self, context: MaskingContext, shape: tuple[int, ...]) -> None:
+        self.context, self.shape = context, shape
+        self.survivors: list[int] = []  # the devices whose matrices are in the sum
         self._dropped: list[int] = []
-        self._total: Integers | None = None
+        self._session = Session(context)
+        self._owners: dict[bytes, int] = {}  # of public keys
+        self._keys: dict[int, tuple[bytes, bytes]] = {}
+        self._boxes: dict[int, dict[int, bytes]] = {}  # by sender, then by receiver
+        self._commitments: dict[int, bytes] = {}
+        self._masked: dict[int, Integers] = {}
+        self._revealed: dict[int, dict[int, bytes]] = {}  # shares by who reveals them, then by whose secret it is
 
-    def check_keys(self, device: int, message: Received) -> tuple[bytes, bytes]:
+    def take_keys(self, device: int, message: Received) -> None:
         """The public keys that a device advertised; refused if the others could not answer a roster with them.
 
         Nobody has seen the keys of others in this step: a key that comes twice is of two devices in league.
@@ -39,119 +68,172 @@ class MaskedSum:
             agree(bytes(SECRET), key)  # private keys are multiples of 8: a point of low order fails with all or none
         if keys[0] == keys[1] or any(self._owners.setdefault(key, device) != device for key in keys):
             raise MaskingError("A public key was sent before, and fresh ones never are; do not use it.")
-        return keys
+        self._keys[device] = keys
 
-    def roster(self, publics: Mapping[int, Received]) -> Message:
+    def roster(self) -> Message:
         """After `advertise`: the public keys of all who answered, to be sent to each of them."""
-        keys = {device: self.check_keys(device, publics[device]) for device in sorted(publics)}
-        roster = Roster(tuple(keys), *(tuple(pair[k] for pair in keys.values()) for k in (0, 1)))
-        roster.check(self.context)
-        self._session = Session(self.context, roster)
-        return roster.message()
+        devices = sorted(self._keys)
+        keys = (tuple(self._keys[device][k] for device in devices) for k in (0, 1))
+        self._session = Session(self.context, tuple(devices), *keys)
+        self._session.check()
+        return self._session.roster()
 
-    def check_shares(self, device: int, message: Received) -> dict[int, bytes]:
-        """The boxes that a device made, by receiver; what is in them only the receivers can tell."""
-        devices = self._begun().roster.devices
+    def take_shares(self, device: int, message: Received) -> None:
+        """The boxes that a device made for each of the others; what is in them only the receivers can tell."""
+        devices = self._session.devices
         others = [peer for peer in devices if peer != device]
         if device not in devices or integers(message, "devices") != others:
             raise MaskingError("The boxes are not for each of the others in the roster; do not use them.")
-        blob(message, "commitment", SECRET)
-        return dict(zip(others, blobs(message, "boxes", len(others), BOX), strict=True))
+        commitment = entry(message, "commitment", bytes)
+        if len(commitment) != SECRET:
+            raise MaskingError(f"'commitment' in a message of the round must be {SECRET} bytes; do not use it.")
+        self._boxes[device] = dict(zip(others, blobs(message, "boxes", len(others), BOX), strict=True))
+        self._commitments[device] = commitment
 
-    def forward(self, shares: Mapping[int, Received]) -> dict[int, Message]:
+    def forward(self) -> dict[int, Message]:
         """After `share`: for each device that shared, the boxes that the others made for it."""
-        self._begun()
-        self._enough(shares, "shared their secrets")
-        boxes = {sender: self.check_shares(sender, message) for sender, message in shares.items()}
-        self._commitments = {sender: blob(shares[sender], "commitment", SECRET) for sender in sorted(shares)}
+        self._enough(self._boxes, "shared their secrets")
         forwarded: dict[int, Message] = {}
-        for receiver in self._commitments:
-            senders = [sender for sender in self._commitments if sender != receiver]
-            forwarded[receiver] = {"senders": senders, "boxes": [boxes[sender][receiver] for sender in senders]}
+        for receiver in sorted(self._boxes):
+            senders = [sender for sender in sorted(self._boxes) if sender != receiver]
+            forwarded[receiver] = {"senders": senders, "boxes": [self._boxes[sender][receiver] for sender in senders]}
         return forwarded
 
-    def settle(self, masked: Mapping[int, Integers]) -> Message:
-        """After `mask`: add up what came, and say who survived and who dropped; to be sent to the survivors."""
-        self._enough(masked, "sent a masked matrix")
-        strangers = set(masked) - set(self._commitments)
-        if strangers:
-            raise MaskingError(f"Device {min(strangers)} sent a masked matrix without shares; leave it out.")
-        if len({values.shape for values in masked.values()}) > 1:
-            raise MaskingError(
-                "The masked matrices differ in shape; give all devices the same window, rank and channels."
-            )
-        for device, values in masked.items():
-            if values.dtype != np.uint32:
-                raise MaskingError(
-                    f"The masked matrix of device {device} is {values.dtype} and not uint32; leave it out."
-                )
-        self._survivors = sorted(masked)
-        self._dropped = [device for device in self._commitments if device not in masked]
-        self._total = np.sum(list(masked.values()), axis=0, dtype=np.uint32)
-        return {"survivors": list(self._survivors), "dropped": list(self._dropped)}
+    def take_masked(self, device: int, payload: bytes) -> None:
+        """A masked matrix, as bytes."""
+        if device not in self._boxes:
+            raise MaskingError(f"Device {device} sent a masked matrix without shares; leave it out.")
+        if len(payload) != (size := 4 * math.prod(self.shape)):
+            raise MaskingError(f"The masked reply has {len(payload)} bytes and not {size}; do not use it.")
+        self._masked[device] = np.frombuffer(payload, dtype="<u4").reshape(self.shape)
 
-    def check_revealed(self, message: Received) -> None:
-        """Refuse shares that were not asked for; whether they are the right ones shows when they are joined."""
-        for asked, name, devices in self._asked():
-            if integers(message, asked) != devices:
-                raise MaskingError("The shares are of other devices than those asked about; do not use them.")
-            blobs(message, name, len(devices), SHARE)
+    def settle(self) -> Message:
+        """After `mask`: who survived and who dropped, to be sent to the survivors."""
+        self._enough(self._masked, "sent a masked matrix")
+        self.survivors = sorted(self._masked)
+        self._dropped = sorted(self._boxes.keys() - self._masked.keys())
+        return {"survivors": list(self.survivors), "dropped": list(self._dropped)}
 
-    def _asked(self) -> tuple[tuple[str, str, list[int]], ...]:
-        """What an answer to the verdict holds: the list of devices, that of their shares, and which devices."""
-        return ("survivors", "seed_shares", self._survivors), ("dropped", "key_shares", self._dropped)
+    def take_revealed(self, device: int, message: Received) -> None:
+        """The shares that a survivor was asked for; whether they are the right ones shows when they are joined."""
+        asked = self.survivors, self._dropped
+        if device not in self.survivors or (integers(message, "survivors"), integers(message, "dropped")) != asked:
+            raise MaskingError("The shares are of other devices than those asked about; do not use them.")
+        seeds = blobs(message, "seed_shares", len(self.survivors), SHARE)
+        keys = blobs(message, "key_shares", len(self._dropped), SHARE)
+        self._revealed[device] = dict(zip([*self.survivors, *self._dropped], [*seeds, *keys], strict=True))
 
-    def unmask(self, revealed: Mapping[int, Received]) -> Array:
+    def unmask(self) -> Array:
         """After `reveal`: the sum of the survivors' matrices, Σ x_i · bound / levels.
 
         From Σ y_i are taken PRG(b_i) of each survivor i, and the pair masks that it added with each dropped device.
         """
-        if self._total is None:
-            raise MaskingError("There is nothing to unmask yet; call settle with the masked matrices first.")
-        session, total = self._begun(), self._total.copy()
-        answers = {device: revealed[device] for device in self._survivors if device in revealed}
-        self._enough(answers, "revealed their shares")
-        helpers = {session.position(device): answers[device] for device in list(answers)[: self.context.threshold]}
-        for answer in helpers.values():
-            self.check_revealed(answer)
-        seeds, keys = (self._restored(helpers, name, devices) for _, name, devices in self._asked())
-        for device, seed in seeds.items():
+        self._enough(self._revealed, "revealed their shares")
+        session = self._session
+        total: Integers = np.sum(list(self._masked.values()), axis=0, dtype=np.uint32)
+        for device in self.survivors:
+            seed = self._joined(device)
             self._verify(session.commitment(device, seed) == self._commitments[device], device)
-            total -= session.self_mask(device, seed, total.shape)
-        for device, key in keys.items():
+            total -= session.self_mask(device, seed, self.shape)
+        for device in self._dropped:
+            key = self._joined(device)
             self._verify(public_key(key) == session.mask_key(device), device)
-            for survivor in self._survivors:
-                total += session.pair_mask(device, key, survivor, total.shape)  # the negative of the survivor's
+            for survivor in self.survivors:
+                total += session.pair_mask(device, key, survivor, self.shape)  # the negative of the survivor's
         return restore(total, self.context.bound, self.context.levels)
 
-    @property
-    def survivors(self) -> list[int]:
-        """The devices whose matrices are in the sum."""
-        return list(self._survivors)
+    def _joined(self, device: int) -> bytes:
+        """The secret of a device, from the shares of as many others as it takes."""
+        helpers = sorted(self._revealed)[: self.context.threshold]
+        return join_shares({self._session.position(helper): self._revealed[helper][device] for helper in helpers})
 
-    def _begun(self) -> Session:
-        if self._session is None:
-            raise MaskingError("The round has no roster yet; call roster with the public keys first.")
-        return self._session
-
-    def _enough(self, answers: Iterable[int], what: str) -> None:
-        count = len(set(answers))
-        if count < self.context.threshold:
+    def _enough(self, answers: Sized, what: str) -> None:
+        if len(answers) < self.context.threshold:
             raise MaskingError(
-                f"Only {count} devices {what} in round {self.context.round}, fewer than the threshold of "
+                f"Only {len(answers)} devices {what} in round {self.context.round}, fewer than the threshold of "
                 f"{self.context.threshold}; begin a new round."
             )
-
-    @staticmethod
-    def _restored(answers: Mapping[int, Received], name: str, devices: Sequence[int]) -> dict[int, bytes]:
-        """The secrets of `devices`, joined from the list `name` of every answer, by the positions of who gave it."""
-        columns = {position: blobs(answer, name, len(devices), SHARE) for position, answer in answers.items()}
-        return {
-            device: join_shares({position: column[k] for position, column in columns.items()})
-            for k, device in enumerate(devices)
-        }
 
     @staticmethod
     def _verify(fits: bool, device: int) -> None:
         if not fits:
             raise SharesError(device, f"The shares of device {device} do not join to its secret; begin a new round.")
+
+
+def gather(coordinator: Coordinator, requests: Mapping[str, Request], ask: Ask) -> None:
+    """Go through all four exchanges of an open round, and hand the sum to the coordinator.
+
+    `ask` sends requests and returns the replies that came in time. Too few of them at any step end the round, and what
+    the devices did in it counts for nothing. A device that sends something invalid in a step is refused and left out.
+    """
+    names = dict(enumerate(sorted(requests), start=1))
+    try:
+        survivors, total = _masked_sum(coordinator, requests, names, ask)
+    except SharesError as error:
+        maker = names[error.device]
+        coordinator.void(
+            f"The shares of device {maker!r} do not join: it made wrong ones, or others returned wrong ones."
+        )
+        return
+    except MaskingError as error:
+        coordinator.void(str(error))
+        return
+    if coordinator.phase == "admm":
+        total = total + len(survivors) * coordinator.shared
+    coordinator.take_sum(survivors, total)
+
+
+def _masked_sum(
+    coordinator: Coordinator, requests: Mapping[str, Request], names: Mapping[int, str], ask: Ask
+) -> tuple[dict[str, Reply], Array]:
+    """The masked replies of the survivors, and the sum of their matrices."""
+    terms, context = coordinator.terms, masking_context(coordinator, len(names))
+    total = MaskedSum(context, terms.shape if coordinator.phase == "admm" else probe(terms).shape)
+
+    def step(kind: Kind, messages: Mapping[int, Received], take: Callable[[int, Reply], None]) -> dict[str, Reply]:
+        """Ask for a step. An invalid answer is refused by the name of its device, and the others continue."""
+        replies = ask({names[n]: _in_step(requests[names[n]], kind, message) for n, message in messages.items()})
+        for n in messages:
+            if names[n] not in replies:
+                continue
+            try:
+                take(n, replies[names[n]])
+            except SharesError as error:  # no strike for what another device sent it
+                coordinator.refuse(names[n], str(error), strike=False)
+            except MaskingError as error:
+                words = f"What it sent in the step {kind!r} of secure aggregation is invalid. {error}"
+                coordinator.refuse(names[n], words)
+        return replies
+
+    def take_masked(n: int, reply: Reply) -> None:
+        blamed = reply.masking.get(UNOPENED)
+        if type(blamed) is int and blamed in boxes and blamed != n:
+            raise SharesError(blamed, f"It cannot open the shares that device {names[blamed]!r} made for it.")
+        total.take_masked(n, reply.payload)
+
+    opening = {n: {**context.message(), "device": n} for n in names}
+    step("advertise", opening, lambda n, reply: total.take_keys(n, reply.masking))
+    roster = total.roster()
+    told = dict.fromkeys(integers(roster, "devices"), roster)
+    step("share", told, lambda n, reply: total.take_shares(n, reply.masking))
+    boxes = total.forward()
+    masked = step(coordinator.phase, boxes, take_masked)
+    verdict = total.settle()
+    step("reveal", dict.fromkeys(total.survivors, verdict), lambda n, reply: total.take_revealed(n, reply.masking))
+    summed = total.unmask()
+    return {names[n]: masked[names[n]] for n in total.survivors}, summed
+
+
+def masking_context(coordinator: Coordinator, devices: int) -> MaskingContext:
+    """What the devices of a round agree on; the range of the sum leaves room for the noise, too."""
+    terms, threshold = coordinator.terms, default_threshold(devices)
+    longest = 1.0 if coordinator.phase == "warm" else terms.clip
+    bound = BOUND + DEVIATIONS * terms.noise * longest / math.sqrt(threshold)
+    return MaskingContext(terms.run, coordinator.round, threshold, bound, min(LEVELS, (MODULUS - 1) // (2 * devices)))
+
+
+def _in_step(request: Request, kind: Kind, masking: Received) -> Request:
+    """A request in one of the steps; the consensus travels only where the device needs it."""
+    if kind in ("warm", "admm"):
+        return replace(request, masking=masking)
+    return replace(request, kind=kind, masking=masking, shared=b"", accepted_shared=b"")

@@ -6,8 +6,10 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -18,14 +20,52 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedkad.federation.secure.grid import Integers, check_range
-from fedkad.federation.secure.messages import MaskingError, Message, Received, SharesError, blobs, entry, integers
-from fedkad.federation.secure.shamir import SECRET, SHARE
+from fedkad.federation.secure.arithmetic import MODULUS, SECRET, SHARE, Integers
 from fedkad.federation.settings import FEWEST
+
+Message = dict[str, int | float | str | bytes | list[int] | list[bytes]]
+Received = Mapping[str, object]
 
 NONCE, TAG = 12, 16
 BOX = NONCE + 2 * SHARE + TAG
 """Bytes of the shares of one device for another, encrypted."""
+
+
+class MaskingError(ValueError):
+    """A step of secure aggregation that cannot or must not be taken; the message says why and what to do."""
+
+
+class SharesError(MaskingError):
+    """Shares made by a device that are of no use to others: made wrong, or changed by whoever passed them on."""
+
+    def __init__(self, device: int, message: str) -> None:
+        super().__init__(message)
+        self.device = device
+
+
+def entry(message: Received, name: str, kind: type | tuple[type, ...]) -> Any:
+    """One value of a message, checked for its type."""
+    value = message.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise MaskingError(f"A message of the round has no {name!r}, or one of the wrong type; do not use it.")
+    return value
+
+
+def integers(message: Received, name: str) -> list[int]:
+    """A list of integers."""
+    values: list[int] = list(entry(message, name, (list, tuple)))
+    if any(type(value) is not int for value in values):
+        raise MaskingError(f"{name!r} in a message of the round must be integers; do not use them.")
+    return values
+
+
+def blobs(message: Received, name: str, count: int, size: int | None = None) -> list[bytes]:
+    """A list of so many byte strings, each of `size` bytes if that is given."""
+    values: list[bytes] = list(entry(message, name, (list, tuple)))
+    if len(values) != count or any(type(value) is not bytes or size not in (None, len(value)) for value in values):
+        expected = f"{count} pieces" + (f" of {size} bytes" if size else "")
+        raise MaskingError(f"{name!r} in a message of the round must be {expected}; do not use them.")
+    return values
 
 
 def default_threshold(n: int) -> int:
@@ -47,22 +87,12 @@ def _check_number(n: int) -> None:
 
 @dataclass(frozen=True)
 class MaskingContext:
-    """What is fixed before a masked round begins; keys derived in one context are of no use in another.
+    """What is fixed before a masked round begins; keys derived in one context are of no use in another."""
 
-    Parameters
-    ----------
-    run, round
-        Name the sum: no two sums of a fleet may have both in common.
-    threshold
-        How many devices must take part to the end; more than half of those that begin.
-    bound, levels
-        The grid of `quantise`.
-    """
-
-    run: str
+    run: str  # with the round it names the sum: no two sums of a fleet may have both in common
     round: int
-    threshold: int
-    bound: float
+    threshold: int  # how many devices must take part to the end; more than half of those that begin
+    bound: float  # of the grid of `quantise`, with its levels
     levels: int = 2**20
 
     def __post_init__(self) -> None:
@@ -88,27 +118,31 @@ class MaskingContext:
 
 
 @dataclass(frozen=True)
-class Roster:
-    """The devices of a round in ascending order, with the two public keys of each."""
+class Session:
+    """A context and its roster: the devices in ascending order, with the two public keys of each.
 
-    devices: tuple[int, ...]
-    sharing_keys: tuple[bytes, ...]
-    mask_keys: tuple[bytes, ...]
+    Devices and server alike derive all keys and masks here.
+    """
 
-    def message(self) -> Message:
+    context: MaskingContext
+    devices: tuple[int, ...] = ()
+    sharing_keys: tuple[bytes, ...] = ()
+    mask_keys: tuple[bytes, ...] = ()
+
+    def roster(self) -> Message:
         """The roster as it is sent to every device."""
-        return {name: list(values) for name, values in vars(self).items()}
+        return {name: list(getattr(self, name)) for name in ("devices", "sharing_keys", "mask_keys")}
 
     @classmethod
-    def from_message(cls, message: Received) -> Roster:
-        """The roster that `message` made."""
+    def with_roster(cls, context: MaskingContext, message: Received) -> Session:
+        """The session whose `roster` the message is."""
         devices = integers(message, "devices")
         keys = (blobs(message, name, len(devices), SECRET) for name in ("sharing_keys", "mask_keys"))
-        return cls(tuple(devices), *map(tuple, keys))
+        return cls(context, tuple(devices), *map(tuple, keys))
 
-    def check(self, context: MaskingContext) -> None:
+    def check(self) -> None:
         """Refuse a roster that repeats a device or a key, or whose size and threshold give no protection."""
-        n, threshold = len(self.devices), context.threshold
+        n, threshold, levels = len(self.devices), self.context.threshold, self.context.levels
         _check_number(n)
         if n < threshold:
             raise MaskingError(f"Only {n} devices sent keys, fewer than the threshold of {threshold}; ask again later.")
@@ -118,21 +152,17 @@ class Roster:
             raise MaskingError("The roster does not list every device once, in ascending order; do not answer it.")
         if len({*self.sharing_keys, *self.mask_keys}) < 2 * n:
             raise MaskingError("The roster has a public key twice; do not answer it.")
-        check_range(n, context.levels)
-
-
-@dataclass(frozen=True)
-class Session:
-    """A context and its roster: devices and server alike derive all keys and masks here."""
-
-    context: MaskingContext
-    roster: Roster
+        if 2 * n * levels >= MODULUS:  # the sum, from −n · levels to n · levels, would wrap around
+            raise MaskingError(
+                f"The sum of {n} devices with levels={levels} does not fit into 32 bits; "
+                f"use at most {(MODULUS - 1) // (2 * n)} levels."
+            )
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything agreed on; devices that were told different things share no keys."""
-        keys = [key.hex() for key in (*self.roster.sharing_keys, *self.roster.mask_keys)]
-        agreed = [asdict(self.context), self.roster.devices, keys]
+        keys = [key.hex() for key in (*self.sharing_keys, *self.mask_keys)]
+        agreed = [asdict(self.context), self.devices, keys]
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()
 
     def label(self, purpose: str, *devices: int) -> bytes:
@@ -181,15 +211,15 @@ class Session:
 
     def sharing_key(self, device: int) -> bytes:
         """The public key that shares for a device are encrypted to."""
-        return self.roster.sharing_keys[self.roster.devices.index(device)]
+        return self.sharing_keys[self.devices.index(device)]
 
     def mask_key(self, device: int) -> bytes:
         """The public key that masks with a device are agreed by."""
-        return self.roster.mask_keys[self.roster.devices.index(device)]
+        return self.mask_keys[self.devices.index(device)]
 
     def position(self, device: int) -> int:
         """The abscissa of a device's shares, from 1."""
-        return self.roster.devices.index(device) + 1
+        return self.devices.index(device) + 1
 
 
 def agree(private: bytes, public: bytes) -> bytes:
