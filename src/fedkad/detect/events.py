@@ -93,7 +93,6 @@ def examine(model: Model, series: Any) -> Findings:
     """
     settings = model.settings
     raw = score_series(model.scoring, model.setup.scale(series), shares=True)
-    assert raw.shares is not None
     scores = smooth_causally(raw.values, raw.runs, settings.smoothing)
     offline = smooth_centred(raw.values, raw.runs, settings.offline_reach)
     shares = smooth_causally(raw.shares, raw.runs, settings.smoothing)
