@@ -11,7 +11,7 @@ from fedkad.cli.failures import silent_few_rows
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.progress import shown_progress
 from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, demonstrate, line_cells, summary
-from fedkad.report.page import write_page
+from fedkad.report.document import write_page
 from fedkad.simulate import Fault, simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
 
