@@ -107,11 +107,6 @@ class ResidualMoments(NamedTuple):
             )
         return cls(np.array(count), np.array(total), np.array(squares))
 
-    def __add__(self, other: object) -> ResidualMoments:
-        if not isinstance(other, ResidualMoments):
-            return NotImplemented
-        return ResidualMoments(*(a + b for a, b in zip(self, other, strict=True)))
-
     def calibrated(self, dynamics: Dynamics) -> CalibratedScoring:
         """The scoring that centres and divides by these moments."""
         count = np.maximum(self.pairs, 1.0)
@@ -143,7 +138,7 @@ def _cross_fit(
     blocks = _blocks(rows, dynamics.lifting, dynamics.horizon)
     fitted = [fit(statistics - left_out) for _, left_out in blocks]
     moments = [ResidualMoments.of(others, left_out) for others, (_, left_out) in zip(fitted, blocks, strict=True)]
-    pooled = sum(moments[1:], start=moments[0])
+    pooled = ResidualMoments(*(sum(parts[1:], start=parts[0]) for parts in zip(*moments, strict=True)))
     raw = np.full(len(rows), np.nan)
     for others, (block, _) in zip(fitted, blocks, strict=True):
         judge: Scoring = PaperScoring(others) if paper else pooled.calibrated(others)

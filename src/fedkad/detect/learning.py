@@ -142,8 +142,5 @@ def _calibrated(memory: Memory, subspace: Array, least_threshold: float) -> Mode
     scoring, normal_scores = calibrate(
         dynamics, memory.statistics, memory.held_out, fit_dynamics, paper=is_paper, smoothing=settings.smoothing
     )
-    few_rows, rule = memory.held_out.crossed, settings.threshold_rule
-    untold = Model(
-        setup, scoring, normal_scores, few_rows, threshold=np.nan, rule=rule, least_threshold=least_threshold
-    )
-    return untold.judged_by(rule)
+    untold = Model(setup, scoring, normal_scores, memory.held_out.crossed, np.nan, None, least_threshold)
+    return untold.judged_by(settings.threshold_rule)

@@ -22,27 +22,14 @@ _LOW, _HIGH, _LARGE = np.array(-CLIP), np.array(CLIP), CLIP**2
 
 @dataclass(slots=True)
 class Reading:
-    """What a detector says about one sample.
+    """What a detector says about one sample."""
 
-    Attributes
-    ----------
-    score, threshold : float
-        The smoothed score, NaN unless the state is "ok", and the threshold that it was compared with.
-    is_anomaly : bool
-    state : {"warming", "ok", "gap"}
-        The window is filling up, is full, or was just broken by a missing value.
-    missing : int
-        Samples still needed before the next score.
-    seen : (channel,)
-        The sample itself.
-    """
-
-    score: float
-    threshold: float
+    score: float  # smoothed; NaN unless the state is "ok"
+    threshold: float  # that the score was compared with
     is_anomaly: bool
-    state: State
-    missing: int
-    seen: Array = field(repr=False, compare=False)
+    state: State  # the window is filling up, is full, or was just broken by a missing value
+    missing: int  # samples still needed before the next score
+    seen: Array = field(repr=False, compare=False)  # the sample itself
     _scaling: Scaling = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
     _judged: tuple[tuple[Seen, list[Seen]], ...] = field(repr=False, compare=False)

@@ -31,32 +31,16 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Statistics:
-    """Second moments of the pairs (Φ(t), Φ(t+1)), and what the calibration of residuals needs as well.
+    """Second moments of the pairs (Φ(t), Φ(t+1)), and what the calibration of residuals needs as well."""
 
-    Attributes
-    ----------
-    xx, yx : (D, D)
-        XXᵀ and YXᵀ.
-    yy : (D,)
-        The diagonal of YYᵀ; its sum is ‖Y‖².
-    x_sum, y_sum : (D,)
-        Sums of the lifted states at t and at t + 1.
-    ahead : (H, n, D)
-        Σ x(t+h) Φ(t)ᵀ of the raw samples h = 1 … H steps ahead.
-    count : float
-        Number of pairs; not an integer after forgetting.
-    ahead_count : (H,)
-        Number of pairs (t, t + h), fewer the larger h is.
-    """
-
-    xx: Array
-    yx: Array
-    yy: Array
-    x_sum: Array
-    y_sum: Array
-    ahead: Array
-    count: float
-    ahead_count: Array
+    xx: Array  # XXᵀ, (D, D)
+    yx: Array  # YXᵀ, (D, D)
+    yy: Array  # the diagonal of YYᵀ, (D,); its sum is ‖Y‖²
+    x_sum: Array  # of the lifted states at t, (D,)
+    y_sum: Array  # of the lifted states at t + 1, (D,)
+    ahead: Array  # Σ x(t+h) Φ(t)ᵀ of the raw samples h = 1 … H steps ahead, (H, n, D)
+    count: float  # number of pairs; not an integer after forgetting
+    ahead_count: Array  # number of pairs (t, t + h), fewer the larger h is, (H,)
 
     @classmethod
     def empty(cls, lifting: Lifting, horizon: int = 1) -> Statistics:

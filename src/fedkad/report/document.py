@@ -223,25 +223,17 @@ def _block(block: Block) -> str:
             return _element("h3", text)
         case Bullets(sentences):
             return f"<ul>{''.join(_element('li', sentence) for sentence in sentences)}</ul>"
-        case KeyFigures():
-            return _key_figures(block)
+        case KeyFigures(facts):
+            entries = (
+                f"<div>{_element('dt', fact.label)}{_element('dd', fact.value, 'timing' if fact.timing else '')}</div>"
+                for fact in facts
+            )
+            return "\n".join(['<dl class="facts">', *entries, "</dl>"])
         case DataTable():
             return _table(block)
         case Drawing():
-            return _drawing(block)
-
-
-def _key_figures(block: KeyFigures) -> str:
-    entries = (
-        f"<div>{_element('dt', fact.label)}{_element('dd', fact.value, 'timing' if fact.timing else '')}</div>"
-        for fact in block.facts
-    )
-    return "\n".join(['<dl class="facts">', *entries, "</dl>"])
-
-
-def _drawing(block: Drawing) -> str:
-    svg = block.svg.replace("<svg", f'<svg role="img" aria-label="{escape(block.alt)}"', 1)
-    return "\n".join(["<figure>", svg, _element("figcaption", block.caption), "</figure>"])
+            svg = block.svg.replace("<svg", f'<svg role="img" aria-label="{escape(block.alt)}"', 1)
+            return "\n".join(["<figure>", svg, _element("figcaption", block.caption), "</figure>"])
 
 
 def _table(table: DataTable) -> str:
@@ -295,9 +287,7 @@ def _classes(table: DataTable) -> list[str]:
 
 def _cell(cell: TableCell) -> str:
     # A line may break between a number and its spread, but inside neither.
-    text = (
-        escape(cell.text).replace(" ± ", " ±\N{NO-BREAK SPACE}").replace(" / ", "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}")
-    )
+    text = escape(cell.text).replace(" ± ", " ±\xa0").replace(" / ", "\xa0/\xa0")
     shown = f"<strong>{text}</strong>" if cell.best else text
     return f"{shown} <small>{escape(cell.small)}</small>" if cell.small else shown
 

@@ -20,23 +20,16 @@ START = np.datetime64("2025-01-06T00:00:00", "s")
 
 @dataclass(frozen=True)
 class Fleet:
-    """The series of all devices and what is wrong with them.
+    """The series of all devices, by name, and what is wrong with them.
 
-    Parameters
-    ----------
-    train, test : dict of str to array of shape (time, channel)
-        By name of the device, in the order of the devices; the columns are :data:`fedkad.simulate.CHANNELS`.
-        The test continues the training without a break. Rows of NaN are missing.
-    faults : tuple of Fault
-        All faults of all devices; their rows are rows of ``test``.
-    period : float
-        Seconds from one sample to the next.
+    The columns are :data:`fedkad.simulate.CHANNELS`. The test continues the training without a break. Rows of NaN are
+    missing.
     """
 
     train: dict[str, FloatArray]
     test: dict[str, FloatArray]
-    faults: tuple[Fault, ...]
-    period: float
+    faults: tuple[Fault, ...]  # of all devices; their rows are rows of the test
+    period: float  # seconds from one sample to the next
 
     def faults_of(self, device: str) -> tuple[Fault, ...]:
         """Return the faults of one device, in order of time."""

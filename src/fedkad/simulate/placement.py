@@ -16,7 +16,6 @@ from fedkad.simulate.recursion import FloatArray
 KEEP_APART = 80
 """Rows, at least, between two faults of a device, and half as many before the first and after the last."""
 
-_SHORTEST_SLOT = 2 * KEEP_APART
 _OUTAGE_ROWS = (25, 60)
 _POSITIONS_TRIED = 8
 _SECOND_CHANNEL_CHANCE = 0.3
@@ -67,7 +66,7 @@ def rows_needed(faults_per_device: int) -> int:
     >>> rows_needed(2)
     480
     """
-    return (faults_per_device + 1) * _SHORTEST_SLOT
+    return (faults_per_device + 1) * 2 * KEEP_APART
 
 
 def damage(

@@ -34,18 +34,12 @@ def read_table(
     allow_silent
         Whether a channel may have no value at all, as a dead sensor has; training data may not have one.
 
-    Returns
-    -------
-    SeriesTable
-        Cells that are empty or say NA, NaN, null or None are missing. A missing cell takes the previous value
-        of its channel for at most `max_fill` rows in a row, never across a time gap (a step larger than
-        1.5 × the median step) and never in or across a row that is missing as a whole. ``filled`` counts
-        those cells; what stays NaN makes its row a gap, and ``gap_rows`` counts these.
-
-    Raises
-    ------
-    TableError
-        If the file is not such a table; the message names the file, the row, the channel and the remedy.
+    Notes
+    -----
+    Cells that are empty or say NA, NaN, null or None are missing. A missing cell takes the previous value of its
+    channel for at most `max_fill` rows in a row, never across a time gap (a step larger than 1.5 × the median step) and
+    never in or across a row that is missing as a whole. ``filled`` counts those cells; what stays NaN makes its row a
+    gap, and ``gap_rows`` counts these.
 
     Examples
     --------
