@@ -236,7 +236,7 @@ def test_a_reading_says_what_was_seen_and_what_was_expected(scoring: str, horizo
     power = np.linalg.matrix_power(detector.operator_, horizon)
     predicted = (detector.subspace_ @ power @ detector.subspace_.T @ lifted)[detector.lifting_.newest]
     if scoring == "calibrated":
-        predicted = predicted + detector.model_.scoring.centre[-1]  # type: ignore[attr-defined]
+        predicted = predicted + detector.model_.scoring.centre[-1]  # type: ignore[union-attr]
     expected = predicted * detector.scaling_.scale + detector.scaling_.mean
     np.testing.assert_allclose(readings[-1].expected, expected, rtol=1e-9, atol=1e-12)
 

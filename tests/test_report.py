@@ -37,8 +37,9 @@ from fedkad.report.document import (
     TableCell,
     TableColumn,
     TableRow,
+    render_page,
+    write_page,
 )
-from fedkad.report.page import render_page, write_page
 from fedkad.report.pictures import Span, as_svg, convergence_figure, device_figure, largest_of_columns
 from fedkad.simulate import FAULTS, Fault, simulate_fleet
 

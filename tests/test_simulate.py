@@ -11,23 +11,10 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from fedkad.simulate import (
-    CHANNEL_UNITS,
-    CHANNELS,
-    FAULTS,
-    START,
-    Fault,
-    Fleet,
-    draw_pump,
-    labels,
-    run_pump,
-    simulate_fleet,
-    timestamps,
-    write_fleet,
-)
-from fedkad.simulate.duty import Duty, follow_duty
+from fedkad.simulate import CHANNELS, FAULTS, Fault, Fleet, simulate_fleet, write_fleet
+from fedkad.simulate.fleet import START, timestamps
 from fedkad.simulate.placement import KEEP_APART, PLANS
-from fedkad.simulate.pump import Disturbances, Pump, operating_flow, respond
+from fedkad.simulate.pump import Disturbances, Duty, Pump, draw_pump, follow_duty, operating_flow, respond, run_pump
 from fedkad.simulate.recursion import accumulate, first_order_lag, wandering_noise
 
 FloatArray = npt.NDArray[np.float64]
@@ -126,7 +113,7 @@ def test_duty_keeps_the_order_of_its_levels_and_the_stated_lengths() -> None:
 
 
 def test_values_are_finite_and_plausible() -> None:
-    assert set(PLAUSIBLE) == set(CHANNEL_UNITS)
+    assert set(PLAUSIBLE) == set(CHANNELS)
     for name, series in simulate_fleet(40, faults_per_device=0, seed=5).train.items():
         assert series.dtype == np.float64
         assert series.shape == (10_000, len(CHANNELS))
@@ -253,8 +240,11 @@ def clean() -> FloatArray:
 
 
 def inject(kind: str, series: FloatArray, channel: str, severity: float, seed: int = 0) -> FloatArray:
-    index = column(channel)
-    return FAULTS[kind](series, index, TEST_ROWS.start, TEST_ROWS.stop, generator(seed), severity)
+    faulty, index = series.copy(), column(channel)
+    read = FAULTS[kind](series[:, index], TEST_ROWS.start, TEST_ROWS.stop, generator(seed), severity)
+    assert read.shape == faulty[TEST_ROWS, index].shape
+    faulty[TEST_ROWS, index] = read
+    return faulty
 
 
 def test_there_is_a_plan_for_every_kind() -> None:
@@ -312,14 +302,14 @@ def test_lag_moves_the_peak_of_the_cross_correlation() -> None:
     series = run_pump(replace(pump, valve_duty=Duty(levels=(0.7,), dwell=7200.0)), 1500, PERIOD, generator(9))
     flow = column("flow_m3h")
     spread = float(series[:, flow].std())
-    faulty = FAULTS["lag"](series, flow, 200, 1200, generator(), 0.5 * spread)
+    late = FAULTS["lag"](series[:, flow], 200, 1200, generator(), 0.5 * spread)
     speed = series[200:1200, column("speed_rpm")]
     before = delay(speed, series[200:1200, flow])
-    after = delay(speed, faulty[200:1200, flow])
+    after = delay(speed, late)
     assert after >= before + 4
-    departure = np.sqrt(np.mean((faulty - series)[200:1200, flow] ** 2))
+    departure = np.sqrt(np.mean((late - series[200:1200, flow]) ** 2))
     assert 0.5 * spread <= departure < spread
-    assert faulty[200, flow] == series[200, flow]
+    assert late[0] == series[200, flow]
 
 
 def test_a_severe_lag_is_slower_than_a_mild_one(clean: FloatArray) -> None:
@@ -346,7 +336,7 @@ def test_decoupling_loses_the_partners_and_keeps_the_spread(clean: FloatArray) -
 
 def test_decoupling_refuses_a_series_that_is_too_short() -> None:
     with pytest.raises(ValueError, match="at least 20 rows"):
-        FAULTS["decoupling"](np.ones((19, 1)), 0, 5, 15, generator(), 1.0)
+        FAULTS["decoupling"](np.ones(19), 5, 15, generator(), 1.0)
 
 
 def test_spikes_are_few_short_and_of_the_stated_height(clean: FloatArray) -> None:
@@ -368,11 +358,9 @@ def test_spikes_are_few_short_and_of_the_stated_height(clean: FloatArray) -> Non
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 9, 10, 11, 20, 23])
 def test_spikes_fit_faults_of_any_length(rows: int) -> None:
-    series = np.ones((30, 1))
-    faulty = FAULTS["spikes"](series, 0, 3, 3 + rows, generator(1), 5.0)
-    hit = np.flatnonzero(faulty != series)
-    assert hit[0] == 3
-    assert hit[-1] < 3 + rows
+    faulty = FAULTS["spikes"](np.ones(30), 3, 3 + rows, generator(1), 5.0)
+    assert len(faulty) == rows
+    assert np.flatnonzero(faulty != 1.0)[0] == 0
 
 
 def test_a_stuck_sensor_is_constant(clean: FloatArray) -> None:
@@ -528,10 +516,11 @@ def test_wrong_sizes_are_refused(arguments: dict[str, float], message: str) -> N
 
 
 def test_labels_are_half_open_and_join_all_faults() -> None:
-    faults = [Fault("a", "stuck", ("flow_m3h",), 2, 4), Fault("a", "drift", ("valve_pct",), 6, 7)]
-    assert np.flatnonzero(labels(faults, 9)).tolist() == [2, 3, 6]
-    assert labels([], 3).tolist() == [False, False, False]
-    assert labels([], 3).dtype == np.bool_
+    faults = (Fault("a", "stuck", ("flow_m3h",), 2, 4), Fault("a", "drift", ("valve_pct",), 6, 7))
+    fleet = Fleet({}, {"a": np.zeros((9, 8)), "b": np.zeros((3, 8))}, faults, PERIOD)
+    assert np.flatnonzero(fleet.labels_of("a")).tolist() == [2, 3, 6]
+    assert fleet.labels_of("b").tolist() == [False, False, False]
+    assert fleet.labels_of("b").dtype == np.bool_
 
 
 def test_timestamps_continue_from_training_to_test(fleet: Fleet) -> None:
@@ -542,7 +531,7 @@ def test_timestamps_continue_from_training_to_test(fleet: Fleet) -> None:
     assert (np.diff(joined) == np.timedelta64(60, "s")).all()
     assert len(train) == 10_000
     assert len(test) == 2000
-    later = timestamps(3, 2.5, np.datetime64("2030-01-01T00:00:00", "s"))
+    later = timestamps(3, 2.5)
     assert (later - later[0]).astype(int).tolist() == [0, 2, 5]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad.tables import SeriesTable, read_table
-from fedkad.tables.filling import fill_forward
+from fedkad.tables.reading import fill_forward
 from fedkad.tables.times import Times, gap_starts
 
 NAN = float("nan")

@@ -28,33 +28,19 @@ VARIABLES = (
 """The environment variables by which users choose the number of threads; BLAS libraries read them when they load."""
 
 
-class _BlasPools:
-    """The thread pools of the BLAS libraries that are loaded, which belong to the whole process.
+_pools: Any = None  # of the BLAS libraries that are loaded; they belong to the whole process
+if not any(name in os.environ for name in VARIABLES):
+    import numpy as np  # noqa: F401  # brings the library with it
+    from threadpoolctl import ThreadpoolController
 
-    Libraries have their default number of threads when this object is made. Any other number is somebody's choice, or
-    the limit of a caller that is already inside.
-    """
-
-    def __init__(self) -> None:
-        import numpy as np  # noqa: F401  # brings the library with it
-        from threadpoolctl import ThreadpoolController
-
-        self._pools: Any = ThreadpoolController().select(user_api="blas")
-        self._defaults = self._numbers()
-        self._lock = Lock()
-
-    def _numbers(self) -> list[int]:
-        return [pool.num_threads for pool in self._pools.lib_controllers]
-
-    def limit(self) -> AbstractContextManager[object]:
-        """Set the limit, unless there is one; leaving the context lifts it."""
-        with self._lock:
-            limit: AbstractContextManager[object]
-            limit = self._pools.limit(limits=1) if self._numbers() == self._defaults else nullcontext()
-            return limit
+    _pools = ThreadpoolController().select(user_api="blas")
 
 
-_pools = None if any(name in os.environ for name in VARIABLES) else _BlasPools()
+def _numbers() -> list[int]:
+    return [pool.num_threads for pool in _pools.lib_controllers] if _pools else []
+
+
+_defaults, _lock = _numbers(), Lock()
 
 
 @contextmanager
@@ -67,5 +53,10 @@ def single_threaded() -> Iterator[None]:
     ... def total_energy(states):
     ...     return float((states.T @ states).trace())
     """
-    with nullcontext() if _pools is None else _pools.limit():
+    limit: AbstractContextManager[object] = nullcontext()
+    with _lock:
+        # Any other number than the default is somebody's choice, or the limit of a caller that is already inside.
+        if _pools and _numbers() == _defaults:
+            limit = _pools.limit(limits=1)
+    with limit:
         yield

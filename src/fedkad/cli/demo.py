@@ -10,7 +10,7 @@ import typer
 from fedkad.cli.failures import few_rows_noted
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, demonstrate, line_cells, summary
-from fedkad.report.page import write_page
+from fedkad.report.document import write_page
 from fedkad.simulate import simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
 

@@ -58,21 +58,17 @@ def _scorable(rows: Array, lead: int) -> Array:
     return join_stretches(long_enough)[-MOST_HELD_OUT:] if long_enough else rows[:0]
 
 
-class Split(NamedTuple):
-    """Which rows the statistics are made of, and the held-out rows; None if there are too few to hold any out."""
+def split(values: Array, validation: float, lead: int) -> tuple[Array, Array | None]:
+    """The first 1 − `validation` of the complete rows, and the rest with the `lead` rows before it as context.
 
-    training: slice
-    held_out: Array | None
-
-
-def split(values: Array, validation: float, lead: int) -> Split:
-    """The first 1 − `validation` of the complete rows, and the rest with the `lead` rows before it as context."""
+    The first part is for the statistics, the rest is held out; if it is too short to hold any out, it is None.
+    """
     first = first_spared(values, validation)
     held_out = _scorable(values[max(first - lead, 0) :], lead)
     scores = sum(run.stop - run.start - lead for run in stretches(held_out, shortest=lead + 1))
     if scores < FEWEST_HELD_OUT:
-        return Split(slice(0, len(values)), None)
-    return Split(slice(0, first), held_out)
+        return values, None
+    return values[:first], held_out
 
 
 def first_spared(values: Array, validation: float) -> int:
@@ -111,11 +107,6 @@ class ResidualMoments(NamedTuple):
             )
         return cls(np.array(count), np.array(total), np.array(squares))
 
-    def __add__(self, other: object) -> ResidualMoments:
-        if not isinstance(other, ResidualMoments):
-            return NotImplemented
-        return ResidualMoments(*(a + b for a, b in zip(self, other, strict=True)))
-
     def calibrated(self, dynamics: Dynamics) -> CalibratedScoring:
         """The scoring that centres and divides by these moments."""
         count = np.maximum(self.pairs, 1.0)
@@ -124,17 +115,13 @@ class ResidualMoments(NamedTuple):
         return CalibratedScoring(dynamics, centre, np.maximum(np.sqrt(variance), SPREAD_FLOOR))
 
 
-class Calibration(NamedTuple):
-    """A scoring, and its smoothed scores of normal data that it was not fitted on."""
-
-    scoring: Scoring
-    normal_scores: Array
-
-
 def calibrate(
     dynamics: Dynamics, statistics: Statistics, held_out: HeldOut, fit: Fit, *, paper: bool, smoothing: int
-) -> Calibration:
-    """Calibrate the scores on the statistics and the held-out rows; `fit` makes the dynamics of other statistics."""
+) -> tuple[Scoring, Array]:
+    """A scoring, and its smoothed scores of normal data that it was not fitted on.
+
+    The scores are calibrated on the statistics and the held-out rows; `fit` makes the dynamics of other statistics.
+    """
     if held_out.crossed:
         return _cross_fit(dynamics, statistics, held_out.rows, fit, paper=paper, smoothing=smoothing)
     scoring: Scoring = (
@@ -142,39 +129,31 @@ def calibrate(
     )
     raw = score_series(scoring, held_out.rows)
     smooth = smooth_causally(raw.values, raw.runs, smoothing)
-    return Calibration(scoring, smooth[~np.isnan(smooth)])
-
-
-class _Fold(NamedTuple):
-    rows: slice  # the targets of this block, with the context that their predictions need
-    dynamics: Dynamics  # fitted without this block
-    left_out: Statistics
+    return scoring, smooth[~np.isnan(smooth)]
 
 
 def _cross_fit(
     dynamics: Dynamics, statistics: Statistics, rows: Array, fit: Fit, *, paper: bool, smoothing: int
-) -> Calibration:
-    folds = [
-        _Fold(block, fit(statistics - left_out), left_out)
-        for block, left_out in _blocks(rows, dynamics.lifting, dynamics.horizon)
-    ]
-    moments = [ResidualMoments.of(fold.dynamics, fold.left_out) for fold in folds]
-    pooled = sum(moments[1:], start=moments[0])
+) -> tuple[Scoring, Array]:
+    blocks = _blocks(rows, dynamics.lifting, dynamics.horizon)
+    fitted = [fit(statistics - left_out) for _, left_out in blocks]
+    moments = [ResidualMoments.of(others, left_out) for others, (_, left_out) in zip(fitted, blocks, strict=True)]
+    pooled = ResidualMoments(*(sum(parts[1:], start=parts[0]) for parts in zip(*moments, strict=True)))
     raw = np.full(len(rows), np.nan)
-    for fold in folds:
-        judge: Scoring = PaperScoring(fold.dynamics) if paper else pooled.calibrated(fold.dynamics)
-        found = score_series(judge, rows[fold.rows]).values
+    for others, (block, _) in zip(fitted, blocks, strict=True):
+        judge: Scoring = PaperScoring(others) if paper else pooled.calibrated(others)
+        found = score_series(judge, rows[block]).values
         seen = ~np.isnan(found)
-        raw[fold.rows][seen] = found[seen]
+        raw[block][seen] = found[seen]
     lead = dynamics.lifting.window + dynamics.horizon - 1
     runs = [slice(piece.start + lead, piece.stop) for piece in stretches(rows, shortest=lead + 1)]
     smooth = smooth_causally(raw, runs, smoothing)
     scoring: Scoring = PaperScoring(dynamics) if paper else pooled.calibrated(dynamics)
-    return Calibration(scoring, smooth[~np.isnan(smooth)])
+    return scoring, smooth[~np.isnan(smooth)]
 
 
 def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, Statistics]]:
-    """Contiguous blocks of targets with the statistics of their pairs, which add up to those of all rows.
+    """Contiguous blocks of targets and their context, and the statistics of their pairs, which add up to all.
 
     (Moments two and more steps ahead lack the few pairs that cross from one block into the next.)
     """

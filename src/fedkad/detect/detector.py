@@ -6,6 +6,7 @@ It is the scikit-learn face of two values, a `Model` and a `Memory`; the work is
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from fedkad.detect import learning
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
-from fedkad.detect.parameters import Parameters
 from fedkad.detect.scoring import SeriesScores, score_series, smooth_causally, smooth_centred
 from fedkad.detect.series import as_series
 from fedkad.detect.stream import Stream
@@ -38,7 +38,7 @@ class NotFittedError(ValueError, AttributeError):
         super().__init__("This KoopmanDetector is not fitted yet; call fit(train) first.")
 
 
-class KoopmanDetector(Parameters):
+class KoopmanDetector:
     """Detect departures of a multivariate time series from its normal dynamics.
 
     Sliding windows are lifted by fixed random tanh observables, projected on a low-rank subspace, and predicted one
@@ -137,6 +137,26 @@ class KoopmanDetector(Parameters):
     def paper(cls, **changes: Any) -> Self:
         """A detector with the paper's score; all its other settings are the defaults."""
         return cls(**{"scoring": "paper", **changes})
+
+    # -- parameters, as scikit-learn expects them --------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments by name; `deep` is there for scikit-learn and changes nothing."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Change some of the constructor's arguments; they take effect at the next fit."""
+        known = self.get_params()
+        for name, value in parameters.items():
+            if name not in known:
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}.")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        shown = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -297,7 +317,6 @@ class KoopmanDetector(Parameters):
     def explain(self, series: Any) -> Array:
         """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it."""
         raw = self._raw_scores(series, shares=True)
-        assert raw.shares is not None
         return smooth_causally(raw.shares, raw.runs, self.model_.settings.smoothing)
 
     def stream(self) -> Stream:

@@ -30,49 +30,25 @@ class Cause:
 
 @dataclass(frozen=True)
 class Event:
-    """A run of alarms that belong together.
+    """A run of alarms that belong together."""
 
-    Attributes
-    ----------
-    start, end : int
-        Entries of the first and of the last alarm; both belong to the event.
-    peak : int
-        Entry of the highest score.
-    peak_score, threshold : float
-        That score, and the threshold that it was compared with.
-    causes : tuple of Cause
-        All channels, the largest share first.
-    """
-
-    start: int
-    end: int
-    peak: int
+    start: int  # entry of the first alarm
+    end: int  # entry of the last alarm, which belongs to the event
+    peak: int  # entry of the highest score
     peak_score: float
-    threshold: float
-    causes: tuple[Cause, ...]
+    threshold: float  # that the highest score was compared with
+    causes: tuple[Cause, ...]  # all channels, the largest share first
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Everything that a model finds in one recording.
+    """Everything that a model finds in one recording."""
 
-    Attributes
-    ----------
-    scores, offline_scores, thresholds : (time,)
-        The causal scores, NaN where there is none; those that look ahead; the threshold that each causal score was
-        compared with.
-    alarms : (time,) of bool
-    shares : (time, channel)
-        The scores split over the channels.
-    channels : tuple of str
-    events : tuple of Event
-    """
-
-    scores: Array
-    offline_scores: Array
-    thresholds: Array
+    scores: Array  # causal, (time,); NaN where there is none
+    offline_scores: Array  # those that look ahead, (time,)
+    thresholds: Array  # that each causal score was compared with, (time,)
     alarms: NDArray[np.bool_]
-    shares: Array
+    shares: Array  # the causal scores split over the channels, (time, channel)
     channels: tuple[str, ...]
     events: tuple[Event, ...]
 
@@ -93,7 +69,6 @@ def examine(model: Model, series: Any) -> Findings:
     """
     settings = model.settings
     raw = score_series(model.scoring, model.setup.scale(series), shares=True)
-    assert raw.shares is not None
     scores = smooth_causally(raw.values, raw.runs, settings.smoothing)
     offline = smooth_centred(raw.values, raw.runs, settings.offline_reach)
     shares = smooth_causally(raw.shares, raw.runs, settings.smoothing)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.blasthreads import single_threaded
 from fedkad.detect.calibration import MOST_HELD_OUT, HeldOut, calibrate, first_spared, split
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
+from fedkad.detect.modelfile import StoredMemory
 from fedkad.detect.scoring import Dynamics
 from fedkad.detect.series import Series, join_stretches, refuse_empty_channels
 from fedkad.koopman.lifting import Lifting
@@ -24,23 +25,14 @@ FEWEST_PAIRS = 20
 """Nothing can be learned from fewer snapshot pairs."""
 
 
-class Recollection(Protocol):
-    """A `Memory`, or one that is still in its file and is read array by array."""
-
-    @property
-    def held_out(self) -> HeldOut:
-        """The held-out rows."""
-
-    def joined(self, added: Statistics, forgetting: float) -> tuple[Statistics, HeldOut]:
-        """The statistics times `forgetting` plus those `added`, and the held-out rows."""
-
-
+@single_threaded()
 def fit(settings: DetectorSettings, series: Series) -> tuple[Model, Memory]:
     """Train one device alone, on the subspace that it would choose itself."""
     memory = prepare(settings, series)
     return adopt(memory, own_subspace(memory.statistics, settings.rank)), memory
 
 
+@single_threaded()
 def prepare(settings: DetectorSettings, series: Series, scaling: Scaling | None = None) -> Memory:
     """Everything in training that needs the data: scaling, statistics, held-out rows. `adopt` does the rest."""
     settings.check()
@@ -62,7 +54,7 @@ def training_moments(settings: DetectorSettings, series: Series) -> ChannelMomen
 
 
 def _training_rows(settings: DetectorSettings, values: Array) -> Array:
-    rows = values[split(values, settings.validation, settings.lead).training]
+    rows, _ = split(values, settings.validation, settings.lead)
     window = settings.window
     _require_pairs(sum(run.stop - run.start - window for run in stretches(rows, window + 1)), window)
     return rows
@@ -71,11 +63,11 @@ def _training_rows(settings: DetectorSettings, values: Array) -> Array:
 def _remember(setup: Setup, scaled: Array) -> Memory:
     """Statistics of the training rows, and the rows that set the threshold."""
     settings = setup.settings
-    parts = split(scaled, settings.validation, settings.lead)
-    statistics = collect(scaled[parts.training], setup.lifting, settings.horizon)
+    training, held_out = split(scaled, settings.validation, settings.lead)
+    statistics = collect(training, setup.lifting, settings.horizon)
     _require_pairs(statistics.count, settings.window)
-    if parts.held_out is not None:
-        return Memory(setup, statistics, HeldOut(parts.held_out, crossed=False))
+    if held_out is not None:
+        return Memory(setup, statistics, HeldOut(held_out, crossed=False))
     if statistics.count > MOST_HELD_OUT:
         raise ValueError(
             f"validation={settings.validation} of {len(scaled)} rows is too little to set a threshold; raise it."
@@ -91,6 +83,7 @@ def _require_pairs(count: float, window: int) -> None:
         )
 
 
+@single_threaded()
 def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, previous: Model | None = None) -> Model:
     """Make a model of a memory and a subspace: fit the private operator, calibrate the scores, set the threshold.
 
@@ -98,7 +91,11 @@ def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, prev
     scores are alike on all devices, and a fleet has seen more. From the `previous` model it takes a threshold that
     was set by hand, and how far the device has learned in its feed.
     """
-    check_subspace(memory, subspace)
+    expected = (memory.setup.lifting.dimension, memory.setup.settings.rank)
+    if subspace.shape != expected:
+        raise ValueError(f"The subspace has shape {subspace.shape} instead of {expected}; was it of other devices?")
+    if not np.allclose(subspace.T @ subspace, np.eye(expected[1]), atol=1e-6):
+        raise ValueError("The columns of the subspace are not orthonormal; pass its polar factor.")
     model = _calibrated(memory, subspace, least_threshold)
     if previous is None:
         return model
@@ -106,16 +103,8 @@ def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, prev
     return model.with_threshold(previous.threshold) if previous.by_hand else model
 
 
-def check_subspace(memory: Memory, subspace: Array) -> None:
-    """Refuse a subspace of another shape, or whose columns are not orthonormal."""
-    expected = (memory.setup.lifting.dimension, memory.setup.settings.rank)
-    if subspace.shape != expected:
-        raise ValueError(f"The subspace has shape {subspace.shape} instead of {expected}; was it of other devices?")
-    if not np.allclose(subspace.T @ subspace, np.eye(expected[1]), atol=1e-6):
-        raise ValueError("The columns of the subspace are not orthonormal; pass its polar factor.")
-
-
-def learn(model: Model, known: Recollection, scaled: Array, forgetting: float = 1.0) -> tuple[Model, Memory]:
+@single_threaded()
+def learn(model: Model, known: Memory | StoredMemory, scaled: Array, forgetting: float = 1.0) -> tuple[Model, Memory]:
     """Add scaled normal data to what is known and refit the operator; scaling and subspace stay.
 
     As in `prepare`, the last `validation` share of the rows sets the threshold. With `forgetting` below one, what was
@@ -153,8 +142,5 @@ def _calibrated(memory: Memory, subspace: Array, least_threshold: float) -> Mode
     scoring, normal_scores = calibrate(
         dynamics, memory.statistics, memory.held_out, fit_dynamics, paper=is_paper, smoothing=settings.smoothing
     )
-    few_rows, rule = memory.held_out.crossed, settings.threshold_rule
-    untold = Model(
-        setup, scoring, normal_scores, few_rows, threshold=np.nan, rule=rule, least_threshold=least_threshold
-    )
-    return untold.judged_by(rule)
+    untold = Model(setup, scoring, normal_scores, memory.held_out.crossed, np.nan, None, least_threshold)
+    return untold.judged_by(settings.threshold_rule)

@@ -140,32 +140,17 @@ class Memory:
 class Model:
     """Everything that detection needs.
 
-    Attributes
-    ----------
-    setup : Setup
-    scoring : Scoring
-        The dynamics (subspace, operator) and how a residual becomes a score.
-    normal_scores : (count,)
-        Scores of normal data that the model did not learn from; thresholds are set from them.
-    few_rows : bool
-        Whether there were too few rows to hold some out, so that these scores are cross-fitted.
-    threshold : float
-    rule : ThresholdRule, optional
-        How the threshold was set; None if a person set it.
-    least_threshold : float
-        What the fleet advised. The threshold is not lower as long as it rests on few scores.
-    learnt_through : str
-        Where in its feed the last `learn` ended, in the words of the program that feeds it. It is stored with the
-        model so that nothing is learned twice after a kill.
+    `learnt_through` says where in its feed the last `learn` ended, in the words of the program that feeds it. It is
+    stored with the model so that nothing is learned twice after a kill.
     """
 
     setup: Setup
-    scoring: Scoring
-    normal_scores: Array
-    few_rows: bool
+    scoring: Scoring  # the dynamics (subspace, operator) and how a residual becomes a score
+    normal_scores: Array  # of normal data that the model did not learn from; thresholds are set from them
+    few_rows: bool  # whether there were too few rows to hold some out, so that these scores are cross-fitted
     threshold: float
-    rule: ThresholdRule | None
-    least_threshold: float = 0.0
+    rule: ThresholdRule | None  # how the threshold was set; None if a person set it
+    least_threshold: float = 0.0  # what the fleet advised: the threshold is not lower while it rests on few scores
     learnt_through: str = ""
 
     @property

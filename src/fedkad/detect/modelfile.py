@@ -94,10 +94,7 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
         if settings.scoring == "paper"
         else CalibratedScoring(dynamics, arrays["residual.centre"], arrays["residual.spread"])
     )
-    facts = {
-        "learnt_through": "",
-        **{name: header[name] for name in FACTS if name in header},
-    }  # the first files have none
+    facts = {name: header[name] for name in FACTS if name in header}  # the first files have no learnt_through
     rule = None if header["by_hand"] else settings.threshold_rule
     model = Model(setup, scoring, arrays["normal_scores"], rule=rule, **facts)
     if "held_out" not in arrays:
@@ -172,7 +169,10 @@ def write_model(
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in sorted(arrays.items())}
     text = json.dumps(header, sort_keys=True, default=lambda number: number.item())
-    described = {"format": kind, "version": VERSION, "header": text, "digest": _digest(text, contiguous)}
+    hashed = hashlib.sha256(text.encode())
+    for name, array in contiguous.items():
+        _hash(hashed, name, array)
+    described = {"format": kind, "version": VERSION, "header": text, "digest": hashed.hexdigest()}
     # One entry, because safetensors writes several in any order, and the same model should be the same file.
     metadata = {"fedkad": json.dumps(described, sort_keys=True)}
     write_tensors(Path(path), contiguous, metadata)
@@ -228,13 +228,6 @@ def _check_format(path: Path, described: Mapping[str, Any], kind: str) -> None:
             f"{path}: written in format version {described.get('version')}, and this is version {VERSION}; "
             "use the matching release of fedkad or fit the model again."
         )
-
-
-def _digest(header: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    hashed = hashlib.sha256(header.encode())
-    for name in sorted(arrays):
-        _hash(hashed, name, arrays[name])
-    return hashed.hexdigest()
 
 
 def _hash(hashed: hashlib._Hash, name: str, array: NDArray[Any]) -> None:

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.blasthreads import single_threaded
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.snapshots import stretches
 
@@ -92,27 +93,12 @@ class Dynamics:
 
 
 Seen = tuple[Array, ...]
-"""What a scoring keeps of a window: arrays for one moment, or with time as their first axis."""
+"""What a scoring keeps of a window: arrays for one moment, or with time as their first axis.
 
-
-class Scoring(Protocol):
-    """How a residual becomes a score, for one moment or many at once."""
-
-    @property
-    def dynamics(self) -> Dynamics:
-        """The model that predicts."""
-
-    def see(self, windows: Array) -> Seen:
-        """What to keep of these windows, to judge earlier predictions and as a prediction to be judged later."""
-
-    def score(self, earlier: Seen, since: list[Seen]) -> Array:
-        """The score of the prediction made at `earlier`, given what was seen at the H moments `since`."""
-
-    def shares(self, earlier: Seen, since: list[Seen]) -> Array:
-        """The same score split over the channels, `(…, channel)`: non-negative, summing to it."""
-
-    def expected(self, earlier: Seen) -> Array:
-        """The scaled sample that was predicted at `earlier` for H steps ahead, `(…, channel)`."""
+A scoring sees windows (`see`), to judge earlier predictions and as predictions to be judged later. `score` judges the
+prediction made at `earlier` by what was seen at the H moments `since`, `shares` splits the same score over the
+channels, and `expected` is the scaled sample that was predicted at `earlier` for H steps ahead.
+"""
 
 
 @dataclass(frozen=True)
@@ -252,6 +238,9 @@ class PaperScoring:
         return shares
 
 
+Scoring = CalibratedScoring | PaperScoring
+
+
 def _square(values: Array) -> Array:
     """Squared norms of rows."""
     return _inner(values, values)
@@ -264,28 +253,20 @@ def _inner(left: Array, right: Array) -> Array:
 
 
 class SeriesScores(NamedTuple):
-    """Raw scores of a series, NaN where there is none.
+    """Raw scores of a series, NaN where there is none."""
 
-    Attributes
-    ----------
-    values : (time,)
-    shares : (time, channel), or None unless they were asked for
-        The scores split over the channels.
-    runs : list of slice
-        Entries that smoothing may join: those between two gaps.
-    """
-
-    values: Array
-    shares: Array | None
-    runs: list[slice]
+    values: Array  # (time,)
+    shares: Array  # split over the channels, (time, channel); empty unless they were asked for
+    runs: list[slice]  # entries that smoothing may join: those between two gaps
 
 
+@single_threaded()
 def score_series(scoring: Scoring, scaled: Array, *, shares: bool = False) -> SeriesScores:
     """Raw scores of every entry of a scaled series that has a full prediction behind it, in one pass."""
     lifting, horizon = scoring.dynamics.lifting, scoring.dynamics.horizon
     lead = lifting.window + horizon - 1
     scores, runs = np.full(len(scaled), np.nan), []
-    parts = np.full((len(scaled), lifting.channels), np.nan) if shares else None
+    parts = np.full((len(scaled) if shares else 0, lifting.channels), np.nan)
     # Windows overlap, which BLAS does not take; they are copied block by block into memory that is touched once.
     memory = np.empty((min(BLOCK, len(scaled)) + horizon, lifting.state_size))
     for piece in stretches(scaled, shortest=lead + 1):
@@ -298,7 +279,7 @@ def score_series(scoring: Scoring, scaled: Array, *, shares: bool = False) -> Se
             seen = scoring.see(block)
             earlier, *since = [tuple(array[h : h + count] for array in seen) for h in range(horizon + 1)]
             scores[start : start + count] = scoring.score(earlier, since)
-            if parts is not None:
+            if shares:
                 parts[start : start + count] = scoring.shares(earlier, since)
         runs.append(run)
     return SeriesScores(scores, parts, runs)

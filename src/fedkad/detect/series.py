@@ -28,7 +28,14 @@ def as_series(data: Any) -> Series:
     array([ 1.,  1., nan,  0.])
     """
     if isinstance(data, list | tuple) and not isinstance(data, Series) and data and all(map(_is_table, data)):
-        return _join([_read(piece, f"stretch {k}: ") for k, piece in enumerate(data)])
+        pieces = [_read(piece, f"stretch {k}: ") for k, piece in enumerate(data)]
+        first = pieces[0]
+        for k, (values, names) in enumerate(pieces):
+            try:
+                check_channels(values.shape[1], names, first.values.shape[1], first.names, than="those of stretch 0")
+            except ValueError as error:
+                raise ValueError(f"stretch {k}: {error}") from None
+        return Series(join_stretches([piece.values for piece in pieces]), first.names)
     return _read(data, "")
 
 
@@ -53,10 +60,9 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
     unknown = [name for name in names if name not in expected]
     if not missing and not unknown:
         return f"they come as {', '.join(names)} instead of {', '.join(expected)}; put them in that order"
-    parts = [f"{word} {', '.join(map(repr, found))}" for word, found in (("missing", missing), ("unknown", unknown))]
-    return " and ".join(part for part, found in zip(parts, (missing, unknown), strict=True) if found) + (
-        "; select the same channels in the same order"
-    )
+    both = (("missing", missing), ("unknown", unknown))
+    parts = " and ".join(f"{word} {', '.join(map(repr, found))}" for word, found in both if found)
+    return f"{parts}; select the same channels in the same order"
 
 
 def check_sample(sample: Any, names: tuple[str, ...], *, named: bool) -> Array:
@@ -101,7 +107,11 @@ def _read(data: Any, where: str) -> Series:
     values = _as_floats(raw, names, where)
     if values.shape[1] == 0:
         raise ValueError(f"{where}The series has no channel; pass at least one column of numbers.")
-    _refuse_infinite(values, names, where)
+    for row, channel in np.argwhere(np.isinf(values)):
+        raise ValueError(
+            f"{where}Row {row} of channel {_name(names, channel)} is infinite; "
+            "replace infinite values by NaN where a value is missing."
+        )
     return Series(values, names)
 
 
@@ -126,28 +136,15 @@ def _as_floats(raw: NDArray[Any], names: tuple[str, ...] | None, where: str) -> 
     values = np.empty(raw.shape)
     for (row, channel), cell in np.ndenumerate(raw):
         try:
-            values[row, channel] = np.nan if _is_missing(cell) else cell
+            # None, or pandas' NA, which is neither equal nor unequal to itself.
+            missing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
+            values[row, channel] = np.nan if missing else cell
         except (TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"{where}Row {row} of channel {_name(names, channel)} is {str(cell)!r}, not a number; "
                 "drop the column or turn it into numbers."
             ) from None
     return values
-
-
-def _is_missing(cell: Any) -> bool:
-    """Whether a cell is None or pandas' NA, which is neither equal nor unequal to itself."""
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
-
-
-def _refuse_infinite(values: Array, names: tuple[str, ...] | None, where: str) -> None:
-    infinite = np.argwhere(np.isinf(values))
-    if len(infinite):
-        row, channel = infinite[0]
-        raise ValueError(
-            f"{where}Row {row} of channel {_name(names, channel)} is infinite; "
-            "replace infinite values by NaN where a value is missing."
-        )
 
 
 def refuse_empty_channels(series: Series) -> None:
@@ -162,22 +159,7 @@ def _name(names: tuple[str, ...] | None, channel: int) -> str:
     return repr(names[channel]) if names else str(channel)
 
 
-def _join(pieces: list[Series]) -> Series:
-    first = pieces[0]
-    for k, piece in enumerate(pieces[1:], start=1):
-        try:
-            check_channels(
-                piece.values.shape[1], piece.names, first.values.shape[1], first.names, than="those of stretch 0"
-            )
-        except ValueError as error:
-            raise ValueError(f"stretch {k}: {error}") from None
-    return Series(join_stretches([piece.values for piece in pieces]), first.names)
-
-
 def join_stretches(pieces: Sequence[Array]) -> Array:
     """One series of several stretches, with a row of NaN between two so that no window bridges them."""
     gap = np.full((1, pieces[0].shape[1]), np.nan)
-    joined = [pieces[0]]
-    for piece in pieces[1:]:
-        joined += [gap, piece]
-    return np.concatenate(joined)
+    return np.concatenate([part for piece in pieces for part in (gap, piece)][1:])

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import Scoring, Seen
 from fedkad.detect.series import check_sample
-from fedkad.detect.threshold import Judge
 from fedkad.koopman.scaling import CLIP, Scaling
 
 Array = NDArray[np.float64]
@@ -23,27 +22,14 @@ _LOW, _HIGH, _LARGE = np.array(-CLIP), np.array(CLIP), CLIP**2
 
 @dataclass(slots=True)
 class Reading:
-    """What a detector says about one sample.
+    """What a detector says about one sample."""
 
-    Attributes
-    ----------
-    score, threshold : float
-        The smoothed score, NaN unless the state is "ok", and the threshold that it was compared with.
-    is_anomaly : bool
-    state : {"warming", "ok", "gap"}
-        The window is filling up, is full, or was just broken by a missing value.
-    missing : int
-        Samples still needed before the next score.
-    seen : (channel,)
-        The sample itself.
-    """
-
-    score: float
-    threshold: float
+    score: float  # smoothed; NaN unless the state is "ok"
+    threshold: float  # that the score was compared with
     is_anomaly: bool
-    state: State
-    missing: int
-    seen: Array = field(repr=False, compare=False)
+    state: State  # the window is filling up, is full, or was just broken by a missing value
+    missing: int  # samples still needed before the next score
+    seen: Array = field(repr=False, compare=False)  # the sample itself
     _scaling: Scaling = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
     _judged: tuple[tuple[Seen, list[Seen]], ...] = field(repr=False, compare=False)
@@ -76,6 +62,15 @@ class Reading:
 class Stream:
     """The state of a detector that watches one live series.
 
+    Attributes
+    ----------
+    length : int
+        Samples needed for the first score.
+    judge : Judge
+        As the scores so far have left it; an adapting one is saved and restored by its `state`.
+
+    Examples
+    --------
     >>> from fedkad import KoopmanDetector
     >>> x = np.sin(np.arange(900.0)[:, None] / [[7.0, 11.0]])
     >>> detector = KoopmanDetector(rank=6).fit(x)
@@ -94,20 +89,20 @@ class Stream:
     def _use(self, model: Model) -> None:
         setup = model.setup
         self._scaling, self._lifting, self._horizon = setup.scaling, setup.lifting, setup.settings.horizon
-        self._scoring, self._smoothing, self._judge = model.scoring, setup.settings.smoothing, model.judge()
+        self._scoring, self._smoothing, self.judge = model.scoring, setup.settings.smoothing, model.judge()
         self._names, self._named = setup.channel_names, setup.names is not None
         self._mean, self._scale = setup.scaling.mean, setup.scaling.scale
 
     def _start(self) -> None:
         # Every sample is written twice, one ring length apart, so that the last W + H samples are always contiguous.
-        self._length = self._lifting.window + self._horizon
+        self.length = self._lifting.window + self._horizon
         self._channels, self._size = self._lifting.channels, self._lifting.state_size
-        self._ring = np.empty(2 * self._length * self._channels)
+        self._ring = np.empty(2 * self.length * self._channels)
         self._break()
 
     def _break(self) -> None:
         """Forget the window: the next sample does not follow on from it."""
-        self._at, self._missing = -1, self._length
+        self._at, self._missing = -1, self.length
         self._forget_scores()
 
     def _forget_scores(self) -> None:
@@ -132,24 +127,14 @@ class Stream:
             self._start()
             return
         self._forget_scores()
-        full = max(self._length - self._missing - self._lifting.window + 1, 0)
-        newest = self._length + self._at
+        full = max(self.length - self._missing - self._lifting.window + 1, 0)
+        newest = self.length + self._at
         self._seen.extend(self._scoring.see(self._window_ending(newest - age)) for age in reversed(range(full)))
-
-    @property
-    def length(self) -> int:
-        """Samples needed for the first score."""
-        return self._length
 
     @property
     def memory(self) -> int:
         """Samples that bring a new stream to the state of this one."""
-        return self._length + self._smoothing - 1
-
-    @property
-    def judge(self) -> Judge:
-        """The judge as the scores so far have left it; an adapting one is saved and restored by its `state`."""
-        return self._judge
+        return self.length + self._smoothing - 1
 
     def update(self, sample: Any, *, adapt: bool = True) -> Reading:
         """Take one sample, one value per channel; a NaN in it is a gap that breaks the window.
@@ -168,11 +153,11 @@ class Stream:
         self._push(scaled)
         if self._missing > self._horizon:
             return self._reading(values, "warming")
-        self._seen.append(self._scoring.see(self._window_ending(self._length + self._at)))
+        self._seen.append(self._scoring.see(self._window_ending(self.length + self._at)))
         if self._missing:
             return self._reading(values, "warming")
         earlier, *since = self._seen
-        raw, judged, judge = self._raw, self._judged, self._judge
+        raw, judged, judge = self._raw, self._judged, self.judge
         raw.append(float(self._scoring.score(earlier, since)))
         judged.append((earlier, since))
         score, threshold = sum(raw) / len(raw), judge.value
@@ -181,8 +166,8 @@ class Stream:
         return Reading(score, threshold, abnormal, "ok", 0, values, *given)
 
     def _push(self, scaled: Array) -> None:
-        self._at = self._at + 1 if self._at + 1 < self._length else 0
-        for row in (self._at, self._at + self._length):
+        self._at = self._at + 1 if self._at + 1 < self.length else 0
+        for row in (self._at, self._at + self.length):
             self._ring[row * self._channels : (row + 1) * self._channels] = scaled
         if self._missing:
             self._missing -= 1
@@ -196,4 +181,4 @@ class Stream:
     def _reading(self, values: Array, state: State) -> Reading:
         """A reading without a score."""
         given = (self._scaling, self._scoring, (), self._names)
-        return Reading(np.nan, self._judge.value, False, state, self._missing, values, *given)
+        return Reading(np.nan, self.judge.value, False, state, self._missing, values, *given)

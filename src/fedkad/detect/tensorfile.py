@@ -46,14 +46,7 @@ def as_bytes(array: NDArray[Any]) -> memoryview:
 
 
 class TensorFile:
-    """A file open for reading; raises `ValueError` or `OSError` if it is not in this format.
-
-    Attributes
-    ----------
-    metadata : dict of str to str
-    names : list of str
-        Of the arrays, sorted.
-    """
+    """A file open for reading; raises `ValueError` or `OSError` if it is not in this format."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("rb")
@@ -64,7 +57,6 @@ class TensorFile:
             self._file.close()
             raise
         self.metadata: dict[str, str] = self._layout.pop("__metadata__", {})
-        self.names = sorted(self._layout)
 
     def _read_layout(self) -> dict[str, Any]:
         size = int.from_bytes(self._file.read(8), "little")
@@ -87,7 +79,7 @@ class TensorFile:
 
     def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
         """The arrays one after the other, sorted by name."""
-        for name in self.names:
+        for name in sorted(self._layout):
             yield name, self._read(self._layout[name])
 
     def _read(self, entry: Any) -> NDArray[Any]:

@@ -164,18 +164,14 @@ class Peaks:
         peaks.tail, peaks._unfitted = Tail(*state["tail"]), state["unfitted"]
         return peaks
 
-    @property
-    def rate(self) -> float:
-        """The share of the scores that are peaks."""
-        return len(self.excesses) / self.count
-
     def refit(self) -> None:
         """Fit the tail to the excesses at hand."""
         self.tail, self._unfitted = fit_tail(np.fromiter(self.excesses, dtype=float)), 0
 
     def threshold(self, risk: float) -> float:
         """z_q for q = `risk`, never below the level."""
-        return self.level + max(self.tail.exceeded_with(min(risk / self.rate, 1.0)), 0.0)
+        rate = len(self.excesses) / self.count
+        return self.level + max(self.tail.exceeded_with(min(risk / rate, 1.0)), 0.0)
 
     def add(self, score: float) -> bool:
         """Take a normal score into account; True when the tail changed.

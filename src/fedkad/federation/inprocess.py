@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.blasthreads import single_threaded
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.learning import prepare, training_moments
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
@@ -56,6 +57,7 @@ class Federation:
         """The participants of every round; pass it as `schedule=` to replay the run."""
         return [record.participants for record in self.history]
 
+    @single_threaded()
     def admit(self, name: str, series: Any) -> KoopmanDetector:
         """A new device: the shared subspace, its own operator and calibration, from as few as 100 samples.
 
@@ -74,6 +76,7 @@ class Federation:
         return detector
 
 
+@single_threaded()
 def federate(
     fleet: Mapping[str, Any],
     *,
@@ -200,7 +203,7 @@ def _warn_of_few_rows(models: Mapping[str, Model]) -> None:
             f"{len(few)} of {len(models)} devices ({named}) have too few rows to hold some out: their thresholds "
             "are quantiles of cross-fitted scores instead of fitted tails, and false alarms are more likely.",
             FewRowsWarning,
-            stacklevel=3,
+            stacklevel=4,  # the caller of `federate`, past its decorator
         )
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -30,32 +31,16 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Statistics:
-    """Second moments of the pairs (Φ(t), Φ(t+1)), and what the calibration of residuals needs as well.
+    """Second moments of the pairs (Φ(t), Φ(t+1)), and what the calibration of residuals needs as well."""
 
-    Attributes
-    ----------
-    xx, yx : (D, D)
-        XXᵀ and YXᵀ.
-    yy : (D,)
-        The diagonal of YYᵀ; its sum is ‖Y‖².
-    x_sum, y_sum : (D,)
-        Sums of the lifted states at t and at t + 1.
-    ahead : (H, n, D)
-        Σ x(t+h) Φ(t)ᵀ of the raw samples h = 1 … H steps ahead.
-    count : float
-        Number of pairs; not an integer after forgetting.
-    ahead_count : (H,)
-        Number of pairs (t, t + h), fewer the larger h is.
-    """
-
-    xx: Array
-    yx: Array
-    yy: Array
-    x_sum: Array
-    y_sum: Array
-    ahead: Array
-    count: float
-    ahead_count: Array
+    xx: Array  # XXᵀ, (D, D)
+    yx: Array  # YXᵀ, (D, D)
+    yy: Array  # the diagonal of YYᵀ, (D,); its sum is ‖Y‖²
+    x_sum: Array  # of the lifted states at t, (D,)
+    y_sum: Array  # of the lifted states at t + 1, (D,)
+    ahead: Array  # Σ x(t+h) Φ(t)ᵀ of the raw samples h = 1 … H steps ahead, (H, n, D)
+    count: float  # number of pairs; not an integer after forgetting
+    ahead_count: Array  # number of pairs (t, t + h), fewer the larger h is, (H,)
 
     @classmethod
     def empty(cls, lifting: Lifting, horizon: int = 1) -> Statistics:
@@ -160,10 +145,7 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
 
 
 def _collect_runs(scaled: Array, runs: Sequence[slice], lifting: Lifting, horizon: int) -> Statistics:
-    total = _collect_stretch(np.ascontiguousarray(scaled[runs[0]]), lifting, horizon)
-    for run in runs[1:]:
-        total = total + _collect_stretch(np.ascontiguousarray(scaled[run]), lifting, horizon)
-    return total
+    return reduce(add, (_collect_stretch(np.ascontiguousarray(scaled[run]), lifting, horizon) for run in runs))
 
 
 @dataclass(frozen=True)
@@ -208,8 +190,8 @@ class WideStatistics(Statistics):
     kept: NDArray[np.intp]
 
     def __init__(self, narrow: Statistics, lifting: Lifting, kept: NDArray[np.intp]) -> None:
-        for name, value in (("narrow", narrow), ("lifting", lifting), ("kept", kept)):
-            object.__setattr__(self, name, value)
+        vars(self).update(narrow=narrow, lifting=lifting, kept=kept)
+        vars(self).update(count=narrow.count, ahead_count=narrow.ahead_count)
 
     @cached_property
     def moving(self) -> NDArray[np.intp]:
@@ -220,53 +202,16 @@ class WideStatistics(Statistics):
     def _narrow(self) -> Statistics:
         return replace(self.narrow, ahead=self.ahead[:, :, self.moving])
 
-    @cached_property
-    def xx(self) -> Array:
-        """XXᵀ, zeros included."""
-        return self._among_zeros(self.narrow.xx)
-
-    @cached_property
-    def yx(self) -> Array:
-        """YXᵀ, zeros included."""
-        return self._among_zeros(self.narrow.yx)
-
-    @cached_property
-    def yy(self) -> Array:
-        """The diagonal of YYᵀ, zeros included."""
-        return self._among_zeros(self.narrow.yy)
-
-    @cached_property
-    def x_sum(self) -> Array:
-        """Sum of the states at t, zeros included."""
-        return self._among_zeros(self.narrow.x_sum)
-
-    @cached_property
-    def y_sum(self) -> Array:
-        """Sum of the states at t + 1, zeros included."""
-        return self._among_zeros(self.narrow.y_sum)
-
-    @cached_property
-    def ahead(self) -> Array:
-        """Σ x(t+h) Φ(t)ᵀ, zeros included."""
-        horizon = len(self.narrow.ahead)
-        whole = np.zeros((horizon, self.lifting.channels, self.lifting.dimension))
-        whole[np.ix_(np.arange(horizon), self.kept, self.moving)] = self.narrow.ahead
-        return whole
-
-    @property
-    def count(self) -> float:
-        """Number of pairs."""
-        return self.narrow.count
-
-    @property
-    def ahead_count(self) -> Array:
-        """Number of pairs (t, t + h)."""
-        return self.narrow.ahead_count
-
-    def _among_zeros(self, known: Array) -> Array:
-        """A vector or square matrix of the moving coordinates among those of all."""
-        whole = np.zeros((self.lifting.dimension,) * known.ndim)
-        whole[np.ix_(*[self.moving] * known.ndim)] = known
+    def __getattr__(self, name: str) -> Array:
+        """A field that was not asked for before: that of the channels kept, among the zeros of the others."""
+        if name not in ("xx", "yx", "yy", "x_sum", "y_sum", "ahead"):
+            raise AttributeError(name)
+        known: Array = getattr(self.narrow, name)
+        places, sizes = [self.moving] * known.ndim, [self.lifting.dimension] * known.ndim
+        if name == "ahead":
+            places[:2], sizes[:2] = [np.arange(len(known)), self.kept], [len(known), self.lifting.channels]
+        whole = vars(self)[name] = np.zeros(sizes)
+        whole[np.ix_(*places)] = known
         return whole
 
 
@@ -292,7 +237,11 @@ def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:
     # The sums run over windows 0 … M. X ends at M − 1 and Y begins at 1: take the outermost window away again.
     until = sums.lagged - np.outer(last.leading, last.lags)
     since = sums.lagged - np.outer(first.leading, first.lags)
-    lags = _LagColumns(n)
+
+    def lags(begin: int, stop: int) -> slice:
+        """Columns of the lags begin … stop − 1; the first columns are those of lag −1."""
+        return slice((begin + 1) * n, (stop + 1) * n)
+
     windowed = _down_the_diagonal(until[m:, lags(0, width + 1)], x, pairs, width)
     # Filled in place: joining blocks would need the memory twice.
     size, split = lifting.dimension, n * width
@@ -302,27 +251,16 @@ def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:
     xx[:split, split:], yx[:split, split:] = until[:m, lags(0, width)].T, until[:m, lags(1, width + 1)].T
     xx[split:, split:] = sums.observed - np.outer(last.observed, last.observed)
     yx[split:, split:] = sums.observed_next
-    x_sum = sums.states - last.state
-    ahead_count = np.maximum(pairs + 1.0 - np.arange(1, horizon + 1), 0.0)
     return Statistics(
         xx=xx,
         yx=yx,
         yy=np.diagonal(xx) + last.state**2 - first.state**2,
-        x_sum=x_sum,
+        x_sum=sums.states - last.state,
         y_sum=sums.states - first.state,
         ahead=np.concatenate([yx[None, lifting.newest], sums.ahead]),
         count=float(pairs),
-        ahead_count=ahead_count,
+        ahead_count=np.maximum(pairs + 1.0 - np.arange(1, horizon + 1), 0.0),
     )
-
-
-class _LagColumns(NamedTuple):
-    """Columns of the lags first … stop − 1 where the columns begin with lag −1."""
-
-    channels: int
-
-    def __call__(self, first: int, stop: int) -> slice:
-        return slice((first + 1) * self.channels, (stop + 1) * self.channels)
 
 
 class _WindowSums(NamedTuple):
@@ -353,11 +291,9 @@ def _state_at(lags: Array, lifting: Lifting) -> _StateAt:
 
 def _padded_windows(x: Array, lifting: Lifting) -> Array:
     """x[j−1 … j+W] for every window j, with a row of zeros before and after the stretch."""
-    n = lifting.channels
-    padded = np.zeros((len(x) + 2, n))
+    padded = np.zeros((len(x) + 2, lifting.channels))
     padded[1:-1] = x
-    wider = replace(lifting, window=lifting.window + 2)
-    return wider.windows(padded)
+    return replace(lifting, window=lifting.window + 2).windows(padded)
 
 
 def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int) -> _WindowSums:

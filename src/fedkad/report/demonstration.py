@@ -24,7 +24,6 @@ Outcome = Literal["found", "false alarm", "missed", "quiet"]
 DISCLAIMER = "Simulated data, no evidence of detection quality."
 HEADER = ("Device", "Start (UTC)", "End (UTC)", "Peak", "Threshold", "Top channels", "Injected fault")
 DASH = "–"
-SECONDS_PER_DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Demonstration:
             int((~np.isnan(found.scores) & ~self.fleet.labels_of(device)).sum())
             for device, found in self.findings.items()
         )
-        return self.count("false alarm") / (healthy * self.fleet.period / SECONDS_PER_DAY) if healthy else None
+        return self.count("false alarm") / (healthy * self.fleet.period / 86400.0) if healthy else None
 
 
 def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None) -> Demonstration:
@@ -101,31 +100,26 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
 # -- what was found against what was injected -----------------------------------------------------------------
 
 
-def answers(event: Event, fault: Fault, reach: int) -> bool:
-    """Whether an event overlaps a fault, or begins at most `reach` rows after it.
-
-    A detector's window still holds faulty samples for a while after a fault, and the return to normal is itself a
-    jump: an event that begins within one window after the fault belongs to it.
-    """
-    return event.start < fault.end + reach and fault.start <= event.end
-
-
 def compare(device: str, events: Sequence[Event], faults: Sequence[Fault], reach: int) -> list[Line]:
     """Compare the events of a device with its faults, in order of time.
+
+    An event answers a fault if it overlaps it, or begins at most `reach` rows after it. A detector's window still holds
+    faulty samples for a while after a fault, and the return to normal is itself a jump: an event that begins within one
+    window after the fault belongs to it.
 
     >>> event = Event(start=12, end=15, peak=13, peak_score=9.0, threshold=5.0, causes=())
     >>> faults = [Fault("pump-1", "stuck", ("flow",), 10, 20), Fault("pump-1", "drift", ("flow",), 50, 90)]
     >>> [(line.outcome, line.faults[0].kind) for line in compare("pump-1", [event], faults, reach=5)]
     [('found', 'stuck'), ('missed', 'drift')]
     """
-    lines = [Line(device, event, tuple(f for f in faults if answers(event, f, reach))) for event in events]
+
+    def answered_by(event: Event) -> tuple[Fault, ...]:
+        return tuple(f for f in faults if event.start < f.end + reach and f.start <= event.end)
+
+    lines = [Line(device, event, answered_by(event)) for event in events]
     answered = {fault for line in lines for fault in line.faults}
     lines += [Line(device, faults=(fault,)) for fault in faults if fault not in answered]
-    return sorted(lines, key=_start) or [Line(device)]
-
-
-def _start(line: Line) -> int:
-    return line.faults[0].start if line.event is None else line.event.start
+    return sorted(lines, key=lambda line: (line.event or line.faults[0]).start) or [Line(device)]
 
 
 # -- in words -------------------------------------------------------------------------------------------------
@@ -144,16 +138,14 @@ def verdict(line: Line) -> str:
 
 def line_cells(shown: Demonstration, line: Line) -> tuple[str, ...]:
     """The cells of a line below `HEADER`; a missed fault has its own start and end."""
-    times = shown.fleet.test_times(line.device)
-    if line.event is not None:
-        event = line.event
+    times, event = shown.fleet.test_times(line.device), line.event
+    when, found = (DASH, DASH), (DASH, DASH, DASH)
+    if event is not None:
         when = moment(times, event.start), moment(times, event.end)
-        peak = significant(event.peak_score), significant(event.threshold)
-        return (line.device, *when, *peak, top_channels(event), verdict(line))
-    when = (DASH, DASH)
-    if line.faults:
+        found = significant(event.peak_score), significant(event.threshold), top_channels(event)
+    elif line.faults:
         when = moment(times, line.faults[0].start), moment(times, line.faults[0].end - 1)
-    return (line.device, *when, DASH, DASH, DASH, verdict(line))
+    return (line.device, *when, *found, verdict(line))
 
 
 def summary(shown: Demonstration) -> str:

@@ -3,33 +3,21 @@
 Pictures are drawn in the light colours; on a page each becomes a CSS variable, so that one drawing suits both.
 """
 
-LIGHT = {
-    "paper": "#ffffff",
-    "tint": "#f5f7f9",
-    "ink": "#1f2933",
-    "faint": "#66727f",
-    "line": "#d8dee4",
-    "grid": "#e9edf0",
-    "score": "#1f5fa8",
-    "alarm": "#c0392b",
-    "fault": "#e0a030",
-    "second": "#7a5195",
-    "good": "#24734a",
+COLOURS = {
+    "paper": ("#ffffff", "#14191f"),
+    "tint": ("#f5f7f9", "#1b222a"),
+    "ink": ("#1f2933", "#dde3ea"),
+    "faint": ("#66727f", "#95a1ae"),
+    "line": ("#d8dee4", "#33404c"),
+    "grid": ("#e9edf0", "#252f39"),
+    "score": ("#1f5fa8", "#7ab0ea"),
+    "alarm": ("#c0392b", "#f0796a"),
+    "fault": ("#e0a030", "#d9a441"),
+    "second": ("#7a5195", "#bf9bd8"),
+    "good": ("#24734a", "#6fc397"),
 }
-
-DARK = {
-    "paper": "#14191f",
-    "tint": "#1b222a",
-    "ink": "#dde3ea",
-    "faint": "#95a1ae",
-    "line": "#33404c",
-    "grid": "#252f39",
-    "score": "#7ab0ea",
-    "alarm": "#f0796a",
-    "fault": "#d9a441",
-    "second": "#bf9bd8",
-    "good": "#6fc397",
-}
+LIGHT = {role: light for role, (light, _) in COLOURS.items()}
+DARK = {role: dark for role, (_, dark) in COLOURS.items()}
 
 
 def as_variables(colours: dict[str, str]) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -29,7 +28,7 @@ Array = NDArray[np.float64]
 MOST_COLUMNS = 900
 """Columns of a heat map; in a longer recording several entries share a column, which shows the largest."""
 
-LOOK = {
+LOOK: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": LIGHT["line"],
     "axes.grid": True,
@@ -71,18 +70,23 @@ def device_figure(
     findings: Findings, times: NDArray[np.datetime64] | None = None, spans: Sequence[Span] = ()
 ) -> Figure:
     """Scores above, causes below, on one axis of time (UTC), or of rows where there are no times."""
-    with _look():
+    with matplotlib.rc_context(LOOK):
         figure = _figure(9.4, 2.6 + 0.22 * len(findings.channels))
         rows = figure.add_gridspec(
             2, 2, width_ratios=(60, 1), height_ratios=(2.2, 0.22 * len(findings.channels)), wspace=0.03
         )
         above = figure.add_subplot(rows[0, 0])
         below = figure.add_subplot(rows[1, 0], sharex=above)
-        at = _moments(len(findings.scores), times)
+        at = np.arange(len(findings.scores), dtype=np.float64) if times is None else np.asarray(date2num(times))
         draw_scores(above, findings, at, spans)
         draw_causes(below, figure.add_subplot(rows[1, 1]), findings, at)
         above.tick_params(labelbottom=False)
-        _label_time(below, times is not None)
+        below.set_xlabel("row" if times is None else "time (UTC)")
+        if times is not None:
+            locator = AutoDateLocator(minticks=4, maxticks=9)
+            below.xaxis.set_major_locator(locator)
+            below.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+            below.xaxis.get_offset_text().set_color(LIGHT["faint"])
         return figure
 
 
@@ -145,7 +149,7 @@ def draw_causes(axes: Any, bar: Any, findings: Findings, at: Array) -> None:
 
 def convergence_figure(history: Sequence[Round]) -> Figure:
     """Objective and augmented Lagrangian, and the consensus residual, after each round; warm rounds are shaded."""
-    with _look():
+    with matplotlib.rc_context(LOOK):
         figure = _figure(9.4, 2.9)
         left, right = figure.subplots(1, 2)
         rounds = np.arange(1, len(history) + 1)
@@ -154,8 +158,10 @@ def convergence_figure(history: Sequence[Round]) -> Figure:
         _draw_rounds(right, rounds, [r.consensus_residual for r in history], "score", "consensus residual")
         left.set(title="Objective, summed over the devices", ylabel="objective")
         right.set(title="Consensus residual, mean over the devices", ylabel="‖P − Z‖")
+        warm = sum(record.phase == "warm" for record in history)
         for axes in (left, right):
-            _shade_warm(axes, history)
+            if warm:
+                axes.axvspan(0.5, warm + 0.5, color=LIGHT["fault"], alpha=0.2, linewidth=0, label="warm rounds")
             axes.set(xlabel="round", xlim=(0.5, len(history) + 0.5))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.legend(loc="best")
@@ -175,7 +181,7 @@ def as_svg(figure: Figure, name: str) -> str:
 
 def bare_svg(figure: Figure, name: str) -> str:
     """The figure as SVG with nothing but the drawing: no date, version or vocabulary addresses."""
-    with _look({"svg.hashsalt": name}):
+    with matplotlib.rc_context({**LOOK, "svg.hashsalt": name}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = buffer.getvalue()
@@ -210,37 +216,12 @@ def shortened(name: str, most: int = 24) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-@contextmanager
-def _look(more: dict[str, Any] | None = None) -> Iterator[None]:
-    with matplotlib.rc_context({**LOOK, **(more or {})}):
-        yield
-
-
 def _figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _moments(rows: int, times: NDArray[np.datetime64] | None) -> Array:
-    return np.arange(rows, dtype=np.float64) if times is None else np.asarray(date2num(times), dtype=np.float64)
-
-
-def _label_time(axes: Any, dated: bool) -> None:
-    if dated:
-        locator = AutoDateLocator(minticks=4, maxticks=9)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        axes.xaxis.get_offset_text().set_color(LIGHT["faint"])
-    axes.set_xlabel("time (UTC)" if dated else "row")
-
-
 def _draw_rounds(axes: Any, rounds: Any, values: list[float], role: str, label: str, *, dashed: bool = False) -> None:
     style = "--" if dashed else "-"
     axes.plot(rounds, values, color=LIGHT[role], linestyle=style, linewidth=1.4, marker="o", markersize=4, label=label)
-
-
-def _shade_warm(axes: Any, history: Sequence[Round]) -> None:
-    warm = sum(record.phase == "warm" for record in history)
-    if warm:
-        axes.axvspan(0.5, warm + 0.5, color=LIGHT["fault"], alpha=0.2, linewidth=0, label="warm rounds")

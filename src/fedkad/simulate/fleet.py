@@ -1,16 +1,18 @@
-"""A whole fleet of simulated pumps: normal series to train on, series with faults to test on."""
+"""A whole fleet of simulated pumps: normal series to train on, series with faults to test on, also as files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from fedkad.simulate.faults import Fault, labels
+from fedkad.simulate.faults import Fault
 from fedkad.simulate.placement import damage, rows_needed
-from fedkad.simulate.pump import draw_pump, run_pump
+from fedkad.simulate.pump import CHANNELS, draw_pump, run_pump
 from fedkad.simulate.recursion import FloatArray
+from fedkad.tables import write_table
 
 START = np.datetime64("2025-01-06T00:00:00", "s")
 """Time of the first training sample of every device (UTC): a Monday, midnight."""
@@ -18,23 +20,16 @@ START = np.datetime64("2025-01-06T00:00:00", "s")
 
 @dataclass(frozen=True)
 class Fleet:
-    """The series of all devices and what is wrong with them.
+    """The series of all devices, by name, and what is wrong with them.
 
-    Parameters
-    ----------
-    train, test : dict of str to array of shape (time, channel)
-        By name of the device, in the order of the devices; the columns are :data:`fedkad.simulate.CHANNELS`.
-        The test continues the training without a break. Rows of NaN are missing.
-    faults : tuple of Fault
-        All faults of all devices; their rows are rows of ``test``.
-    period : float
-        Seconds from one sample to the next.
+    The columns are :data:`fedkad.simulate.CHANNELS`. The test continues the training without a break. Rows of NaN are
+    missing.
     """
 
     train: dict[str, FloatArray]
     test: dict[str, FloatArray]
-    faults: tuple[Fault, ...]
-    period: float
+    faults: tuple[Fault, ...]  # of all devices; their rows are rows of the test
+    period: float  # seconds from one sample to the next
 
     def faults_of(self, device: str) -> tuple[Fault, ...]:
         """Return the faults of one device, in order of time."""
@@ -42,7 +37,10 @@ class Fleet:
 
     def labels_of(self, device: str) -> npt.NDArray[np.bool_]:
         """Mark the test rows of one device at which a fault is present."""
-        return labels(self.faults_of(device), len(self.test[device]))
+        present = np.zeros(len(self.test[device]), dtype=np.bool_)
+        for fault in self.faults_of(device):
+            present[fault.start : fault.end] = True
+        return present
 
     def train_times(self, device: str) -> npt.NDArray[np.datetime64]:
         """Return the times of the training rows of one device (UTC)."""
@@ -114,14 +112,14 @@ def simulate_fleet(
     return Fleet(train, test, tuple(faults), period)
 
 
-def timestamps(rows: int, period: float = 60.0, start: np.datetime64 = START) -> npt.NDArray[np.datetime64]:
-    """Return the times of equally spaced samples, to the second.
+def timestamps(rows: int, period: float) -> npt.NDArray[np.datetime64]:
+    """Return the times of equally spaced samples from the start on, to the second.
 
     >>> timestamps(2, period=90.0)
     array(['2025-01-06T00:00:00', '2025-01-06T00:01:30'], dtype='datetime64[s]')
     """
     seconds = np.rint(np.arange(rows) * period).astype("timedelta64[s]")
-    times: npt.NDArray[np.datetime64] = start.astype("datetime64[s]") + seconds
+    times: npt.NDArray[np.datetime64] = START + seconds
     return times
 
 
@@ -142,3 +140,39 @@ def _check_sizes(devices: int, train_rows: int, test_rows: int, faults_per_devic
         raise ValueError(f"{faults_per_device} faults per device need test_rows >= {needed}, got {test_rows}")
     if not period >= 1.0:
         raise ValueError(f"period must be at least one second, got {period}")
+
+
+def write_fleet(fleet: Fleet, folder: str | Path) -> None:
+    """Write a fleet as CSV files.
+
+    - ``train/NAME.csv`` and ``test/NAME.csv`` for every device: a column ``time`` (ISO 8601, UTC) and one
+      per channel, with six significant digits; a missing value is an empty cell.
+    - ``faults.csv``: device, kind, channels (separated by ``;``), start and end, the half-open range of rows
+      of the test file, counted from 0.
+
+    Existing files of these names are replaced, other files are left alone.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_fleet(simulate_fleet(1, train_rows=600, test_rows=500), folder)
+    ...     sorted(path.name for path in Path(folder).rglob("*.csv"))
+    ['faults.csv', 'pump-01.csv', 'pump-01.csv']
+    """
+    folder = Path(folder)
+    for part in ("train", "test"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for device in fleet.train:
+        _write_series(folder / "train" / f"{device}.csv", fleet.train_times(device), fleet.train[device])
+        _write_series(folder / "test" / f"{device}.csv", fleet.test_times(device), fleet.test[device])
+    rows = [(fault.device, fault.kind, ";".join(fault.channels), fault.start, fault.end) for fault in fleet.faults]
+    names = ("device", "kind", "channels", "start", "end")
+    write_table(folder / "faults.csv", {name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+
+def _write_series(path: Path, times: npt.NDArray[np.datetime64], series: FloatArray) -> None:
+    # One format for a whole row: formatting is nearly all the work of a large fleet.
+    row_format = "%s" + ",%.6g" * series.shape[1]
+    moments = np.datetime_as_string(times, unit="s", timezone="UTC").tolist()
+    lines = [row_format % (moment, *row) for moment, row in zip(moments, series.tolist(), strict=True)]
+    body = "\n".join(lines).replace("nan", "")
+    path.write_text(",".join(("time", *CHANNELS)) + "\n" + body + "\n", encoding="utf-8", newline="\n")

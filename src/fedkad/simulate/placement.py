@@ -1,7 +1,6 @@
 """When and where the faults of a device happen: kinds, channels, rows and sizes.
 
-The plan of a device depends on its number in the fleet and its own random stream, never on the size of the
-fleet.
+They depend on the number of the device in the fleet and on its own random stream, never on the size of the fleet.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from fedkad.simulate.recursion import FloatArray
 KEEP_APART = 80
 """Rows, at least, between two faults of a device, and half as many before the first and after the last."""
 
-_SHORTEST_SLOT = 2 * KEEP_APART
 _OUTAGE_ROWS = (25, 60)
 _POSITIONS_TRIED = 8
 _SECOND_CHANNEL_CHANCE = 0.3
@@ -26,21 +24,11 @@ _LEAST_SPREAD = 1e-3  # in units of the channel: a pump at rest throughout a sho
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """How a kind of fault is drawn.
+    """How a kind of fault is drawn."""
 
-    Parameters
-    ----------
-    rows : tuple of int
-        Shortest and longest duration.
-    severity : float
-        Typical size, as a multiple of the standard deviation of the channel in training.
-    channels : tuple of str
-        Where this kind occurs.
-    """
-
-    rows: tuple[int, int]
-    severity: float
-    channels: tuple[str, ...]
+    rows: tuple[int, int]  # shortest and longest duration
+    severity: float  # typical size, as a multiple of the standard deviation of the channel in training
+    channels: tuple[str, ...]  # where this kind occurs
 
 
 PLANS: dict[str, FaultPlan] = {
@@ -57,37 +45,19 @@ PLANS: dict[str, FaultPlan] = {
 """How each kind of :data:`fedkad.simulate.FAULTS` is drawn."""
 
 
-def stays_healthy(number: int) -> bool:
-    """Tell whether the device with this number (from 0) has no fault in its test: every third one.
-
-    >>> [stays_healthy(number) for number in range(6)]
-    [False, False, True, False, False, True]
-    """
-    return number % 3 == 2
-
-
-def has_outage(number: int) -> bool:
-    """Tell whether the test of the device with this number (from 0) has missing rows: every fifth one.
-
-    >>> [number for number in range(12) if has_outage(number)]
-    [2, 7]
-    """
-    return number % 5 == 2
-
-
-def kinds_of_device(number: int, faults_per_device: int) -> tuple[str, ...]:
-    """Return the kinds of the faults of a device.
+def kinds_of_device(number: int, faults_per_device: int) -> list[str]:
+    """Return the kinds of the faults of the device with this number, from 0; every third device stays healthy.
 
     The kinds are dealt in turn to the devices that have faults, so that a fleet with five faults has all kinds.
 
     >>> kinds_of_device(0, 2), kinds_of_device(1, 2), kinds_of_device(2, 2)
-    (('drift', 'lag'), ('decoupling', 'spikes'), ())
+    (['drift', 'lag'], ['decoupling', 'spikes'], [])
     """
-    if stays_healthy(number):
-        return ()
+    if number % 3 == 2:
+        return []
     kinds = tuple(FAULTS)
     dealt = (number - number // 3) * faults_per_device
-    return tuple(kinds[(dealt + turn) % len(kinds)] for turn in range(faults_per_device))
+    return [kinds[(dealt + turn) % len(kinds)] for turn in range(faults_per_device)]
 
 
 def rows_needed(faults_per_device: int) -> int:
@@ -96,7 +66,7 @@ def rows_needed(faults_per_device: int) -> int:
     >>> rows_needed(2)
     480
     """
-    return (faults_per_device + 1) * _SHORTEST_SLOT
+    return (faults_per_device + 1) * 2 * KEEP_APART
 
 
 def damage(
@@ -107,18 +77,12 @@ def damage(
     faults_per_device: int,
     generator: np.random.Generator,
 ) -> tuple[FloatArray, tuple[Fault, ...]]:
-    """Inject the faults and the outage of this device into its healthy test series.
+    """Inject the faults and the outage of this device into its healthy test series; the faults in order of time.
 
     Every fault is computed from the healthy series, so that none carries a trace of another.
-
-    Returns
-    -------
-    series : array of shape (time, channel)
-    faults : tuple of Fault
-        In order of time.
     """
-    events = list(kinds_of_device(number, faults_per_device))
-    if has_outage(number):
+    events = kinds_of_device(number, faults_per_device)
+    if number % 5 == 2:  # one device of five loses some rows
         events.insert(int(generator.integers(len(events) + 1)), "outage")
     spread = np.maximum(train.std(axis=0), _LEAST_SPREAD)
     damaged = test.copy()
@@ -130,19 +94,12 @@ def damage(
             damaged[start : start + length] = np.nan
         else:
             fault = _draw_fault(device, event, test / spread, slot, generator)
+            start, end = fault.start, fault.end
             for column in _columns(fault.channels):
-                damaged[fault.start : fault.end, column] = _faulty_rows(test, fault, column, spread, generator)
+                severity = PLANS[event].severity * generator.uniform(0.8, 1.25) * float(spread[column])
+                damaged[start:end, column] = FAULTS[event](test[:, column], start, end, generator, severity)
             faults.append(fault)
     return damaged, tuple(faults)
-
-
-def _faulty_rows(
-    test: FloatArray, fault: Fault, column: int, spread: FloatArray, generator: np.random.Generator
-) -> FloatArray:
-    """Return the readings of one faulty channel while the fault lasts."""
-    severity = PLANS[fault.kind].severity * generator.uniform(0.8, 1.25) * float(spread[column])
-    faulty = FAULTS[fault.kind](test, column, fault.start, fault.end, generator, severity)
-    return faulty[fault.start : fault.end, column]
 
 
 def _columns(channels: tuple[str, ...]) -> list[int]:

@@ -20,23 +20,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedkad.simulate.duty import Duty, follow_duty
 from fedkad.simulate.recursion import FloatArray, first_order_lag, wandering_noise
 
-CHANNEL_UNITS: dict[str, str] = {
-    "speed_rpm": "1/min",
-    "flow_m3h": "m³/h",
-    "pressure_bar": "bar",
-    "valve_pct": "%",
-    "current_a": "A",
-    "vibration_mms": "mm/s",
-    "bearing_temp_c": "°C",
-    "motor_temp_c": "°C",
-}
-"""The channels of every device, in the order of the columns, and their units."""
-
-CHANNELS: tuple[str, ...] = tuple(CHANNEL_UNITS)
-"""The names of the channels, in the order of the columns."""
+CHANNELS = (
+    "speed_rpm",
+    "flow_m3h",
+    "pressure_bar",
+    "valve_pct",
+    "current_a",
+    "vibration_mms",
+    "bearing_temp_c",
+    "motor_temp_c",
+)
+"""The channels of every device, in the order of the columns; a name ends in the unit."""
 
 _BAR_PER_METRE = 0.0981  # 1000 kg/m³ times 9.81 m/s², in bar
 _VOLTS = 400.0
@@ -50,6 +46,34 @@ _USUAL_STATIC_HEAD = 0.15  # of the head at zero flow, to which the pipe is dime
 _RATED_OPENING = 0.7  # of the valve, at which the rated speed gives the rated flow
 _DAY = 86400.0
 _MEAN_CROSSING = 9 * 3600.0  # the daily mean is crossed upwards at nine o'clock
+_SHORTEST_SHARE = 0.6  # of the mean dwell, that a step of a duty lasts; the longest is its mirror image above it
+
+
+@dataclass(frozen=True)
+class Duty:
+    """A repeated sequence of levels, as fractions of the rated value, and the mean time at one level in seconds."""
+
+    levels: tuple[float, ...]
+    dwell: float
+
+
+def follow_duty(duty: Duty, rows: int, period: float, generator: np.random.Generator) -> FloatArray:
+    """Return the set level at every sample.
+
+    The order of the levels is fixed and their lengths vary: each lasts ``dwell`` times a number uniform in
+    [0.6, 1.4], and the series begins somewhere inside a first step.
+
+    >>> generator = np.random.Generator(np.random.PCG64(0))
+    >>> follow_duty(Duty(levels=(0.5, 1.0), dwell=180.0), 8, 60.0, generator)
+    array([1. , 1. , 0.5, 0.5, 1. , 1. , 1. , 1. ])
+    """
+    steps = math.ceil(rows * period / (_SHORTEST_SHARE * duty.dwell)) + 2
+    first = int(generator.integers(len(duty.levels)))
+    elapsed = generator.random() * _SHORTEST_SHARE * duty.dwell
+    lengths = duty.dwell * generator.uniform(_SHORTEST_SHARE, 2.0 - _SHORTEST_SHARE, steps)
+    ends = np.cumsum(lengths) - elapsed
+    step = np.searchsorted(ends, np.arange(rows) * period, side="right")
+    return np.array(duty.levels)[(first + step) % len(duty.levels)]
 
 
 @dataclass(frozen=True)
@@ -100,8 +124,7 @@ class Disturbances:
 _DISTURBANCE_SIZES = (0.004, 0.015, 0.08, 0.008, 0.6)
 _DISTURBANCE_TIMES = (300.0, 900.0, 1800.0, 300.0, 14400.0)
 
-# The noise of a sensor reading x is (floor + gain x) times an AR(1) of unit variance, in the order of the
-# channels.
+# Of the noise of a sensor, which `read_sensors` adds, in the order of the channels.
 _NOISE_FLOOR = np.array([0.0, 0.1, 0.01, 0.15, 0.06, 0.02, 0.12, 0.15])
 _NOISE_GAIN = np.array([0.001, 0.006, 0.004, 0.0, 0.006, 0.04, 0.0, 0.0])
 _NOISE_TIMES = (45.0, 45.0, 45.0, 90.0, 45.0, 60.0, 180.0, 180.0)
@@ -149,15 +172,8 @@ def _draw_speed_duty(generator: np.random.Generator) -> Duty:
 
 
 def run_pump(pump: Pump, rows: int, period: float, generator: np.random.Generator) -> FloatArray:
-    """Simulate what the sensors of a pump report, beginning at midnight.
+    """Simulate what the sensors of a pump report, beginning at midnight: the :data:`CHANNELS` in physical units.
 
-    Returns
-    -------
-    array of shape (rows, 8)
-        The channels of :data:`CHANNEL_UNITS`, in physical units.
-
-    Examples
-    --------
     >>> generator = np.random.Generator(np.random.PCG64(0))
     >>> run_pump(draw_pump(generator), 100, 60.0, generator).shape
     (100, 8)
@@ -174,15 +190,7 @@ def respond(
 ) -> FloatArray:
     """Return the true state of a pump over time, before any sensor: the deterministic part of the plant.
 
-    Parameters
-    ----------
-    asked_speed, asked_valve : arrays of shape (time,)
-        Set points of ``s`` and ``v``.
-
-    Returns
-    -------
-    array of shape (time, 8)
-        The channels of :data:`CHANNEL_UNITS`, in physical units.
+    It follows the set points of ``s`` and ``v``; the columns are :data:`CHANNELS` in physical units.
     """
     set_point = asked_speed * (1.0 + disturbances.speed)
     speed = first_order_lag(set_point, pump.speed_lag, period, start=float(set_point[0]))
@@ -242,18 +250,9 @@ def motor_current(speed: FloatArray, hydraulic: FloatArray, voltage: FloatArray)
 
     The active part is the shaft power ``P = q h / (q h)_rated / η + f s³`` over its rated value, divided by
     the relative voltage; it adds at a right angle to the magnetising part, which a motor at rest does not
-    draw: ``i² = (P / P_rated / (1 + u))² + (m min(s / 0.2, 1))²``.
+    draw: ``i² = (P / P_rated / (1 + u))² + (m min(s / 0.2, 1))²``. Here ``q h`` is the hydraulic power and u the
+    relative deviation of the supply's voltage.
 
-    Parameters
-    ----------
-    speed : array of shape (time,)
-    hydraulic : array of shape (time,)
-        ``q h``, the hydraulic power.
-    voltage : array of shape (time,)
-        Relative deviation u of the supply.
-
-    Examples
-    --------
     >>> motor_current(np.array([0.0, 1.0]), np.array([0.0, 0.8]), np.zeros(2)).round(2)
     array([0.  , 1.06])
     """
@@ -265,8 +264,7 @@ def motor_current(speed: FloatArray, hydraulic: FloatArray, voltage: FloatArray)
 
 def daily_ambient(pump: Pump, rows: int, period: float) -> FloatArray:
     """Return the temperature around the pump: a daily sine that crosses its mean upwards at nine o'clock."""
-    seconds = np.arange(rows) * period
-    phase = 2.0 * np.pi * (seconds - _MEAN_CROSSING) / _DAY
+    phase = 2.0 * np.pi * (np.arange(rows) * period - _MEAN_CROSSING) / _DAY
     ambient: FloatArray = pump.ambient_mean + pump.ambient_swing * np.sin(phase)
     return ambient
 

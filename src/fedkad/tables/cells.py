@@ -1,8 +1,12 @@
-"""What the text of one cell means: missing, a number or a time."""
+"""What a cell means (missing, a number or a time), and a column (the times, or a channel with a name)."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
+from fedkad.tables.errors import TableError, TableSource
+
 MISSING = frozenset({"", "na", "nan", "null", "none"})
+TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "ts", "t"})
 
 
 def is_missing(cell: str) -> bool:
@@ -58,3 +62,42 @@ def shown(cell: str) -> str:
     'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'
     """
     return repr(cell if len(cell) <= 40 else cell[:40] + "...")
+
+
+def time_column(names: Sequence[str], time: str | None, first_cell: str, source: TableSource) -> int | None:
+    """Return the position of the time column, or None if there is none.
+
+    The time column is the one called `time` if given; otherwise the first column if its name is time, timestamp,
+    date, datetime, ts or t (in any letter case), or if its first cell is ISO-8601 text.
+    """
+    if time is not None:
+        if time not in names:
+            listed = ", ".join(names)
+            raise source.error(f"there is no time column {time!r}", f"choose one of its columns: {listed}")
+        return list(names).index(time)
+    return 0 if names[0].lower() in TIME_NAMES or is_iso_time(first_cell) else None
+
+
+def channels_beside(time_at: int | None, names: Sequence[str], source: TableSource) -> tuple[str, ...]:
+    """Return the names of the channels, checked to be present and unique; only the time column may lack a name.
+
+    >>> from pathlib import Path
+    >>> channels_beside(0, ["", "flow", "heat"], TableSource(Path("pump-1.csv")))
+    ('flow', 'heat')
+    """
+    channels = tuple(name for at, name in enumerate(names) if at != time_at)
+    if not channels:
+        raise source.error("there is no channel beside the time", "add a column for each channel")
+    for at, name in enumerate(names):
+        if name == "" and at != time_at:
+            raise source.error(f"column {at + 1} has no name", "name the channel in the header or remove the column")
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            what = f"columns {names.index(name) + 1} and {at + 1} have the same name"
+            raise source.error(what, "give each channel its own name", where=f"channel {name!r}")
+    return channels
+
+
+def no_rows(source: TableSource) -> TableError:
+    """Return the error for a file that names channels but holds no sample."""
+    return source.error("there are no rows below the names of the channels", "add at least one row of values")

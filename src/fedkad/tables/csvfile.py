@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.cells import is_iso_time, is_missing, is_number, names_zone, shown
-from fedkad.tables.columns import channels_beside, no_rows, time_column
-from fedkad.tables.errors import TableError, TableSource, channel_called, reason_in
+from fedkad.tables.cells import (
+    channels_beside,
+    is_iso_time,
+    is_missing,
+    is_number,
+    names_zone,
+    no_rows,
+    shown,
+    time_column,
+)
+from fedkad.tables.errors import TableError, TableSource, reason_in
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.times import times_from_text
 
@@ -68,10 +76,9 @@ def _text_in(path: Path) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        what = f"byte 0x{data[error.start]:02x} is not UTF-8 text"
         line = data.count(b"\n", 0, error.start) + 1
-        raise TableSource(path, lambda _: f"line {line}").error(
-            f"byte 0x{data[error.start]:02x} is not UTF-8 text", "save the file as UTF-8", row=0
-        ) from error
+        raise source.error(what, "save the file as UTF-8", where=f"line {line}") from error
     if not text.strip():
         raise source.error("the file is empty", "add a header line that names the channels and rows of values")
     return text
@@ -99,34 +106,24 @@ def _names_and_rows(text: str, delimiter: str, source: TableSource) -> tuple[lis
     try:
         names, *rows = list(reader)
     except csv.Error as error:
-        broken = TableSource(source.path, lambda _: f"line {reader.line_num}")
-        remedy = "correct the quotes and the separators"
-        raise broken.error(f"the line is not CSV ({reason_in(error)})", remedy, row=0) from error
+        what, remedy = f"the line is not CSV ({reason_in(error)})", "correct the quotes and the separators"
+        raise source.error(what, remedy, where=f"line {reader.line_num}") from error
     names = [name.strip() for name in names]
-    _check_header(names, source.path)
+    if not names:
+        remedy = "begin with a header line that names the channels"
+        raise source.error("the first line is blank", remedy, where="line 1")
+    if all(is_number(name) or is_iso_time(name) for name in names):
+        what = "the first line holds values where the names of the channels belong"
+        raise source.error(what, "add a header line that names the channels", where="line 1")
     while rows and not rows[-1]:
         rows.pop()
     if not rows:
         raise no_rows(source)
-    _check_lengths(rows, len(names), source)
+    for row, cells in enumerate(rows):
+        if len(cells) != len(names):
+            what = f"the row has {len(cells)} cells where the header names {len(names)}"
+            raise source.error(what, "write one cell for each name, empty where the value is missing", row=row)
     return names, rows
-
-
-def _check_header(names: list[str], path: Path) -> None:
-    header = TableSource(path, lambda _: "line 1")
-    if not names:
-        raise header.error("the first line is blank", "begin with a header line that names the channels", row=0)
-    if all(is_number(name) or is_iso_time(name) for name in names):
-        what = "the first line holds values where the names of the channels belong"
-        raise header.error(what, "add a header line that names the channels", row=0)
-
-
-def _check_lengths(rows: Rows, width: int, source: TableSource) -> None:
-    if set(map(len, rows)) == {width}:
-        return
-    row = next(at for at, cells in enumerate(rows) if len(cells) != width)
-    what = f"the row has {len(rows[row])} cells where the header names {width}"
-    raise source.error(what, "write one cell for each name, empty where the value is missing", row=row)
 
 
 def _numbers(rows: Rows, channels: tuple[str, ...], source: TableSource, suspect: bool) -> NDArray[np.float64]:
@@ -164,4 +161,4 @@ def _not_a_number(rows: Rows, found: tuple[int, int], channels: tuple[str, ...],
     elif not any(is_number(cells[at]) for cells in rows):
         what = f"the column holds text ({shown(cell)}) where numbers belong"
         remedy = "remove the column or replace its text by numbers"
-    return source.error(what, remedy, row=row, where=channel_called(channel))
+    return source.error(what, remedy, row=row, where=f"channel {channel!r}")

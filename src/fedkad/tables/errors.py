@@ -13,16 +13,9 @@ class TableError(ValueError):
 class TableSource:
     """Where a table comes from, so that every check can say where it failed.
 
-    Parameters
-    ----------
-    path
-        The file or folder, as the caller wrote it.
-    place
-        Turns the number of a data row (from 0) into what a person looks for: ``line 7`` in a text
-        file, ``row 6`` elsewhere. Called for errors only, so it may be slow.
+    `place` turns the number of a data row (from 0) into what a person looks for: ``line 7`` in a text file, ``row 6``
+    elsewhere. It is called for errors only, so it may be slow.
 
-    Examples
-    --------
     >>> source = TableSource(Path("pump-1.csv"), lambda row: f"line {row + 2}")
     >>> print(source.error("the value is infinite", "correct it", row=5, where="channel 'flow'"))
     pump-1.csv, line 7, channel 'flow': the value is infinite; correct it.
@@ -32,18 +25,13 @@ class TableSource:
     place: Callable[[int], str] = lambda row: f"row {row + 1}"
 
     def error(self, what: str, remedy: str, *, row: int | None = None, where: str = "") -> TableError:
-        """Return (not raise) the error; `where` names the column, as in ``channel 'flow'``."""
+        """Return (not raise) the error; `where` names the column, as in ``channel 'flow'``, or a line without a row."""
         parts = [str(self.path)]
         if row is not None:
             parts.append(self.place(row))
         if where:
             parts.append(where)
         return TableError(f"{', '.join(parts)}: {what}; {remedy}.")
-
-
-def channel_called(name: str) -> str:
-    """Return the words that name a channel in an error."""
-    return f"channel {name!r}"
 
 
 def reason_in(error: BaseException) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.cells import names_zone
-from fedkad.tables.columns import channels_beside, no_rows, time_column
-from fedkad.tables.errors import TableSource, channel_called, reason_in
+from fedkad.tables.cells import channels_beside, names_zone, no_rows, time_column
+from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.times import Times, increasing, times_from_text
 
@@ -89,10 +88,10 @@ def _numbers(column: Arrow, name: str, source: TableSource) -> NDArray[np.float6
     kind = column.type
     if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_decimal(kind)):
         what = f"the column holds {kind} where numbers belong"
-        raise source.error(what, "remove the column or replace it by numbers", where=channel_called(name))
+        raise source.error(what, "remove the column or replace it by numbers", where=f"channel {name!r}")
     if name.startswith("__index_level_"):
         what = "the column is the unnamed index of a pandas frame"
-        raise source.error(what, "write the file with index=False", where=channel_called(name))
+        raise source.error(what, "write the file with index=False", where=f"channel {name!r}")
     # Unsafe only in that integers beyond 2^53 are rounded.
     values: NDArray[np.float64] = column.cast(arrow.float64(), safe=False).to_numpy()
     return values

@@ -1,13 +1,14 @@
-"""Reading one file into a table."""
+"""Reading one file into a table: its values are checked, and short holes are filled."""
 
 import os
 from dataclasses import replace
 from pathlib import Path
 
-from fedkad.tables.columns import check_values
+import numpy as np
+from numpy.typing import NDArray
+
 from fedkad.tables.csvfile import read_csv
 from fedkad.tables.errors import TableSource
-from fedkad.tables.filling import fill_forward
 from fedkad.tables.parquetfile import read_parquet
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.times import gap_starts
@@ -33,18 +34,12 @@ def read_table(
     allow_silent
         Whether a channel may have no value at all, as a dead sensor has; training data may not have one.
 
-    Returns
-    -------
-    SeriesTable
-        Cells that are empty or say NA, NaN, null or None are missing. A missing cell takes the previous value
-        of its channel for at most `max_fill` rows in a row, never across a time gap (a step larger than
-        1.5 × the median step) and never in or across a row that is missing as a whole. ``filled`` counts
-        those cells; what stays NaN makes its row a gap, and ``gap_rows`` counts these.
-
-    Raises
-    ------
-    TableError
-        If the file is not such a table; the message names the file, the row, the channel and the remedy.
+    Notes
+    -----
+    Cells that are empty or say NA, NaN, null or None are missing. A missing cell takes the previous value of its
+    channel for at most `max_fill` rows in a row, never across a time gap (a step larger than 1.5 × the median step) and
+    never in or across a row that is missing as a whole. ``filled`` counts those cells; what stays NaN makes its row a
+    gap, and ``gap_rows`` counts these.
 
     Examples
     --------
@@ -71,7 +66,7 @@ def read_table(
         endings = ", ".join(READERS)
         raise TableSource(path).error("files with this ending are not tables", f"give a file that ends in {endings}")
     table, source = READERS[ending](path, path.name[: -len(ending)], time)
-    check_values(table, source, allow_silent=allow_silent)
+    _check_values(table, source, allow_silent)
     values, filled = fill_forward(table.values, gap_starts(table.times), max_fill)
     return replace(table, values=values, filled=filled)
 
@@ -83,3 +78,51 @@ def table_ending(path: Path) -> str | None:
     ('.csv.gz', None)
     """
     return next((ending for ending in READERS if path.name.lower().endswith(ending)), None)
+
+
+def _check_values(table: SeriesTable, source: TableSource, allow_silent: bool) -> None:
+    infinite = np.isinf(table.values)
+    if infinite.any():
+        row, at = np.argwhere(infinite)[0]
+        remedy = "correct it, or leave the cell empty if the value is missing"
+        raise source.error("the value is infinite", remedy, row=int(row), where=f"channel {table.channels[at]!r}")
+    if table.silent and not allow_silent:
+        where = f"channel {table.silent[0]!r}"
+        raise source.error("every value is missing", "remove the channel from every file", where=where)
+
+
+def fill_forward(
+    values: NDArray[np.float64], gap_starts: NDArray[np.intp], max_fill: int
+) -> tuple[NDArray[np.float64], int]:
+    """Return a copy with short holes filled, and the number of cells filled.
+
+    A missing cell of row t and channel c takes the channel's last known value, of row s < t, if
+
+    - t - s <= `max_fill`: of a longer hole only the first `max_fill` cells are filled;
+    - no time gap lies between s and t (`gap_starts` holds the rows that follow one);
+    - none of the rows s + 1, ..., t is missing as a whole: such a row is itself a gap.
+
+    >>> holes = np.array([[1.0, 5.0], [2.0, np.nan], [np.nan, np.nan], [3.0, np.nan]])
+    >>> filled, cells = fill_forward(holes, np.array([], dtype=np.intp), max_fill=3)
+    >>> filled.tolist(), cells
+    ([[1.0, 5.0], [2.0, 5.0], [nan, nan], [3.0, nan]], 1)
+    """
+    missing = np.isnan(values)
+    if not missing.any():
+        return values.copy(), 0
+    row = np.arange(len(values))
+    whole: NDArray[np.bool_] = np.asarray(missing.all(axis=1))
+
+    # The first row that a value may be carried from: values never cross a gap. In a row that is missing as a
+    # whole it is the row itself, so that nothing is near enough.
+    barrier = np.where(whole, row, 0)
+    barrier[gap_starts] = gap_starts
+    barrier = np.maximum.accumulate(barrier)
+
+    known = np.maximum.accumulate(np.where(missing, -1, row[:, None]), axis=0)
+    near = (known >= barrier[:, None]) & (row[:, None] - known <= max_fill)
+    rows, channels = np.nonzero(missing & near)
+
+    filled = values.copy()
+    filled[rows, channels] = values[known[rows, channels], channels]
+    return filled, len(rows)

@@ -12,25 +12,6 @@ from fedkad.tables.times import Times, gap_starts, period_of
 class SeriesTable:
     """The samples of one device, in the order of time.
 
-    Parameters
-    ----------
-    name
-        The device: the file's name without its ending.
-    channels
-        The names of the columns of `values`.
-    values
-        ``(time, channel)``; NaN is a missing value.
-    times
-        ``datetime64[ns]`` (UTC where the file names a zone), or ``float64`` in the unit of the file, or None.
-    filled
-        The number of cells that were missing in the file and hold the channel's previous value here.
-    time_column
-        The name of the column that `times` come from, None without times.
-    utc
-        Whether the file names a zone, so that `times` are UTC.
-
-    Examples
-    --------
     >>> values, times = np.array([[1.0], [2.0], [3.0], [4.0]]), np.array([0.0, 1.0, 2.0, 9.0])
     >>> table = SeriesTable("pump-1", ("flow",), values, times)
     >>> table.period
@@ -40,17 +21,17 @@ class SeriesTable:
     ([1.0, 2.0, 3.0, nan, 4.0], [0, 1, 2, -1, 3])
     """
 
-    name: str
+    name: str  # of the device: the file's name without its ending
     channels: tuple[str, ...]
-    values: NDArray[np.float64]
-    times: Times | None = None
-    filled: int = 0
-    time_column: str | None = None
-    utc: bool = False
+    values: NDArray[np.float64]  # (time, channel); NaN is a missing value
+    times: Times | None = None  # datetime64[ns], or float64 in the unit of the file
+    filled: int = 0  # cells that were missing in the file and hold the channel's previous value here
+    time_column: str | None = None  # that the times come from
+    utc: bool = False  # whether the file names a zone, so that the times are UTC
 
     @property
     def period(self) -> float | None:
-        """The median step in seconds, None without times; :func:`fedkad.tables.times.period_of` gives the rule."""
+        """The median step in seconds, None without times; `period_of` gives the rule."""
         return period_of(self.times)
 
     @property

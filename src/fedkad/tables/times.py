@@ -36,10 +36,10 @@ def increasing(times: Times, column: str, source: TableSource) -> Times:
     unknown = ~np.isfinite(times)
     if unknown.any():
         remedy = "write it in or remove the row"
-        raise source.error("the time is missing or infinite", remedy, row=_first(unknown), where=where)
+        raise source.error("the time is missing or infinite", remedy, row=int(np.argmax(unknown)), where=where)
     late = _steps(times) <= 0
     if late.any():
-        row = _first(late) + 1
+        row = int(np.argmax(late)) + 1
         now, before = (time_text(times[i : i + 1])[0] for i in (row, row - 1))
         raise source.error(
             f"the time {now} does not come after {before} of the row before it",
@@ -115,16 +115,10 @@ def time_text(times: Times, *, utc: bool = False) -> list[str]:
     """
     if times.dtype.kind != "M":
         return [np.format_float_positional(time, trim="-") for time in times]
+    coarser = (times.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us"))
+    coarsest = next((coarse for coarse in coarser if ((coarse == times) | np.isnat(times)).all()), times)
     zone = "Z" if utc else ""
-    return [f"{time}{zone}" for time in _coarsened(times)]
-
-
-def _coarsened(times: Times) -> Times:
-    for unit in ("s", "ms", "us"):
-        coarse = times.astype(f"datetime64[{unit}]")
-        if ((coarse == times) | np.isnat(times)).all():
-            return coarse
-    return times
+    return [f"{time}{zone}" for time in coarsest]
 
 
 def _numbers(cells: Sequence[str], column: str, source: TableSource) -> Times:
@@ -163,7 +157,3 @@ def _steps(times: Times) -> NDArray[np.float64]:
 
 def _ticks_per_second(times: Times) -> float:
     return 1e9 if times.dtype.kind == "M" else epoch_ticks(float(times[-1]))
-
-
-def _first(mask: NDArray[np.bool_]) -> int:
-    return int(np.argmax(mask))

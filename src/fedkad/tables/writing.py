@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
-from fedkad.tables.errors import TableSource, channel_called, reason_in
+from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.times import time_text
 
 Column = Sequence[object] | NDArray[Any]
@@ -23,15 +23,6 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Column]) -> 
     Numbers are written so that they read back exactly, a column of integers without a decimal point; booleans as 1
     and 0; ``datetime64`` as ISO-8601 text; None, NaN and NaT as an empty cell.
 
-    Parameters
-    ----------
-    path
-        The file. A reader sees the old file or the new one, never a part.
-    columns
-        The columns by name, in the order in which they are written.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "scores.csv")
@@ -68,11 +59,11 @@ def _cells_of(columns: Mapping[str, Column], source: TableSource) -> list[list[s
         array = np.asarray(values)
         if array.ndim != 1:
             what = f"the column has {array.ndim} dimensions"
-            raise source.error(what, "give one value for each row", where=channel_called(name))
+            raise source.error(what, "give one value for each row", where=f"channel {name!r}")
         cells.append(_as_text(array))
         if len(cells[-1]) != len(cells[0]):
             what = f"the column has {len(cells[-1])} rows and the first one {len(cells[0])}"
-            raise source.error(what, "give columns of equal length", where=channel_called(name))
+            raise source.error(what, "give columns of equal length", where=f"channel {name!r}")
     return cells
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fedkad import __version__
 from fedkad.atomicfile import write_atomically
-from fedkad.report.document import Document, Section
-from fedkad.report.page import write_page
+from fedkad.report.document import Document, Section, write_page
 from fedkad_bench.report.ablation import ablation
 from fedkad_bench.report.certainty import HEADING as CERTAINTY
 from fedkad_bench.report.certainty import certainty
