@@ -77,12 +77,8 @@ def federate(
     complete_period(detector, period)
     report_reading(fleet.values(), period)
     with naming(folder), few_rows_noted(None), shown_progress() as progress:
-        federation = federate_fleet(
-            {name: named_series(device) for name, device in fleet.items()},
-            progress=progress,
-            **consensus,
-            **detector,
-        )
+        series = {name: named_series(device) for name, device in fleet.items()}
+        federation = federate_fleet(series, progress=progress, **consensus, **detector)
     _report_short_devices(folder, federation)
     models = save_models(federation, output, statistics=not detect_only)
     if as_json:

@@ -204,12 +204,9 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     devices = registry.read(server.registry)
     running = locks.is_held(server.lock)
     nodes = _nodes(server) if running else None
+    address = server.settings.place.reached_at
     document = {
-        "server": {
-            "running": running,
-            "answering": nodes is not None,
-            "address": server.settings.place.reached_at,
-        },
+        "server": {"running": running, "answering": nodes is not None, "address": address},
         "devices": _states(devices, nodes),
         "training": trainings.read_status(server.training),
         "wanted": trainings.is_requested(server.training),
@@ -319,9 +316,8 @@ def _training_facts(training: Mapping[str, Any], *, is_another_requested: bool) 
         latest = training["participants"][-1]
         facts["participants"] = f"{len(latest)} in the last round: {', '.join(map(str, latest))}"
     if "bytes_up" in training:
-        facts["traffic"] = (
-            f"{training['bytes_up'] / 1000:.1f} KB up, {training.get('bytes_down', 0) / 1000:.1f} KB down"
-        )
+        up, down = training["bytes_up"] / 1000, training.get("bytes_down", 0) / 1000
+        facts["traffic"] = f"{up:.1f} KB up, {down:.1f} KB down"
     if "seconds" in training:
         facts["time"] = f"{training['seconds']:.1f} s"
     if "delivered" in training:

@@ -93,12 +93,9 @@ def _report_odd_channels(device: DeviceTables) -> None:
 
 
 def _report_repairs(device: DeviceTables) -> None:
+    filled = "missing cell filled with the value before it", "missing cells filled with the values before them"
     repairs = [
-        (
-            device.filled,
-            "missing cell filled with the value before it",
-            "missing cells filled with the values before them",
-        ),
+        (device.filled, *filled),
         (device.gap_rows, "row remains a gap", "rows remain gaps"),
         (time_gaps(device), "gap in time", "gaps in time"),
     ]
