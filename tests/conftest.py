@@ -24,6 +24,7 @@ SLOW = {
 """Test modules that start real processes, use a network or train for long, by the worker that runs them in turn."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow modules, keep each group in one worker, and begin with the groups that take longest.
 

@@ -54,7 +54,7 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, small_disk: Path, 
             with pytest.raises(OSError, match="No space"):
                 ballast.write_bytes(bytes(4 << 20))
             client.publish_all("in/pump", [sample(rows, k) for k in range(60, 400)])
-            agent.wait_for_log("nothing is taken and acknowledged until")
+            agent.wait_for_log("no messages are accepted until")
             stopped = rows_committed(small_disk / "state", "pump")
             assert stopped < 400
             assert in_flight(broker) > 0

@@ -97,7 +97,7 @@ BAD = {
     "devices = 3": "devices = 3 must be a list of names",
     'devices = ["a", "a"]': "names of which none is there twice",
     'devices = ["a/b"]': 'devices = "a/b" must be a name without /',
-    'devices = ["p"]\nwrong = 1': "The file has no key 'wrong'; it knows alarm,",
+    'devices = ["p"]\nwrong = 1': "The file has no key 'wrong'. Valid keys: alarm,",
     'devices = ["p"]': "channels = [] in [sampling] must be the names",
     'devices = ["p"]\nsampling = 3': "sampling = 3 must be a section",
     'devices = ["p"]\n[sampling]\nchannels = ["a", "a"]': "none twice",
@@ -106,7 +106,7 @@ BAD = {
     LEAST.replace("period = 2", "period = 0"): "period = 0 in [sampling] must be at least 0.0001",
     LEAST + 'clock = "atomic"': 'clock = "atomic" in [sampling] must be one of message, arrival, count',
     LEAST + 'zone = "Mars/Olympus"': 'zone = "Mars/Olympus" in [sampling] must be local, UTC',
-    LEAST + 'colour = "red"': "[sampling] has no key 'colour'; it knows channels,",
+    LEAST + 'colour = "red"': "[sampling] has no key 'colour'. Valid keys: channels,",
     LEAST + '[alarm]\nbudget = "often"': 'budget = "often" in [alarm] must be a number of false alarms',
     LEAST + '[alarm]\nbudget = "1/week"\nthreshold = 3': "are mutually exclusive; keep one.",
     LEAST + '[alarm]\nthreshold = "magic"': 'threshold = "magic" in [alarm] must be a positive number, or one',
@@ -237,7 +237,7 @@ def test_what_makes_no_sense_is_refused_by_key_value_and_what_is_allowed(number:
 
 IN_AN_OVERRIDE = {
     "sampling": {
-        "colour = 1": "[override.pump-1.sampling] has no key 'colour'; it knows channels,",
+        "colour = 1": "[override.pump-1.sampling] has no key 'colour'. Valid keys: channels,",
         "period = 0": "period = 0 in [override.pump-1.sampling] must be at least 0.0001",
         'zone = "Mars/Olympus"': 'zone = "Mars/Olympus" in [override.pump-1.sampling] must be local, UTC',
         'zone = "UTC"': "same for all devices of one input, and pump-1 has 'UTC' by [override.pump-1.sampling]",
@@ -245,7 +245,7 @@ IN_AN_OVERRIDE = {
         "stale_after = 1": "stale_after = 1.0 in [override.pump-1.sampling] must be at least the period, 2 s in [s",
     },
     "alarm": {
-        "colour = 1": "[override.pump-1.alarm] has no key 'colour'; it knows budget,",
+        "colour = 1": "[override.pump-1.alarm] has no key 'colour'. Valid keys: budget,",
         "release = 2": "release = 2 in [override.pump-1.alarm] must be above 0 and at most 1",
         'release = "2"': 'release = "2" in [override.pump-1.alarm] must be a finite number',
         "cool_down = -1": "cool_down = -1 in [override.pump-1.alarm] must be seconds",
@@ -260,7 +260,7 @@ IN_AN_OVERRIDE = {
         "each device needs its own folder; use {device}",
     },
     "detector": {
-        "colour = 1": "[override.pump-1.detector] has no key 'colour'; it knows horizon,",
+        "colour = 1": "[override.pump-1.detector] has no key 'colour'. Valid keys: horizon,",
         "window = 0": "window = 0 in [override.pump-1.detector] must be a",
         'window = "a"': 'window = "a" in [override.pump-1.detector] must be an integer',
         "rank = 500": "rank = 500 in [override.pump-1.detector] must be at most 168",

@@ -123,7 +123,7 @@ def test_a_sink_that_takes_nothing_does_not_fill_the_disk(
     store.commit()
     assert store.drop_surplus("mqtt")
     assert len(said) == 2
-    assert said[1].startswith("mqtt: delivers nothing")
+    assert said[1].startswith("mqtt: not delivering")
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date(path: Path) -> None:

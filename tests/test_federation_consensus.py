@@ -244,7 +244,7 @@ def test_a_reply_without_a_commit_leaves_no_trace() -> None:
     assert said == again
     assert ask(once, 3, other, 2)[1] == ask(twice, 3, other, 2)[1]
     assert ask(first, 2, shared, 0)[1] == said, "a participant is a value: nothing has changed it"
-    with pytest.raises(ProtocolError, match="does not know of it"):
+    with pytest.raises(ProtocolError, match="has no record of that round"):
         ask(first, 2, shared, 1)
 
 

@@ -28,7 +28,9 @@ from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, 
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
-from tests.fixtures.trainings import LIFTING, MODEL, NAMES, Fleet, make_terms, series
+from tests.fixtures.trainings import LIFTING, MODEL, NAMES, Fleet, make_terms, prepared, series
+
+__all__ = ["prepared"]
 
 Array = NDArray[np.float64]
 
@@ -155,14 +157,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too short": ({"payload": encoded(np.zeros((3, 3)))}, "36 bytes are not a matrix of 14 x 3"),
     "empty": ({"payload": b""}, "0 bytes"),
     "text": ({"payload": "text"}, "payload = 'text' must be of type bytes"),
-    "other rank": ({"rank": 4}, "rank of the reply is 4 and that of the request 3"),
-    "other dimension": ({"dimension": 15}, "lifted dimension of the reply is 15"),
-    "old round": ({"round": 1}, "round of the reply is 1 and that of the request 2"),
-    "old training": ({"run": "run-0"}, "training of the reply is run-0 and that of the request run-1"),
+    "other rank": ({"rank": 4}, "rank differs: the reply has 4; the request has 3"),
+    "other dimension": ({"dimension": 15}, "lifted dimension differs: the reply has 15"),
+    "old round": ({"round": 1}, "round differs: the reply has 1; the request has 2"),
+    "old training": ({"run": "run-0"}, "training differs: the reply has run-0; the request has run-1"),
     "other lifting": ({"lifting": "ff"}, "digest of the lifting"),
     "other seed": ({"seed": 4}, "seed of the lifting"),
-    "other encoding": ({"encoding": "float16"}, "encoding of the reply is float16"),
-    "other name": ({"device": "b"}, "name of the reply is b and that of the request a"),
+    "other encoding": ({"encoding": "float16"}, "encoding differs: the reply has float16"),
+    "other name": ({"device": "b"}, "name differs: the reply has b; the request has a"),
     "no ticket": ({"ticket": ""}, "ticket"),
     "other protocol": ({"protocol": 2, "version": "9.9"}, "protocol 2 .fedkad 9.9. and this side speaks protocol 1"),
     "diagnostic of words": ({"diagnostics.seconds": "ten"}, "diagnostics.seconds = 'ten'"),
@@ -205,9 +207,9 @@ def test_the_device_refuses_what_is_not_meant_for_it(fleet: Fleet) -> None:
     header = request.header()
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"protocol": 7}, "protocol 7 .* and this side speaks protocol 1"),
-        ({"lifting": "00"}, "digest of the lifting of the server is 00 and that of this device"),
+        ({"lifting": "00"}, "digest of the lifting differs: the server has 00; this device has"),
         ({"seed": 1}, "digest of the lifting"),
-        ({"dimension": 99}, "lifted dimension of the server is 99 and that of this device 14"),
+        ({"dimension": 99}, "lifted dimension differs: the server has 99; this device has 14"),
         ({"encoding": "float8"}, "encoding = 'float8' must be one of"),
         ({"consensus.penalty": 2.0}, "settings of the consensus of the server"),
         ({"shared": b"123"}, "3 bytes are not a matrix"),
@@ -233,7 +235,7 @@ def test_a_device_without_its_folder_waits_for_the_next_training(fleet: Fleet) -
     fleet.round(list(NAMES))
     fleet.round(["a"])
     (fleet.folder / "a" / "consensus.safetensors").unlink()
-    with pytest.raises(ProtocolError, match="does not know of it"):
+    with pytest.raises(ProtocolError, match="has no record of that round"):
         fleet.ask("a", fleet.training.open(["a"])["a"])
     other = Coordinator(replace(fleet.terms, run="run-2"), fleet.plan, fleet.folder / "again")
     assert other.take("a", fleet.ask("a", other.open(["a"])["a"]))

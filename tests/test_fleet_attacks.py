@@ -168,10 +168,10 @@ def test_dishonest_replies_are_refused_with_a_sentence(attacked: Attacked) -> No
     expected = {
         (ATTACKER, 0): "not finite numbers",
         (ATTACKER, 2): "bytes are not a matrix of 56 x 6 numbers",
-        ("moriarty", 0): "name of the reply is pump-a and that of the request moriarty",
-        ("moriarty", 2): "round of the reply is 1 and that of the request 2",
-        ("moran", 0): "that of no honest reply exceeds",
-        ("moran", 2): "that of no honest reply exceeds",
+        ("moriarty", 0): "name differs: the reply has pump-a; the request has moriarty",
+        ("moriarty", 2): "round differs: the reply has 1; the request has 2",
+        ("moran", 0): "for a valid reply",
+        ("moran", 2): "for a valid reply",
     }
     told = {(e["device"], e["round"]): e["reason"] for e in attacked.status["refused"] if e["device"] in SCRIPTS}
     assert set(told) == set(expected), told  # and nothing later: three refusals exclude a device

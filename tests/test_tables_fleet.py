@@ -109,7 +109,7 @@ def test_folders_that_are_not_a_fleet(tmp_path: Path) -> None:
     refused(read_fleet, tmp_path / "absent", str(tmp_path / "absent"), "no such folder")
     refused(read_device, tmp_path / "absent.csv", str(tmp_path / "absent.csv"), "no such file")
     file = write(tmp_path / "pump-1.csv")
-    refused(read_fleet, file, str(file), "a file where a folder belongs")
+    refused(read_fleet, file, str(file), "expected a folder, found a file")
     (tmp_path / "pump-2").mkdir()
     refused(read_fleet, tmp_path, str(tmp_path / "pump-2"), "no table in the folder")
 

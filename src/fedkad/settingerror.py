@@ -98,12 +98,12 @@ class UnknownSettingError(SettingError):
     """A file has a key that does not exist; `allowed` has those that do.
 
     >>> print(UnknownSettingError("rang", 3, "rank, window", "model"))
-    [model] has no key 'rang', did you mean 'rank'? It knows rank, window.
+    [model] has no key 'rang'; did you mean 'rank'? Valid keys: rank, window.
     """
 
     def _in_words(self, section: str) -> str:
         from difflib import get_close_matches  # this module is imported by all others, and hardly ever needs it
 
         nearest = get_close_matches(self.name, self.allowed.split(", "), n=1)
-        guess = f", did you mean {nearest[0]!r}? It" if nearest else "; it"
-        return f"{section or 'The file'} has no key {self.name!r}{guess} knows {self.allowed}."
+        guess = f"; did you mean {nearest[0]!r}?" if nearest else "."
+        return f"{section or 'The file'} has no key {self.name!r}{guess} Valid keys: {self.allowed}."

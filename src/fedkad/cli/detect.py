@@ -182,9 +182,9 @@ def _longest_run(stretches: Iterable[NDArray[np.float64]]) -> int:
 def _refuse_swapped(model: Path, data: Path) -> None:
     order = "MODEL comes first, as in `fedkad detect MODEL DATA`."
     if model.is_file() and table_ending(model) is not None:
-        raise ValueError(f"{model}: this is a table where a model belongs; {order}")
+        raise ValueError(f"{model}: expected a model, found a table; {order}")
     if model.exists() and _holds_models(data) and not _holds_models(model):
-        raise ValueError(f"{data}: this is a model, or a folder of models, where data belongs; {order}")
+        raise ValueError(f"{data}: expected data, found a model or a folder of models; {order}")
 
 
 def _holds_models(path: Path) -> bool:

@@ -12,7 +12,7 @@ from fedkad.cli.failures import note
 from fedkad.detect.series import Series
 from fedkad.report.wording import counted
 from fedkad.tables import DeviceTables, read_device, read_fleet
-from fedkad.tables.times import looks_like_epoch
+from fedkad.tables.times import gap_starts, looks_like_epoch
 
 
 def load_device(path: Path, time: str | None, max_fill: int, *, allow_silent: bool = False) -> DeviceTables:
@@ -37,7 +37,7 @@ def named_series(device: DeviceTables) -> list[Series]:
 
 def time_gaps(device: DeviceTables) -> int:
     """The number of gaps in time, over all tables of a device."""
-    return sum(len(table.with_gaps()[1]) - len(table.values) for table in device.tables)
+    return sum(len(gap_starts(table.times)) for table in device.tables)
 
 
 def usual_period(devices: Iterable[DeviceTables]) -> float | None:

@@ -75,6 +75,6 @@ def _require_place(folder: Path) -> None:
     # os.path, because the methods of Path raise where a folder may not be entered.
     nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
     if not os.path.isdir(nearest):
-        raise ValueError(f"{nearest}: this is a file where a folder belongs; choose another place for the output.")
+        raise ValueError(f"{nearest}: expected a folder, found a file; choose another place for the output.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(f"{nearest}: the folder cannot be written to; choose another place or change its permissions.")

@@ -89,11 +89,13 @@ def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, prev
 
     The threshold is not below `least_threshold` as long as it rests on fewer than a thousand scores: calibrated
     scores are alike on all devices, and a fleet has seen more. From the `previous` model it takes a threshold that
-    was set by hand, and how far the device has learned in its feed.
+    was set manually, and how far the device has learned in its feed.
     """
     expected = (memory.setup.lifting.dimension, memory.setup.settings.rank)
     if subspace.shape != expected:
-        raise ValueError(f"The subspace has shape {subspace.shape} instead of {expected}; was it of other devices?")
+        raise ValueError(
+            f"The subspace has shape {subspace.shape} instead of {expected}; train it with these settings."
+        )
     if not np.allclose(subspace.T @ subspace, np.eye(expected[1]), atol=1e-6):
         raise ValueError("The columns of the subspace are not orthonormal; pass its polar factor.")
     model = _calibrated(memory, subspace, least_threshold)

@@ -214,7 +214,7 @@ class Agent:
         except OSError as error:
             self._retry_at = time.monotonic() + DISK_RETRY
             if not self._is_disk_full:
-                logger.warning("%s: nothing is taken and acknowledged until it can be written; free some space.", error)
+                logger.warning("%s: no messages are accepted until the disk is writable again; free some space.", error)
             self._is_disk_full = True
             return False
         if self._is_disk_full:

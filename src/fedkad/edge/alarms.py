@@ -31,14 +31,14 @@ class Alarms:
 
     An incident begins when the scores have been abnormal for `min_duration` without a quiet row, or when the share of
     abnormal rows in `rate_window` reaches `rate_limit`, provided that half of the window was scored; rows up to the end
-    of the last incident do not count. It ends after `clear_after` of only quiet rows; one that began by its rate also
+    of the last incident do not count. It ends after `clear_after` of only quiet rows; a rate-triggered one also
     needs the rate to fall below `release` times the limit. For `cool_down` after that only a critical score begins
     another one; an excursion that still goes on then becomes an incident. All durations are differences of the rows'
     times.
 
-    The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; one that began
-    by its rate starts with the first abnormal row counted in it, about one window back. A cleared incident has lasted
-    until its last abnormal row, without the quiet after it.
+    The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; a
+    rate-triggered one starts with the first abnormal row counted in it, about one window back. A cleared incident has
+    lasted until its last abnormal row, without the quiet after it.
 
     `period` is the seconds between two rows; `state` is what `state()` returned, to continue from there.
 

@@ -313,7 +313,9 @@ class Store:
         self._last_key = max(self._last_key, key)
         if sink not in self._surplus_logged:
             self._surplus_logged.add(sink)
-            logger.warning("%s: delivers nothing; more than %d alerts wait, the oldest are dropped.", sink, MAX_WAITING)
+            logger.warning(
+                "%s: not delivering; more than %d alerts are queued, and the oldest are dropped.", sink, MAX_WAITING
+            )
         self._collect("DELETE FROM outbox WHERE sink = ? AND key <= ?", sink, key)
         return True
 

@@ -392,7 +392,7 @@ def check_matrix(matrix: Array, phase: Phase, terms: Terms) -> None:
         bound += longest * (1.0 + NOISE_NORM * terms.noise * math.sqrt(matrix.size))
     norm = float(np.linalg.norm(matrix))
     if norm > bound:
-        raise ProtocolError(f"Its norm is {norm:.3g}, and that of no honest reply exceeds {bound:.3g}.")
+        raise ProtocolError(f"Its norm, {norm:.3g}, exceeds the limit of {bound:.3g} for a valid reply.")
 
 
 def stored_terms(folder: Path, file: str) -> Terms | None:

@@ -73,7 +73,7 @@ def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: lis
         _collect(coordinator, carrier, requests, coordinator.take)
     _log_refusals(coordinator, before)
     if not coordinator.close():
-        logger.warning("Round %d is asked again: too few answers could be used.", coordinator.round)
+        logger.warning("Retrying round %d: too few usable answers.", coordinator.round)
         return False
     record, rounds = coordinator.records[-1], coordinator.plan.rounds
     logger.info("Round %d (%s) of %d: %s", coordinator.round, record.phase, rounds, ", ".join(record.participants))

@@ -103,8 +103,8 @@ def settle(participant: Participant, request: Request) -> Participant:
         return participant
     if known.computed is None or (known.pending, known.ticket) != (request.accepted, request.accepted_ticket):
         raise ProtocolError(
-            f"The server accepted round {request.accepted} of device {participant.name!r}, whose folder does not "
-            "know of it; it was replaced or damaged, and the device takes part again in the next training."
+            f"The server accepted round {request.accepted} of device {participant.name!r}, but its folder has "
+            "no record of that round; it was replaced or damaged, and the device takes part again in the next training."
         )
     assert client is not None
     shared = _decoded(request.accepted_shared or request.shared, request)

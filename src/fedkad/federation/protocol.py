@@ -190,14 +190,15 @@ def compare(words: str, ours: Any, theirs: Any, us: str, them: str) -> None:
     ...     compare("channels", ("flow", "level"), ("flow", "speed"), "device 'p'", "the server")
     ... except ProtocolError as error:
     ...     print(error)
-    The channels of the server is ..., speed and that of device 'p' ..., level.
+    The channels differ: the server has ..., speed; device 'p' has ..., level.
     """
     if ours == theirs:
         return
     if isinstance(ours, tuple) and isinstance(theirs, tuple):
         alike = sum(takewhile(bool, map(eq, ours, theirs)))
         ours, theirs = (("...",) * bool(alike) + value[alike:] for value in (ours, theirs))
-    raise ProtocolError(f"The {words} of {them} is {_short(theirs)} and that of {us} {_short(ours)}.")
+    verb = "differ" if words.endswith("s") else "differs"
+    raise ProtocolError(f"The {words} {verb}: {them} has {_short(theirs)}; {us} has {_short(ours)}.")
 
 
 def _short(value: Any) -> str:

@@ -154,7 +154,7 @@ def _text_cells(rows: Rows) -> Iterator[tuple[int, int]]:
 def _not_a_number(rows: Rows, found: tuple[int, int], channels: tuple[str, ...], source: TableSource) -> TableError:
     row, at = found
     cell, channel = rows[row][at], channels[at]
-    what = f"the cell holds {shown(cell)} where a number belongs"
+    what = f"expected a number, found {shown(cell)}"
     remedy = "write a number with a decimal point, or leave the cell empty where the value is missing"
     if is_iso_time(cell):
         remedy = f"remove the column, or name it as the time column (time={channel!r})"

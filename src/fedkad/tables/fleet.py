@@ -96,7 +96,7 @@ def read_fleet(
     """
     folder = Path(folder)
     if not os.path.isdir(folder):
-        what = "this is a file where a folder belongs" if os.path.exists(folder) else "there is no such folder"
+        what = "expected a folder, found a file" if os.path.exists(folder) else "there is no such folder"
         raise TableSource(folder).error(what, "give the folder that holds one table or subfolder for each device")
     found: dict[str, tuple[Path, DeviceTables]] = {}
     for path in _tables_in(folder):

@@ -59,7 +59,7 @@ def read_table(
     ending = table_ending(path)
     # os.path, because the methods of Path raise where a folder may not be entered.
     if os.path.isdir(path):
-        raise TableSource(path).error("this is a folder where one file belongs", "give the path of a table")
+        raise TableSource(path).error("expected a file, found a folder", "give the path of a table")
     if not os.path.exists(path):
         raise TableSource(path).error("there is no such file", "check the path")
     if ending is None:
