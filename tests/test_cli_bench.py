@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -182,6 +183,7 @@ def test_an_interrupted_run_leaves_whole_files_and_goes_on(tmp_path: Path) -> No
         text=True,
         env={**os.environ, "FEDKAD_CACHE": str(tmp_path / "cache")},
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
     )
     _, err = running.communicate()
     assert running.returncode == 130

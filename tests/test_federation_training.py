@@ -211,7 +211,7 @@ def test_the_device_refuses_what_is_not_meant_for_it(fleet: Fleet) -> None:
         ({"seed": 1}, "digest of the lifting"),
         ({"dimension": 99}, "lifted dimension differs: the server has 99; this device has 14"),
         ({"encoding": "float8"}, "encoding = 'float8' must be one of"),
-        ({"consensus.penalty": 2.0}, "settings of the consensus of the server"),
+        ({"consensus.penalty": 2.0}, "settings of the consensus differ: the server"),
         ({"shared": b"123"}, "3 bytes are not a matrix"),
         ({"window": "4"}, "window = '4' must be of type int"),
     ]

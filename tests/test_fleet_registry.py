@@ -178,7 +178,7 @@ def test_what_is_missing_in_a_device_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r'device\.toml: server = "localhost" must be an address and a port'):
         devicefolder.load(tmp_path)
     (tmp_path / "device.toml").write_text('device = "pump"\n[privcy]\nmost_releases = 3\n')
-    with pytest.raises(UnknownSettingError, match="has no key 'privcy', did you mean 'privacy'"):
+    with pytest.raises(UnknownSettingError, match="has no key 'privcy'; did you mean 'privacy'"):
         devicefolder.load(tmp_path)
     (tmp_path / "device.toml").write_text('device = "pump"\n')
     with pytest.raises(FleetFileError, match="server is missing; copy the folder"):
