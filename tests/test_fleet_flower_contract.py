@@ -62,6 +62,21 @@ def source(module: str) -> str:
 
 CALLS: list[tuple[str, int, tuple[str, ...], str, str]] = [
     ("flwr.supernode.cli.flower_supernode", 0, (), "supernode", "run a SuperNode in a process of its own"),
+    (
+        *("flwr.supernode.runtime.run_clientapp.run_clientapp", 0),
+        *(("runtime_api_address", "token", "insecure", "parent_pid"), "launcher", "answer a message"),
+    ),
+    ("flwr.supercore.runtime.RuntimeHttpClient.AcquireTask", 2, (), "launcher", "look for a message"),
+    (
+        *("flwr.supercore.runtime.RuntimeHttpClient.from_server_address", 0),
+        *(("server_address", "insecure", "root_certificates", "interceptors", "retry_invoker"), "launcher"),
+        "reach the SuperNode",
+    ),
+    (
+        *("flwr.supercore.interceptors.RuntimeVersionHttpInterceptor", 0, ("component_name",)),
+        *("launcher", "reach the SuperNode"),
+    ),
+    ("flwr.supercore.retry.make_simple_http_retry_invoker", 0, (), "launcher", "wait for the SuperNode"),
     ("flwr.cli.build.build_fab_from_disk", 1, (), "control", "package the app"),
     ("flwr.common.serde.fab_to_proto", 1, (), "control", "submit the app"),
     ("flwr.common.serde.user_config_to_proto", 1, (), "control", "pass settings to the app"),
@@ -139,6 +154,8 @@ FIELDS = [
         {"node_id", "name", "public_key", "status", "last_activated_at", "last_deactivated_at"},
         "control",
     ),
+    ("runtime_pb2.AcquireTaskRequest", {"supported_task_types"}, "launcher"),
+    ("runtime_pb2.AcquireTaskResponse", {"task", "token"}, "launcher"),
     ("runtime_pb2.PullAppMessagesRequest", {"message_ids"}, "mailbox"),
     ("runtime_pb2.PullAppMessagesResponse", {"messages_list", "message_object_trees"}, "mailbox"),
     ("message_pb2.ConfirmMessageReceivedRequest", {"node", "run_id", "message_object_id"}, "mailbox"),
@@ -152,6 +169,17 @@ def test_a_message_of_flower_has_these_fields(name: str, fields: set[str], modul
     known = set() if message is None else set(message.DESCRIPTOR.fields_by_name)
     missing = sorted(fields - known)
     expect(not missing, f"has {', '.join(missing)} in {name}", module, "talk to the SuperLink")
+
+
+def test_a_message_for_a_device_is_a_task_of_this_type() -> None:
+    kind = found("flwr.supercore.constant.TaskType.CLIENT_APP")
+    expect(kind == "flwr-clientapp", "calls the task of a device 'flwr-clientapp'", "launcher", "ask for it")
+
+
+def test_a_supernode_leaves_starting_apps_to_others() -> None:
+    text = source("flwr.supernode.start_client_internal")
+    does = re.search(r"if isolation == ISOLATION_MODE_SUBPROCESS:\s+runtime_address = ", text)
+    expect(does, "starts apps itself only if asked to", "launcher", "start them instead")
 
 
 def test_a_reply_of_ours_has_few_parts() -> None:

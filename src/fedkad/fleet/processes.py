@@ -100,7 +100,7 @@ class ChildProcess:
                 stderr=handle,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(os.getpid()),
+                preexec_fn=end_with_parent(os.getpid(), signal.SIGTERM),
             )
         finally:
             os.close(handle)
@@ -202,12 +202,12 @@ def ending_all(processes: Sequence[SupervisedProcess]) -> Iterator[None]:
                 supervised.child.end()
 
 
-def _end_with_parent(parent: int) -> Callable[[], None]:
-    """What a child runs first: have the system send it SIGTERM when its parent ends, even by SIGKILL."""
+def end_with_parent(parent: int, number: signal.Signals) -> Callable[[], None]:
+    """What a child runs first: have the system send it a signal when its parent ends, even by SIGKILL."""
     library = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, after which little is safe
 
     def prepare() -> None:
-        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        library.prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
             os._exit(1)  # it has already ended
 

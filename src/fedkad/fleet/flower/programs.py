@@ -81,7 +81,7 @@ def device_command(folder: DeviceFolder, data: str) -> list[str]:
         *(sys.executable, "-Pm", "fedkad.fleet.flower.supernode"),
         *("--superlink", folder.server, "--root-certificates", str(folder.ca_certificate)),
         *("--auth-supernode-private-key", str(folder.key)),
-        *("--host", "127.0.0.1", "--port", str(free_port)),
+        *("--isolation", "process", "--host", "127.0.0.1", "--port", str(free_port)),
         *("--node-config", str(settings)),
     ]
 

@@ -8,15 +8,16 @@ to nothing. The client that watches this process must see it end in order to sta
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
-import sys
 import threading
 import traceback
 from enum import Enum
 from typing import NoReturn
 
 from fedkad.fleet.devicefolder import REMEDY
+from fedkad.fleet.flower.launcher import launch_beside, leave
 from fedkad.fleet.processes import LogFile
 
 UNAUTHORIZED = 401
@@ -29,12 +30,32 @@ def main() -> NoReturn:
     """Run the SuperNode; on a signal or a refusal Flower raises `SystemExit` with a status of its own."""
     from flwr.supernode.cli import flower_supernode
 
+    _end_with(launch_beside(_runtime_address()))
     threading.excepthook = _end_with_thread
     try:
         flower_supernode()
     except Exception:
         traceback.print_exc()
-    _leave()
+    leave(LOST)
+
+
+def _end_with(launcher: int) -> None:
+    """End when the launcher does, without which this device could not answer."""
+
+    def notice(number: int, frame: object) -> None:
+        if os.waitpid(launcher, os.WNOHANG) != (0, 0):
+            leave(LOST)
+
+    signal.signal(signal.SIGCHLD, notice)
+
+
+def _runtime_address() -> str:
+    """Where apps reach this SuperNode."""
+    parser = argparse.ArgumentParser(add_help=False)
+    for option in ("--host", "--port"):
+        parser.add_argument(option, required=True)
+    known, _ = parser.parse_known_args()
+    return f"{known.host}:{known.port}"
 
 
 def _end_with_thread(death: threading.ExceptHookArgs) -> None:
@@ -44,14 +65,7 @@ def _end_with_thread(death: threading.ExceptHookArgs) -> None:
     """
     threading.__excepthook__(death)
     if getattr(getattr(death.exc_value, "response", None), "status_code", None) != UNAUTHORIZED:
-        _leave()
-
-
-def _leave() -> NoReturn:
-    """End at once, without waiting for other threads; nothing else would flush the output."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(LOST)
+        leave(LOST)
 
 
 class SuperNodeEvent(Enum):

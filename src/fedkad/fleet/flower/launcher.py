@@ -1,0 +1,91 @@
+"""Answers the server's requests in forks of one process that has imported everything already.
+
+Flower starts a new Python for each message, and on a small device its imports take far longer than the answer. The
+SuperNode therefore runs with `--isolation process`, which leaves starting apps to somebody else: this module.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
+
+from fedkad.fleet.processes import end_with_parent
+
+POLL = 1.0  # seconds between two looks for a request
+
+
+def launch_beside(address: str) -> int:
+    """Fork the launcher for the SuperNode whose runtime API will listen at `address`; returns its process.
+
+    Call this in the SuperNode's process before it starts any thread: a fork copies only the one that forks.
+    """
+    import fedkad.fleet.clientapp  # noqa: F401  the apps use it; imported once, before the fork
+
+    parent = os.getpid()
+    prepare = end_with_parent(parent, signal.SIGKILL)
+    launcher = os.fork()
+    if launcher == 0:
+        prepare()
+        _run_alone(partial(_serve, address))
+    return launcher
+
+
+def _serve(address: str) -> None:
+    """Start an app for each message that the SuperNode has."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the SuperNode decides when to leave, and takes this process with it
+    runtime = RuntimeHttpClient.from_server_address(
+        server_address=address,
+        insecure=True,  # on this machine only
+        root_certificates=None,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for apps
+    while True:
+        found = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        if found.HasField("task") and found.token:
+            parent = os.getpid()
+            if os.fork() == 0:
+                _run_alone(partial(_answer, address, found.token, parent))
+        time.sleep(POLL)
+
+
+def _answer(address: str, token: str, parent: int) -> None:
+    """Answer one message, as the program `flwr-clientapp` does."""
+    from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    run_clientapp(runtime_api_address=address, token=token, insecure=True, parent_pid=parent)
+
+
+def _run_alone(task: Callable[[], None]) -> NoReturn:
+    """Run a task in a process that was forked, and end that: what follows the fork is for its parent."""
+    try:
+        task()
+    except SystemExit as end:
+        leave(end.code if isinstance(end.code, int) else 0)
+    except BaseException:
+        traceback.print_exc()
+        leave(1)
+    leave(0)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process at once, without waiting for other threads; nothing else would flush the output."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
