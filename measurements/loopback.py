@@ -178,9 +178,9 @@ class Loopback:
             path = self.device_folder(name) / "device.toml"
             path.write_text(path.read_text().replace(f"127.0.0.1:{self.port}", f"127.0.0.1:{wire.port}"))
 
-    def start_server(self) -> None:
+    def start_server(self, environment: Mapping[str, str] | None = None) -> None:
         """Start the server."""
-        self._start("server", ["server", str(self.server_folder)], {})
+        self._start("server", ["server", str(self.server_folder)], environment or {})
 
     def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
         """Start devices, all by default."""
@@ -220,7 +220,7 @@ class Loopback:
         told = json.loads(self.command("fleet", "status", str(self.server_folder), "--json"))
         return {device["device"] for device in told["devices"] if device["state"] == "online"}
 
-    def wait_online(self, *names: str, seconds: float = 90.0) -> None:
+    def wait_online(self, *names: str, seconds: float = 300.0) -> None:
         """Wait until the server sees these devices, all that were started by default."""
         wanted = set(names or self.running) - {"server"}
         wait(lambda: wanted <= self.online(), seconds, f"{sorted(wanted)} online", pause=self.look_every)
@@ -229,7 +229,7 @@ class Loopback:
         """Ask for a training."""
         self.command("fleet", "train", str(self.server_folder))
 
-    def wait_done(self, seconds: float = 240.0, after: str = "") -> dict[str, Any]:
+    def wait_done(self, seconds: float = 600.0, after: str = "") -> dict[str, Any]:
         """Wait until a training other than the run `after` is done; its status."""
 
         def is_done() -> bool:

@@ -84,13 +84,13 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     given = fleets.options(rounds=ROUNDS, participation=1.0, deadline=DEADLINE)
     with Loopback(root, tables, *given) as fleet:
         found = Attacked(fleet, {}, {}, "")
-        fleet.start_server()
+        fleet.start_server(fleets.hurried())
         for name, script in SCRIPTS.items():
             start_misbehaving(found, name, script)
         start_misbehaving(found, VICTIM, {str(LAST): f"wait for {forgery(fleet)}"})
         fleet.start("pump-a", "pump-b", REVOKED, environment=fleets.hurried())
         make_strangers(fleet, tables["pump-a"])
-        fleet.start(STRANGER, FOREIGN)
+        fleet.start(STRANGER, FOREIGN, environment=fleets.hurried())
         found.keyless = refused_at_once(fleet, KEYLESS)
         fleet.wait_online(*HONEST, *SCRIPTS, REVOKED, seconds=PATIENCE)
         fleet.command("fleet", "revoke", str(fleet.server_folder), REVOKED)

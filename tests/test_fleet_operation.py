@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from measurements.loopback import descendants
 from tests.fixtures.attackers import fleets
 from tests.fixtures.flowerapp import write_app
 
@@ -305,6 +306,15 @@ def test_a_killed_server_process_is_restarted(story: Story) -> None:
     until(lambda: story.fleet("status")["server"]["answering"])
     assert story.process("flower-superlink") != before
     until(lambda: story.states()["pump-1"] == "online")
+
+
+def test_a_device_that_could_no_longer_answer_connects_again(story: Story) -> None:
+    alike = [number for number, words in story.running().items() if "flower.supernode" in words and "pump-1" in words]
+    (launcher,) = {child for number in alike for child in descendants(number)}
+    connections = story.said("pump-1").count("connected to")
+    os.kill(launcher, signal.SIGKILL)
+    until(lambda: "The connection of pump-1 to" in story.said("pump-1"))
+    until(lambda: story.said("pump-1").count("connected to") > connections)
 
 
 def test_no_process_is_left_behind(story: Story) -> None:

@@ -115,11 +115,10 @@ class OpenFleet:
         self.wires: dict[str, Wire] = {}
 
     @contextmanager
-    def started(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
-        program, *rest = arguments
+    def started(self, program: str, *command: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
         with (self.root / f"{program}.log").open("ab") as log:
             process = subprocess.Popen(
-                [str(PROGRAMS / program), *rest],
+                command,
                 stdout=log,
                 stderr=log,
                 env={**self.environment, **(environment or {})},
@@ -145,8 +144,11 @@ class OpenFleet:
     def running_all(self) -> Iterator[None]:
         with ExitStack() as all_of:
             place = ("--insecure", "--host", "127.0.0.1", "--port")
-            all_of.enter_context(self.started("flower-superlink", *place, str(self.port)))
-            log = self.root / "flower-superlink.log"
+            superlink = str(PROGRAMS / "flower-superlink")
+            all_of.enter_context(
+                self.started("superlink", superlink, *place, str(self.port), environment=fleets.hurried())
+            )
+            log = self.root / "superlink.log"
             wait(lambda: "Application startup complete" in log.read_text(), 600.0, f"Flower's server ready, see {log}")
             for k, name in enumerate(NAMES):
                 folder = self.device(name)
@@ -164,11 +166,13 @@ class OpenFleet:
                 reached = ("--superlink", f"127.0.0.1:{self.wires[name].port}", "--node-config")
                 all_of.enter_context(
                     self.started(
-                        *("flower-supernode", *place, str(self.node_ports[k]), *reached, str(folder / "node.toml")),
+                        *("supernode", sys.executable, "-Pm", "fedkad.fleet.flower.supernode"),
+                        *("--isolation", "process", *place, str(self.node_ports[k])),
+                        *(*reached, str(folder / "node.toml")),
                         environment=fleets.misbehaving(script),
                     )
                 )
-            nodes = self.root / "flower-supernode.log"
+            nodes = self.root / "supernode.log"
             wait(
                 lambda: nodes.read_text().count("SuperNode ID:") == len(NAMES), 600.0, f"all devices there, see {nodes}"
             )

@@ -89,7 +89,7 @@ def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, prev
 
     The threshold is not below `least_threshold` as long as it rests on fewer than a thousand scores: calibrated
     scores are alike on all devices, and a fleet has seen more. From the `previous` model it takes a threshold that
-    was set manually, and how far the device has learned in its feed.
+    was set by hand, and how far the device has learned in its feed.
     """
     expected = (memory.setup.lifting.dimension, memory.setup.settings.rank)
     if subspace.shape != expected:
