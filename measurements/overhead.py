@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,9 @@ EMPTY = Path(__file__).parent / "emptyapp"
 class EmptyLoopback(Loopback):
     """A fleet that runs the empty app."""
 
-    def start_server(self) -> None:
+    def start_server(self, environment: Mapping[str, str] | None = None) -> None:
         """Start the server with the other app."""
-        self._start("server", ["server", str(self.server_folder), "--app", str(EMPTY)], {})
+        self._start("server", ["server", str(self.server_folder), "--app", str(EMPTY)], environment or {})
 
 
 def write_data(folder: Path) -> dict[str, Path]:
