@@ -28,7 +28,7 @@ import numpy as np
 from fedkad import KoopmanDetector
 from fedkad.detect.scoring import CalibratedScoring
 from fedkad.detect.series import Series
-from measurements.loopback import free_ports
+from measurements.loopback import free_port
 from measurements.measure import Array
 
 CHANNELS = 25
@@ -174,7 +174,7 @@ class Broker(Process):
     """mosquitto, which keeps what it cannot deliver at once."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = free_ports(1)[0]
+        self.port = free_port()
         config = folder / "mosquitto.conf"
         config.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n")
         command = ["/usr/sbin/mosquitto", "-c", str(config)]

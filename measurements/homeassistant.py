@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from measurements.loopback import free_port
 from tests.fixtures.broker import (
     Broker,
     Client,
     Process,
     broken,
     config,
-    free_port,
     sample,
     saved_model,
     series,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -23,15 +24,15 @@ from typing import Any, Self
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+def free_port() -> int:
+    """A port that nobody listens on now.
+
+    It lies below those that the system gives to outgoing connections: a server that is restarted must find it free.
+    """
+    while True:
+        port = secrets.randbelow(20_000) + 10_000
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Wire:
@@ -131,7 +132,7 @@ class Loopback:
     def __init__(self, root: Path, data: Mapping[str, Path], *options: str) -> None:
         self.root, self.data = root, dict(data)
         self.server_folder = root / "server"
-        self.port, self.control_port = free_ports(2)
+        self.port, self.control_port = free_port(), free_port()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         like = next(iter(self.data.values()))
         ports = ("--port", str(self.port), "--control-port", str(self.control_port))

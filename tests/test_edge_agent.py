@@ -25,6 +25,7 @@ from fedkad.edge.sources.lines import FileSource
 from fedkad.edge.store import Store
 from fedkad.simulate import CHANNELS as PUMP_CHANNELS
 from fedkad.simulate import simulate_fleet
+from measurements.loopback import free_port
 from tests.fixtures.broker import (
     CHANNELS,
     EPOCH,
@@ -35,7 +36,6 @@ from tests.fixtures.broker import (
     broken,
     config,
     expected_scores,
-    free_port,
     logged,
     sample,
     saved_model,

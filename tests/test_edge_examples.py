@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedkad.edge.settingsfile import load
-from tests.fixtures.broker import Broker, Process, free_port, rows_committed, wait_for
+from measurements.loopback import free_port
+from tests.fixtures.broker import Broker, Process, rows_committed, wait_for
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CONFIGS = sorted(path.name for path in EXAMPLES.glob("*.toml"))

@@ -18,6 +18,7 @@ import pytest
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.federation.devicestate import DeviceState
 from fedkad.fleet.certificates import make_authority
+from measurements.loopback import free_port
 from tests.fixtures.broker import (
     CHANNELS,
     EPOCH,
@@ -29,7 +30,6 @@ from tests.fixtures.broker import (
     config,
     detector,
     expected_scores,
-    free_port,
     sample,
     saved_model,
     series,

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from fedkad.edge.sinks.publications import Publication, Publications, level
 from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sinks.webhook import MAX_QUEUED, WebhookSink, parse_retry_after
 from fedkad.edge.status import DeviceStatus
+from measurements.loopback import free_port
 from tests.checks.edge import LimitedStream
 from tests.fixtures.broker import Broker, logged, wait_for
 from tests.fixtures.receiver import receiving
@@ -248,9 +248,7 @@ def test_a_device_with_any_name_can_be_posted() -> None:
 
 
 def test_a_server_that_comes_later_gets_all() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with posting(WebhookSettings(f"http://127.0.0.1:{port}/")) as (webhook, said):
         webhook.offer([(key, ALERT) for key in range(MAX_QUEUED + 7)])
         wait_for(lambda: said)

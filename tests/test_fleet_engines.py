@@ -16,7 +16,7 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.fleet import settings
-from measurements.loopback import ENVIRONMENT, Loopback, command_line, free_ports
+from measurements.loopback import ENVIRONMENT, Loopback, command_line, free_port
 from tests.checks.carriers import CHECKS, Trained
 from tests.fixtures.attackers import fleets
 
@@ -51,7 +51,7 @@ def simulate(home: Path, server: Path, data: Path, devices: int) -> None:
     """Run the app with Flower's own simulation."""
     from fedkad.fleet import flower
 
-    port, other = free_ports(2)
+    port, other = free_port(), free_port()
     ports = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port), "FLWR_LOCAL_CONTROL_API_PORT": str(other)}
     done = subprocess.run(
         [

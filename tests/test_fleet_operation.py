@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from measurements.loopback import descendants
+from measurements.loopback import descendants, free_port
 from tests.fixtures.attackers import fleets
 from tests.fixtures.flowerapp import write_app
 
@@ -171,12 +171,6 @@ class Tunnel:
         for end in self.open:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.tables import write_table
-from measurements.loopback import ENVIRONMENT, Loopback, free_ports, wait
+from measurements.loopback import ENVIRONMENT, Loopback, free_port, wait
 
 pytestmark = [
     pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),
@@ -41,7 +41,7 @@ class Machines(Loopback):
     def __init__(self, root: Path) -> None:
         self.root, self.running = root, {}
         self.server_folder = root / "server" / "fleet"
-        self.ports = free_ports(2)
+        self.ports = [free_port(), free_port()]
         for k, name in enumerate(DEVICES):
             (root / name).mkdir()
             t = np.arange(1500.0)

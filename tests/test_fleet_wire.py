@@ -27,7 +27,7 @@ from fedkad.federation.settings import Consensus
 from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.settingerror import toml_text
-from measurements.loopback import ENVIRONMENT, Wire, descendants, free_ports, wait
+from measurements.loopback import ENVIRONMENT, Wire, descendants, free_port, wait
 from tests.fixtures.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
@@ -109,7 +109,7 @@ class OpenFleet:
         model = settings.ModelSettings(fleets.CHANNELS, **fleets.MODEL)
         settings.save(self.server, settings.FleetSettings(model=model))
         self.environment = {**flower.environment(root / "flower"), **ENVIRONMENT}
-        self.port, *self.node_ports = free_ports(1 + len(NAMES))
+        self.port, *self.node_ports = [free_port() for _ in (None, *NAMES)]
         address = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
         (root / "flower" / "config.toml").write_text(f'[superlink]\ndefault = "open"\n\n[superlink.open]\n{address}')
         self.wires: dict[str, Wire] = {}
