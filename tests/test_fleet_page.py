@@ -41,7 +41,7 @@ class Machines(Loopback):
     def __init__(self, root: Path) -> None:
         self.root, self.running = root, {}
         self.server_folder = root / "server" / "fleet"
-        self.ports = [free_port(), free_port()]
+        self.port, self.control_port = free_port(), free_port()
         for k, name in enumerate(DEVICES):
             (root / name).mkdir()
             t = np.arange(1500.0)
@@ -63,8 +63,7 @@ class Machines(Loopback):
     def words(self, command: str) -> str:
         """A command of the page with the addresses of this machine, and fewer rounds to save time."""
         if command.startswith("fedkad fleet init"):
-            port, control = self.ports
-            command = f"{command} --port {port} --control-port {control} --rounds {ROUNDS}"
+            command = f"{command} --port {self.port} --control-port {self.control_port} --rounds {ROUNDS}"
         return command.replace("fleet.example", "127.0.0.1")
 
     def environment(self) -> dict[str, str]:
