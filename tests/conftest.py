@@ -1,6 +1,12 @@
 """Which tests are slow, and in which order they run."""
 
+import os
+
 import pytest
+
+# Before numpy and torch are imported: on busy cores several threads of several workers wait for one another.
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 FLEETS = ("attacks", "cuts", "faults", "operation", "wire", "engines", "page")
 """Fleets of real processes: Flower, nginx, TLS. One keeps a core busy."""
