@@ -191,7 +191,7 @@ def test_each_byte_of_a_log_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 LEFT_ALONE = """
-import os, sys, threading, types
+import os, signal, sys, threading, types
 class Refusal(Exception):
     response = types.SimpleNamespace(status_code=401)
 def refused():
@@ -203,6 +203,15 @@ cli = types.ModuleType("flwr.supernode.cli")
 cli.flower_supernode = flower_supernode
 sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
 from fedkad.fleet.flower import supernode
+from fedkad.fleet.processes import end_with_parent
+def launch_beside(address):
+    prepare, launcher = end_with_parent(os.getpid(), signal.SIGKILL), os.fork()
+    if not launcher:
+        prepare()
+        signal.pause()
+    return launcher
+supernode.launch_beside = launch_beside
+sys.argv += ["--host", "127.0.0.1", "--port", "1"]
 supernode.main()
 """
 """A fake Flower that leaves its process as the real one does: a thread never ends, the main function does."""
