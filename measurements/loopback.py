@@ -215,15 +215,8 @@ class Loopback:
         return json.loads(path.read_text()) if path.exists() else {}
 
     def online(self) -> set[str]:
-        """Devices that the server sees: as `fedkad fleet status` says it, without a process for every look."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower imports
-            from fedkad.fleet.flower.control import ControlError, open_control
-        with open_control(self.control_port, self.server_folder / "ca" / "ca.crt") as control:
-            try:
-                return {node.name for node in control.nodes().values() if node.state == "online"}
-            except ControlError:
-                return set()
+        """Devices that the server sees."""
+        return online(self.server_folder, self.control_port)
 
     def wait_online(self, *names: str, seconds: float = 300.0) -> None:
         """Wait until the server sees these devices, all that were started by default."""
@@ -254,6 +247,18 @@ class Loopback:
                 del self.running[name]
             except subprocess.TimeoutExpired:
                 self.kill(name)
+
+
+def online(server_folder: Path, control_port: int) -> set[str]:
+    """Devices that a server sees: as `fedkad fleet status` says it, without a process for every look."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower imports
+        from fedkad.fleet.flower.control import ControlError, open_control
+    with open_control(control_port, server_folder / "ca" / "ca.crt") as control:
+        try:
+            return {node.name for node in control.nodes().values() if node.state == "online"}
+        except ControlError:
+            return set()
 
 
 def wait(condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.2) -> None:

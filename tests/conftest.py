@@ -8,6 +8,9 @@ import pytest
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# Hundreds of processes import the package, and compiling it takes longer than all else that most of them do.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 FLEETS = ("attacks", "cuts", "faults", "operation", "wire", "engines", "page")
 """Fleets of real processes: Flower, nginx, TLS. One keeps a core busy."""
 

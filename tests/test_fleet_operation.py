@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from measurements.loopback import descendants, free_port
+from measurements.loopback import descendants, free_port, online
 from tests.fixtures.attackers import fleets
 from tests.fixtures.flowerapp import write_app
 
@@ -70,7 +70,8 @@ class Story:
     """A fleet in a folder with a name that needs quoting, and the processes that were started for it."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.server, self.port = root, root / "the fleet's", free_port()
+        self.root, self.server = root, root / "the fleet's"
+        self.port, self.control_port = free_port(), free_port()
         self.app = write_delivering_app(root / "app")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -183,7 +184,7 @@ def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     told = Story(tmp_path_factory.mktemp("fleet"))
-    ports = ("--port", told.port, "--control-port", free_port())
+    ports = ("--port", told.port, "--control-port", told.control_port)
     told.fleet("init", "--address", "localhost", *ports, "--channels", "a,b", "--rank", 2)
     told.start("server", "server", told.server, "--app", told.app)
     until(lambda: "proxy: started" in told.said("server"))
@@ -297,9 +298,9 @@ def test_a_killed_server_process_is_restarted(story: Story) -> None:
     os.kill(before, signal.SIGKILL)
     until(lambda: "superlink: ended with status -9" in story.said("server"))
     until(lambda: story.said("server").count("superlink: started") == 2)
-    until(lambda: story.fleet("status")["server"]["answering"])
     assert story.process("flower-superlink") != before
-    until(lambda: story.states()["pump-1"] == "online")
+    until(lambda: "pump-1" in online(story.server, story.control_port))
+    assert story.fleet("status")["server"]["answering"]
 
 
 def test_a_device_that_could_no_longer_answer_connects_again(story: Story) -> None:
