@@ -192,6 +192,7 @@ def test_broken_labels_of_telemetry_are_named(root: Path, labels: str, said: str
 # -- PSM ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_stream_of_upstream_becomes_24_clients_with_one_test_series(root: Path) -> None:
     write_psm(root / "PSM", 132_481, 87_841, holes=(5, 132_480))
     with warnings.catch_warnings():
@@ -442,6 +443,7 @@ def real() -> Path:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(PARTIAL)
 @pytest.mark.parametrize(("name", "choice"), [("SMD", "machine-1-*"), ("SMAP", None), ("MSL", None), ("PSM", None)])
 def test_the_copy_has_every_bit_of_the_source(real: Path, name: str, choice: str | None) -> None:

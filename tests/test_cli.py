@@ -475,6 +475,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_exit_status_of_the_process(folder: Path, model: Path) -> None:
     version = run("--version")
     assert version.returncode == 0
@@ -506,6 +507,7 @@ def without_timings(page: str) -> str:
     return re.sub(r'class="timing">[^<]*', "", page)
 
 
+@pytest.mark.slow
 def test_demo_is_deterministic_and_honest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first = Done("demo", "--devices", "3", "--keep-data")

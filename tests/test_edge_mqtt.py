@@ -199,10 +199,11 @@ def test_acknowledgements_that_were_lost_make_no_sample_count_twice(
         process = Process(tmp_path, text)
         with process:
             process.wait_for_log("connected.")
-            client.publish_all(f"{name}/pump", [sample(rows, row) for row in range(20)])
-            wait_for(lambda: kept_rows(tmp_path) == 20, "the first rows were not committed")
+            # Fewer than the 20 messages that a broker leaves unacknowledged: the first replies may get lost too.
+            client.publish_all(f"{name}/pump", [sample(rows, row) for row in range(5)])
+            wait_for(lambda: kept_rows(tmp_path) == 5, "the first rows were not committed")
             wire.deaf = True  # what is acknowledged from here on does not arrive, in several commits
-            for row in range(20, 30):
+            for row in range(5, 15):
                 client.publish(f"{name}/pump", sample(rows, row))
                 wait_for(lambda row=row: kept_rows(tmp_path) == row + 1)  # type: ignore[misc]
             if killed:
@@ -212,7 +213,7 @@ def test_acknowledgements_that_were_lost_make_no_sample_count_twice(
                 wire.cut()
             wire.deaf = False
             process.wait_for_log("connected.", 2)
-            client.publish_all(f"{name}/pump", [sample(rows, row) for row in range(30, 70)])
+            client.publish_all(f"{name}/pump", [sample(rows, row) for row in range(15, 70)])
             process.assert_scored_once(rows)
 
 

@@ -56,6 +56,7 @@ def test_rounds_by_message_are_those_in_process(tmp_path: Path, prepared: dict[s
 FAULTS = ("none", "request lost", "killed before saving", "reply lost", "late", "server killed", "asked twice")
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), encoding=st.sampled_from(["float32", "int8"]))
 def test_whatever_is_lost_the_result_is_of_a_legal_schedule(
