@@ -287,6 +287,16 @@ def _below(parent: int, children: Mapping[int, list[int]]) -> Iterator[int]:
         yield child
 
 
+def megabytes(process: int) -> float:
+    """Memory of a process and its descendants; pages that several share count once."""
+    total = 0
+    for each in (process, *descendants(process)):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total * 1024 / 1e6
+
+
 def command_line(process: int) -> str:
     """The command line of a process, empty if it has ended."""
     try:

@@ -1,12 +1,14 @@
 """What a round costs beyond the devices' computation, against an empty Flower app on the same machine in the same run.
 
 The empty app sends a message to every device and waits for the replies: with the same short poll as ours, and with
-Flower's own loop. `python -m measurements.overhead`.
+Flower's own loop. Beside it, what starting an answer costs a device, and its memory. `python -m measurements.overhead`.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkad.tables import write_table
-from measurements.loopback import Loopback, wait
+from measurements.loopback import Loopback, megabytes, wait
 from measurements.measure import heading, one_blas_thread
 
 DEVICES, ROUNDS = 4, 10
@@ -38,6 +40,43 @@ def write_data(folder: Path) -> dict[str, Path]:
         paths[f"device-{k}"] = folder / f"device-{k}.csv"
         write_table(paths[f"device-{k}"], {f"c{c}": column for c, column in enumerate(rows.T)})
     return paths
+
+
+APP = "import flwr.supernode.cli, fedkad.fleet.clientapp"
+START = """
+import os, resource, statistics, subprocess, sys
+def spent():
+    total = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        used = resource.getrusage(who)
+        total += used.ru_utime + used.ru_stime
+    return total
+def fork():
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+def median(start, times):
+    seconds = []
+    for _ in range(times):
+        before = spent()
+        start()
+        seconds.append(spent() - before)
+    return statistics.median(seconds)
+fresh = median(lambda: subprocess.run([sys.executable, "-W", "ignore", "-c", {app!r}], check=True), 5)
+exec({app!r})
+print(fresh, median(fork, 50))
+"""
+
+
+def start_costs() -> tuple[float, float]:
+    """Processor seconds until an app can answer: in a new Python, as Flower does, and in a fork, as our devices do."""
+    code = START.format(app=APP)
+    printed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    fresh, forked = map(float, printed.split())
+    return fresh, forked
 
 
 def ready(fleet: Loopback) -> None:
@@ -64,11 +103,15 @@ def main() -> None:
         with Loopback(root / "ours", data, "--rounds", str(ROUNDS), "--participation", "1") as fleet:
             ready(fleet)
             ours = fleet.wait_done(600)
+            memory = max(megabytes(process.pid) for name, process in fleet.running.items() if name != "server")
     spent = np.array(ours["round_seconds"]) - np.array(ours["round_computing"])
     short, usual, own = (float(np.median(values)) for values in (empty["short"], empty["usual"], spent[1:]))
     print(f"  empty app, polled every half second    {short:6.2f} s a round (median of {len(empty['short'])})")
     print(f"  empty app, Flower's own loop           {usual:6.2f} s")
     print(f"  FedKAD, beyond the slowest computation {own:6.2f} s (median of {len(spent) - 1}, after the first)")
+    fresh, forked = start_costs()
+    print(f"  starting an answer, processor time     {fresh:6.2f} s in a new Python, {1e3 * forked:.1f} ms in a fork")
+    print(f"  memory of an idle device               {memory:6.0f} MB, pages shared by its processes counted once")
     print(f"  ratio {own / short:.2f} to the empty app with the same poll, {own / usual:.2f} to Flower's own loop")
 
 
