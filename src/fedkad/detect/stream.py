@@ -150,7 +150,11 @@ class Stream:
         if not scaled.dot(scaled) < _LARGE and self._is_gap(values):
             self._break()
             return self._reading(values, "gap")
-        self._push(scaled)
+        self._at = self._at + 1 if self._at + 1 < self.length else 0
+        for row in (self._at, self._at + self.length):
+            self._ring[row * self._channels : (row + 1) * self._channels] = scaled
+        if self._missing:
+            self._missing -= 1
         if self._missing > self._horizon:
             return self._reading(values, "warming")
         self._seen.append(self._scoring.see(self._window_ending(self.length + self._at)))
@@ -164,13 +168,6 @@ class Stream:
         abnormal = judge.judge(score) if adapt else score > threshold
         given = (self._scaling, self._scoring, tuple(judged), self._names)
         return Reading(score, threshold, abnormal, "ok", 0, values, *given)
-
-    def _push(self, scaled: Array) -> None:
-        self._at = self._at + 1 if self._at + 1 < self.length else 0
-        for row in (self._at, self._at + self.length):
-            self._ring[row * self._channels : (row + 1) * self._channels] = scaled
-        if self._missing:
-            self._missing -= 1
 
     def _is_gap(self, values: Array) -> bool:
         for name, value in zip(self._names, values, strict=True):

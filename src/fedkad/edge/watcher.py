@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedkad.detect.stream import Reading
@@ -107,7 +107,8 @@ class Watcher:
         elif moment is None or sampling.clock == "arrival":
             moment = arrival
             self._warn_if_timeless()
-        return self._take_rows(self._grid.add(moment, sample.values), arrival)
+        rows = self._grid.add(moment, sample.values)
+        return [alert for row in rows for alert in self._take_row(row, arrival)]
 
     def _warn_if_timeless(self) -> None:
         """Log once that samples without a time come too fast: only the first one per period counts."""
@@ -124,9 +125,6 @@ class Watcher:
         """Count a message of the device, or the values in it, that could not be read."""
         self._refused += 1
         self.is_changed = True
-
-    def _take_rows(self, rows: Iterable[GridRow], arrival: float) -> list[Alert]:
-        return [alert for row in rows for alert in self._take_row(row, arrival)]
 
     def _take_row(self, row: GridRow, arrival: float) -> list[Alert]:
         self._staleness.note_row(time.monotonic())
@@ -189,7 +187,7 @@ class Watcher:
         """Judge the rows that still wait for late values."""
         rows = self._grid.flush()
         self.is_changed = self.is_changed or bool(rows)
-        return self._take_rows(rows, time.time())
+        return [alert for row in rows for alert in self._take_row(row, time.time())]
 
     def finish(self) -> list[Alert]:
         """Judge the last rows, after the input has ended."""

@@ -41,13 +41,12 @@ def to_json(values: Mapping[str, Any]) -> str:
     '{"score":null,"channels":[1.0,null],"device":"Förderband"}'
     """
     try:
-        return _dump(values)
+        return _encode(values)
     except ValueError:
-        return _dump(_finite(values))
+        return _encode(_finite(values))
 
 
-def _dump(values: Any) -> str:
-    return json.dumps(values, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _finite(value: Any) -> Any:
