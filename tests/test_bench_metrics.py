@@ -20,7 +20,7 @@ from fedkad_bench.metrics.pointwise import PrecisionRecall, pointwise
 from fedkad_bench.metrics.ranges import range_based
 from fedkad_bench.metrics.ranking import average_precision, roc_auc
 from fedkad_bench.metrics.segments import flagged_within, overlapping, segments
-from fedkad_bench.metrics.vus import vus_pr
+from fedkad_bench.metrics.vus import THRESHOLDS, vus_pr, vus_pr_steps
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -137,6 +137,51 @@ def test_vus_is_that_of_aeon_on_long_series(seed: int, decimals: int) -> None:
     labels, scores = realistic(seed)
     scores = scores.round(decimals)
     assert vus_pr(labels, scores) == pytest.approx(vus_of_aeon(labels, scores, 20), abs=1e-9)
+
+
+def naive_vus_by_steps(labels: Flags, scores: Array, buffer: int) -> float:
+    """The definition, entry by entry: widened labels, a curve for each width, precision times the recall gained."""
+    ordered = sorted(scores, reverse=True)
+    thresholds = [ordered[int(k)] for k in np.linspace(0, len(ordered) - 1, THRESHOLDS)]
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(int), [0]])))
+    areas = []
+    for width in range(buffer + 1):
+        wide = labels.astype(float)
+        for start, stop in zip(edges[::2], edges[1::2], strict=True):
+            before = [(start - j, j) for j in range(1, width // 2 + 1)]
+            after = [(stop - 1 + j, j) for j in range(1, width // 2)]
+            for entry, distance in (*before, *after):
+                if 0 <= entry < len(wide):
+                    wide[entry] = min(wide[entry] + math.sqrt(1.0 - distance / width), 1.0)
+        runs = np.split(np.arange(len(wide)), np.flatnonzero(np.diff((wide > 0.0).astype(int))) + 1)
+        runs = [run for run in runs if wide[run[0]] > 0.0]
+        area = reached = 0.0
+        for threshold in thresholds:
+            alarms = scores >= threshold
+            true = float(wide[alarms].sum())
+            found = sum(bool(alarms[run].any()) for run in runs) / len(runs)
+            recall = min(true / ((labels.sum() + wide.sum()) / 2.0), 1.0) * found
+            area += (recall - reached) * true / alarms.sum()
+            reached = recall
+        areas.append(area)
+    return float(np.mean(areas))
+
+
+@pytest.mark.parametrize("decimals", [0, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_vus_by_steps_is_its_definition(seed: int, decimals: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(generator.random(25) < 0.3, 12) | (np.arange(300) == 3)
+    scores = np.round(generator.exponential(size=300) + labels, decimals)
+    assert vus_pr_steps(labels, scores, buffer=8) == pytest.approx(naive_vus_by_steps(labels, scores, 8), abs=1e-9)
+
+
+def test_rounding_unties_nothing_by_steps() -> None:
+    labels = np.arange(300) // 20 == 7
+    flat = np.full(300, 0.3)
+    flat[150] = 0.4
+    noisy = flat * (1.0 + 1e-13 * np.random.default_rng(0).normal(size=300))
+    assert vus_pr_steps(labels, noisy) == vus_pr_steps(labels, flat)
 
 
 def test_labels_everywhere_are_all_found() -> None:

@@ -9,13 +9,20 @@ for a segment from s to e, clipped at 1. Over 250 thresholds τ, evenly spaced a
 
     TP = Σ y_ℓ ŷ,   precision = TP / Σ ŷ,   recall = min(TP / ((Σ y + Σ y_ℓ)/2), 1) · share of segments with an alarm,
 
-where segments are the runs of y_ℓ > 0. The area is by trapezoids, VUS-PR its mean over ℓ = 0 … L. The definition is
-that of `aeon.benchmarking.metrics.anomaly_detection.range_pr_vus_score`. Here only the flanks are visited for each
-buffer, and whether a segment has an alarm is asked of its largest score alone.
+where segments are the runs of y_ℓ > 0. VUS-PR is the mean over ℓ = 0 … L of the area under precision over recall.
+
+`vus_pr` has the area by trapezoids, as `aeon.benchmarking.metrics.anomaly_detection.range_pr_vus_score` has it. A
+trapezoid joins two thresholds by a straight line, which rewards tied scores: one true alarm with everything else tied
+has more than half of the volume. `vus_pr_steps` has it by steps, the precision at a threshold times the recall gained
+there, as the code of TSB-AD (Liu and Paparrizos 2024) has it.
+
+Here only the flanks are visited for each buffer, and whether a segment has an alarm is asked of its largest score
+alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +32,8 @@ from fedkad_bench.metrics.segments import Array, Flags, Indices, Segments, segme
 
 THRESHOLDS = 250
 BUFFER = 20
+DIGITS = 9
+"""Scores that agree in this many digits are tied: smoothing rounds equal scores differently."""
 
 
 def vus_pr(labels: Flags, scores: Array, *, buffer: int = BUFFER) -> float:
@@ -35,6 +44,32 @@ def vus_pr(labels: Flags, scores: Array, *, buffer: int = BUFFER) -> float:
     >>> round(vus_pr(labels, scores), 3), round(vus_pr(labels, scores + labels), 3)
     (0.058, 0.547)
     """
+    return _volume(labels, scores, buffer, _trapezoids)
+
+
+def vus_pr_steps(labels: Flags, scores: Array, *, buffer: int = BUFFER) -> float:
+    """VUS-PR by steps, which gives tied scores nothing; scores count to nine digits.
+
+    >>> labels = np.arange(1000) // 50 == 7
+    >>> tied = np.where(np.arange(1000) == 360, 1.0, 0.0)  # one true alarm, everything else tied
+    >>> round(vus_pr(labels, tied), 2), round(vus_pr_steps(labels, tied), 2)
+    (0.54, 0.07)
+    """
+    return _volume(labels, _rounded(scores), buffer, _steps)
+
+
+def _rounded(scores: Array) -> Array:
+    """Scores to nine digits.
+
+    >>> _rounded(np.array([0.0, 1 / 3, 2000 / 3, np.nan]))
+    array([0.00000000e+00, 3.33333333e-01, 6.66666667e+02,            nan])
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit = 10.0 ** (DIGITS - 1 - np.floor(np.log10(np.abs(scores))))
+        return np.where(scores == 0.0, 0.0, np.round(scores * unit) / unit)
+
+
+def _volume(labels: Flags, scores: Array, buffer: int, area: Callable[[Array, Array], float]) -> float:
     scores = ranked(scores)
     found = segments(labels)
     if not len(found.starts):
@@ -55,7 +90,7 @@ def vus_pr(labels: Flags, scores: Array, *, buffer: int = BUFFER) -> float:
         weights = flanks.weights(size)
         true = within + np.cumsum(np.bincount(reached, weights, minlength=THRESHOLDS))
         positives = len(anomalous) + weights.sum() / 2.0
-        areas.append(_area(np.minimum(true / positives, 1.0) * existence[size // 2], true / flagged))
+        areas.append(area(np.minimum(true / positives, 1.0) * existence[size // 2], true / flagged))
     return float(np.mean(areas))
 
 
@@ -64,11 +99,16 @@ def _at_least(ascending: Array, thresholds: Array) -> Indices:
     return np.asarray(len(ascending) - np.searchsorted(ascending, thresholds, side="left"))
 
 
-def _area(recall: Array, precision: Array) -> float:
+def _trapezoids(recall: Array, precision: Array) -> float:
     """The trapezoids under precision over recall, from recall 0 and precision 1 on."""
-    steps = np.diff(recall, prepend=0.0)
+    gained = np.diff(recall, prepend=0.0)
     means = (precision + np.concatenate([[1.0], precision[:-1]])) / 2.0
-    return float(steps @ means)
+    return float(gained @ means)
+
+
+def _steps(recall: Array, precision: Array) -> float:
+    """The steps under precision over recall."""
+    return float(np.diff(recall, prepend=0.0) @ precision)
 
 
 class _Flanks(NamedTuple):
