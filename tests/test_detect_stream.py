@@ -241,6 +241,31 @@ def test_a_reading_says_what_was_seen_and_what_was_expected(scoring: str, horizo
     np.testing.assert_allclose(readings[-1].expected, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("scoring", ["calibrated", "paper"])
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_the_forecast_of_a_recording_is_what_the_stream_expected(scoring: str, horizon: int) -> None:
+    detector = fitted(2, window=3, scoring=scoring, horizon=horizon)
+    series = naive.normal_series(600, 2, seed=5)
+    series[40, 1] = np.nan
+    series[90:95] += 30.0
+    stream = detector.stream()
+    expected = np.array([stream.update(sample).expected for sample in series])
+    forecast = detector.forecast(series)
+    np.testing.assert_allclose(forecast, expected, rtol=1e-9, atol=1e-9)
+    assert np.array_equal(np.isnan(forecast).any(axis=1), np.isnan(detector.decision_function(series)))
+
+
+def test_an_entry_without_a_score_can_be_told_from_a_healthy_one() -> None:
+    detector = fitted(2, window=3)
+    series = naive.normal_series(60, 2, seed=5)
+    series[30] = np.nan
+    blind = np.isnan(detector.decision_function(series))
+    told = detector.predict(series, unscored=-1)
+    assert blind.any()
+    assert np.array_equal(told == -1, blind)
+    assert np.array_equal(np.where(blind, 0, told), detector.predict(series))
+
+
 def test_a_new_stream_is_where_the_old_one_is_after_as_many_samples_as_it_remembers() -> None:
     detector = fitted(2, window=3, smoothing=4)
     series = naive.normal_series(60, 2, seed=6)

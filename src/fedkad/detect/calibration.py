@@ -21,6 +21,7 @@ from fedkad.detect.scoring import (
     PaperScoring,
     Scoring,
     score_series,
+    scored_runs,
     smooth_causally,
 )
 from fedkad.detect.series import join_stretches
@@ -145,9 +146,7 @@ def _cross_fit(
         found = score_series(judge, rows[block]).values
         seen = ~np.isnan(found)
         raw[block][seen] = found[seen]
-    lead = dynamics.lifting.window + dynamics.horizon - 1
-    runs = [slice(piece.start + lead, piece.stop) for piece in stretches(rows, shortest=lead + 1)]
-    smooth = smooth_causally(raw, runs, smoothing)
+    smooth = smooth_causally(raw, scored_runs(dynamics, rows), smoothing)
     scoring: Scoring = PaperScoring(dynamics) if paper else pooled.calibrated(dynamics)
     return scoring, smooth[~np.isnan(smooth)]
 

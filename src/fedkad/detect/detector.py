@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedkad.detect import learning
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
-from fedkad.detect.scoring import SeriesScores, score_series, smooth_causally, smooth_centred
+from fedkad.detect.scoring import SeriesScores, forecast_series, score_series, smooth_causally, smooth_centred
 from fedkad.detect.series import as_series
 from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import ThresholdRule, check_threshold, judge_all
@@ -309,10 +309,22 @@ class KoopmanDetector:
         raw = self._raw_scores(series)
         return smooth_centred(raw.values, raw.runs, self.model_.settings.offline_reach)
 
-    def predict(self, series: Any) -> NDArray[np.int64]:
-        """1 where the causal score is above the threshold, 0 elsewhere and where there is no score."""
-        _, alarms = judge_all(self._fitted().judge(), self.decision_function(series))
-        return alarms.astype(np.int64)
+    def predict(self, series: Any, unscored: int = 0) -> NDArray[np.int64]:
+        """1 where the causal score is above the threshold, 0 elsewhere, `unscored` where there is no score.
+
+        An entry without a score is not a healthy one: pass `unscored=-1` to tell them apart.
+        """
+        scores = self.decision_function(series)
+        _, alarms = judge_all(self._fitted().judge(), scores)
+        return np.where(np.isnan(scores), unscored, alarms).astype(np.int64)
+
+    def forecast(self, series: Any) -> Array:
+        """The samples that were expected, `(time, channel)`, in the units of the series; NaN where there is no score.
+
+        Entry t was predicted from the samples up to t − H.
+        """
+        model = self._fitted()
+        return model.setup.scaling.restore(forecast_series(model.scoring, model.setup.scale(series)))
 
     def explain(self, series: Any) -> Array:
         """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it."""

@@ -14,7 +14,7 @@ entry t measures how far the samples up to t depart from it, in one of two ways:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -263,26 +263,47 @@ class SeriesScores(NamedTuple):
 @single_threaded()
 def score_series(scoring: Scoring, scaled: Array, *, shares: bool = False) -> SeriesScores:
     """Raw scores of every entry of a scaled series that has a full prediction behind it, in one pass."""
+    scores = np.full(len(scaled), np.nan)
+    parts = np.full((len(scaled) if shares else 0, scaled.shape[1]), np.nan)
+    runs = scored_runs(scoring.dynamics, scaled)
+    for entries, earlier, since in _predictions(scoring, scaled, runs):
+        scores[entries] = scoring.score(earlier, since)
+        if shares:
+            parts[entries] = scoring.shares(earlier, since)
+    return SeriesScores(scores, parts, runs)
+
+
+@single_threaded()
+def forecast_series(scoring: Scoring, scaled: Array) -> Array:
+    """The scaled sample that was expected at every entry that has a score, `(time, channel)`; NaN elsewhere."""
+    expected = np.full(scaled.shape, np.nan)
+    for entries, earlier, _ in _predictions(scoring, scaled, scored_runs(scoring.dynamics, scaled)):
+        expected[entries] = scoring.expected(earlier)
+    return expected
+
+
+def scored_runs(dynamics: Dynamics, scaled: Array) -> list[slice]:
+    """Runs of entries that have a full prediction behind them."""
+    lead = dynamics.lifting.window + dynamics.horizon - 1
+    return [slice(piece.start + lead, piece.stop) for piece in stretches(scaled, shortest=lead + 1)]
+
+
+def _predictions(scoring: Scoring, scaled: Array, runs: Sequence[slice]) -> Iterator[tuple[slice, Seen, list[Seen]]]:
+    """Block by block: entries, what was seen when they were predicted, and what was seen since.
+
+    Windows overlap, which BLAS does not take; they are copied into memory that is touched once and used again.
+    """
     lifting, horizon = scoring.dynamics.lifting, scoring.dynamics.horizon
-    lead = lifting.window + horizon - 1
-    scores, runs = np.full(len(scaled), np.nan), []
-    parts = np.full((len(scaled) if shares else 0, lifting.channels), np.nan)
-    # Windows overlap, which BLAS does not take; they are copied block by block into memory that is touched once.
     memory = np.empty((min(BLOCK, len(scaled)) + horizon, lifting.state_size))
-    for piece in stretches(scaled, shortest=lead + 1):
-        run = slice(piece.start + lead, piece.stop)
-        windows = lifting.windows(scaled[piece])
+    for run in runs:
+        windows = lifting.windows(scaled[run.start - lifting.window - horizon + 1 : run.stop])
         for start in range(run.start, run.stop, BLOCK):
             count, first = min(BLOCK, run.stop - start), start - run.start
             block = memory[: count + horizon]
             block[:] = windows[first : first + count + horizon]
             seen = scoring.see(block)
             earlier, *since = [tuple(array[h : h + count] for array in seen) for h in range(horizon + 1)]
-            scores[start : start + count] = scoring.score(earlier, since)
-            if shares:
-                parts[start : start + count] = scoring.shares(earlier, since)
-        runs.append(run)
-    return SeriesScores(scores, parts, runs)
+            yield slice(start, start + count), earlier, since
 
 
 def smooth_causally(raw: Array, runs: Sequence[slice], width: int) -> Array:
