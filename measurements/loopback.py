@@ -198,11 +198,15 @@ class Loopback:
             )
 
     def kill(self, name: str) -> None:
-        """Kill a device, or the server, with all its processes and without a warning, as a power cut does."""
+        """Kill a device, or the server, with all its processes and without a warning, as a power cut does.
+
+        They are stopped first: a process whose child is killed may start another one before it is killed itself.
+        """
         process = self.running.pop(name)
-        for child in [*descendants(process.pid), process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for each in [process.pid, *reversed(descendants(process.pid))]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, number)
         process.wait()
 
     def processes(self, name: str, word: str) -> list[int]:
