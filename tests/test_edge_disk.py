@@ -66,7 +66,7 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, small_disk: Path, 
             agent.start()
             wait_for(lambda: rows_committed(small_disk / "state", "pump") == 400, agent.log)
             if learning["every"] == 0:
-                # Output that was under way when it was killed is lost or repeated; each row that is there has its score.
+                # Output that was under way when it was killed is lost or repeated; what is there is right.
                 scores = {int(told["time"] - EPOCH): told["score"] for told in agent.readings() if "score" in told}
                 assert len(scores) > 100
                 expected = expected_scores(rows)
