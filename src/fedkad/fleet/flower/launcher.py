@@ -6,6 +6,7 @@ SuperNode therefore runs with `--isolation process`, which leaves starting apps 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -27,8 +28,9 @@ def launch_beside(address: str) -> int:
     """
     import fedkad.fleet.clientapp  # noqa: F401  the apps use it; imported once, before the fork
 
-    parent = os.getpid()
-    prepare = end_with_parent(parent, signal.SIGKILL)
+    prepare = end_with_parent(os.getpid(), signal.SIGKILL)
+    gc.collect()
+    gc.freeze()  # a later collection would write to every page that the processes share, and so copy it
     launcher = os.fork()
     if launcher == 0:
         prepare()
