@@ -264,6 +264,9 @@ def test_an_entry_without_a_score_can_be_told_from_a_healthy_one() -> None:
     assert blind.any()
     assert np.array_equal(told == -1, blind)
     assert np.array_equal(np.where(blind, 0, told), detector.predict(series))
+    for wrong in ("none", None, 0.5, np.nan):
+        with pytest.raises(ValueError, match=r"unscored.*an integer"):
+            detector.predict(series, unscored=wrong)  # type: ignore[arg-type]
 
 
 def test_a_new_stream_is_where_the_old_one_is_after_as_many_samples_as_it_remembers() -> None:

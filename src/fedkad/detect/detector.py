@@ -23,6 +23,7 @@ from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import ThresholdRule, check_threshold, judge_all
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
+from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
 
@@ -314,6 +315,8 @@ class KoopmanDetector:
 
         An entry without a score is not a healthy one: pass `unscored=-1` to tell them apart.
         """
+        if not isinstance(unscored, int | np.integer):
+            raise SettingError("unscored", unscored, "an integer, such as -1")
         scores = self.decision_function(series)
         _, alarms = judge_all(self._fitted().judge(), scores)
         return np.where(np.isnan(scores), unscored, alarms).astype(np.int64)
