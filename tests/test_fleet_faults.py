@@ -81,3 +81,16 @@ def test_a_training_continues_from_its_last_closed_round_whatever_dies_on_the_se
         assert status["run"] == closed["run"]
         assert status["participants"][: closed["round"]] == closed["participants"]
     fleet.finish_as(before, closed)
+
+
+def test_a_device_answers_again_after_a_run_that_ended_while_it_received_a_message(fleet: Fleet) -> None:
+    before = fleet.begin(rounds=4)
+    fleet.wait_round(1, before)
+    fleet.arm("pump-1", sabotage.CONFIRMING)
+    fleet.wait_fired("pump-1", sabotage.CONFIRMING)
+    closed = fleet.status()
+    (app,) = fleet.processes("server", "flwr-serverapp")
+    kill_app(fleet)
+    fleet.until(lambda: bool({*fleet.processes("server", "flwr-serverapp")} - {app}), "another run")
+    fleet.points("pump-1").release()
+    fleet.finish_as(before, closed)

@@ -102,6 +102,9 @@ CALLS: list[tuple[str, int, tuple[str, ...], str, str]] = [
         *("flwr.supercore.inflatable.inflatable_utils.inflate_object_from_contents", 2, ()),
         *("mailbox", "put a reply together"),
     ),
+    ("flwr.supernode.nodestate.NodeState.get_messages_legacy", 1, ("is_reply",), "reception", "find old answers"),
+    ("flwr.supernode.nodestate.NodeState.delete_messages", 1, ("message_ids",), "reception", "drop old answers"),
+    ("flwr.supercore.object_store.ObjectStore.delete", 2, (), "reception", "drop the parts of old answers"),
     ("flwr.common.config.parse_config_args", 1, (), "programs", "pass a device's paths to the app"),
 ]
 
@@ -180,6 +183,37 @@ def test_a_supernode_leaves_starting_apps_to_others() -> None:
     text = source("flwr.supernode.start_client_internal")
     does = re.search(r"if isolation == ISOLATION_MODE_SUBPROCESS:\s+runtime_address = ", text)
     expect(does, "starts apps itself only if asked to", "launcher", "start them instead")
+
+
+def test_the_end_of_a_run_is_raised_as_this_exception() -> None:
+    text = source("flwr.supercore.retry.http_retry")
+    does = re.search(r"httpx\.codes\.FORBIDDEN:.*?raise RunNotRunningException", text, re.DOTALL)
+    expect(does, "raises RunNotRunningException when a run has ended", "reception", "forget its message")
+
+
+def test_a_supernode_receives_messages_with_this_function() -> None:
+    text, purpose = source("flwr.supernode.start_client_internal"), "forget messages of runs that have ended"
+    name, keywords = "_pull_and_store_message", ("state", "object_store", "pull_object", "confirm_message_received")
+    call = re.search(rf"= {name}\((.*?)\n +\)", text, re.DOTALL)
+    expect(call, f"receives messages with start_client_internal.{name}", "reception", purpose)
+    assert call is not None
+    for keyword in keywords:
+        expect(f"{keyword}=" in call[1], f"passes `{keyword}` to {name} by name", "reception", purpose)
+
+
+def test_a_supernode_forgets_a_message_that_it_fails_to_receive() -> None:
+    text = source("flwr.supernode.start_client_internal")
+    steps = ("confirm_message_received(run_id", "except Exception", "state.delete_messages(", "object_store.delete(")
+    does = re.search(".*?".join(map(re.escape, (*steps, "state.finish_task(", "return None"))), text, re.DOTALL)
+    purpose = "forget messages of runs that have ended"
+    expect(does, "forgets a message, its objects and its task if it fails to receive it", "reception", purpose)
+
+
+def test_a_supernode_answers_one_message_at_a_time() -> None:
+    text = source("flwr.supernode.start_client_internal")
+    does = re.search(r"while not \(reply_messages := state\.get_messages_legacy\(is_reply=True\)\):", text)
+    purpose = "know that an answer is old if no message is being answered"
+    expect(does, "waits for the answer to a message before it asks for the next", "reception", purpose)
 
 
 def test_a_reply_of_ours_has_few_parts() -> None:

@@ -201,7 +201,10 @@ def flower_supernode():
     {ending}
 cli = types.ModuleType("flwr.supernode.cli")
 cli.flower_supernode = flower_supernode
+reception = types.ModuleType("fedkad.fleet.flower.reception")
+reception.forget_ended_runs = lambda: None
 sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
+sys.modules["fedkad.fleet.flower.reception"] = reception
 from fedkad.fleet.flower import supernode
 from fedkad.fleet.processes import end_with_parent
 def launch_beside(address):

@@ -8,10 +8,13 @@ variables, URLs, log lines and internal classes of the Flower versions named in 
 - `programs`: Flower's processes on a server and on a device, their commands, environment and configuration files
 - `proxy`: the part of Flower's HTTP API that devices may reach from outside
 - `supernode`: the process that connects a device, and what it is doing
+- `reception`: messages that the device must forget because their run has ended
+- `launcher`: the processes that answer messages on a device
 - `control`: the devices and runs that a running server knows
 - `mailbox`: replies as they arrive at the server app
 
-`control` and `mailbox` import Flower itself, which takes about a second; import them only where they are used.
+`control`, `mailbox` and `reception` import Flower itself, which takes about a second; import them only where they are
+used.
 """
 
 from fedkad.fleet.flower.programs import device_command, environment, server_commands, write_configuration

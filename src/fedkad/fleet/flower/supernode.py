@@ -30,7 +30,10 @@ def main() -> NoReturn:
     """Run the SuperNode; on a signal or a refusal Flower raises `SystemExit` with a status of its own."""
     from flwr.supernode.cli import flower_supernode
 
+    from fedkad.fleet.flower.reception import forget_ended_runs
+
     _end_with(launch_beside(_runtime_address()))
+    forget_ended_runs()
     threading.excepthook = _end_with_thread
     try:
         flower_supernode()

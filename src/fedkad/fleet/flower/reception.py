@@ -1,0 +1,82 @@
+"""Keeps a device from falling one message behind when a run ends while it receives a message.
+
+A SuperNode handles one message at a time: it receives the message, waits for an answer, sends it, and asks for the next
+message. It does not check which message an answer belongs to. If one is left over from an earlier message, it is sent
+in place of the next answer, which is left over in turn: the device is online, but every answer misses its round, until
+the SuperNode is restarted.
+
+An answer is left over because Flower stores a message before all of it has arrived. If receiving it then fails with an
+`Exception`, Flower forgets the message again; but `RunNotRunningException`, which says that the run has ended, is a
+`BaseException`. Flower logs that it ignores the message, yet keeps it, and an app answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from logging import INFO
+from typing import Any, ParamSpec, TypeVar
+
+from flwr.common import log
+from flwr.supercore.object_store import ObjectStore
+from flwr.supercore.run import RunNotRunningException
+from flwr.supernode import start_client_internal as flower
+from flwr.supernode.nodestate import NodeState
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RunEndedError(Exception):
+    """The run of a message ended before the message was received."""
+
+
+def forget_ended_runs() -> None:
+    """Make the SuperNode of this process forget messages of ended runs; call this before it starts."""
+    vars(flower)["_pull_and_store_message"] = partial(_receive, flower._pull_and_store_message)
+
+
+def _receive(
+    pull_and_store: Callable[..., int | None],
+    *,
+    state: NodeState,
+    object_store: ObjectStore,
+    pull_object: Callable[[int, str], bytes],
+    confirm_message_received: Callable[[int, str], None],
+    **others: Any,
+) -> int | None:
+    """Receive a message as Flower does, but without anything left over from earlier ones."""
+    _drop_answers(state, object_store)
+    return pull_and_store(
+        state=state,
+        object_store=object_store,
+        pull_object=_failing_with_run(pull_object),
+        confirm_message_received=_failing_with_run(confirm_message_received),
+        **others,
+    )
+
+
+def _failing_with_run(call: Callable[P, T]) -> Callable[P, T]:
+    """Report the end of a run as an error that makes Flower forget the message, its objects and its task."""
+
+    @wraps(call)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return call(*arguments, **keywords)
+        except RunNotRunningException:
+            raise RunEndedError("its run has ended") from None
+
+    return checked
+
+
+def _drop_answers(state: NodeState, object_store: ObjectStore) -> None:
+    """Drop the answers that are there although no message is being answered.
+
+    Even a message that was not received may have one: its task is offered to apps first, and a server that is away
+    can delay the last step of receiving it for longer than an app takes to answer.
+    """
+    for answer in state.get_messages_legacy(is_reply=True):
+        names = answer.metadata
+        log(INFO, "Dropping the answer to message %s, which the server no longer expects.", names.reply_to_message_id)
+        state.delete_messages(message_ids=[names.message_id, names.reply_to_message_id])
+        object_store.delete(names.message_id)

@@ -1,0 +1,142 @@
+"""Runs that end while a device receives a message: Flower's own loop, with a fake server and a fake app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
+
+from flwr.app import Message, MessageType
+from flwr.app.message import remove_content_from_message
+from flwr.app.message.message import make_message
+from flwr.app.metadata import Metadata
+from flwr.common.constant import Status, SubStatus
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run, RunNotRunningException
+from flwr.supernode import start_client_internal as flower
+from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.servicer.runtime import runtime_handlers
+
+from fedkad.fleet.envelope import packed
+from fedkad.fleet.flower.reception import forget_ended_runs
+
+DEVICE, ENDED, RUNNING = 1, 7, 8
+PULLING, CONFIRMING, ANSWERED = "pulling", "confirming", "confirming what the app has answered already"
+
+
+class NoMoreMessagesError(Exception):
+    """Ends the loop of the SuperNode, which has no end."""
+
+
+def request(run: int, number: int) -> Message:
+    metadata = Metadata(
+        run_id=run,
+        message_id="",
+        src_node_id=0,
+        dst_node_id=DEVICE,
+        reply_to_message_id="",
+        group_id=str(number),
+        created_at=0.0,
+        ttl=60.0,
+        message_type=MessageType.TRAIN,
+    )
+    message = make_message(metadata, content=packed({"run": run, "number": number}))
+    message.metadata.__dict__["_message_id"] = message.object_id
+    return message
+
+
+class Device:
+    """A SuperNode that cannot receive the one message of a first run, and then gets three messages of a second run.
+
+    Whenever the SuperNode waits, the app gets its turn; so nothing here depends on time.
+    """
+
+    def __init__(self, failing: str, failure: BaseException) -> None:
+        self.failing, self.failure = failing, failure
+        self.messages = [request(ENDED, 0), *(request(RUNNING, number) for number in (1, 2, 3))]
+        self.inbox: list[Message | None] = [self.messages[0], None, *self.messages[1:], None]
+        self.parts = {
+            name: part.deflate() for message in self.messages for name, part in get_all_nested_objects(message).items()
+        }
+        self.sent: list[str] = []
+        self.factory = NodeStateFactory(ObjectStoreFactory())
+        self.state = self.factory.state()
+        for run in (ENDED, RUNNING):
+            self.state.store_run(Run.create_empty(run))
+
+    @contextmanager
+    def connect(self, *_: Any) -> Iterator[tuple[Any, ...]]:
+        """What Flower's connection offers, in its order."""
+        yield DEVICE, self.receive, self.send, None, None, self.pull_object, lambda *_: None, self.confirm
+
+    def receive(self) -> tuple[Message, ObjectTree] | None:
+        if not self.inbox:
+            raise NoMoreMessagesError
+        message = self.inbox.pop(0)
+        return None if message is None else (remove_content_from_message(message), get_object_tree(message))
+
+    def pull_object(self, run: int, part: str) -> bytes:
+        if run == ENDED and self.failing == PULLING:
+            raise self.failure
+        return self.parts[part]
+
+    def confirm(self, run: int, message: str) -> None:
+        if run == ENDED and self.failing == ANSWERED:
+            self.app()
+        if run == ENDED:
+            raise self.failure
+
+    def send(self, reply: Message, tree: ObjectTree, seconds: float) -> tuple[set[str], str]:
+        self.sent.append(reply.metadata.reply_to_message_id)
+        return set(), "session"
+
+    def app(self, seconds: float = 0.0) -> None:
+        """Answer the message of the next task, as Flower's apps do; one whose parts are missing has no answer."""
+        wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        found = runtime_handlers.acquire_task(wanted, self.state)
+        if not found.HasField("task"):
+            return
+        pulled = runtime_handlers.pull_messages(PullAppMessagesRequest(), self.state, found.task)
+        (message,), (tree,) = map(message_from_proto, pulled.messages_list), pulled.message_object_trees
+        store = self.state.object_store
+        if all(store.get(part.object_id) for part in iterate_object_tree(tree)):
+            store.delete(tree.object_id)
+            flower._insert_message(Message(packed({"device": "pump"}), reply_to=message), self.state, store)
+            self.state.activate_task(task_id=found.task.task_id)
+            self.state.finish_task(found.task.task_id, SubStatus.COMPLETED, "")
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(flower, "register_signal_handlers", lambda **_: None)
+    monkeypatch.setattr(flower, "_pull_and_store_message", flower._pull_and_store_message)  # to be restored
+    return monkeypatch
+
+
+@pytest.mark.parametrize("failure", [RunNotRunningException, RuntimeError])
+@pytest.mark.parametrize("failing", [PULLING, CONFIRMING, ANSWERED])
+def test_a_device_answers_the_next_run_after_one_that_ended_while_it_received_a_message(
+    patched: pytest.MonkeyPatch, failing: str, failure: type[BaseException]
+) -> None:
+    device = Device(failing, failure("on purpose"))
+    patched.setattr(flower, "http_request_response", device.connect)
+    patched.setattr(flower, "time", SimpleNamespace(sleep=device.app))
+    forget_ended_runs()
+    with pytest.raises(NoMoreMessagesError):
+        flower.start_client_internal(
+            state_factory=device.factory, server_address="127.0.0.1:1", node_config={}, isolation="process"
+        )
+    assert device.sent == [message.metadata.message_id for message in device.messages[1:]]
+    assert len(device.state.object_store) == 0
+    assert not device.state.get_messages_legacy()
+    assert {task.status.status for task in device.state.get_tasks()} == {Status.FINISHED}
