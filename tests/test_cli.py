@@ -88,7 +88,7 @@ def test_detect_reports_the_events_of_the_detector(folder: Path, model: Path, tm
     written = read_csv_columns(scores_file)
     np.testing.assert_array_equal(numbers(written["score"]), scores)
     np.testing.assert_array_equal(numbers(written["offline_score"]), detector.score_series(table.values))
-    np.testing.assert_array_equal(numbers(written["is_anomaly"]), alarms)
+    np.testing.assert_array_equal(numbers(written["is_anomaly"]), np.where(np.isnan(scores), np.nan, alarms))
     assert set(numbers(written["threshold"])) == {detector.threshold_}
     shares = np.stack([numbers(written[f"share of {name}"]) for name in CHANNELS], axis=1)
     np.testing.assert_array_equal(shares, detector.explain(table.values))
@@ -195,7 +195,8 @@ def test_stretches_and_parquet(fleet: Fleet, tmp_path: Path) -> None:
 def test_inspect_tells_what_the_file_holds(model: Path) -> None:
     detector = KoopmanDetector.load(model)
     document = json.loads(Done("inspect", model, "--json").out)
-    assert document["parameters"] == detector.get_params()
+    assert document["parameters"] == {**detector.get_params(), "inputs": []}
+    assert document["false_alarms_expected"] == detector.model_.expectation
     assert document["threshold"] == detector.threshold_
     assert document["channels"] == list(CHANNELS)
     assert document["spectral_radius"] == pytest.approx(np.abs(np.linalg.eigvals(detector.operator_)).max())

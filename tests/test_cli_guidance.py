@@ -144,7 +144,7 @@ def test_data_without_a_full_window_is_a_failure(model: Path, tmp_path: Path) ->
     assert f"{short}: no row could be scored: a window needs 11 consecutive complete rows" in sentence
     assert "the longest run has 10;" in sentence
     holed = waves(60)
-    holed[8::9, 0] = np.nan
+    holed[8::9] = np.nan
     sentence = fails("detect", model, write(tmp_path / "holed.csv", holed, seconds(60)), "--max-fill", "0")
     assert "the longest run has 8 (6 gap rows)" in sentence
     # One row more is enough.
@@ -177,31 +177,35 @@ def test_a_silent_sensor(model: Path, tmp_path: Path) -> None:
     values = waves(100)
     values[:, 1] = np.nan
     data = write(tmp_path / "silent.csv", values, seconds(100))
-    sentence = fails("detect", model, data)
-    assert f"{data}: channel 'heat' has no value in this file, so" in sentence
-    assert "remove the channel" not in sentence
+    done = Done("detect", model, data)
+    assert done.status == 0
+    assert (
+        f"warning: {data}: channel 'heat' has no value in this file, so the device is judged by the other" in done.err
+    )
+    assert "100 rows; 10 rows could not be judged" in done.out
     assert "remove the channel" in fails("fit", data, "-o", tmp_path / "m", *SMALL)
 
 
 def test_a_fleet_goes_on_without_a_device_that_cannot_be_judged(model: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
-    for name in ("good", "silent", "short"):
+    for name in ("good", "silent", "short", "empty"):
         (models / f"{name}.safetensors").write_bytes(model.read_bytes())
     silent = waves(100)
     silent[:, 0] = np.nan
-    for name, values in (("good", waves(100)), ("silent", silent), ("short", waves(5))):
+    empty = np.full_like(silent, np.nan)
+    for name, values in (("good", waves(100)), ("silent", silent), ("short", waves(5)), ("empty", empty)):
         write(tmp_path / "fleet" / f"{name}.csv", values, seconds(len(values)))
     scores = tmp_path / "scores.csv"
     done = Done("detect", models, tmp_path / "fleet", "--json", "--scores", scores)
     assert done.status == 1
     document = json.loads(done.out)
-    assert [device["device"] for device in document["devices"]] == ["good"]
+    assert [device["device"] for device in document["devices"]] == ["good", "silent"]
     reasons = {entry["device"]: entry["reason"] for entry in document["skipped"]}
-    assert "channel 'flow' has no value" in reasons["silent"]
+    assert "channel 'flow' has no value" in reasons["empty"]
     assert "no row could be scored" in reasons["short"]
-    assert [line.split()[1] for line in lines(done.err, "skipped: ")] == ["short:", "silent:"]
-    assert len(scores.read_text().splitlines()) == 101
+    assert [line.split()[1] for line in lines(done.err, "skipped: ")] == ["empty:", "short:"]
+    assert len(scores.read_text().splitlines()) == 201
 
 
 # -- wrong usage ----------------------------------------------------------------------------------------------
@@ -357,7 +361,8 @@ def test_one_and_many(model: Path, tmp_path: Path) -> None:
         values[20 : 20 + 10 * count : 10, 0] = np.nan
         assert words in Done("detect", model, write(tmp_path / "data.csv", values, seconds(100))).err
     # The window of ten, and one row to be predicted.
-    assert "of which 1 has a score." in Done("detect", model, write(tmp_path / "data.csv", waves(11))).out
+    one = write(tmp_path / "data.csv", waves(11))
+    assert "in 11 rows; 10 rows could not be judged." in Done("detect", model, one).out
 
 
 def test_a_threshold_set_by_hand_is_told(model: Path, tmp_path: Path) -> None:

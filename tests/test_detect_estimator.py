@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from fedkad import KoopmanDetector
 from tests.fixtures import naive
 
-SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4}
+SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4, "private": 2}
 TRAIN = naive.normal_series(280)
 
 
@@ -40,10 +40,12 @@ def test_the_signature_is_the_designs() -> None:
         "ridge": 1e-2,
         "spectral_cap": 0.995,
         "smoothing": 5,
-        "scoring": "calibrated",
+        "scoring": "witnesses",
         "threshold": "pot",
         "validation": 0.15,
         "risk": 1e-4,
+        "private": 8,
+        "inputs": (),
         "sample_period": None,
         "seed": 0,
     }
@@ -70,7 +72,7 @@ def test_get_set_and_clone() -> None:
     assert type(copy) is KoopmanDetector
     assert copy.get_params() == detector.get_params()
     assert not hasattr(copy, "threshold_")
-    assert copy.fit(TRAIN).subspace_.shape == (10, 2)
+    assert copy.fit(TRAIN).subspace_.shape == (10, 2 + 2)
     assert clone(KoopmanDetector.paper(rank=3)).scoring == "paper"
 
 
@@ -93,11 +95,11 @@ def test_the_papers_settings() -> None:
 
 def test_fit_returns_itself_ignores_y_and_sets_the_attributes(detector: KoopmanDetector) -> None:
     assert KoopmanDetector(**SMALL).fit(TRAIN, np.zeros(280)).threshold_ == detector.threshold_
-    assert detector.subspace_.shape == (10, 3)
-    assert detector.operator_.shape == (3, 3)
+    assert detector.subspace_.shape == (10, 3 + 2)
+    assert detector.operator_.shape == (5, 5)
     assert isinstance(detector.threshold_, float)
     assert detector.n_features_in_ == 2
-    np.testing.assert_allclose(detector.subspace_.T @ detector.subspace_, np.eye(3), atol=1e-10)
+    np.testing.assert_allclose(detector.subspace_.T @ detector.subspace_, np.eye(5), atol=1e-10)
     scaled = detector.scaling_.transform(TRAIN)
     assert detector.lifting_.transform(scaled).shape == (278, 10)
     assert max(abs(np.linalg.eigvals(detector.operator_))) <= 0.995 + 1e-12
@@ -137,6 +139,8 @@ def test_an_unfitted_detector_says_so() -> None:
         ("validation", [0.0, 1.0, -0.1, None]),
         ("risk", [0.0, 1.0, 2.0, None]),
         ("scoring", ["other", None, 3]),
+        ("private", [-1, 2.5, None]),
+        ("inputs", ["1", None, 1, [2], [-1], [True], [1.0], ["flow"]]),
         ("sample_period", [0.0, -5.0, "x"]),
         ("threshold", ["other", "0/week", None, [1.0], float("nan")]),
     ],
@@ -156,6 +160,12 @@ def test_a_rank_beyond_the_dimension_is_refused_with_its_sum() -> None:
     with pytest.raises(ValueError, match=r"rank=11.*10.*2 channels x window 3 \+ 4"):
         KoopmanDetector(**{**SMALL, "rank": 11}).fit(TRAIN)
     KoopmanDetector(**{**SMALL, "rank": 10}).fit(TRAIN)
+
+
+@pytest.mark.parametrize(("scoring", "columns"), [("witnesses", 10), ("motion", 3), ("paper", 3)])
+def test_private_directions_are_those_of_witnesses_and_as_many_as_there_is_room_for(scoring: str, columns: int) -> None:
+    detector = KoopmanDetector(**{**SMALL, "private": 8, "scoring": scoring}).fit(TRAIN)
+    assert detector.subspace_.shape == (10, columns)
 
 
 # -- data ---------------------------------------------------------------------------------------------------------
@@ -209,9 +219,15 @@ def test_names_come_from_a_frame_and_rank_the_causes(named: KoopmanDetector) -> 
 
 def test_missing_values_of_a_frame_are_gaps() -> None:
     frame = pd.DataFrame({"a": pd.array([1, 2, None, 4] * 70, dtype="Int64"), "b": TRAIN[:, 1]})
-    detector = KoopmanDetector(window=1, rank=2, observables=2, validation=0.4).fit(TRAIN)
-    found = np.isnan(detector.decision_function(frame))
-    np.testing.assert_array_equal(found[:8], [True, False, True, True, False, False, True, True])
+    tiny: dict[str, Any] = {"window": 1, "rank": 2, "observables": 2, "validation": 0.4}
+    blind = np.isnan(KoopmanDetector(scoring="motion", **tiny).fit(TRAIN).decision_function(frame))
+    np.testing.assert_array_equal(blind[:8], [True, False, True, True, False, False, True, True])
+    # Witnesses judge such a row by its other channel.
+    witnesses = KoopmanDetector(**tiny).fit(TRAIN)
+    np.testing.assert_array_equal(np.isnan(witnesses.decision_function(frame))[:8], [True] + [False] * 7)
+    stream = witnesses.stream()
+    absent = [stream.update(row).absent for row in frame.to_numpy(dtype=float, na_value=np.nan)[:4]]
+    assert absent == [[], [], ["0"], []]
 
 
 def test_other_channels_are_refused(named: KoopmanDetector, detector: KoopmanDetector) -> None:
@@ -311,7 +327,7 @@ def test_parameters_are_read_at_fit_and_not_later() -> None:
     np.testing.assert_array_equal(detector.predict(TRAIN), alarms)
     stream = detector.stream()
     np.testing.assert_allclose([stream.update(row).score for row in TRAIN], scores, rtol=1e-9)
-    assert len(detector.fit(TRAIN).operator_) == 2  # and now they count
+    assert len(detector.fit(TRAIN).operator_) == 2  # and now they count: the paper has no private directions
 
 
 def test_a_refit_that_fails_leaves_the_detector_as_it_was() -> None:
@@ -368,4 +384,4 @@ def test_a_subspace_that_cannot_be_adopted() -> None:
     with pytest.raises(ValueError, match="shape"):
         detector.adopt(np.eye(3))
     with pytest.raises(ValueError, match="orthonormal"):
-        detector.adopt(np.ones(detector.subspace_.shape))
+        detector.adopt(np.ones((10, 3)))

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector
+from fedkad.detect.model import ScoringName
 from fedkad.koopman.snapshots import Statistics, collect
 from tests.fixtures import naive
 
@@ -21,45 +22,69 @@ def kept(detector: KoopmanDetector) -> Statistics:
 
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.25])
-def test_learning_adds_the_new_pairs_to_the_statistics(forgetting: float) -> None:
+@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+def test_learning_adds_the_new_pairs_to_the_statistics(scoring: ScoringName, forgetting: float) -> None:
     old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
     new[30] = np.nan
-    detector = KoopmanDetector(**SMALL).fit(old)
+    detector = KoopmanDetector(scoring=scoring, **SMALL).fit(old)
     subspace, mean = detector.subspace_, detector.scaling_.mean
     assert detector.learn(new, forgetting=forgetting) is detector
-    x_old, y_old = naive.snapshots(detector.scaling_.transform(old[:180]), detector.lifting_)
-    # 99 rows are complete, and 39 of them are held out
-    x_new, y_new = naive.snapshots(detector.scaling_.transform(new[:61]), detector.lifting_)
+    if scoring == "motion":
+        old, new = old[:180], new[:61]  # 99 new rows are complete, and 39 of them are held out
+    x_old, y_old = naive.snapshots(detector.scaling_.transform(old), detector.lifting_)
+    x_new, y_new = naive.snapshots(detector.scaling_.transform(new), detector.lifting_)
     found = kept(detector)
     np.testing.assert_allclose(found.xx, forgetting * x_old @ x_old.T + x_new @ x_new.T, atol=1e-8)
     np.testing.assert_allclose(found.yx, forgetting * y_old @ x_old.T + y_new @ x_new.T, atol=1e-8)
     assert found.count == forgetting * x_old.shape[1] + x_new.shape[1]
-    assert np.array_equal(detector.subspace_, subspace)
+    assert np.array_equal(detector.subspace_[:, :3], subspace[:, :3])
     assert np.array_equal(detector.scaling_.mean, mean)
+    subspace = detector.subspace_  # its private directions follow the statistics
     root = np.sqrt(forgetting)
     x, y = np.hstack([root * x_old, x_new]), np.hstack([root * y_old, y_new])
     gram = subspace.T @ x @ x.T @ subspace
-    operator = naive.best_operator(x, y, subspace, detector.ridge * float(np.trace(gram)) / 3, always=True)
+    operator = naive.best_operator(x, y, subspace, detector.ridge * float(np.trace(gram)) / len(gram), always=True)
     operator *= min(1.0, detector.spectral_cap / max(abs(np.linalg.eigvals(operator))))
     np.testing.assert_allclose(detector.operator_, operator, atol=1e-9)
 
 
-def test_learning_holds_out_the_last_part_of_the_new_series() -> None:
+def scores_known(detector: KoopmanDetector) -> Array:
+    """Scores of normal data, without the gaps between them."""
+    scores = detector.model_.normal_scores
+    return np.asarray(scores[~np.isnan(scores)])
+
+
+def test_without_witnesses_learning_holds_out_the_last_part_of_the_new_series() -> None:
     old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
-    detector = KoopmanDetector(**SMALL).fit(old)
-    before = len(detector.model_.normal_scores)
+    detector = KoopmanDetector(scoring="motion", **SMALL).fit(old)
+    before = len(scores_known(detector))
     detector.learn(new)
-    assert len(detector.model_.normal_scores) == before + 40
+    assert len(scores_known(detector)) == before + 40
     recent = detector.decision_function(new[60 - 3 :])[3:]
     np.testing.assert_allclose(detector.model_.normal_scores[-40:], recent, rtol=1e-9)
 
 
-def test_learning_on_equals_having_been_fitted_on_both_stretches() -> None:
+def test_with_witnesses_learning_holds_out_nothing() -> None:
+    old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
+    detector = KoopmanDetector(**SMALL).fit(old)
+    assert len(scores_known(detector)) == 300 - 3
+    detector.learn(new, forgetting=0.5)
+    assert len(scores_known(detector)) == 300 - 3 + 100 - 3
+    expected = detector.scaling_.standardise(np.concatenate([old, [[np.nan, np.nan]], new]))
+    np.testing.assert_allclose(detector.memory_.held_out.rows, expected)
+    np.testing.assert_array_equal(detector.memory_.held_out.weights[:300], np.full(300, 0.5))
+    np.testing.assert_array_equal(detector.memory_.held_out.weights[-100:], np.ones(100))
+
+
+@pytest.mark.parametrize(("scoring", "first_rows", "rows"), [("witnesses", 300, 50), ("motion", 180, 30)])
+def test_learning_on_equals_having_been_fitted_on_both_stretches(
+    scoring: ScoringName, first_rows: int, rows: int
+) -> None:
     train = naive.normal_series(500)
-    stepwise = KoopmanDetector(**SMALL).fit(train[:300])
+    stepwise = KoopmanDetector(scoring=scoring, **SMALL).fit(train[:300])
     for first in (300, 350, 400, 450):
         stepwise.learn(train[first : first + 50])
-    parts = [train[:180], *(train[first : first + 30] for first in (300, 350, 400, 450))]
+    parts = [train[:first_rows], *(train[first : first + rows] for first in (300, 350, 400, 450))]
     expected = sum(
         (collect(stepwise.scaling_.transform(part), stepwise.lifting_) for part in parts[1:]),
         start=collect(stepwise.scaling_.transform(parts[0]), stepwise.lifting_),
@@ -86,14 +111,15 @@ def test_a_learnt_regime_is_no_longer_flagged() -> None:
     assert detector.stream().update(series[0]).threshold == detector.threshold_
 
 
-def test_a_detector_of_few_rows_learns_itself_out_of_it() -> None:
+@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+def test_a_detector_of_few_rows_learns_itself_out_of_it(scoring: ScoringName) -> None:
     first, more = naive.normal_series(90), naive.normal_series(400, seed=1)
     with pytest.warns(FewRowsWarning):
-        detector = KoopmanDetector(**SMALL).fit(first)
+        detector = KoopmanDetector(scoring=scoring, **SMALL).fit(first)
     detector.learn(more)
     assert not detector.model_.few_rows
     joined = detector.scaling_.transform(np.concatenate([first, [[np.nan, np.nan]], more]))
-    cut = 90 + 1 + 294 - 90  # the first 60 % of 490 complete rows
+    cut = len(joined) if scoring == "witnesses" else 90 + 1 + 294 - 90  # the first 60 % of 490 complete rows
     expected = collect(joined[:cut], detector.lifting_)
     np.testing.assert_allclose(kept(detector).xx, expected.xx, atol=1e-8)
     assert kept(detector).count == expected.count
@@ -133,7 +159,7 @@ def test_learning_through_an_outage_keeps_the_held_out_rows(monkeypatch: pytest.
     monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
     detector.learn(np.concatenate([naive.normal_series(300, seed=1), np.full((600, 2), np.nan)]))
-    assert len(detector.model_.normal_scores) >= 100
+    assert len(scores_known(detector)) >= 100
     assert np.isfinite(detector.threshold_)
 
 
@@ -147,13 +173,14 @@ def test_a_threshold_set_by_hand_survives_learning_and_files(tmp_path: Path) -> 
     assert detector.fit(naive.normal_series(300)).threshold_ < 99.0  # a new fit sets its own
 
 
-def test_learning_in_tiny_pieces_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+def test_learning_in_tiny_pieces_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch, scoring: ScoringName) -> None:
     """Of pieces that can barely be judged, as many are kept as the buffer holds."""
     monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
-    detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
+    detector = KoopmanDetector(scoring=scoring, **SMALL).fit(naive.normal_series(600))
     for k in range(70):
         detector.learn(naive.normal_series(4, seed=k))
-    assert len(detector.model_.normal_scores) == 200 // 5  # of five rows, context and gap included, each has one score
+    assert len(scores_known(detector)) == 200 // 5  # of five rows, context and gap included, each has one score
     assert np.isfinite(detector.threshold_)
 
 
@@ -178,3 +205,95 @@ def test_a_detector_without_statistics_learns_from_the_file_that_has_them(
     assert light.threshold_ == pytest.approx(whole.threshold_)
     with pytest.raises(ValueError, match="saved without its statistics"):
         KoopmanDetector.load(tmp_path / "model", statistics=False).learn(new)
+
+
+# -- what a person says, and what is forgotten --------------------------------------------------------------------
+
+
+def waves(rows: int, seed: int = 0) -> Array:
+    series = np.sin(np.arange(rows)[:, None] / [[7.0, 11.0, 13.0]])
+    return series + 0.05 * np.random.default_rng(seed).normal(size=series.shape)
+
+
+def with_faults() -> tuple[KoopmanDetector, Array]:
+    """A detector, and a series with two faults: channel 0 shifts at 200, channel 2 gets stuck at 600."""
+    series = waves(1000, seed=1)
+    series[200:300, 0] += 3.0
+    series[600:700, 2] = 0.3
+    return KoopmanDetector(rank=8, sample_period=60.0).fit(waves(3000)), series
+
+
+def test_what_an_operator_confirms_is_no_alarm_again_and_other_faults_still_are(tmp_path: Path) -> None:
+    detector, series = with_faults()
+    stretch, threshold = series[170:330], detector.threshold_
+    assert detector.predict(stretch).any()
+    assert detector.predict(series)[600:720].any()
+    detector.learn(stretch, confirmed=True)
+    for later in (detector, KoopmanDetector.of(detector.model_, detector.memory_).adopt(detector.subspace_[:, :8])):
+        assert not detector.predict(stretch).any()
+        assert later.predict(series)[600:720].any()
+        assert detector.memory_.places is not None
+        assert len(detector.memory_.places.relief) == 1
+    assert detector.threshold_ == pytest.approx(threshold, rel=0.2)  # the stretch itself sets no threshold
+    detector.save(tmp_path / "m.safetensors")
+    assert not KoopmanDetector.load(tmp_path / "m.safetensors").predict(stretch).any()
+
+
+def test_confirming_needs_witnesses() -> None:
+    detector = KoopmanDetector(rank=8, scoring="motion").fit(waves(1500))
+    with pytest.raises(ValueError, match="fit with scoring='witnesses'"):
+        detector.learn(waves(100), confirmed=True)
+
+
+def test_a_half_life_is_a_share_that_follows_from_the_rows() -> None:
+    for half_life in ("200 rows", "200 samples", "200 minutes"):
+        detector, _ = with_faults()
+        twin = KoopmanDetector.of(detector.model_, detector.memory_)
+        detector.learn(waves(400, seed=2), forgetting=half_life)
+        twin.learn(waves(400, seed=2), forgetting=0.25)
+        np.testing.assert_array_equal(detector.memory_.statistics.xx, twin.memory_.statistics.xx)
+        assert detector.memory_.places is not None
+        assert detector.memory_.places.rows == pytest.approx(0.25 * 3000 + 400)
+
+
+@pytest.mark.parametrize("forgetting", ["soon", "0 rows", "2 parsecs", 0.0, 1.5])
+def test_a_forgetting_that_makes_no_sense_is_refused(forgetting: float | str) -> None:
+    detector, series = with_faults()
+    with pytest.raises(ValueError, match=r"a share in .* or a half-life such as '5000 rows'"):
+        detector.learn(series, forgetting=forgetting)
+
+
+def test_a_half_life_in_time_needs_the_sample_period() -> None:
+    with pytest.raises(ValueError, match="needs sample_period"):
+        KoopmanDetector(rank=8).fit(waves(1500)).learn(waves(200), forgetting="1 day")
+
+
+def test_levels_that_are_forgotten_become_strange_again() -> None:
+    early, late = waves(3000), waves(6000, seed=3)
+    early[:600, 0] += 4.0
+    detector = KoopmanDetector(rank=8).fit(early)
+    assert detector.memory_.places is not None
+    before = detector.memory_.places.bounds(detector.scaling_).high[1, 0]
+    detector.learn(late, forgetting=0.001)
+    assert detector.memory_.places is not None
+    assert detector.memory_.places.bounds(detector.scaling_).high[1, 0] < before - 0.5
+
+
+def test_a_rule_set_later_survives_saving_and_learning(tmp_path: Path) -> None:
+    detector, _ = with_faults()
+    detector.rejudge("1/month", 60.0)
+    kept = detector.threshold_
+    detector.save(tmp_path / "m.safetensors")
+    loaded = KoopmanDetector.load(tmp_path / "m.safetensors")
+    assert loaded.model_.rule == detector.model_.rule
+    loaded.learn(waves(200, seed=4))
+    assert loaded.model_.rule is not None
+    assert loaded.model_.rule.threshold == "1/month"
+    assert loaded.threshold_ == pytest.approx(kept, rel=0.2)
+
+
+def test_separate_stretches_are_not_bridged() -> None:
+    detector, series = with_faults()
+    joined = detector.decision_function([series[:50], series[500:550]])
+    second = detector.decision_function(series[500:550])
+    np.testing.assert_allclose(joined[-50:], second, rtol=1e-9)

@@ -90,7 +90,7 @@ def test_names_few_rows_and_hand_set_thresholds_survive(tmp_path: Path) -> None:
     assert loaded.model_.few_rows
     assert loaded.threshold_ == 12.5
     assert loaded.model_.judge().value == 12.5
-    assert loaded.memory_.held_out.crossed
+    assert loaded.memory_.held_out.few
 
 
 def test_the_same_model_is_the_same_file(detector: KoopmanDetector, tmp_path: Path) -> None:

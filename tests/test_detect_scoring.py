@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.detect import calibration
 from fedkad.detect import scoring as scoring_module
+from fedkad.detect.model import ScoringName
 from fedkad.detect.scoring import SPREAD_FLOOR, CalibratedScoring
+from fedkad.detect.threshold import event_threshold
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.snapshots import collect
 from tests.fixtures import naive
 
@@ -24,7 +27,7 @@ SMALL: dict[str, Any] = {"window": 4, "rank": 3, "observables": 5, "validation":
 
 @cache
 def fitted(
-    scoring: str = "calibrated", horizon: int = 1, smoothing: int = 3, channels: int = 2, **changes: Any
+    scoring: str = "motion", horizon: int = 1, smoothing: int = 3, channels: int = 2, **changes: Any
 ) -> KoopmanDetector:
     train = naive.normal_series(320, channels)
     return KoopmanDetector(scoring=scoring, horizon=horizon, smoothing=smoothing, **{**SMALL, **changes}).fit(train)  # type: ignore[arg-type]
@@ -84,7 +87,7 @@ def test_the_papers_score_is_the_naive_one(horizon: int) -> None:
 
 @pytest.mark.parametrize("horizon", [2, 3])
 def test_the_calibrated_score_over_a_horizon_uses_every_step(horizon: int) -> None:
-    detector, train, series = fitted("calibrated", horizon, smoothing=1), naive.normal_series(320), with_gaps(100)
+    detector, train, series = fitted("motion", horizon, smoothing=1), naive.normal_series(320), with_gaps(100)
     assert isinstance(detector.model_.scoring, CalibratedScoring)
     residuals = naive.newest_residuals(model(detector), naive_scaled(detector, series, train))
     centre, spread = detector.model_.scoring.centre, detector.model_.scoring.spread
@@ -97,14 +100,14 @@ def test_the_calibrated_score_over_a_horizon_uses_every_step(horizon: int) -> No
     np.testing.assert_allclose(spread, sd, rtol=0.05)
 
 
-@pytest.mark.parametrize("scoring", ["calibrated", "paper"])
+@pytest.mark.parametrize("scoring", ["motion", "paper"])
 def test_the_operator_is_the_naive_one_at_the_subspace(scoring: str) -> None:
     for ridge in (1e-9, 0.05, 1.0):
         detector, train = fitted(scoring, ridge=ridge, spectral_cap=0.9), naive.normal_series(320)
         x, y = naive.snapshots(naive_scaled(detector, train[:192], train), detector.lifting_)
         gram = detector.subspace_.T @ x @ x.T @ detector.subspace_
         unit = np.trace(gram) / 3
-        always = scoring == "calibrated"
+        always = scoring == "motion"
         operator = naive.best_operator(x, y, detector.subspace_, ridge * float(unit), always=always)
         radius = max(abs(np.linalg.eigvals(operator)))
         np.testing.assert_allclose(detector.operator_, operator * min(1.0, 0.9 / radius), atol=1e-9)
@@ -119,7 +122,7 @@ def test_without_observables_and_with_one_channel_and_a_window_of_one() -> None:
     np.testing.assert_allclose(detector.explain(series)[1:, 0], raw[1:], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("scoring", ["calibrated", "paper"])
+@pytest.mark.parametrize("scoring", ["motion", "paper"])
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_scores_begin_after_window_and_horizon_and_again_after_a_gap(scoring: str, horizon: int) -> None:
     detector, series = fitted(scoring, horizon), naive.normal_series(60, seed=9)
@@ -150,7 +153,7 @@ def test_short_and_empty_series_have_no_scores() -> None:
 
 
 def test_scores_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for scoring in ("calibrated", "paper"):
+    for scoring in ("witnesses", "motion", "paper"):
         detector, series = fitted(scoring, horizon=2), with_gaps(90)
         whole, shares = detector.decision_function(series), detector.explain(series)
         for block in (1, 2, 7):
@@ -165,7 +168,7 @@ def test_scores_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.Monk
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(["calibrated", "paper"]),
+    st.sampled_from(["witnesses", "motion", "paper"]),
     st.integers(1, 3),
     st.integers(1, 79),
     st.sampled_from(["shift", "gap", "noise"]),
@@ -181,22 +184,24 @@ def test_the_future_changes_no_earlier_score(scoring: str, horizon: int, at: int
     np.testing.assert_allclose(detector.explain(other)[:at], detector.explain(series)[:at], rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(detector.decision_function(series[:at]), before[:at], rtol=1e-10, atol=0.0)
     assert np.array_equal(detector.predict(other)[:at], detector.predict(series)[:at])
-    reach = max(at - 7 // 3, 0)
+    # The parts of witnesses that tell of a whole window are moved half a window back before they are averaged.
+    reach = max(at - (7 // 2 + 7 // 2 if scoring == "witnesses" else 7 // 3), 0)
     np.testing.assert_allclose(detector.score_series(other)[:reach], detector.score_series(series)[:reach], rtol=1e-10)
 
 
-def test_the_offline_score_looks_ahead() -> None:
-    detector, series = fitted(window=7), naive.normal_series(60)
+@pytest.mark.parametrize(("scoring", "reach"), [("witnesses", 7 // 2 + 7 // 2), ("motion", 7 // 3), ("paper", 7 // 3)])
+def test_the_offline_score_looks_ahead(scoring: str, reach: int) -> None:
+    detector, series = fitted(scoring, window=7), naive.normal_series(60)
     other = series.copy()
     other[40:] += 100.0
     changed = np.flatnonzero(~np.isclose(detector.score_series(other), detector.score_series(series), equal_nan=True))
-    assert changed[0] == 40 - 7 // 3
+    assert changed[0] == 40 - reach
 
 
 # -- causes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scoring", ["calibrated", "paper"])
+@pytest.mark.parametrize("scoring", ["witnesses", "motion", "paper"])
 @pytest.mark.parametrize("horizon", [1, 3])
 @pytest.mark.parametrize("smoothing", [1, 4])
 def test_causes_are_shares_that_sum_to_the_score(scoring: str, horizon: int, smoothing: int) -> None:
@@ -209,7 +214,7 @@ def test_causes_are_shares_that_sum_to_the_score(scoring: str, horizon: int, smo
     np.testing.assert_allclose(shares[valid].sum(axis=1), scores[valid], rtol=1e-10)
 
 
-@pytest.mark.parametrize("scoring", ["calibrated", "paper"])
+@pytest.mark.parametrize("scoring", ["witnesses", "motion", "paper"])
 @pytest.mark.parametrize("channel", [0, 1, 2])
 def test_a_fault_in_one_channel_puts_it_on_top(scoring: str, channel: int) -> None:
     detector, series = fitted(scoring, channels=3), naive.normal_series(100, 3, seed=4)
@@ -243,12 +248,12 @@ def test_the_papers_causes_without_observables_are_the_squared_residuals_of_the_
 # -- the split ----------------------------------------------------------------------------------------------------
 
 
-def test_held_out_rows_set_the_threshold_and_nothing_else() -> None:
+def test_without_witnesses_held_out_rows_set_the_threshold_and_nothing_else() -> None:
     train = naive.normal_series(320)
     cut = math.ceil(320 * 0.6)
     other = train.copy()
     other[cut:] += np.random.default_rng(0).normal(size=(320 - cut, 2)) * [1.0, 10.0]
-    one, two = (KoopmanDetector(**SMALL).fit(data) for data in (train, other))
+    one, two = (KoopmanDetector(scoring="motion", **SMALL).fit(data) for data in (train, other))
     for name in ("subspace_", "operator_"):
         assert np.array_equal(getattr(one, name), getattr(two, name))
     assert np.array_equal(one.scaling_.mean, two.scaling_.mean)
@@ -268,17 +273,25 @@ def test_normal_scores_are_those_of_the_held_out_rows(horizon: int) -> None:
     detector = fitted(horizon=horizon)
     cut = math.ceil(320 * 0.6)
     lead = 4 + horizon - 1
-    expected = detector.decision_function(train[cut - lead :])[lead:]
-    np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-10)
-    assert len(detector.model_.normal_scores) == 320 - cut
+    np.testing.assert_allclose(
+        detector.model_.normal_scores, detector.decision_function(train[cut - lead :]), rtol=1e-10
+    )
+    assert len(scores_known(detector)) == 320 - cut
     assert not detector.model_.few_rows
 
 
-def test_the_split_counts_complete_rows() -> None:
+def scores_known(detector: KoopmanDetector) -> Array:
+    """Scores of normal data, without the gaps between them."""
+    scores = detector.model_.normal_scores
+    return np.asarray(scores[~np.isnan(scores)])
+
+
+@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+def test_the_split_counts_complete_rows(scoring: ScoringName) -> None:
     train = naive.normal_series(400)
     train[:80] = np.nan
-    detector = KoopmanDetector(**SMALL).fit(train)
-    shorter = KoopmanDetector(**SMALL).fit(train[80:])
+    detector = KoopmanDetector(scoring=scoring, **SMALL).fit(train)
+    shorter = KoopmanDetector(scoring=scoring, **SMALL).fit(train[80:])
     np.testing.assert_allclose(detector.operator_, shorter.operator_, atol=1e-12)
     assert detector.threshold_ == pytest.approx(shorter.threshold_)
 
@@ -302,7 +315,7 @@ def test_a_long_outage_inside_the_held_out_rows_does_not_use_them_up(monkeypatch
     train = np.concatenate([naive.normal_series(600), np.full((300, 2), np.nan), naive.normal_series(10)])
     detector = KoopmanDetector(**SMALL).fit(train)  # a FewRowsWarning would be an error
     assert not detector.model_.few_rows
-    assert len(detector.model_.normal_scores) >= 100
+    assert len(scores_known(detector)) >= 100
 
 
 def test_the_held_out_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +329,7 @@ def test_the_held_out_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 # -- few rows -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scoring", "horizon"), [("calibrated", 1), ("paper", 1), ("paper", 2)])
+@pytest.mark.parametrize(("scoring", "horizon"), [("motion", 1), ("paper", 1), ("paper", 2)])
 @pytest.mark.parametrize("gap", [False, True])
 def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, horizon: int, gap: bool) -> None:
     train = naive.normal_series(130)
@@ -324,7 +337,7 @@ def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, ho
         train[50] = np.nan
     few: dict[str, Any] = {"window": 4, "rank": 3, "observables": 5, "smoothing": 3, "risk": 0.05}
     detector = KoopmanDetector(scoring=scoring, horizon=horizon, **few)  # type: ignore[arg-type]
-    with pytest.warns(FewRowsWarning, match=rf"{130 - gap} rows.*quantile"):
+    with pytest.warns(FewRowsWarning, match=rf"{130 - gap} rows"):
         detector.fit(train)
     assert detector.model_.few_rows
     scaled = detector.scaling_.transform(train)
@@ -338,7 +351,7 @@ def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, ho
         gram = detector.subspace_.T @ x @ x.T @ detector.subspace_
         unit = float(np.trace(gram)) / 3
         operator = naive.best_operator(
-            x, y, detector.subspace_, detector.ridge * unit, always=detector.scoring == "calibrated"
+            x, y, detector.subspace_, detector.ridge * unit, always=detector.scoring == "motion"
         )
         operator *= min(1.0, detector.spectral_cap / max(abs(np.linalg.eigvals(operator))))
         for t in fold:
@@ -356,10 +369,9 @@ def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, ho
         raw = naive.calibrated_scores(residuals, len(train), centre, spread, LINEAR_BEYOND)
         assert isinstance(detector.model_.scoring, CalibratedScoring)
         np.testing.assert_allclose(detector.model_.scoring.spread, spread, rtol=1e-8)
-    smooth = naive.smooth(raw, back=2)
-    expected = smooth[~np.isnan(smooth)]
+    expected = naive.smooth(raw, back=2)
     np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-8)
-    assert detector.threshold_ == pytest.approx(float(np.quantile(expected, 0.95)), rel=1e-8)
+    assert detector.threshold_ == pytest.approx(event_threshold(expected, 0.05, apart=4).value, rel=1e-8)
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
@@ -408,12 +420,22 @@ def test_a_series_without_any_energy_is_no_arithmetic_error() -> None:
     assert detector.predict(np.full((50, 2), 5.0)).any()
 
 
+def learnt(detector: KoopmanDetector) -> list[NDArray[Any]]:
+    """What a scoring has learned of normal data."""
+    scoring = detector.model_.scoring
+    assert isinstance(scoring, CalibratedScoring | WitnessScoring)
+    found: list[NDArray[Any]] = [scoring.centre, scoring.spread]
+    return [*found, scoring.jump, scoring.units, *scoring.bounds] if isinstance(scoring, WitnessScoring) else found
+
+
 @pytest.mark.filterwarnings("ignore::fedkad.FewRowsWarning")
-def test_an_outage_around_few_rows_does_not_change_what_they_teach() -> None:
+@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+def test_an_outage_around_few_rows_does_not_change_what_they_teach(scoring: ScoringName) -> None:
     rows = naive.normal_series(60)
     hole = np.full((700, 2), np.nan)
-    alone, inside = (KoopmanDetector(**SMALL).fit(train) for train in (rows, np.concatenate([hole, rows, hole])))
-    assert isinstance(alone.model_.scoring, CalibratedScoring)
-    assert isinstance(inside.model_.scoring, CalibratedScoring)
-    np.testing.assert_allclose(inside.model_.scoring.spread, alone.model_.scoring.spread, rtol=1e-9)
+    alone, inside = (
+        KoopmanDetector(scoring=scoring, **SMALL).fit(train) for train in (rows, np.concatenate([hole, rows, hole]))
+    )
+    for one, other in zip(learnt(alone), learnt(inside), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9)
     assert inside.threshold_ == pytest.approx(alone.threshold_, rel=1e-9)

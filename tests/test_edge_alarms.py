@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedkad import KoopmanDetector
+from fedkad.detect.series import Series
 from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import BUCKETS
@@ -37,7 +39,7 @@ class StubReading(Reading):
         self, score: float, threshold: float, abnormal: bool, explained: tuple[Array, Array, Array] | None
     ) -> None:
         seen = np.zeros(0) if explained is None else explained[1]
-        super().__init__(score, threshold, abnormal, "ok", 0, seen, *[None] * 4)  # type: ignore[arg-type]
+        super().__init__(score, threshold, abnormal, "ok", 0, seen, *[None] * 3)  # type: ignore[arg-type]
         self._explained = explained
 
     @property
@@ -100,11 +102,33 @@ def test_an_alert_says_what_when_and_why() -> None:
             {"channel": "flow", "share": 0.3, "seen": 1.0, "expected": 1.5},
             {"channel": "level", "share": 0.1, "seen": 0.0, "expected": 0.0},
         ],
+        "witness": "",
+        "sentence": "",
         "reason": "threshold",
         "text": "pump-1: pressure 3.2 instead of 5.1 (60 %), then flow (30 %); score 10, threshold 6",
     }
     assert alarms.open == alert
     assert (alarms.incidents, alarms.watched) == (1, 2.0)
+
+
+def test_an_alert_carries_what_the_leading_witness_says_at_the_worst_row() -> None:
+    rows = np.sin(np.arange(1100.0)[:, None] / [[7.0, 11.0, 13.0]])
+    rows += 0.05 * np.random.default_rng(0).normal(size=rows.shape)
+    stream = KoopmanDetector(rank=8).fit(Series(rows[:1000], tuple(NAMES))).stream()
+    rows[1050:, 1] = 40.0
+    alarms, worst, alerts = Alarms("pump-1", SHARP, 1.0, NAMES), (0.0, ""), []
+    for k, values in enumerate(rows[1000:1056]):
+        reading = stream.update(values)
+        alerts += alarms.update(GridRow(float(k), values, True, True), reading)
+        worst = max(worst, (reading.score, reading.sentence)) if reading.is_anomaly else worst
+    alert = alarms.open
+    assert alerts
+    assert alert is not None
+    assert alerts[0]["witness"] == "place"
+    assert alerts[0]["sentence"].startswith(f"{NAMES[1]} is outside: 40 where ")
+    assert alerts[0]["sentence"] in alerts[0]["text"]
+    incident = alarms.state()["incident"]
+    assert incident["sentence"] == worst[1]
 
 
 def test_min_duration_counts_from_the_first_abnormal_row() -> None:

@@ -42,7 +42,7 @@ def test_every_device_has_a_detector_on_the_shared_subspace(fleet: dict[str, Arr
     assert list(federation.detectors) == list(fleet)
     np.testing.assert_allclose(federation.subspace.T @ federation.subspace, np.eye(3), atol=1e-12)
     for name, detector in federation.detectors.items():
-        assert np.array_equal(detector.subspace_, federation.subspace)
+        assert np.array_equal(detector.subspace_[:, :3], federation.subspace)
         alone = KoopmanDetector(**SMALL).prepare(fleet[name]).adopt(federation.subspace)
         np.testing.assert_allclose(detector.operator_, alone.operator_, atol=1e-12)
         assert detector.threshold_ == pytest.approx(alone.threshold_)
@@ -125,9 +125,12 @@ def test_progress_is_reported() -> None:
 # -- scaling ------------------------------------------------------------------------------------------------------
 
 
-def test_one_scaling_for_the_fleet_is_that_of_the_pooled_training_rows(fleet: dict[str, Array]) -> None:
-    federation = federate(fleet, scaling="global", rounds=2, **SMALL)
-    pooled = np.concatenate([series[:180] for series in fleet.values()])
+@pytest.mark.parametrize(("scoring", "learnt"), [("witnesses", 300), ("motion", 180)])
+def test_one_scaling_for_the_fleet_is_that_of_the_pooled_training_rows(
+    fleet: dict[str, Array], scoring: str, learnt: int
+) -> None:
+    federation = federate(fleet, scaling="global", rounds=2, scoring=scoring, **SMALL)
+    pooled = np.concatenate([series[:learnt] for series in fleet.values()])
     for detector in federation.detectors.values():
         np.testing.assert_allclose(detector.scaling_.mean, pooled.mean(axis=0), rtol=1e-10)
         np.testing.assert_allclose(detector.scaling_.scale, pooled.std(axis=0), rtol=1e-10)
@@ -135,9 +138,10 @@ def test_one_scaling_for_the_fleet_is_that_of_the_pooled_training_rows(fleet: di
     np.testing.assert_allclose(admitted.scaling_.mean, pooled.mean(axis=0), rtol=1e-10)
 
 
-def test_device_scaling_is_each_ones_own(fleet: dict[str, Array], federation: Federation) -> None:
-    for name, detector in federation.detectors.items():
-        np.testing.assert_allclose(detector.scaling_.mean, fleet[name][:180].mean(axis=0), rtol=1e-10)
+@pytest.mark.parametrize(("scoring", "learnt"), [("witnesses", 300), ("motion", 180)])
+def test_device_scaling_is_each_ones_own(fleet: dict[str, Array], scoring: str, learnt: int) -> None:
+    for name, detector in federate(fleet, rounds=1, scoring=scoring, **SMALL).detectors.items():
+        np.testing.assert_allclose(detector.scaling_.mean, fleet[name][:learnt].mean(axis=0), rtol=1e-10)
 
 
 # -- the paper ----------------------------------------------------------------------------------------------------
@@ -191,7 +195,7 @@ def test_a_new_device_works_from_few_samples(federation: Federation, rows: int) 
     with pytest.warns(FewRowsWarning, match=f"{rows} rows"):
         detector = federation.admit(name, naive.normal_series(rows, seed=20))
     assert federation.detectors[name] is detector
-    assert np.array_equal(detector.subspace_, federation.subspace)
+    assert np.array_equal(detector.subspace_[:, :3], federation.subspace)
     assert detector.model_.few_rows
     series = naive.normal_series(400, seed=21)
     assert detector.predict(series).mean() < 0.1
@@ -332,7 +336,7 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     more = make_fleet(5, 6000)["pump-4"]
     assert loaded.learn(more).threshold_ == pytest.approx(admitted.learn(more).threshold_)
     assert not loaded.model_.few_rows
-    own = loaded.model_.settings.threshold_rule.judge(loaded.model_.normal_scores, few=False)
+    own = loaded.model_.settings.threshold_rule.judge(loaded.model_.normal_scores)
     assert loaded.threshold_ == own.value
 
 

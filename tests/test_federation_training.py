@@ -28,7 +28,17 @@ from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, 
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
-from tests.fixtures.trainings import LIFTING, MODEL, NAMES, Fleet, make_terms, prepared, series
+from tests.fixtures.trainings import (
+    LIFTING,
+    MODEL,
+    NAMES,
+    Fleet,
+    make_terms,
+    prepare,
+    prepared,
+    series,
+    shared_directions,
+)
 
 __all__ = ["prepared"]
 
@@ -47,7 +57,7 @@ def test_rounds_by_message_are_those_in_process(tmp_path: Path, prepared: dict[s
         assert fleet.round(fleet.training.choose(NAMES))
     found = fleet.delivered("a")
     assert [record.phase for record in fleet.training.records] == ["warm"] * 2 + ["admm"] * 5
-    np.testing.assert_allclose(found.subspace_, fleet.replayed(), atol=1e-12)
+    np.testing.assert_allclose(shared_directions(found), fleet.replayed(), atol=1e-12)
     reference = federate({n: series(n) for n in NAMES}, schedule=fleet.training.schedule, encoding=encoding, **MODEL)
     assert found.threshold_ == pytest.approx(reference.detectors["a"].threshold_, rel=1e-9)
     assert sum(r.bytes_up for r in fleet.training.records) == sum(r.bytes_up for r in reference.history)
@@ -82,7 +92,7 @@ def test_whatever_is_lost_the_result_is_of_a_legal_schedule(
             late += suffer(fleet, name, request, fault)
         else:
             fleet.training.close()
-    np.testing.assert_allclose(fleet.delivered("b").subspace_, fleet.replayed(), atol=1e-10)
+    np.testing.assert_allclose(shared_directions(fleet.delivered("b")), fleet.replayed(), atol=1e-10)
 
 
 def suffer(fleet: Fleet, name: str, request: Request, fault: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -119,7 +129,7 @@ def test_a_killed_server_goes_on_where_the_last_round_was_closed(fleet: Fleet) -
     assert fleet.training.round == 3
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
-    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+    np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
 
 
 def test_a_reply_that_was_not_accepted_leaves_the_dual_as_it_was(fleet: Fleet) -> None:
@@ -136,7 +146,7 @@ def test_a_reply_that_was_not_accepted_leaves_the_dual_as_it_was(fleet: Fleet) -
     fleet.training.take("a", fleet.ask("a", fleet.training.open(["a"])["a"]))
     fleet.training.close()
     assert kept.read_bytes() != after
-    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+    np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
 
 
 def honest(fleet: Fleet) -> tuple[Request, dict[str, Any]]:
@@ -192,7 +202,7 @@ def test_a_refused_answer_is_never_in_the_mean(fleet: Fleet) -> None:
     assert fleet.training.is_over()  # nobody is awaited
     fleet.training.close()
     assert fleet.training.schedule[-1] == ("b",)
-    np.testing.assert_allclose(fleet.delivered("b").subspace_, fleet.replayed(), atol=1e-12)
+    np.testing.assert_allclose(shared_directions(fleet.delivered("b")), fleet.replayed(), atol=1e-12)
 
 
 @pytest.mark.parametrize("missing", ["ticket", "payload", "device", "lifting", "round"])
@@ -284,7 +294,7 @@ def test_who_never_answers_does_not_hold_up_the_fleet(fleet: Fleet) -> None:
         fleet.training.close()
     assert all("d" not in names for names in fleet.training.schedule)
     assert {record.phase for record in fleet.training.records} == {"warm", "admm"}
-    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+    np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
 
 
 def test_a_round_is_over_at_its_quorum_or_its_deadline(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -327,12 +337,24 @@ def test_the_status_is_json_for_people_and_programs(fleet: Fleet) -> None:
     assert [tuple(names) for names in status["participants"]] == fleet.training.schedule
 
 
+def thresholds_of_unadvised(fleet: Fleet) -> list[float]:
+    """The thresholds that the devices set themselves; all are asked before any of them has answered."""
+    for name, request in fleet.training.deliveries(NAMES).items():
+        assert fleet.training.confirm(name, fleet.ask(name, request))
+    models = [KoopmanDetector.load(fleet.folder / name / "model.safetensors").model_ for name in NAMES]
+    assert [model.least_threshold for model in models] == [0.0] * len(NAMES)
+    return [model.threshold for model in models]
+
+
 def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet, tmp_path: Path) -> None:
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
-    own = [fleet.delivered(name).threshold_ for name in NAMES]
+    own = thresholds_of_unadvised(fleet)
     with pytest.warns(FewRowsWarning):
-        KoopmanDetector(**MODEL).fit(series("late")[:150]).save(tmp_path / "few")
+        # With this risk its own threshold is lower than what the fleet advises.
+        few = KoopmanDetector(**MODEL, risk=0.05).fit(series("late")[:150])
+    few.save(tmp_path / "few")
+    assert few.threshold_ < np.median(own)
     fleet.prepared = {**fleet.prepared, "late": tmp_path / "few"}
     assert fleet.delivered("late").model_.least_threshold == pytest.approx(np.median(own))
     assert "late" not in fleet.training.ledger.thresholds  # who was advised advises nobody
@@ -423,7 +445,7 @@ def test_a_late_process_of_the_same_device_changes_nothing(fleet: Fleet) -> None
     with pytest.raises(ProtocolError, match="asks for round 1"):
         fleet.ask("a", overtaken["a"])
     assert fleet.round(["a", "b"])
-    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+    np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
 
 
 def test_answers_are_given_one_at_a_time(fleet: Fleet) -> None:
@@ -549,33 +571,42 @@ def test_deliveries_wait_for_all(tmp_path: Path, prepared: dict[str, Path]) -> N
 # -- trainings of earlier releases --------------------------------------------------------------------------------
 
 
+EARLIER = {**MODEL, "scoring": "motion"}
+"""The model of release 0.1.0, which learned from the first part of the rows only."""
+
+
+@pytest.fixture(scope="module")
+def prepared_earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return prepare(tmp_path_factory.mktemp("earlier"), EARLIER)
+
+
 def recorded(folder: Path, prepared: dict[str, Path], **changes: Any) -> Fleet:
     """A training that release 0.1.0 left in the middle of its fifth round, continued from a copy of its files."""
     kind = "secure" if changes.get("secure") else "plain"
     shutil.copytree(Path(__file__).with_name("recorded") / "0.1.0" / "trainings" / kind, folder, dirs_exist_ok=True)
     terms = stored_terms(folder / "server", UNDER_WAY)
     assert terms == make_terms(**changes)
-    fleet = Fleet(folder, prepared, terms, TrainingPlan(rounds=6, participation=0.5))
+    fleet = Fleet(folder, prepared, terms, TrainingPlan(rounds=6, participation=0.5), EARLIER)
     fleet.kill_server()
     assert fleet.training.round == 4
     return fleet
 
 
-def test_a_training_of_an_earlier_release_goes_on(tmp_path: Path, prepared: dict[str, Path]) -> None:
-    fleet = recorded(tmp_path, prepared, encoding="int8")
+def test_a_training_of_an_earlier_release_goes_on(tmp_path: Path, prepared_earlier: dict[str, Path]) -> None:
+    fleet = recorded(tmp_path, prepared_earlier, encoding="int8")
     while not fleet.training.finished:
         assert fleet.round(fleet.training.choose(NAMES))
     assert fleet.training.ledger.refusals == 0
-    np.testing.assert_allclose(fleet.delivered("a").subspace_, fleet.replayed(), atol=1e-12)
+    np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
     fleet.training.finish()
     assert json.loads((tmp_path / "server" / "status.json").read_text())["state"] == "done"
 
 
-def test_a_masked_round_of_an_earlier_release_goes_on(tmp_path: Path, prepared: dict[str, Path]) -> None:
+def test_a_masked_round_of_an_earlier_release_goes_on(tmp_path: Path, prepared_earlier: dict[str, Path]) -> None:
     pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
     from fedkad.federation.secure.device import DeviceSecrets
 
-    fleet = recorded(tmp_path, prepared, encoding="float64", secure=True)
+    fleet = recorded(tmp_path, prepared_earlier, encoding="float64", secure=True)
     stages = [DeviceSecrets.from_bytes((tmp_path / name / "masking.json").read_bytes()).stage for name in NAMES]
     assert stages == ["shared", "advertised", "advertised", "advertised"]
     request = fleet.training.open(list(NAMES))["a"]

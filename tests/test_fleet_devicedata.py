@@ -102,7 +102,7 @@ def test_the_server_is_told_what_is_wrong_in_the_settings_of_a_device(tmp_path: 
     for text, sentence in {
         "[privacy]\nmost_releases = 1.5": "device.toml: most_releases = 1.5 in [privacy] must be an integer.",
         "[reading]\ntimes = 3": "device.toml: [reading] has no key 'times'; did you mean 'time'? Valid keys:",
-        "[detector]\nwindow = 3": "device.toml: [detector] has no key 'window'. Valid keys: ridge,",
+        "[detector]\nwindow = 3": "device.toml: [detector] has no key 'window'. Valid keys: inputs,",
         "[detector]\nrisk = 2": "device.toml: risk = 2 in [detector] must be",
         "reading = 3": "device.toml: reading = 3 must be a section",
     }.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
@@ -126,12 +126,15 @@ def _folder(value: Any, around: Surroundings) -> Path:
     return around.home / name
 
 
+NAMES = ValueKind(lambda value, _: tuple(map(_string, _exactly(list, value))), "a list of strings")
+
 PLAIN: dict[Any, ValueKind] = {
     bool: ValueKind(lambda value, _: _exactly(bool, value), "true or false"),
     int: ValueKind(lambda value, _: _exactly(int, value), "an integer"),
     float: ValueKind(lambda value, _: _number(value), "a finite number"),
     str: ValueKind(lambda value, _: _string(value), "a string"),
-    tuple[str, ...]: ValueKind(lambda value, _: tuple(map(_string, _exactly(list, value))), "a list of strings"),
+    tuple[str, ...]: NAMES,
+    Sequence[str | int]: NAMES,  # channels, which have names in a file
     Path: ValueKind(_folder, "the name of a folder"),
 }
 

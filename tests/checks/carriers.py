@@ -60,7 +60,8 @@ def warm_rounds_come_first_and_are_those_of_a_usual_training(trained: Trained) -
 
 
 def bytes_up_are_one_matrix_per_participant(trained: Trained) -> None:
-    shape = next(iter(trained.detectors.values())).subspace_.shape
+    detector = next(iter(trained.detectors.values()))
+    shape = detector.lifting_.dimension, detector.rank  # the device's own directions stay where they are
     replies = sum(map(len, trained.participants))
     assert trained.bytes_up == replies * wire.size((shape[0], shape[1]), trained.encoding)
 

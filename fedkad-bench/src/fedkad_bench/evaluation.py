@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedkad.detect.scoring import smooth_causally, smooth_centred
 from fedkad_bench.metrics.affiliation import affiliation
@@ -198,19 +199,18 @@ def smoothed(scores: Array, kind: Smoothing, covers: Covers = "sample", window: 
     return smooth_centred(raw, runs, window // 3)
 
 
-def _runs(scores: Array) -> list[slice]:
-    found = segments(~np.isnan(scores))
-    return [slice(int(start), int(stop)) for start, stop in zip(*found, strict=True)]
+def _runs(scores: Array) -> list[NDArray[np.intp]]:
+    return [np.arange(start, stop) for start, stop in zip(*segments(~np.isnan(scores)), strict=True)]
 
 
-def _centred(scores: Array, shift: int) -> tuple[Array, list[slice]]:
+def _centred(scores: Array, shift: int) -> tuple[Array, list[NDArray[np.intp]]]:
     """Every run begins `shift` entries earlier, but not before the last one ended, and repeats its last score."""
     moved, runs, end = np.full_like(scores, np.nan), [], 0
     for run in _runs(scores):
-        entries = np.arange(max(run.start - shift, end), run.stop)
-        moved[entries] = scores[np.minimum(entries + shift, run.stop - 1)]
-        runs.append(slice(int(entries[0]), run.stop))
-        end = run.stop
+        entries = np.arange(max(int(run[0]) - shift, end), run[-1] + 1)
+        moved[entries] = scores[np.minimum(entries + shift, run[-1])]
+        runs.append(entries)
+        end = int(run[-1]) + 1
     return moved, runs
 
 

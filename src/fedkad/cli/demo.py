@@ -9,7 +9,7 @@ import typer
 
 from fedkad.cli.failures import few_rows_noted
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
-from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, demonstrate, line_cells, summary
+from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, comparison, demonstrate, line_cells, summary
 from fedkad.report.document import write_page
 from fedkad.simulate import simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
@@ -45,6 +45,7 @@ def demo(
     print_table(HEADER, (line_cells(shown, line) for line in shown.lines), numbers=[3, 4])
     print_line(f"\n{DISCLAIMER} Faults are matched with events by time alone.")
     print_line(summary(shown))
+    print_line(comparison(shown))
     print_line(f"The page with the pictures: {out / 'index.html'}")
 
 
@@ -70,6 +71,7 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
         "found": shown.found,
         "false_alarms": shown.count("false alarm"),
         "false_alarms_per_device_day": shown.false_alarms_per_day,
+        "others": {name: {"found": found, "false_alarms": false} for name, (found, false) in shown.others.items()},
         "rounds": len(federation.history),
         "bytes_up": sum(record.bytes_up for record in federation.history),
         "bytes_down": sum(record.bytes_down for record in federation.history) + federation.delivery_bytes,
@@ -83,6 +85,8 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
                 "end": line.event and _time(shown, line.device, line.event.end),
                 "peak_score": line.event and line.event.peak_score,
                 "threshold": line.event and line.event.threshold,
+                "kind": line.event and line.event.kind,
+                "sentence": line.event and line.event.sentence,
                 "channels": line.event
                 and [{"channel": cause.channel, "share": cause.share} for cause in line.event.causes],
                 "faults": [

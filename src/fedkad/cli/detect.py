@@ -17,6 +17,7 @@ from fedkad.cli.options import MaxFill, TimeColumn, above_zero
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.recordings import load_device, load_fleet, time_gaps
 from fedkad.cli.targets import check_score_target, is_model_file
+from fedkad.detect.bridging import longest_hole
 from fedkad.detect.events import Event, Findings, examine
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
@@ -124,10 +125,16 @@ def examine_device(model: Model, device: DeviceTables, path: Path) -> list[Exami
     """Judge every table of a device, and warn where the judgement is less than it seems."""
     found = []
     for table in device.tables:
-        values, rows = table.with_gaps()
+        values, rows = table.with_gaps(longest_hole(model.settings.window) + 1)
         with naming(path if table.name == device.name else path / table.name):
             findings = examine(model, Series(values, table.channels))
         found.append(Examined(device.name, table, findings, np.flatnonzero(rows >= 0)))
+    for table in device.tables:
+        for channel in table.silent:
+            warn(
+                f"{path if len(device.tables) == 1 else path / table.name}: channel {channel!r} has no value in this "
+                "file, so the device is judged by the other channels; check the sensor."
+            )
     _check_period(model.settings.sample_period, device, path)
     _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     return found
@@ -209,9 +216,9 @@ def _print_events(examined: Sequence[Examined]) -> None:
             if header_clock is None:
                 places = [_marked(place, _clock(entry.table)) for place in places]
             numbers = significant(event.peak_score), significant(event.threshold)
-            rows.append((entry.device, entry.table.name, *places, *numbers, top_channels(event)))
+            rows.append((entry.device, entry.table.name, *places, *numbers, event.sentence or top_channels(event)))
     spans = (_marked(name, header_clock) for name in ("Start", "End", "Peak"))
-    header: tuple[str, ...] = ("Device", "Table", *spans, "Score", "Threshold", "Top channels")
+    header: tuple[str, ...] = ("Device", "Table", *spans, "Score", "Threshold", "What it is")
     if all(entry.table.name == entry.device for entry in examined):
         header, rows = header[:1] + header[2:], [row[:1] + row[2:] for row in rows]
     if rows:
@@ -219,8 +226,9 @@ def _print_events(examined: Sequence[Examined]) -> None:
         print_table(header, rows, numbers=[score, score + 1])
         print_line()
     total = sum(len(entry.rows) for entry in examined)
-    judged = counted(sum(entry.scored for entry in examined), "has a score", "have a score")
-    print_line(f"{counted(len(rows), 'event')} in {counted(total, 'row')}, of which {judged}.")
+    blind = total - sum(entry.scored for entry in examined)
+    unscored = f"{counted(blind, 'row')} could not be judged" if blind else "all of them were judged"
+    print_line(f"{counted(len(rows), 'event')} in {counted(total, 'row')}; {unscored}.")
 
 
 def _clock(table: SeriesTable) -> str:
@@ -266,6 +274,8 @@ def _event_document(entry: Examined, event: Event) -> dict[str, Any]:
         },
         "peak_score": event.peak_score,
         "threshold": event.threshold,
+        "kind": event.kind,
+        "sentence": event.sentence,
         "channels": [{"channel": cause.channel, "share": cause.share} for cause in event.causes],
     }
 
@@ -287,7 +297,9 @@ def _score_columns(examined: Sequence[Examined], *, offline: bool, shares: bool)
             add("time", [None] * len(rows) if times is None else time_text(times, utc=entry.table.utc))
         add("score", found.scores[rows].tolist())
         add("threshold", found.thresholds[rows].tolist())
-        add("is_anomaly", found.alarms[rows].tolist())
+        # A row without a score is neither normal nor not, so its cell stays empty.
+        judged = ~np.isnan(found.scores[rows])
+        add("is_anomaly", [int(a) if known else None for a, known in zip(found.alarms[rows], judged, strict=True)])
         if offline:
             add("offline_score", found.offline_scores[rows].tolist())
         if shares:

@@ -50,6 +50,7 @@ def fit(
         "gap_rows": device.gap_rows,
         "threshold": fitted.threshold_,
         "few_rows": fitted.model_.few_rows,
+        "false_alarms_expected": fitted.model_.expectation,
     }
     if as_json:
         print_json(result)
@@ -59,5 +60,6 @@ def fit(
             "model": f"{output} ({output.stat().st_size / 1000:.0f} KB)",
             "data": f"{counted(rows, 'row')} of {counted(len(device.channels), 'channel')}",
             "threshold": significant(fitted.threshold_),
+            "false alarms": fitted.model_.expectation,
         }
     )

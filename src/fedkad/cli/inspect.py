@@ -11,6 +11,8 @@ import typer
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
+from fedkad.detect.threshold import parse_budget
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.report.wording import significant
 
 
@@ -29,6 +31,8 @@ def inspect(
     described["channels"] = f"{len(described['channels'])}: {', '.join(described['channels'])}"
     described["subspace"] = " x ".join(map(str, described["subspace"]))
     described["threshold"] = significant(described["threshold"])
+    described["switches"] = ", ".join(described["switches"]) or "none"
+    described["inputs"] = ", ".join(described["inputs"]) or "none"
     described["spectral_radius"] = significant(described["spectral_radius"])
     described["can_learn"] = "yes, it carries its statistics" if described["can_learn"] else "no, it can only detect"
     print_facts({name.replace("_", " "): str(value) for name, value in described.items()})
@@ -47,22 +51,31 @@ def _description(path: Path) -> dict[str, Any]:
         "spectral_radius": float(np.abs(np.linalg.eigvals(dynamics.operator)).max()),
         "threshold": model.threshold,
         "threshold_set_by": _threshold_origin(model),
+        "false_alarms_expected": model.expectation,
+        "switches": [
+            name for name, is_switch in zip(model.setup.channel_names, _switches(model), strict=True) if is_switch
+        ],
+        "inputs": [str(name) for name in model.settings.inputs],
         "lifting_digest": dynamics.lifting.digest,
         "can_learn": memory is not None,
         "parameters": vars(model.settings),
     }
 
 
+def _switches(model: Model) -> list[bool]:
+    """Which channels had at most two values in training, and so are not judged by prediction."""
+    if not isinstance(model.scoring, WitnessScoring):
+        return [False] * model.setup.channels
+    switches: list[bool] = model.scoring.bounds.switch.tolist()
+    return switches
+
+
 def _threshold_origin(model: Model) -> str:
     """How the threshold was set, in words."""
-    count, method, risk = len(model.normal_scores), model.settings.threshold, model.settings.risk
-    if model.by_hand or not isinstance(method, str):
+    found, rule = model.found, model.rule
+    if found is None or rule is None or not isinstance(rule.threshold, str):
         return "by hand"
-    if model.few_rows:
-        return f"quantile of {count} cross-fitted scores (few rows)"
-    return {
-        "pot": f"tail fitted to {count} held-out scores, risk {risk:g}",
-        "spot": f"tail fitted to {count} held-out scores, risk {risk:g}, adapting to the stream",
-        "dspot": f"tail fitted to {count} held-out scores, risk {risk:g}, following a drift",
-        "quantile": f"quantile of {count} held-out scores, risk {risk:g}",
-    }.get(method, f"tail fitted to {count} held-out scores, false alarms allowed: {method}")
+    allowed = f"{rule.threshold}" if parse_budget(rule.threshold) else f"{rule.rate:g} events per row"
+    way = {"spot": ", adapting to the stream", "dspot": ", following a drift"}.get(rule.threshold, "")
+    rests = f"{found.peaks} peaks among {found.rows} scores of normal data"
+    return f"{rests}, false alarms allowed: {allowed}{way}{f' ({found.note})' if found.note else ''}"

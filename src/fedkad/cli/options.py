@@ -72,6 +72,11 @@ def _threshold(text: str) -> str | float:
     return number
 
 
+def _channels(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"help": "Samples in a window."},
     "rank": {"help": "Directions of the subspace."},
@@ -80,14 +85,21 @@ DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
     "ridge": {"help": "Regularisation of the operator."},
     "spectral_cap": {"help": "Largest spectral radius of the operator."},
     "smoothing": {"help": "Scores averaged into one, looking back."},
-    "scoring": {"help": "How residuals become a score."},
+    "scoring": {"help": "How departures become a score."},
     "threshold": {
         "parser": _threshold,
         "metavar": "METHOD",
         "help": "pot, spot, dspot, quantile, a budget such as 1/week, or a number.",
     },
-    "validation": {"help": "Last share of the data, kept to set the threshold."},
-    "risk": {"help": "Probability that a normal sample is flagged."},
+    "validation": {"help": "Share of the data that is left out at a time to set the threshold."},
+    "risk": {"help": "False alarm events per row."},
+    "private": {"help": "Directions of the device's own beside the shared ones."},
+    "inputs": {
+        "parser": _channels,
+        "metavar": "NAMES",
+        "help": "Channels that are commands or set-points, separated by commas.",
+        "show_default": "none",
+    },
     "sample_period": {"help": "Seconds between samples.", "show_default": "the median step of the time stamps"},
     "seed": {"help": "Seed of everything random."},
 }

@@ -8,12 +8,13 @@ scored with an operator that was fitted without it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.bridging import broken
 from fedkad.detect.scoring import (
     SPREAD_FLOOR,
     CalibratedScoring,
@@ -21,11 +22,11 @@ from fedkad.detect.scoring import (
     PaperScoring,
     Scoring,
     score_series,
-    scored_runs,
     smooth_causally,
 )
 from fedkad.detect.series import join_stretches
 from fedkad.koopman.lifting import Lifting
+from fedkad.koopman.scaling import CLIP
 from fedkad.koopman.snapshots import Statistics, collect, stretches
 
 Array = NDArray[np.float64]
@@ -43,20 +44,34 @@ BLOCKS = 5
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Scaled rows that a model is calibrated on: rows the statistics never saw or, if there are few, all of them."""
+    """Scaled rows, not clipped, that a model is calibrated on.
+
+    The statistics never saw them or, if there are `few` and for witnesses, hold them with these `weights`.
+    """
 
     rows: Array
-    crossed: bool
+    few: bool
+    weights: Array
 
-    def extended(self, rows: Array, lead: int) -> HeldOut:
+    @classmethod
+    def of(cls, rows: Array, *, few: bool) -> HeldOut:
+        """Rows that the statistics hold in full, if they hold them at all."""
+        return cls(rows, few, np.ones(len(rows)))
+
+    def extended(self, rows: Array, lead: int, forgetting: float = 1.0) -> HeldOut:
         """These rows and newer ones after a gap; the oldest are dropped when there are too many."""
-        return HeldOut(_scorable(join_stretches([self.rows, rows]), lead), self.crossed)
+        joined = join_stretches([self.rows, rows]) if len(rows) else self.rows
+        weights = np.concatenate([forgetting * self.weights, np.ones(len(joined) - len(self.rows))])
+        return replace(self, rows=joined, weights=weights).scorable(lead)
 
-
-def _scorable(rows: Array, lead: int) -> Array:
-    """The rows that can be scored and the context they need, at most as many as are kept."""
-    long_enough = [rows[run] for run in stretches(rows, shortest=lead + 1)]
-    return join_stretches(long_enough)[-MOST_HELD_OUT:] if long_enough else rows[:0]
+    def scorable(self, lead: int) -> HeldOut:
+        """The rows that can be scored and the context they need, at most as many as are kept."""
+        pieces = list(stretches(self.rows, shortest=lead + 1))
+        if not pieces:
+            return replace(self, rows=self.rows[:0], weights=self.weights[:0])
+        rows = join_stretches([self.rows[run] for run in pieces])
+        weights = join_stretches([self.weights[run, None] for run in pieces])[:, 0]
+        return replace(self, rows=rows[-MOST_HELD_OUT:], weights=weights[-MOST_HELD_OUT:])
 
 
 def split(values: Array, validation: float, lead: int) -> tuple[Array, Array | None]:
@@ -65,7 +80,7 @@ def split(values: Array, validation: float, lead: int) -> tuple[Array, Array | N
     The first part is for the statistics, the rest is held out; if it is too short to hold any out, it is None.
     """
     first = first_spared(values, validation)
-    held_out = _scorable(values[max(first - lead, 0) :], lead)
+    held_out = HeldOut.of(values[max(first - lead, 0) :], few=False).scorable(lead).rows
     scores = sum(run.stop - run.start - lead for run in stretches(held_out, shortest=lead + 1))
     if scores < FEWEST_HELD_OUT:
         return values, None
@@ -123,14 +138,13 @@ def calibrate(
 
     The scores are calibrated on the statistics and the held-out rows; `fit` makes the dynamics of other statistics.
     """
-    if held_out.crossed:
+    if held_out.few:
         return _cross_fit(dynamics, statistics, held_out.rows, fit, paper=paper, smoothing=smoothing)
     scoring: Scoring = (
         PaperScoring(dynamics) if paper else ResidualMoments.of(dynamics, statistics).calibrated(dynamics)
     )
     raw = score_series(scoring, held_out.rows)
-    smooth = smooth_causally(raw.values, raw.runs, smoothing)
-    return scoring, smooth[~np.isnan(smooth)]
+    return scoring, raw.causal(smoothing)
 
 
 def _cross_fit(
@@ -140,15 +154,16 @@ def _cross_fit(
     fitted = [fit(statistics - left_out) for _, left_out in blocks]
     moments = [ResidualMoments.of(others, left_out) for others, (_, left_out) in zip(fitted, blocks, strict=True)]
     pooled = ResidualMoments(*(sum(parts[1:], start=parts[0]) for parts in zip(*moments, strict=True)))
-    raw = np.full(len(rows), np.nan)
+    raw = np.full((len(rows), 1), np.nan)
     for others, (block, _) in zip(fitted, blocks, strict=True):
         judge: Scoring = PaperScoring(others) if paper else pooled.calibrated(others)
-        found = score_series(judge, rows[block]).values
-        seen = ~np.isnan(found)
+        found = score_series(judge, rows[block]).parts
+        seen = ~np.isnan(found[:, 0])
         raw[block][seen] = found[seen]
-    smooth = smooth_causally(raw, scored_runs(dynamics, rows), smoothing)
+    runs = broken(rows, dynamics.lead + 1).entries(dynamics.lead)
+    smooth = smooth_causally(raw, runs, smoothing)
     scoring: Scoring = PaperScoring(dynamics) if paper else pooled.calibrated(dynamics)
-    return scoring, smooth[~np.isnan(smooth)]
+    return scoring, smooth[:, 0]
 
 
 def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, Statistics]]:
@@ -162,6 +177,6 @@ def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, St
     blocks = []
     for part in np.array_split(targets, BLOCKS):
         start, stop = int(part[0]), int(part[-1]) + 1
-        left_out = collect(rows[start - lifting.window : stop], lifting, horizon)
+        left_out = collect(np.clip(rows[start - lifting.window : stop], -CLIP, CLIP), lifting, horizon)
         blocks.append((slice(max(start - lead, 0), stop), left_out))
     return blocks

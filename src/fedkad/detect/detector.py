@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect import learning
-from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
+from fedkad.detect.events import Event, examine, judge_series
+from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
-from fedkad.detect.scoring import SeriesScores, forecast_series, score_series, smooth_causally, smooth_centred
+from fedkad.detect.scoring import SeriesScores, forecast_series, score_series
 from fedkad.detect.series import as_series
 from fedkad.detect.stream import Stream
-from fedkad.detect.threshold import ThresholdRule, check_threshold, judge_all
+from fedkad.detect.threshold import check_threshold
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.settingerror import SettingError
@@ -29,7 +32,7 @@ Array = NDArray[np.float64]
 
 
 class FewRowsWarning(UserWarning):
-    """The training data was too short to hold rows out, so the threshold is a cross-fitted quantile."""
+    """The training data was too short to set a threshold that deserves trust."""
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -43,8 +46,8 @@ class KoopmanDetector:
     """Detect departures of a multivariate time series from its normal dynamics.
 
     Sliding windows are lifted by fixed random tanh observables, projected on a low-rank subspace, and predicted one
-    step ahead by a small linear operator. The score of a sample is its departure from the prediction, in units of what
-    is usual for each channel.
+    step ahead by a small linear operator. Three witnesses judge a sample: whether it moved as predicted, whether the
+    whole window fits its prediction, and whether the device has been there before. Their sum is the score.
 
     Use it for several coupled channels sampled at a steady rate, with training data that is mostly normal. Do not
     use it for a handful of samples, for events without a sampling rate, or to find anomalies in the training data.
@@ -66,15 +69,25 @@ class KoopmanDetector:
         Largest spectral radius of the operator in detection.
     smoothing : int
         Scores averaged into one, looking back.
-    scoring : {"calibrated", "paper"}
-        Residuals of the newest sample in units of their spread, or the squared residual of the whole lifted window.
+    scoring : {"witnesses", "motion", "paper"}
+        Three witnesses; the first of them alone, for all channels (also called "calibrated"); or the squared residual
+        of the whole lifted window.
     threshold : {"pot", "spot", "dspot", "quantile"}, a budget such as "1/week", or a number
-        How the threshold is set without labels: an extreme-value fit, the same fit adapting as the stream goes on, the
-        same following a drift, a plain quantile, a budget of false alarms (needs `sample_period`), or a fixed value.
+        How the threshold is set without labels: by an extreme-value fit to the peaks of normal data, the same fit
+        adapting as the stream goes on, the same following a drift, no higher than the peaks themselves, by a budget of
+        false alarms (needs `sample_period`), or a fixed value. All are about events: alarms at most a window apart are
+        one.
     validation : float
-        Last share of the training data, which sets the threshold and is not learned from.
+        Share of the training data that is left out at a time to get scores of data that was not learned from. Without
+        witnesses: the last share, which sets the threshold and is never learned from.
     risk : float
-        Probability that a normal sample is flagged.
+        False alarm events per row.
+    private : int
+        Directions of the device's own, beside the `rank` that a fleet shares; they never leave the device. Only
+        witnesses use them.
+    inputs : sequence of str
+        Channels that are commands or set-points, by name ("0", "1", … where they have none): they help to predict the
+        others, and are not judged by prediction.
     sample_period : float, optional
         Seconds between samples.
     seed : int
@@ -82,7 +95,7 @@ class KoopmanDetector:
 
     Attributes
     ----------
-    subspace_ : (D, r), operator_ : (r, r), threshold_ : float, n_features_in_ : int
+    subspace_ : (D, r + private), operator_ : square, threshold_ : float, n_features_in_ : int
     scaling_, lifting_
         `transform` of each takes a series to scaled values and to lifted states.
     model_ : Model
@@ -113,10 +126,12 @@ class KoopmanDetector:
         ridge: float = 1e-2,
         spectral_cap: float = 0.995,
         smoothing: int = 5,
-        scoring: Literal["calibrated", "paper"] = "calibrated",
+        scoring: ScoringName = "witnesses",
         threshold: str | float = "pot",
         validation: float = 0.15,
         risk: float = 1e-4,
+        private: int = 8,
+        inputs: Sequence[str | int] = (),
         sample_period: float | None = None,
         seed: int = 0,
     ) -> None:
@@ -131,6 +146,8 @@ class KoopmanDetector:
         self.threshold = threshold
         self.validation = validation
         self.risk = risk
+        self.private = private
+        self.inputs = inputs
         self.sample_period = sample_period
         self.seed = seed
 
@@ -164,7 +181,9 @@ class KoopmanDetector:
     @property
     def settings(self) -> DetectorSettings:
         """The parameters as a value, as they are now."""
-        return DetectorSettings(**self.get_params())
+        parameters = self.get_params()
+        inputs = parameters["inputs"]
+        return DetectorSettings(**{**parameters, "inputs": tuple(inputs) if isinstance(inputs, list) else inputs})
 
     def fit(self, train: Any, y: object = None) -> Self:
         """Fit on normal data: `(time, channel)` array or DataFrame, or a list of separate stretches."""
@@ -195,27 +214,38 @@ class KoopmanDetector:
         if model.few_rows:
             rows = int((~np.isnan(memory.held_out.rows).any(axis=1)).sum())
             warnings.warn(
-                f"Only {rows} rows: the threshold is a quantile of {len(model.normal_scores)} "
-                "cross-fitted scores instead of a fitted tail, and false alarms are more likely.",
+                f"Only {rows} rows: the threshold rests on {np.count_nonzero(~np.isnan(model.normal_scores))} "
+                "cross-fitted scores, and false alarms are more likely.",
                 FewRowsWarning,
                 stacklevel=3,
             )
         return self
 
-    def learn(self, series: Any, forgetting: float = 1.0, known: str | Path | None = None) -> Self:
+    def learn(
+        self,
+        series: Any,
+        forgetting: float | str = 1.0,
+        known: str | Path | None = None,
+        *,
+        confirmed: bool = False,
+    ) -> Self:
         """Add new normal data to the statistics and refit the private operator, without a round.
 
-        Scaling, subspace and a threshold set by hand stay. As in `fit`, the last `validation` share of the rows sets
-        the threshold instead of training. With `forgetting` below one, what was known before weighs that much less; a
+        Scaling, subspace and a threshold set by hand stay. With `forgetting`, what was known before weighs less: by a
+        share in (0, 1], or by a half-life such as "5000 rows" or "30 days"; statistics and places forget alike. A
         detector fitted on few rows still has all of them, forgets none, and takes the new ones as if it had been fitted
         on all of them. Windows do not reach from one call into the next, so pass long pieces.
+
+        A stretch that an operator `confirmed` to be normal is not judged: it sets no threshold, the places widen to it,
+        and scoring it again raises no alarm. Everything between those places and the known ones counts as seen.
 
         To save memory, load a detector without its statistics and pass the file that has them as `known`: they are
         added array by array to those of the new data.
         """
         model = self._fitted()
         memory = self.memory_ if known is None else StoredMemory(known)
-        self.model_, self._memory = learning.learn(model, memory, model.setup.scale(series), forgetting)
+        scaled = model.setup.scale(series)
+        self.model_, self._memory = learning.learn(model, memory, scaled, forgetting, confirmed=confirmed)
         return self
 
     # -- what was fitted ----------------------------------------------------------------------------------------
@@ -243,12 +273,12 @@ class KoopmanDetector:
 
     @property
     def subspace_(self) -> Array:
-        """The subspace Z, `(D, r)`, orthonormal."""
+        """The subspace Z, `(D, r + private)`, orthonormal: the shared directions, then the device's own."""
         return self._fitted().dynamics.subspace
 
     @property
     def operator_(self) -> Array:
-        """The private operator Q, `(r, r)`, its spectrum capped."""
+        """The private operator Q, square, its spectrum capped."""
         return self._fitted().dynamics.operator
 
     @property
@@ -292,7 +322,7 @@ class KoopmanDetector:
         """Set the threshold by another rule, from the scores of normal data that the detector has kept."""
         check_threshold(threshold, sample_period)
         model = self._fitted()
-        self.model_ = model.judged_by(ThresholdRule(threshold, model.settings.risk, sample_period))
+        self.model_ = model.judged_by(model.settings.rule(threshold, sample_period))
         return self
 
     # -- detection --------------------------------------------------------------------------------------------
@@ -302,13 +332,14 @@ class KoopmanDetector:
 
         NaN until a window is full and a prediction old enough to be judged, at the start and after every gap.
         """
-        raw = self._raw_scores(series)
-        return smooth_causally(raw.values, raw.runs, self.model_.settings.smoothing)
+        return self._raw_scores(series).causal(self._fitted().settings.smoothing)
 
     def score_series(self, series: Any) -> Array:
-        """Scores `(time,)` of recorded data: the mean from a third of a window before to a third after each entry."""
-        raw = self._raw_scores(series)
-        return smooth_centred(raw.values, raw.runs, self.model_.settings.offline_reach)
+        """Scores `(time,)` of recorded data, which look ahead: means over the entries around each.
+
+        They reach half a window to either side, and a third of one with a scoring of one part.
+        """
+        return self._raw_scores(series).offline()
 
     def predict(self, series: Any, unscored: int = 0) -> NDArray[np.int64]:
         """1 where the causal score is above the threshold, 0 elsewhere, `unscored` where there is no score.
@@ -317,9 +348,13 @@ class KoopmanDetector:
         """
         if not isinstance(unscored, int | np.integer):
             raise SettingError("unscored", unscored, "an integer, such as -1")
-        scores = self.decision_function(series)
-        _, alarms = judge_all(self._fitted().judge(), scores)
-        return np.where(np.isnan(scores), unscored, alarms).astype(np.int64)
+        raw = self._raw_scores(series)
+        _, alarms = judge_series(self._fitted(), raw)
+        return np.where(np.isnan(raw.parts[:, 0]), unscored, alarms).astype(np.int64)
+
+    def events(self, series: Any) -> tuple[Event, ...]:
+        """The alarms gathered into events, each with its peak, its causes, the kind that leads and a sentence."""
+        return examine(self._fitted(), series).events
 
     def forecast(self, series: Any) -> Array:
         """The samples that were expected, `(time, channel)`, in the units of the series; NaN where there is no score.
@@ -329,10 +364,17 @@ class KoopmanDetector:
         model = self._fitted()
         return model.setup.scaling.restore(forecast_series(model.scoring, model.setup.scale(series)))
 
+    def witnesses(self, series: Any) -> Array:
+        """What each of `WITNESSES` adds to the score of `decision_function`, `(time, 3)`: motion, fit, place."""
+        model = self._fitted()
+        if not isinstance(model.scoring, WitnessScoring):
+            raise ValueError(f"scoring={model.settings.scoring!r} has no witnesses; fit with scoring='witnesses'.")
+        parts = self._raw_scores(series).causal_parts(model.settings.smoothing)
+        return np.stack(model.scoring.voices(list(parts.T)), axis=1)
+
     def explain(self, series: Any) -> Array:
         """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it."""
-        raw = self._raw_scores(series, shares=True)
-        return smooth_causally(raw.shares, raw.runs, self.model_.settings.smoothing)
+        return self._raw_scores(series, shares=True).causal_shares(self._fitted().settings.smoothing)
 
     def stream(self) -> Stream:
         """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state."""

@@ -7,14 +7,15 @@ and the channels to look at first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
-from fedkad.detect.scoring import score_series, smooth_causally, smooth_centred
+from fedkad.detect.scoring import Seen, SeriesScores, score_series
 from fedkad.detect.threshold import judge_all
 
 Array = NDArray[np.float64]
@@ -38,6 +39,8 @@ class Event:
     peak_score: float
     threshold: float  # that the highest score was compared with
     causes: tuple[Cause, ...]  # all channels, the largest share first
+    kind: str = ""  # the witness that leads at the peak: motion, fit or place
+    sentence: str = ""  # what it says, with its channel and numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,15 +70,34 @@ def examine(model: Model, series: Any) -> Findings:
     >>> 500 <= event.peak < 540, event.causes[0].channel
     (True, '1')
     """
-    settings = model.settings
+    width, channels = model.settings.smoothing, model.setup.channel_names
     raw = score_series(model.scoring, model.setup.scale(series), shares=True)
-    scores = smooth_causally(raw.values, raw.runs, settings.smoothing)
-    offline = smooth_centred(raw.values, raw.runs, settings.offline_reach)
-    shares = smooth_causally(raw.shares, raw.runs, settings.smoothing)
-    thresholds, alarms = judge_all(model.judge(), scores)
-    channels = model.setup.channel_names
-    events = find_events(scores, thresholds, alarms, shares, channels, join=settings.window)
+    scores, offline, shares = raw.causal(width), raw.offline(), raw.causal_shares(width)
+    thresholds, alarms = judge_series(model, raw)
+    found = find_events(scores, thresholds, alarms, shares, channels, join=model.settings.window)
+    events = tuple(_told(model, raw, event) for event in found)
     return Findings(scores, offline, thresholds, alarms, shares, channels, events)
+
+
+def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, NDArray[np.bool_]]:
+    """The threshold at every entry, and whether it is an alarm: by its causal score, or because it is impossible."""
+    thresholds, alarms = judge_all(model.judge(), raw.causal(model.settings.smoothing))
+    return thresholds, alarms | model.scoring.impossible(list(raw.parts.T), raw.rows.values)
+
+
+def _told(model: Model, raw: SeriesScores, event: Event) -> Event:
+    """The event with what leads at its peak, told by the entries that were smoothed into it."""
+    scoring, rows, horizon = model.scoring, raw.rows, model.settings.horizon
+    run = next(run for run in raw.runs if run[0] <= event.peak <= run[-1])
+    at = int(np.searchsorted(run, event.peak)) + 1
+
+    def see(entry: int) -> Seen:
+        return scoring.see(rows.filled[entry - model.settings.window + 1 : entry + 1].ravel(), rows.values[entry])
+
+    entries = run[max(at - model.settings.smoothing, 0) : at].tolist()
+    moments = [(see(entry - horizon), [see(entry - horizon + h) for h in range(1, horizon + 1)]) for entry in entries]
+    told = tell(model.setup, scoring, moments, model.setup.scaling.restore(rows.values[event.peak]))
+    return replace(event, kind=told.kind, sentence=told.sentence)
 
 
 def find_events(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +10,24 @@ from numpy.typing import NDArray
 
 from fedkad.blasthreads import single_threaded
 from fedkad.detect.calibration import MOST_HELD_OUT, HeldOut, calibrate, first_spared, split
+from fedkad.detect.crossfitting import calibrate_witnesses
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.modelfile import StoredMemory
-from fedkad.detect.scoring import Dynamics
+from fedkad.detect.places import Places, absurd_in_training
+from fedkad.detect.scoring import Dynamics, Scoring, score_series
 from fedkad.detect.series import Series, join_stretches, refuse_empty_channels
+from fedkad.detect.threshold import SECONDS
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
-from fedkad.koopman.scaling import ChannelMoments, Scaling
+from fedkad.koopman.scaling import CLIP, ChannelMoments, Scaling
 from fedkad.koopman.snapshots import Statistics, collect, stretches
-from fedkad.koopman.subspace import own_subspace
+from fedkad.koopman.subspace import leading_directions, own_subspace
+from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
+
+QUIET = 0.9
+"""The highest score of a confirmed stretch, as a share of the threshold."""
 
 FEWEST_PAIRS = 20
 """Nothing can be learned from fewer snapshot pairs."""
@@ -43,18 +51,29 @@ def prepare(settings: DetectorSettings, series: Series, scaling: Scaling | None 
             f"rank={settings.rank} is larger than the lifted dimension {lifting.dimension} "
             f"({lifting.channels} channels x window {settings.window} + {settings.observables} observables); lower it."
         )
+    series = _without_absurd(settings, series)
     if scaling is None:
         scaling = Scaling.fit(_training_rows(settings, series.values))
-    return _remember(Setup(settings, series.names, scaling), scaling.transform(series.values))
+    setup = Setup(settings, series.names, scaling)
+    setup.inputs  # noqa: B018  # unknown names are refused here, before anything is computed
+    return _remember(setup, scaling.standardise(series.values))
 
 
 def training_moments(settings: DetectorSettings, series: Series) -> ChannelMoments:
     """Moments of the rows that a scaling is learned from; a fleet with one scaling merges them."""
-    return ChannelMoments.of(_training_rows(settings, series.values))
+    return ChannelMoments.of(_training_rows(settings, _without_absurd(settings, series).values))
+
+
+def _without_absurd(settings: DetectorSettings, series: Series) -> Series:
+    """The series with gaps where a value is impossible in the light of the others; witnesses do not learn from it."""
+    if not settings.has_witnesses:
+        return series
+    wrong = absurd_in_training(series.values)
+    return Series(np.where(wrong, np.nan, series.values), series.names) if wrong.any() else series
 
 
 def _training_rows(settings: DetectorSettings, values: Array) -> Array:
-    rows, _ = split(values, settings.validation, settings.lead)
+    rows = values if settings.has_witnesses else split(values, settings.validation, settings.lead)[0]
     window = settings.window
     _require_pairs(sum(run.stop - run.start - window for run in stretches(rows, window + 1)), window)
     return rows
@@ -64,15 +83,23 @@ def _remember(setup: Setup, scaled: Array) -> Memory:
     """Statistics of the training rows, and the rows that set the threshold."""
     settings = setup.settings
     training, held_out = split(scaled, settings.validation, settings.lead)
-    statistics = collect(training, setup.lifting, settings.horizon)
-    _require_pairs(statistics.count, settings.window)
+    if settings.has_witnesses:
+        kept = HeldOut.of(scaled, few=held_out is None).scorable(settings.lead)
+        return Memory(setup, _collected(setup, scaled), kept, Places.learnt(scaled, settings.window))
+    statistics = _collected(setup, training)
     if held_out is not None:
-        return Memory(setup, statistics, HeldOut(held_out, crossed=False))
+        return Memory(setup, statistics, HeldOut.of(held_out, few=False))
     if statistics.count > MOST_HELD_OUT:
         raise ValueError(
             f"validation={settings.validation} of {len(scaled)} rows is too little to set a threshold; raise it."
         )
-    return Memory(setup, statistics, HeldOut(scaled, crossed=True))
+    return Memory(setup, statistics, HeldOut.of(scaled, few=True))
+
+
+def _collected(setup: Setup, scaled: Array) -> Statistics:
+    statistics = collect(np.clip(scaled, -CLIP, CLIP), setup.lifting, setup.settings.horizon)
+    _require_pairs(statistics.count, setup.settings.window)
+    return statistics
 
 
 def _require_pairs(count: float, window: int) -> None:
@@ -102,47 +129,135 @@ def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, prev
     if previous is None:
         return model
     model = replace(model, learnt_through=previous.learnt_through)
-    return model.with_threshold(previous.threshold) if previous.by_hand else model
+    if previous.rule is None:
+        return model.with_threshold(previous.threshold)
+    return model if previous.rule == model.rule else model.judged_by(previous.rule)
 
 
 @single_threaded()
-def learn(model: Model, known: Memory | StoredMemory, scaled: Array, forgetting: float = 1.0) -> tuple[Model, Memory]:
+def learn(
+    model: Model, known: Memory | StoredMemory, scaled: Array, forgetting: float | str = 1.0, *, confirmed: bool = False
+) -> tuple[Model, Memory]:
     """Add scaled normal data to what is known and refit the operator; scaling and subspace stay.
 
-    As in `prepare`, the last `validation` share of the rows sets the threshold. With `forgetting` below one, what was
-    known before weighs that much less. A model of few rows still has all of them: it forgets none and takes the new
-    ones as if it had been trained on all.
+    Without witnesses the last `validation` share of the rows sets the threshold, as in `prepare`. With `forgetting`,
+    what was known before weighs less. A model of few rows still has all of them: it forgets none and takes the new ones
+    as if it had been trained on all. What a person `confirmed` to be normal sets no threshold, and is no alarm again.
     """
-    if not 0.0 < forgetting <= 1.0:
-        raise ValueError(f"forgetting={forgetting} must lie in (0, 1]; 1 forgets nothing.")
     setup, settings = model.setup, model.settings
+    share = share_left(forgetting, len(scaled), settings.sample_period)
+    if confirmed and not settings.has_witnesses:
+        raise ValueError(f"scoring={settings.scoring!r} cannot learn what was confirmed; fit with scoring='witnesses'.")
     if not any(stretches(scaled, shortest=settings.window + 1)):
         raise ValueError(
             f"Nothing to learn from: no {settings.window + 1} consecutive rows are complete; pass a longer piece."
         )
-    if model.few_rows:
+    if model.few_rows and not confirmed:
         memory = _remember(setup, join_stretches([known.held_out.rows, scaled]))
+        memory = replace(memory, places=_keeping_confirmed(memory.places, known.places))
     else:
-        first = first_spared(scaled, settings.validation)
-        added = collect(scaled[:first], setup.lifting, settings.horizon)
-        statistics, held_out = known.joined(added, forgetting)
-        held_out = held_out.extended(scaled[max(first - settings.lead, 0) :], settings.lead)
-        memory = Memory(setup, statistics, held_out)
-    return adopt(memory, model.dynamics.subspace, least_threshold=model.least_threshold, previous=model), memory
+        memory = _extended(setup, known, scaled, share, confirmed)
+    shared = model.dynamics.subspace[:, : settings.rank]
+    learnt = adopt(memory, shared, least_threshold=model.least_threshold, previous=model)
+    return _relieved(learnt, memory, scaled) if confirmed else (learnt, memory)
+
+
+def share_left(forgetting: float | str, rows: int, sample_period: float | None) -> float:
+    """What is left of the weight of older data once so many rows have come: a share, or by a half-life.
+
+    >>> share_left("2 hours", 60, 60.0) == 0.5**0.5
+    True
+    """
+    if isinstance(forgetting, str):
+        half_life = _rows_of(forgetting, sample_period)
+        if half_life is not None:
+            return float(0.5 ** (rows / half_life))
+    elif 0.0 < forgetting <= 1.0:
+        return forgetting
+    allowed = "a share in (0, 1], where 1 forgets nothing, or a half-life such as '5000 rows' or '30 days'"
+    raise SettingError("forgetting", forgetting, f"{allowed} (a time needs sample_period)")
+
+
+def _rows_of(half_life: str, sample_period: float | None) -> float | None:
+    """A number of rows in a string such as "5000 rows" or "30 days"; None if it is neither."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\w+?)s?\s*", half_life)
+    if not found or float(found[1]) == 0.0:
+        return None
+    if found[2] in ("row", "sample"):
+        return float(found[1])
+    return float(found[1]) * SECONDS[found[2]] / sample_period if found[2] in SECONDS and sample_period else None
+
+
+def _keeping_confirmed(places: Places | None, known: Places | None) -> Places | None:
+    if places is None or known is None:
+        return places
+    return replace(places, confirmed=known.confirmed, calm=known.calm, relief=known.relief)
+
+
+def _relieved(model: Model, memory: Memory, scaled: Array) -> tuple[Model, Memory]:
+    """The model with just enough relief inside the stretch confirmed last that none of its rows is an alarm."""
+    assert memory.places is not None
+    scores = score_series(model.scoring, scaled).causal(model.settings.smoothing)
+    highest = float(np.nanmax(scores, initial=0.0))
+    if highest <= QUIET * model.threshold:
+        return model, memory
+    # The score is a sum of roots of its parts.
+    memory = replace(memory, places=memory.places.relieved((QUIET * model.threshold / highest) ** 2))
+    bounds = memory.places.bounds(model.setup.scaling)  # type: ignore[union-attr]
+    return replace(model, scoring=replace(model.scoring, bounds=bounds)), memory  # type: ignore[type-var]
+
+
+def _extended(setup: Setup, known: Memory | StoredMemory, scaled: Array, forgetting: float, confirmed: bool) -> Memory:
+    """What is known, and more data after it; the last rows of a scoring without witnesses set the threshold."""
+    settings = setup.settings
+    first = len(scaled) if settings.has_witnesses else first_spared(scaled, settings.validation)
+    added = collect(np.clip(scaled[:first], -CLIP, CLIP), setup.lifting, settings.horizon)
+    places = known.places
+    statistics, held_out = known.joined(added, forgetting)
+    newer = scaled if settings.has_witnesses else scaled[max(first - settings.lead, 0) :]
+    held_out = held_out.extended(scaled[:0] if confirmed else newer, settings.lead, forgetting)
+    if places is not None and confirmed:
+        places = places.widened(scaled, settings.window)
+    elif places is not None:
+        places = places.joined(scaled, settings.window, forgetting)
+    return Memory(setup, statistics, held_out, places)
 
 
 def _calibrated(memory: Memory, subspace: Array, least_threshold: float) -> Model:
     setup, settings = memory.setup, memory.setup.settings
     is_paper = settings.scoring == "paper"
+    subspace = _with_private(memory.statistics, subspace, setup.private)
 
-    def fit_dynamics(statistics: Statistics) -> Dynamics:
-        reduced = Reduced.at(statistics, subspace)
+    def fit_reduced(reduced: Reduced) -> Dynamics:
         fitted = fit_operator(reduced, relative_ridge(reduced, settings.ridge), always=not is_paper)
         return Dynamics(setup.lifting, subspace, cap_spectrum(fitted, settings.spectral_cap), settings.horizon)
 
-    dynamics = fit_dynamics(memory.statistics)
-    scoring, normal_scores = calibrate(
-        dynamics, memory.statistics, memory.held_out, fit_dynamics, paper=is_paper, smoothing=settings.smoothing
-    )
-    untold = Model(setup, scoring, normal_scores, memory.held_out.crossed, np.nan, None, least_threshold)
+    scoring: Scoring
+    if memory.places is not None:
+        reduced = Reduced.at(memory.statistics, subspace)
+        scoring, normal_scores = calibrate_witnesses(fit_reduced, reduced, memory, memory.places)
+    else:
+        scoring, normal_scores = calibrate(
+            fit_reduced(Reduced.at(memory.statistics, subspace)),
+            memory.statistics,
+            memory.held_out,
+            lambda statistics: fit_reduced(Reduced.at(statistics, subspace)),
+            paper=is_paper,
+            smoothing=settings.smoothing,
+        )
+    untold = Model(setup, scoring, normal_scores, memory.held_out.few, np.nan, None, least_threshold)
     return untold.judged_by(settings.threshold_rule)
+
+
+def _with_private(statistics: Statistics, shared: Array, count: int) -> Array:
+    """The shared directions, and `count` of the device's own: the leading ones of what the shared ones leave.
+
+    With A = XXᵀ they are the leading eigenvectors of (I − ZZᵀ) A (I − ZZᵀ).
+    """
+    if not count:
+        return shared
+    half = statistics.xx - shared @ (shared.T @ statistics.xx)
+    rest = half - (half @ shared) @ shared.T
+    own = leading_directions((rest + rest.T) / 2.0, count).vectors
+    own = own - shared @ (shared.T @ own)
+    return np.concatenate([shared, np.linalg.qr(own)[0]], axis=1)

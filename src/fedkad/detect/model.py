@@ -21,10 +21,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.bridging import longest_hole
 from fedkad.detect.calibration import HeldOut
+from fedkad.detect.expectation import expectation_sentence
+from fedkad.detect.places import Places
 from fedkad.detect.scoring import Dynamics, Scoring
 from fedkad.detect.series import as_series, check_channels
-from fedkad.detect.threshold import FixedThreshold, Judge, ThresholdRule, check_threshold
+from fedkad.detect.threshold import SMALLEST, EventThreshold, FixedThreshold, Judge, ThresholdRule, check_threshold
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics
@@ -32,8 +35,23 @@ from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
 
+LEAST_THRESHOLD = 1.0
+"""The lowest threshold of a rule for witnesses: what 99 % of normal data stays below in one of them is no alarm."""
+
 SETTLED = 1000
 """With this many scores of normal data a device needs no advice about its threshold."""
+
+
+ScoringName = Literal["witnesses", "motion", "calibrated", "paper"]
+
+SCORINGS: tuple[ScoringName, ...] = ("witnesses", "motion", "calibrated", "paper")
+"""Names of scorings; "calibrated" is what "motion" was called."""
+
+INPUTS = "a list of channels: their names, or their numbers where they have none"
+
+
+def _is_channel(name: object) -> bool:
+    return isinstance(name, str | int) and not isinstance(name, bool)
 
 
 @dataclass(frozen=True)
@@ -47,12 +65,14 @@ class DetectorSettings:
     ridge: float
     spectral_cap: float
     smoothing: int
-    scoring: Literal["calibrated", "paper"]
+    scoring: ScoringName
     threshold: str | float
     validation: float
     risk: float
     sample_period: float | None
     seed: int
+    private: int = 0  # for the first model files, which have none
+    inputs: tuple[str | int, ...] = ()
 
     @property
     def lead(self) -> int:
@@ -60,26 +80,32 @@ class DetectorSettings:
         return self.window + self.horizon - 1
 
     @property
-    def offline_reach(self) -> int:
-        """Entries before and after each one that an offline score averages."""
-        return self.window // 3
+    def has_witnesses(self) -> bool:
+        """Whether scores are those of the three witnesses."""
+        return self.scoring == "witnesses"
 
     @property
     def threshold_rule(self) -> ThresholdRule:
         """How these settings set the threshold."""
-        return ThresholdRule(self.threshold, self.risk, self.sample_period)
+        return self.rule(self.threshold, self.sample_period)
+
+    def rule(self, threshold: str | float, sample_period: float | None) -> ThresholdRule:
+        """Another rule for the scores of these settings."""
+        least = LEAST_THRESHOLD if self.has_witnesses else SMALLEST
+        return ThresholdRule(threshold, self.risk, sample_period, self.window, least=least)
 
     def check(self) -> None:
         """Raise a `SettingError` for the first parameter that makes no sense."""
         for name in ("window", "rank", "horizon", "smoothing"):
             self._require(name, lambda v: operator.index(v) >= 1, "a positive integer")
-        for name in ("observables", "seed"):
+        for name in ("observables", "seed", "private"):
             self._require(name, lambda v: operator.index(v) >= 0, "a non-negative integer")
         self._require("ridge", lambda v: 0.0 <= v < np.inf, "non-negative and finite")
         self._require("spectral_cap", lambda v: 0.0 < v < np.inf, "positive and finite")
         self._require("validation", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
         self._require("risk", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
-        self._require("scoring", lambda v: v in ("calibrated", "paper"), "'calibrated' or 'paper'")
+        self._require("scoring", lambda v: v in SCORINGS, "'witnesses', 'motion' or 'paper'")
+        self._require("inputs", lambda v: not isinstance(v, str) and all(_is_channel(name) for name in v), INPUTS)
         self._require("sample_period", lambda v: v is None or v > 0.0, "a positive number of seconds, or None")
         check_threshold(self.threshold, self.sample_period)
 
@@ -116,11 +142,33 @@ class Setup:
         """The lifting Φ."""
         return Lifting(self.channels, self.settings.window, self.settings.observables, self.settings.seed)
 
+    @cached_property
+    def inputs(self) -> NDArray[np.bool_]:
+        """Which channels are inputs, `(n,)`."""
+        marked = np.zeros(self.channels, dtype=np.bool_)
+        for name in self.settings.inputs:
+            marked[self._number(name)] = True
+        return marked
+
+    def _number(self, channel: str | int) -> int:
+        if isinstance(channel, str) and channel in self.channel_names:
+            return self.channel_names.index(channel)
+        if isinstance(channel, int) and 0 <= channel < self.channels:
+            return channel
+        raise SettingError("inputs", channel, f"channels of the data, which are {', '.join(self.channel_names)}")
+
+    @property
+    def private(self) -> int:
+        """Directions of the device's own: as many as are asked for and fit beside the shared ones."""
+        room = self.lifting.dimension - self.settings.rank
+        return min(self.settings.private, room) if self.settings.has_witnesses else 0
+
     def scale(self, data: Any) -> Array:
-        """A series as users pass it, checked to have these channels, as scaled values `(time, channel)`."""
-        series = as_series(data)
+        """A series as users pass it, checked to have these channels, scaled and not clipped, `(time, channel)`."""
+        # Between separate stretches the hole must be too long to be bridged.
+        series = as_series(data, longest_hole(self.settings.window) + 1 if self.settings.has_witnesses else 1)
         check_channels(series.values.shape[1], series.names, self.channels, self.names)
-        return self.scaling.transform(series.values)
+        return self.scaling.standardise(series.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +178,7 @@ class Memory:
     setup: Setup
     statistics: Statistics
     held_out: HeldOut
+    places: Places | None = None  # of the witnesses
 
     def joined(self, added: Statistics, forgetting: float) -> tuple[Statistics, HeldOut]:
         """The statistics times `forgetting` plus those `added`, and the held-out rows."""
@@ -146,8 +195,8 @@ class Model:
 
     setup: Setup
     scoring: Scoring  # the dynamics (subspace, operator) and how a residual becomes a score
-    normal_scores: Array  # of normal data that the model did not learn from; thresholds are set from them
-    few_rows: bool  # whether there were too few rows to hold some out, so that these scores are cross-fitted
+    normal_scores: Array  # of normal data that was not learned from, NaN at gaps; thresholds are set from them
+    few_rows: bool  # whether there were too few rows to hold some out
     threshold: float
     rule: ThresholdRule | None  # how the threshold was set; None if a person set it
     least_threshold: float = 0.0  # what the fleet advised: the threshold is not lower while it rests on few scores
@@ -175,22 +224,38 @@ class Model:
     @cached_property
     def _judge(self) -> Judge:
         if self.rule is not None and self.rule.adapts:
-            judge = self.rule.judge(self.normal_scores, few=self.few_rows)
-            if judge.value >= self.least_threshold or not self._needs_advice:
+            judge = self.rule.judge(self.normal_scores)
+            if judge.value >= self.least_threshold or not self.needs_advice:
                 return judge
         return FixedThreshold(self.threshold)
 
     @property
-    def _needs_advice(self) -> bool:
+    def needs_advice(self) -> bool:
         """Whether the fleet's advice counts: its threshold is set by a rule, from few scores."""
         is_rule = self.rule is not None and isinstance(self.rule.threshold, str)
-        return is_rule and len(self.normal_scores) < SETTLED
+        return is_rule and int(np.count_nonzero(~np.isnan(self.normal_scores))) < SETTLED
 
     def judged_by(self, rule: ThresholdRule) -> Model:
         """The model with its threshold set by this rule, and no lower than advised while the scores are few."""
-        value = rule.judge(self.normal_scores, few=self.few_rows).value
+        value = rule.judge(self.normal_scores).value
         model = replace(self, threshold=value, rule=rule)
-        return replace(model, threshold=max(value, self.least_threshold)) if model._needs_advice else model
+        return replace(model, threshold=max(value, self.least_threshold)) if model.needs_advice else model
+
+    @property
+    def found(self) -> EventThreshold | None:
+        """The threshold as its rule found it, with what it rests on; None if a person set it."""
+        return None if self.by_hand or self.rule is None else self.rule.found(self.normal_scores)
+
+    @property
+    def expectation(self) -> str:
+        """What false alarms to expect and how much data says so, in words."""
+        settings = self.settings
+        return expectation_sentence(self.normal_scores, self.threshold, settings.window, self.sample_period)
+
+    @property
+    def sample_period(self) -> float | None:
+        """Seconds between samples, if they are known."""
+        return self.settings.sample_period or (self.rule.sample_period if self.rule else None)
 
     def with_threshold(self, value: float) -> Model:
         """The model with a threshold that a person chose; learning leaves it alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from fedkad.detect.calibration import HeldOut
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
+from fedkad.detect.places import Bounds, Places
 from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring, Scoring
 from fedkad.detect.tensorfile import TensorFile, as_bytes, write_tensors
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics
@@ -25,6 +27,10 @@ VERSION = 1
 
 FACTS = ("few_rows", "learnt_through", "least_threshold", "threshold")
 """Fields of a model that stand in the header under their own names."""
+
+
+WITNESS_ARRAYS = ("judged", "jump", "units")
+"""Fields of the witnesses' scoring that are stored under their own names."""
 
 
 class ModelFileError(ValueError):
@@ -44,6 +50,7 @@ def save_model(path: str | Path, model: Model, memory: Memory | None = None) -> 
         "n_features_in": setup.channels,
         "lifting": setup.lifting.digest,
         "by_hand": model.by_hand,
+        "rule": None if model.rule is None else [model.rule.threshold, model.rule.sample_period],
         **{name: getattr(model, name) for name in FACTS},
     }
     arrays = {
@@ -53,12 +60,38 @@ def save_model(path: str | Path, model: Model, memory: Memory | None = None) -> 
         "operator": dynamics.operator,
         "normal_scores": model.normal_scores,
     }
-    if isinstance(model.scoring, CalibratedScoring):
-        arrays |= {"residual.centre": model.scoring.centre, "residual.spread": model.scoring.spread}
+    arrays |= _scoring_arrays(model.scoring)
     if memory is not None:
         arrays |= {f"statistics.{name}": value for name, value in memory.statistics.as_arrays().items()}
-        arrays["held_out"] = memory.held_out.rows
+        arrays |= {"held_out": memory.held_out.rows, "held_out.weights": memory.held_out.weights}
+        if memory.places is not None:
+            arrays |= {
+                f"held_out.places.{field.name}": np.asarray(getattr(memory.places, field.name))
+                for field in fields(Places)
+            }
     write_model(path, header, arrays)
+
+
+def _scoring_arrays(scoring: Scoring) -> dict[str, NDArray[Any]]:
+    if isinstance(scoring, CalibratedScoring | WitnessScoring):
+        arrays = {"residual.centre": scoring.centre, "residual.spread": scoring.spread}
+    else:
+        arrays = {}
+    if isinstance(scoring, WitnessScoring):
+        arrays |= {f"witnesses.{name}": getattr(scoring, name) for name in WITNESS_ARRAYS}
+        arrays |= {f"witnesses.bounds.{name}": value for name, value in scoring.bounds._asdict().items()}
+    return arrays
+
+
+def _scoring(settings: DetectorSettings, dynamics: Dynamics, arrays: Mapping[str, NDArray[Any]]) -> Scoring:
+    if settings.scoring == "paper":
+        return PaperScoring(dynamics)
+    centre, spread = arrays["residual.centre"], arrays["residual.spread"]
+    if not settings.has_witnesses:
+        return CalibratedScoring(dynamics, centre, spread)
+    bounds = Bounds(*(arrays[f"witnesses.bounds.{name}"] for name in Bounds._fields))
+    own = {name: arrays[f"witnesses.{name}"] for name in WITNESS_ARRAYS}
+    return WitnessScoring(dynamics, centre, spread, bounds=bounds, **own)
 
 
 def load_model(path: str | Path, *, memory: bool = True) -> tuple[Model, Memory | None]:
@@ -73,7 +106,8 @@ def load_model(path: str | Path, *, memory: bool = True) -> tuple[Model, Memory 
 
 
 def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> tuple[Model, Memory | None]:
-    settings = DetectorSettings(**header["parameters"])
+    parameters = header["parameters"]
+    settings = DetectorSettings(**{**parameters, "inputs": tuple(parameters.get("inputs", ()))})
     try:
         settings.check()
     except ValueError as error:
@@ -89,23 +123,34 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
             f"(digest {setup.lifting.digest[:12]} instead of {header['lifting'][:12]}); fit the model on this machine."
         )
     dynamics = Dynamics(setup.lifting, arrays["subspace"], arrays["operator"], settings.horizon)
-    scoring: Scoring = (
-        PaperScoring(dynamics)
-        if settings.scoring == "paper"
-        else CalibratedScoring(dynamics, arrays["residual.centre"], arrays["residual.spread"])
-    )
+    scoring = _scoring(settings, dynamics, arrays)
     facts = {name: header[name] for name in FACTS if name in header}  # the first files have no learnt_through
     rule = None if header["by_hand"] else settings.threshold_rule
+    if rule is not None and header.get("rule"):  # the first files have no rule but that of their settings
+        threshold, period = header["rule"]
+        rule = replace(rule, threshold=threshold, sample_period=period)
     model = Model(setup, scoring, arrays["normal_scores"], rule=rule, **facts)
     if "held_out" not in arrays:
         return model, None
     kept: dict[str, Any] = {field.name: arrays[f"statistics.{field.name}"] for field in fields(Statistics)}
     kept["count"] = kept["count"].item()
-    return model, Memory(setup, Statistics(**kept), HeldOut(arrays["held_out"], crossed=model.few_rows))
+    held_out, places = _kept(arrays, header)
+    return model, Memory(setup, Statistics(**kept), held_out, places)
+
+
+def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tuple[HeldOut, Places | None]:
+    rows = arrays["held_out"]
+    # The first files have no weights: none of their rows was forgotten.
+    held_out = HeldOut(rows, header["few_rows"], arrays.get("held_out.weights", np.ones(len(rows))))
+    if "held_out.places.rows" not in arrays:
+        return held_out, None
+    kept: dict[str, Any] = {field.name: arrays[f"held_out.places.{field.name}"] for field in fields(Places)}
+    return held_out, Places(**{**kept, "rows": kept["rows"].item(), "wander": kept["wander"].item()})
 
 
 def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
-    rank, channels, size = settings.rank, lifting.channels, lifting.dimension
+    channels, size = lifting.channels, lifting.dimension
+    rank = min(settings.rank + settings.private, size) if settings.has_witnesses else settings.rank
     expected = {
         "scaling.mean": (channels,),
         "scaling.scale": (channels,),
@@ -113,6 +158,15 @@ def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arra
         "operator": (rank, rank),
         "residual.centre": (settings.horizon, channels),
         "residual.spread": (settings.horizon, channels),
+        "witnesses.judged": (channels,),
+        "witnesses.jump": (channels,),
+        "witnesses.units": (3,),
+        "witnesses.bounds.low": (3, channels),
+        "witnesses.bounds.high": (3, channels),
+        "witnesses.bounds.unit": (channels,),
+        "witnesses.bounds.switch": (channels,),
+        "witnesses.bounds.ranges": (3, channels, 2),
+        "witnesses.bounds.calm": (*arrays.get("witnesses.bounds.relief", np.empty(0)).shape, 3, channels, 2),
         "statistics.xx": (size, size),
         "statistics.yx": (size, size),
     }
@@ -130,20 +184,34 @@ class StoredMemory:
     @property
     def held_out(self) -> HeldOut:
         """The held-out rows."""
+        return self._kept()[0]
+
+    @property
+    def places(self) -> Places | None:
+        """Where the device has been."""
+        return self._kept()[1]
+
+    def _kept(self) -> tuple[HeldOut, Places | None]:
         header, arrays = read_model(self._path, leave_out=("statistics.",))
-        return _held_out(self._path, header, arrays.get("held_out"))
+        self._refuse_without(arrays)
+        return _kept(arrays, header)
+
+    def _refuse_without(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        if "held_out" not in arrays:
+            raise ModelFileError(
+                f"{self._path}: saved without its statistics, so that it can only detect; fit it again."
+            )
 
     def joined(self, added: Statistics, forgetting: float) -> tuple[Statistics, HeldOut]:
         """The stored statistics times `forgetting` plus those `added`, and the held-out rows.
 
         The sum is made in the memory of `added`, which is of no use any more even if the file turns out to be damaged.
         """
-        ours, rows = added.as_arrays(), None
+        ours, kept = added.as_arrays(), {}
 
         def join(name: str, array: NDArray[Any]) -> None:
-            nonlocal rows
-            if name == "held_out":
-                rows = array
+            if name.startswith("held_out"):
+                kept[name] = array
             elif name.startswith("statistics."):
                 target = ours[name.removeprefix("statistics.")]
                 array = array.reshape(target.shape)  # a number is stored as an array of one
@@ -151,13 +219,8 @@ class StoredMemory:
 
         header = _visit(self._path, FORMAT, join)
         joined: dict[str, Any] = {**ours, "count": float(ours["count"])}
-        return Statistics(**joined), _held_out(self._path, header, rows)
-
-
-def _held_out(path: Path, header: Mapping[str, Any], rows: NDArray[Any] | None) -> HeldOut:
-    if rows is None:
-        raise ModelFileError(f"{path}: saved without its statistics, so that it can only detect; fit it again.")
-    return HeldOut(rows, crossed=header["few_rows"])
+        self._refuse_without(kept)
+        return Statistics(**joined), _kept(kept, header)[0]
 
 
 def write_model(

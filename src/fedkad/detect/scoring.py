@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.blasthreads import single_threaded
+from fedkad.detect.bridging import Rows, bridged, broken
 from fedkad.koopman.lifting import Lifting
-from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
 
@@ -43,14 +43,20 @@ SPREAD_FLOOR = 0.1
 
 
 class LiftedProduct:
-    """Φ(z) M + a for windows z, without forming Φ: the tanh block needs only the rows of M that belong to it."""
+    """Φ(z) M + a for windows z, without forming Φ: the tanh block needs only the rows of M that belong to it.
 
-    def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None) -> None:
-        self._split = lifting.observables
-        # Both products with a window as one: [W_lift; M_windowᵀ], one row per output.
-        self.weights = np.concatenate([lifting.weights, matrix[: lifting.state_size].T])
+    With `linear` matrices, z L follows side by side.
+    """
+
+    def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None, *linear: Array) -> None:
+        self._split, self._lifted = lifting.observables, matrix.shape[1]
+        # All products with a window as one: [W_lift; M_windowᵀ; Lᵀ], one row per output.
+        self.weights = np.concatenate([lifting.weights, matrix[: lifting.state_size].T, *(part.T for part in linear)])
         self._right = np.ascontiguousarray(matrix[lifting.state_size :].T)
-        self._offset = np.concatenate([lifting.bias, np.zeros(matrix.shape[1]) if offset is None else offset])
+        self._offset = np.zeros(len(self.weights))
+        self._offset[: self._split] = lifting.bias
+        if offset is not None:
+            self._offset[self._split : self._split + self._lifted] = offset
 
     def __call__(self, windows: Array) -> tuple[Array, Array]:
         """The product and the observables, of one window or of every row of windows."""
@@ -58,7 +64,7 @@ class LiftedProduct:
         products += self._offset
         observed, result = products[..., : self._split], products[..., self._split :]
         np.tanh(observed, out=observed)
-        result += _rows_times(self._right, observed)
+        result[..., : self._lifted] += _rows_times(self._right, observed)
         return result, observed
 
 
@@ -77,6 +83,19 @@ class Dynamics:
     operator: Array
     horizon: int
 
+    @property
+    def lead(self) -> int:
+        """Entries before the first score, W + H − 1."""
+        return self.lifting.window + self.horizon - 1
+
+    @cached_property
+    def _next(self) -> LiftedProduct:
+        return LiftedProduct(self.lifting, self.subspace @ self.newest_decoders[0])
+
+    def predict(self, window: Array) -> Array:
+        """The sample that follows a window, scaled."""
+        return self._next(window)[0]
+
     @cached_property
     def powers(self) -> list[Array]:
         """Q, Q², … Q^H."""
@@ -93,16 +112,80 @@ class Dynamics:
 
 
 Seen = tuple[Array, ...]
-"""What a scoring keeps of a window: arrays for one moment, or with time as their first axis.
+"""What a scoring keeps of a window: arrays for one moment, or with time as their first axis."""
 
-A scoring sees windows (`see`), to judge earlier predictions and as predictions to be judged later. `score` judges the
-prediction made at `earlier` by what was seen at the H moments `since`, `shares` splits the same score over the
-channels, and `expected` is the scaled sample that was predicted at `earlier` for H steps ahead.
-"""
+
+class Scoring(Protocol):
+    """How predictions are judged; see `CalibratedScoring`, `PaperScoring` and `WitnessScoring`.
+
+    A scoring sees windows, to judge earlier predictions and as predictions to be judged later. What it finds has one
+    part or several, which are smoothed one by one and then combined into the score. All of it works for one moment,
+    where parts are plain numbers, and for many, with time as the first axis.
+    """
+
+    of_windows: ClassVar[tuple[bool, ...]]
+    """Of each part: whether it tells of the whole window, not of its newest sample only."""
+
+    bridges: ClassVar[bool]
+    """Whether short holes are filled with predictions; otherwise every missing value breaks the window."""
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """The model that predicts."""
+
+    @property
+    def offline_reach(self) -> int:
+        """Entries before and after each one that an offline score averages."""
+
+    def see(self, windows: Array, values: Array) -> Seen:
+        """What is kept of windows; `values` are their newest samples, scaled and not clipped."""
+
+    def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
+        """The parts of the score of the prediction made at `earlier`, judged by what was seen at H moments since."""
+
+    def shares(self, earlier: Seen, since: list[Seen]) -> Array:
+        """The same parts split over the channels, `(…, part, channel)`."""
+
+    def combine(self, parts: Sequence[Any]) -> Any:
+        """The score from smoothed parts."""
+
+    def split(self, parts: Array, shares: Array) -> Array:
+        """The score split over the channels, from smoothed parts `(…, part)` and their smoothed shares."""
+
+    def expected(self, earlier: Seen) -> Array:
+        """The scaled sample that was predicted at `earlier` for H steps ahead."""
+
+    def impossible(self, parts: Sequence[Any], values: Array) -> Any:
+        """Whether a sample is an alarm by rule, whatever the threshold; `values` are scaled and not clipped."""
+
+
+class OnePart:
+    """A score that is its only part."""
+
+    of_windows: ClassVar[tuple[bool, ...]] = (False,)
+    bridges: ClassVar[bool] = False
+    dynamics: Dynamics
+
+    @property
+    def offline_reach(self) -> int:
+        """A third of a window."""
+        return self.dynamics.lifting.window // 3
+
+    def combine(self, parts: Sequence[Any]) -> Any:
+        """The part itself."""
+        return parts[0]
+
+    def split(self, parts: Array, shares: Array) -> Array:
+        """The shares of the part."""
+        return shares[..., 0, :]
+
+    def impossible(self, parts: Sequence[Any], values: Array) -> Any:
+        """No sample is."""
+        return False
 
 
 @dataclass(frozen=True)
-class CalibratedScoring:
+class CalibratedScoring(OnePart):
     """Residuals of the predicted sample in units of their training spread, averaged over channels and steps.
 
     Samples and forecasts are kept in those units, the H steps ahead side by side: x/σ_h and (x̂_h + centre_h)/σ_h.
@@ -135,7 +218,7 @@ class CalibratedScoring:
         columns = range(-channels, 0)
         return slice(-channels, None) if horizon == 1 else list(columns) * horizon
 
-    def see(self, windows: Array) -> Seen:
+    def see(self, windows: Array, values: Array) -> Seen:
         """The newest sample and the forecast, both in units of the spread."""
         return windows[..., self._newest] * self._sharpness, self.forecast(windows)[0]
 
@@ -146,13 +229,13 @@ class CalibratedScoring:
         steps = [seen[0][..., h * channels : (h + 1) * channels] for h, seen in enumerate(since)]
         return np.concatenate(steps, axis=-1) - earlier[1]
 
-    def score(self, earlier: Seen, since: list[Seen]) -> Array:
+    def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
         """Mean of g(e) over channels and steps: about 1 on normal data."""
         departures = self._departures(earlier, since)
         clipped = clip_departures(departures)
         departures += departures
         departures -= clipped
-        return _inner(clipped, departures) * self._share
+        return (inner(clipped, departures) * self._share,)
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """g(e_c) / n for every channel c, averaged over the steps of the horizon."""
@@ -160,7 +243,7 @@ class CalibratedScoring:
         clipped = clip_departures(departures)
         terms = clipped * (2.0 * departures - clipped)
         shares: Array = terms.reshape(*terms.shape[:-1], *self.spread.shape).sum(axis=-2) / self.spread.size
-        return shares
+        return shares[..., None, :]
 
     def expected(self, earlier: Seen) -> Array:
         """The forecast of the last step, back from units of the spread."""
@@ -182,7 +265,7 @@ def clip_departures(departures: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class PaperScoring:
+class PaperScoring(OnePart):
     """The mean squared norm of the residual of the whole lifted state over the horizon."""
 
     dynamics: Dynamics
@@ -191,18 +274,18 @@ class PaperScoring:
     def _coordinates(self) -> LiftedProduct:
         return LiftedProduct(self.dynamics.lifting, self.dynamics.subspace)
 
-    def see(self, windows: Array) -> Seen:
+    def see(self, windows: Array, values: Array) -> Seen:
         """The window, its coordinates ZᵀΦ and its observables."""
         return windows.copy(), *self._coordinates(windows)
 
-    def score(self, earlier: Seen, since: list[Seen]) -> Array:
+    def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
         """(1/H) Σ_h ‖Φ(t−H+h) − Z Q^h c(t−H)‖², by the split into two parts."""
         total = np.zeros(earlier[1].shape[:-1])
         for power, (windows, coordinates, observed) in zip(self.dynamics.powers, since, strict=True):
             off = _square(windows) + _square(observed) - _square(coordinates)
             # Rounding can make the part off the subspace slightly negative.
             total = total + np.maximum(off, 0.0) + _square(coordinates - earlier[1].dot(power.T))
-        return np.asarray(total / len(since))
+        return (np.asarray(total / len(since)),)
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """Squared residuals of the windowed state go to their channel; those of the observables are apportioned.
@@ -217,8 +300,8 @@ class PaperScoring:
             windowed = (windows - predicted[..., : lifting.state_size]) ** 2
             total += self._apportion(windowed, (observed - predicted[..., lifting.state_size :]) ** 2)
         # `score` splits the norm and rounds differently; scale the shares so that they sum to it exactly.
-        score, sums = self.score(earlier, since), total.sum(axis=-1)
-        return np.asarray(total * (score / np.where(sums > 0.0, sums, 1.0))[..., None])
+        (score,), sums = self.score(earlier, since), total.sum(axis=-1)
+        return np.asarray(total * (score / np.where(sums > 0.0, sums, 1.0))[..., None])[..., None, :]
 
     def expected(self, earlier: Seen) -> Array:
         """The newest sample in Z Q^H c."""
@@ -238,83 +321,133 @@ class PaperScoring:
         return shares
 
 
-Scoring = CalibratedScoring | PaperScoring
-
-
 def _square(values: Array) -> Array:
     """Squared norms of rows."""
-    return _inner(values, values)
+    return inner(values, values)
 
 
-def _inner(left: Array, right: Array) -> Array:
+def inner(left: Array, right: Array) -> Array:
     """Inner products of rows; `dot` is faster for two vectors."""
     products: Array = left.dot(right) if left.ndim == 1 else np.vecdot(left, right)
     return products
 
 
 class SeriesScores(NamedTuple):
-    """Raw scores of a series, NaN where there is none."""
+    """What a scoring finds in a series, NaN where it finds nothing."""
 
-    values: Array  # (time,)
-    shares: Array  # split over the channels, (time, channel); empty unless they were asked for
-    runs: list[slice]  # entries that smoothing may join: those between two gaps
+    scoring: Scoring
+    parts: Array  # (time, part)
+    shares: Array  # (time, part, channel); empty unless they were asked for
+    runs: list[NDArray[np.intp]]  # entries that smoothing may join: the scored ones between two gaps
+    rows: Rows  # that were scored
+
+    def causal_parts(self, width: int) -> Array:
+        """Mean of the last `width` entries of each part."""
+        return smooth_causally(self.parts, self.runs, width)
+
+    def causal(self, width: int) -> Array:
+        """Scores that look back only, `(time,)`."""
+        return self._combined(self.causal_parts(width))
+
+    def causal_shares(self, width: int) -> Array:
+        """The causal scores split over the channels, `(time, channel)`."""
+        return self.scoring.split(self.causal_parts(width), smooth_causally(self.shares, self.runs, width))
+
+    def offline(self) -> Array:
+        """Scores of recorded data: means over the entries around each, as far as the scoring reaches.
+
+        A part that tells of a whole window belongs to its middle.
+        """
+        reach, half = self.scoring.offline_reach, self.scoring.dynamics.lifting.window // 2
+        moved = [
+            _moved_back(part, self.runs, half) if is_late else part
+            for part, is_late in zip(self.parts.T, self.scoring.of_windows, strict=True)
+        ]
+        return self._combined(np.stack([smooth_centred(part, self.runs, reach) for part in moved], axis=1))
+
+    def _combined(self, parts: Array) -> Array:
+        scores: Array = self.scoring.combine(list(parts.T))
+        return scores
+
+
+def _moved_back(part: Array, runs: Sequence[NDArray[np.intp]], by: int) -> Array:
+    """Each entry takes the one `by` later in its run, or the last."""
+    moved = part.copy()
+    for run in runs:
+        moved[run] = part[run[np.minimum(np.arange(len(run)) + by, len(run) - 1)]]
+    return moved
 
 
 @single_threaded()
 def score_series(scoring: Scoring, scaled: Array, *, shares: bool = False) -> SeriesScores:
-    """Raw scores of every entry of a scaled series that has a full prediction behind it, in one pass."""
-    scores = np.full(len(scaled), np.nan)
-    parts = np.full((len(scaled) if shares else 0, scaled.shape[1]), np.nan)
-    runs = scored_runs(scoring.dynamics, scaled)
-    for entries, earlier, since in _predictions(scoring, scaled, runs):
-        scores[entries] = scoring.score(earlier, since)
+    """The parts of the score of every entry that has a full prediction behind it, in one pass.
+
+    The series is scaled and not clipped.
+    """
+    return score_rows(scoring, looked_at(scoring, scaled), shares=shares)
+
+
+def score_rows(scoring: Scoring, rows: Rows, *, shares: bool = False) -> SeriesScores:
+    """The same of rows whose holes are filled, or break the series."""
+    count, runs = len(scoring.of_windows), rows.entries(scoring.dynamics.lead)
+    parts = np.full((len(rows.values), count), np.nan)
+    split = np.full((len(parts) if shares else 0, count, rows.values.shape[1]), np.nan)
+    for entries, earlier, since in predictions(scoring, rows):
+        parts[entries] = np.stack(scoring.score(earlier, since), axis=-1)
         if shares:
-            parts[entries] = scoring.shares(earlier, since)
-    return SeriesScores(scores, parts, runs)
+            split[entries] = scoring.shares(earlier, since)
+    parts[rows.absent] = np.nan
+    if shares:
+        split[rows.absent] = np.nan
+    return SeriesScores(scoring, parts, split, runs, rows)
 
 
 @single_threaded()
 def forecast_series(scoring: Scoring, scaled: Array) -> Array:
     """The scaled sample that was expected at every entry that has a score, `(time, channel)`; NaN elsewhere."""
-    expected = np.full(scaled.shape, np.nan)
-    for entries, earlier, _ in _predictions(scoring, scaled, scored_runs(scoring.dynamics, scaled)):
+    expected, rows = np.full(scaled.shape, np.nan), looked_at(scoring, scaled)
+    for entries, earlier, _ in predictions(scoring, rows):
         expected[entries] = scoring.expected(earlier)
+    expected[rows.absent] = np.nan
     return expected
 
 
-def scored_runs(dynamics: Dynamics, scaled: Array) -> list[slice]:
-    """Runs of entries that have a full prediction behind them."""
-    lead = dynamics.lifting.window + dynamics.horizon - 1
-    return [slice(piece.start + lead, piece.stop) for piece in stretches(scaled, shortest=lead + 1)]
+def looked_at(scoring: Scoring, scaled: Array) -> Rows:
+    """The series as the scoring looks at it: with short holes filled, or broken at each of them."""
+    dynamics = scoring.dynamics
+    if scoring.bridges and np.isnan(scaled).any():
+        return bridged(scaled, dynamics.lifting.window, dynamics.predict)
+    return broken(scaled, shortest=dynamics.lead + 1)
 
 
-def _predictions(scoring: Scoring, scaled: Array, runs: Sequence[slice]) -> Iterator[tuple[slice, Seen, list[Seen]]]:
+def predictions(scoring: Scoring, rows: Rows) -> Iterator[tuple[slice, Seen, list[Seen]]]:
     """Block by block: entries, what was seen when they were predicted, and what was seen since.
 
     Windows overlap, which BLAS does not take; they are copied into memory that is touched once and used again.
     """
-    lifting, horizon = scoring.dynamics.lifting, scoring.dynamics.horizon
-    memory = np.empty((min(BLOCK, len(scaled)) + horizon, lifting.state_size))
-    for run in runs:
-        windows = lifting.windows(scaled[run.start - lifting.window - horizon + 1 : run.stop])
-        for start in range(run.start, run.stop, BLOCK):
-            count, first = min(BLOCK, run.stop - start), start - run.start
+    lifting, horizon, lead = scoring.dynamics.lifting, scoring.dynamics.horizon, scoring.dynamics.lead
+    memory = np.empty((min(BLOCK, len(rows.filled)) + horizon, lifting.state_size))
+    for segment in rows.segments:
+        windows = lifting.windows(rows.filled[segment])
+        newest = rows.values[segment][lifting.window - 1 :]
+        for start in range(segment.start + lead, segment.stop, BLOCK):
+            count, first = min(BLOCK, segment.stop - start), start - segment.start - lead
             block = memory[: count + horizon]
             block[:] = windows[first : first + count + horizon]
-            seen = scoring.see(block)
+            seen = scoring.see(block, newest[first : first + count + horizon])
             earlier, *since = [tuple(array[h : h + count] for array in seen) for h in range(horizon + 1)]
             yield slice(start, start + count), earlier, since
 
 
-def smooth_causally(raw: Array, runs: Sequence[slice], width: int) -> Array:
+def smooth_causally(raw: Array, runs: Sequence[NDArray[np.intp]], width: int) -> Array:
     """Mean of the last `width` raw scores, or of as many as there are since the last gap.
 
-    >>> smooth_causally(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)], 2)
+    >>> smooth_causally(np.array([np.nan, 3.0, 1.0, 5.0]), [np.arange(1, 4)], 2)
     array([nan,  3.,  2.,  3.])
     """
     smooth = np.full_like(raw, np.nan)
     for run in runs:
-        values, length = raw[run], run.stop - run.start
+        values, length = raw[run], len(run)
         # Summed oldest first, as the stream does; running totals would be spoilt by a spike.
         total = np.zeros_like(values)
         for lag in range(min(width, length) - 1, -1, -1):
@@ -324,15 +457,15 @@ def smooth_causally(raw: Array, runs: Sequence[slice], width: int) -> Array:
     return smooth
 
 
-def smooth_centred(raw: Array, runs: Sequence[slice], reach: int) -> Array:
+def smooth_centred(raw: Array, runs: Sequence[NDArray[np.intp]], reach: int) -> Array:
     """Mean of the raw scores from `reach` entries before to `reach` after each entry, within its run.
 
-    >>> smooth_centred(np.array([np.nan, 3.0, 1.0, 5.0]), [slice(1, 4)], 1)
+    >>> smooth_centred(np.array([np.nan, 3.0, 1.0, 5.0]), [np.arange(1, 4)], 1)
     array([nan, 2., 3., 3.])
     """
     smooth = np.full_like(raw, np.nan)
     for run in runs:
-        length = run.stop - run.start
+        length = len(run)
         totals = np.concatenate([[0.0], np.cumsum(raw[run])])
         stop = np.minimum(np.arange(length) + reach + 1, length)
         start = np.maximum(np.arange(length) - reach, 0)

@@ -21,8 +21,8 @@ class Series(NamedTuple):
     names: tuple[str, ...] | None
 
 
-def as_series(data: Any) -> Series:
-    """Read an array or a DataFrame, or a list of separate stretches of them, joined with a gap in between.
+def as_series(data: Any, gap: int = 1) -> Series:
+    """Read an array or a DataFrame, or a list of separate stretches of them, joined with `gap` missing rows in between.
 
     >>> as_series([np.ones((2, 1)), np.zeros((1, 1))]).values.ravel()
     array([ 1.,  1., nan,  0.])
@@ -35,7 +35,7 @@ def as_series(data: Any) -> Series:
                 check_channels(values.shape[1], names, first.values.shape[1], first.names, than="those of stretch 0")
             except ValueError as error:
                 raise ValueError(f"stretch {k}: {error}") from None
-        return Series(join_stretches([piece.values for piece in pieces]), first.names)
+        return Series(join_stretches([piece.values for piece in pieces], gap), first.names)
     return _read(data, "")
 
 
@@ -159,7 +159,7 @@ def _name(names: tuple[str, ...] | None, channel: int) -> str:
     return repr(names[channel]) if names else str(channel)
 
 
-def join_stretches(pieces: Sequence[Array]) -> Array:
-    """One series of several stretches, with a row of NaN between two so that no window bridges them."""
-    gap = np.full((1, pieces[0].shape[1]), np.nan)
-    return np.concatenate([part for piece in pieces for part in (gap, piece)][1:])
+def join_stretches(pieces: Sequence[Array], gap: int = 1) -> Array:
+    """One series of several stretches, with rows of NaN between two so that no window reaches across."""
+    missing = np.full((gap, pieces[0].shape[1]), np.nan)
+    return np.concatenate([part for piece in pieces for part in (missing, piece)][1:])

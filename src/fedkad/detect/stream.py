@@ -9,13 +9,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.model import Model
+from fedkad.detect.bridging import fill, longest_hole
+from fedkad.detect.kinds import Moment, Told, tell
+from fedkad.detect.model import Model, Setup
 from fedkad.detect.scoring import Scoring, Seen
 from fedkad.detect.series import check_sample
-from fedkad.koopman.scaling import CLIP, Scaling
+from fedkad.koopman.scaling import CLIP
 
 Array = NDArray[np.float64]
-State = Literal["warming", "ok", "gap"]
+State = Literal["warming", "ok", "bridged", "gap"]
 
 _LOW, _HIGH, _LARGE = np.array(-CLIP), np.array(CLIP), CLIP**2
 
@@ -27,36 +29,57 @@ class Reading:
     score: float  # smoothed; NaN unless the state is "ok"
     threshold: float  # that the score was compared with
     is_anomaly: bool
-    state: State  # the window is filling up, is full, or was just broken by a missing value
+    state: State  # the window is filling up, is full, was bridged over a missing sample, or was broken by a hole
     missing: int  # samples still needed before the next score
     seen: Array = field(repr=False, compare=False)  # the sample itself
-    _scaling: Scaling = field(repr=False, compare=False)
+    _setup: Setup = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
-    _judged: tuple[tuple[Seen, list[Seen]], ...] = field(repr=False, compare=False)
-    _names: tuple[str, ...] = field(repr=False, compare=False)
+    _judged: tuple[Moment, ...] = field(repr=False, compare=False)
 
     @property
     def shares(self) -> Array:
         """The score split over the channels, summing to it; NaN without a score. Computed when asked for."""
         if not self._judged:
-            return np.full(len(self._names), np.nan)
-        total = sum(self._scoring.shares(earlier, since) for earlier, since in self._judged)
-        return np.asarray(total / len(self._judged))
+            return np.full(len(self.seen), np.nan)
+        count = len(self._judged)
+        parts = np.array([self._scoring.score(earlier, since) for earlier, since in self._judged]).sum(axis=0) / count
+        shares = sum(self._scoring.shares(earlier, since) for earlier, since in self._judged)
+        return self._scoring.split(parts, np.asarray(shares / count))
 
     @property
     def expected(self) -> Array:
         """The sample that was predicted for this moment, in the units of the sample; NaN without a score."""
         if not self._judged:
-            return np.full(len(self._names), np.nan)
-        return self._scaling.restore(self._scoring.expected(self._judged[-1][0]))
+            return np.full(len(self.seen), np.nan)
+        return self._setup.scaling.restore(self._scoring.expected(self._judged[-1][0]))
 
     @property
     def channels(self) -> list[tuple[str, float]]:
         """Channels and their shares of the score, the largest first; empty without a score."""
         if not self._judged:
             return []
-        shares = self.shares
-        return [(self._names[k], float(shares[k])) for k in np.argsort(-shares, kind="stable")]
+        shares, names = self.shares, self._setup.channel_names
+        return [(names[k], float(shares[k])) for k in np.argsort(-shares, kind="stable")]
+
+    @property
+    def told(self) -> Told | None:
+        """The witness that leads, its channel and a sentence for people; None without a score."""
+        return tell(self._setup, self._scoring, self._judged, self.seen) if self._judged else None
+
+    @property
+    def kind(self) -> str:
+        """The witness that leads: motion, fit or place; empty without a score."""
+        return self.told.kind if self.told else ""
+
+    @property
+    def sentence(self) -> str:
+        """What it says; empty without a score."""
+        return self.told.sentence if self.told else ""
+
+    @property
+    def absent(self) -> list[str]:
+        """Channels that are missing in the sample; a score is about the others."""
+        return [self._setup.channel_names[k] for k in np.flatnonzero(np.isnan(self.seen))]
 
 
 class Stream:
@@ -87,7 +110,7 @@ class Stream:
         self._start()
 
     def _use(self, model: Model) -> None:
-        setup = model.setup
+        self._setup = setup = model.setup
         self._scaling, self._lifting, self._horizon = setup.scaling, setup.lifting, setup.settings.horizon
         self._scoring, self._smoothing, self.judge = model.scoring, setup.settings.smoothing, model.judge()
         self._names, self._named = setup.channel_names, setup.names is not None
@@ -102,13 +125,13 @@ class Stream:
 
     def _break(self) -> None:
         """Forget the window: the next sample does not follow on from it."""
-        self._at, self._missing = -1, self.length
+        self._at, self._missing, self._hole = -1, self.length, 0
         self._forget_scores()
 
     def _forget_scores(self) -> None:
         self._seen: deque[Seen] = deque(maxlen=self._horizon + 1)
-        self._raw: deque[float] = deque(maxlen=self._smoothing)
-        self._judged: deque[tuple[Seen, list[Seen]]] = deque(maxlen=self._smoothing)
+        self._raw: deque[tuple[float, ...]] = deque(maxlen=self._smoothing)
+        self._judged: deque[Moment] = deque(maxlen=self._smoothing)
 
     def _window_ending(self, row: int) -> Array:
         """The window whose newest sample stands in that row of the ring, as a view."""
@@ -129,27 +152,37 @@ class Stream:
         self._forget_scores()
         full = max(self.length - self._missing - self._lifting.window + 1, 0)
         newest = self.length + self._at
-        self._seen.extend(self._scoring.see(self._window_ending(newest - age)) for age in reversed(range(full)))
+        for age in reversed(range(full)):
+            window = self._window_ending(newest - age)
+            self._seen.append(self._scoring.see(window, window[-self._channels :].copy()))
 
     @property
     def memory(self) -> int:
         """Samples that bring a new stream to the state of this one."""
         return self.length + self._smoothing - 1
 
-    def update(self, sample: Any, *, adapt: bool = True) -> Reading:
-        """Take one sample, one value per channel; a NaN in it is a gap that breaks the window.
+    def update(self, sample: Any, *, adapt: bool = True, bridge: bool = True) -> Reading:
+        """Take one sample, one value per channel, NaN where it is missing.
 
-        An adapting threshold learns from the sample only if `adapt` is true.
+        An adapting threshold learns from the sample only if `adapt` is true. Without `bridge` a sample that misses all
+        channels stands for a gap of unknown length and breaks the window.
         """
         values = check_sample(sample, self._names, named=self._named)
-        scaled = values - self._mean
-        scaled /= self._scale
-        np.minimum(scaled, _HIGH, out=scaled)
+        free = values - self._mean
+        free /= self._scale
+        scaled = np.minimum(free, _HIGH)
         np.maximum(scaled, _LOW, out=scaled)
         # Usually one product shows that every value is a number and none was clipped; otherwise look closer.
+        is_absent = False
         if not scaled.dot(scaled) < _LARGE and self._is_gap(values):
-            self._break()
-            return self._reading(values, "gap")
+            is_absent = bool(np.isnan(values).all())
+            self._hole = self._hole + 1 if is_absent else 0
+            if not self._can_bridge(is_absent) or (is_absent and not bridge):
+                self._break()
+                return self._reading(values, "gap")
+            scaled = self._filled(scaled)
+        else:
+            self._hole = 0
         self._at = self._at + 1 if self._at + 1 < self.length else 0
         for row in (self._at, self._at + self.length):
             self._ring[row * self._channels : (row + 1) * self._channels] = scaled
@@ -157,17 +190,42 @@ class Stream:
             self._missing -= 1
         if self._missing > self._horizon:
             return self._reading(values, "warming")
-        self._seen.append(self._scoring.see(self._window_ending(self.length + self._at)))
+        self._seen.append(self._scoring.see(self._window_ending(self.length + self._at), free))
         if self._missing:
             return self._reading(values, "warming")
+        if is_absent:
+            return self._reading(values, "bridged")
         earlier, *since = self._seen
-        raw, judged, judge = self._raw, self._judged, self.judge
-        raw.append(float(self._scoring.score(earlier, since)))
+        raw, judged, judge, scoring = self._raw, self._judged, self.judge, self._scoring
+        parts = tuple(map(float, scoring.score(earlier, since)))
+        raw.append(parts)
         judged.append((earlier, since))
-        score, threshold = sum(raw) / len(raw), judge.value
+        count, threshold = len(raw), judge.value
+        score = scoring.combine([sum(part) / count for part in zip(*raw, strict=True)])
         abnormal = judge.judge(score) if adapt else score > threshold
-        given = (self._scaling, self._scoring, tuple(judged), self._names)
-        return Reading(score, threshold, abnormal, "ok", 0, values, *given)
+        if not abnormal and scoring.impossible(parts, free):
+            abnormal = True
+        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged))
+
+    @property
+    def _rows(self) -> int:
+        """Rows that follow on from each other, up to those needed for a score."""
+        return self.length - self._missing
+
+    def _can_bridge(self, is_absent: bool) -> bool:
+        """Whether the model can stand in for what is missing; see `bridging`."""
+        window = self._lifting.window
+        return self._scoring.bridges and (
+            not is_absent or (self._rows >= window and self._hole <= longest_hole(window))
+        )
+
+    def _filled(self, scaled: Array) -> Array:
+        newest = self._window_ending(self.length + self._at) if self._rows else None
+        if newest is None:
+            return fill(scaled, None, None)
+        is_full = self._rows >= self._lifting.window
+        predicted = self._scoring.dynamics.predict(newest) if is_full else None
+        return fill(scaled, predicted, newest[-self._channels :])
 
     def _is_gap(self, values: Array) -> bool:
         for name, value in zip(self._names, values, strict=True):
@@ -177,5 +235,4 @@ class Stream:
 
     def _reading(self, values: Array, state: State) -> Reading:
         """A reading without a score."""
-        given = (self._scaling, self._scoring, (), self._names)
-        return Reading(np.nan, self.judge.value, False, state, self._missing, values, *given)
+        return Reading(np.nan, self.judge.value, False, state, self._missing, values, self._setup, self._scoring, ())

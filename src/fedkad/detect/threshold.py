@@ -1,12 +1,13 @@
 """Thresholds without labels: peaks over threshold, its streaming forms, a quantile, a budget of false alarms.
 
-The excesses of a score over a high level follow a generalised Pareto law (Pickands, Balkema, de Haan). Fitted to
-them, it extrapolates beyond the largest score seen: with n scores, of which k exceed the level u, the score that a
-normal sample exceeds with probability q is
+A threshold is about *events*: alarms at most a window apart are one event, as a person would count them. Of n scores
+of normal data, k clusters rise over a high level u, and their peaks' excesses over u follow a generalised Pareto law
+(`tail`). Extrapolated, it gives the score that clusters exceed at a rate of q events per row,
 
     z_q = u + σ/ξ ((q n / k)^(−ξ) − 1),        ξ → 0:  z_q = u − σ log(q n / k).
 
-See Siffer et al., "Anomaly Detection in Streams with Extreme Value Theory" (KDD 2017), for SPOT and DSPOT.
+See Coles, "An Introduction to Statistical Modeling of Extreme Values" (2001), for peaks of clusters, and Siffer et al.,
+"Anomaly Detection in Streams with Extreme Value Theory" (KDD 2017), for SPOT and DSPOT.
 """
 
 from __future__ import annotations
@@ -15,25 +16,46 @@ import math
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.clusters import declustered
+from fedkad.detect.tail import Tail, fit_shrunk_tail, fit_tail, shrunk
 from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
 
-LEVEL = 0.98
-"""The quantile above which a score is a peak."""
+SHARES = (0.01, 0.02, 0.03, 0.05)
+"""Shares of the scores over the level: the first with enough clusters is taken, and otherwise the last."""
+
+ENOUGH_PEAKS = 50
+"""With this many clusters the level is not lowered any more: what matters is beyond it."""
+
+LOWER_SHARES = (0.1, 0.2, 0.5)
+"""Shares that are only tried where the others have too few clusters to fit a tail to."""
 
 FEWEST_PEAKS = 10
-"""A tail is fitted to at least this many peaks; the level is lowered to have them."""
+"""A tail is fitted to the peaks of at least this many clusters."""
+
+FEWEST_ROWS = 100
+"""And to at least this many scores."""
+
+FEW_SHARE = 0.2
+"""With less than that, the highest fifth of the scores stands for the tail."""
+
+USUAL_SHAPE = -0.04
+"""The shape that a tail is drawn towards if nothing is known: peaks of simulated pumps have shorter tails than an
+exponential law, those of autoregressive data about the same (`python -m measurements.budget`)."""
 
 REMEMBERED_PEAKS = 2000
 """Recent peaks that a streaming tail keeps, so that months of samples cost no more memory than a day."""
+
+DRIFT_DEPTH = 450
+"""Number of normal scores in the local mean of DSPOT."""
 
 SMALLEST = 1e-6
 """Smaller scores count as this: far below any departure, far above rounding."""
@@ -51,82 +73,169 @@ SECONDS = {
 }
 
 
-class Tail(NamedTuple):
-    """A generalised Pareto law of excesses: P(Y > y) = (1 + ξ y/σ)^(−1/ξ)."""
+@dataclass(frozen=True)
+class EventThreshold:
+    """A threshold, what it rests on, and what is wrong with it."""
 
-    shape: float  # ξ
-    scale: float  # σ
+    value: float
+    tail: Tail | None  # of the excesses over the level; None where nothing was extrapolated
+    level: float
+    peaks: int  # clusters over the level
+    rows: int  # scores
+    bounded: bool = False  # whether the tail asked for a higher value than the scores can answer for
+    note: str = ""  # a sentence for people if it deserves less trust than usual
+    own_shape: float | None = None  # of the tail by these peaks alone, from which a fleet learns what to expect
 
-    def log_likelihood(self, excesses: Array) -> float:
-        """Σ log density of the excesses."""
-        if abs(self.shape) < 1e-12:
-            return float(-len(excesses) * math.log(self.scale) - excesses.sum() / self.scale)
-        inner = 1.0 + self.shape * excesses / self.scale
-        if inner.min() <= 0.0:
-            return -math.inf
-        return float(-len(excesses) * math.log(self.scale) - (1.0 / self.shape + 1.0) * np.log(inner).sum())
-
-    def exceeded_with(self, probability: float) -> float:
-        """The excess y with P(Y > y) = `probability`."""
-        if abs(self.shape) < 1e-12:
-            return -self.scale * math.log(probability)
-        return self.scale / self.shape * math.expm1(-self.shape * math.log(probability))
+    @property
+    def few(self) -> bool:
+        """Whether there were too few scores, or clusters of them, to fit a tail to."""
+        return self.rows < FEWEST_ROWS or self.peaks < FEWEST_PEAKS
 
 
-def fit_tail(excesses: Array) -> Tail:
-    """Maximum likelihood of a generalised Pareto law, by Grimshaw's reduction to one unknown.
+def event_threshold(scores: Array, risk: float, apart: int, shape: float | None = None) -> EventThreshold:
+    """The score that normal data exceeds in `risk` events per row, by the peaks of clusters.
 
-    With θ = ξ/σ the likelihood is largest at ξ(θ) = mean log(1 + θ y), which leaves a function of θ alone,
+    Parameters
+    ----------
+    scores : (time,)
+        Of normal data that the model did not learn from, in order of time; NaN where there is none.
+    risk : float
+        Events per row.
+    apart : int
+        Scores over a level and at most this many rows apart belong to one cluster.
+    shape : float, optional
+        That the tail is expected to have, e.g. the fleet's; nearly 0, the exponential law, if nothing is known.
 
-        ℓ(θ) = −n (log(ξ(θ)/θ) + ξ(θ) + 1),
+    Notes
+    -----
+    z_q is meant to be exceeded q times per row *on average over what k peaks leave open*. If the scale of an
+    exponential law is known from k excesses only, the next excess follows a generalised Pareto law with shape 1/k; so
+    1/k is added to the shape when extrapolating.
 
-    searched on a grid over its domain θ > −1/max(y) and refined around the best. Shapes below −½ are left out,
-    because there the maximum of the likelihood is not an estimate.
-
-    >>> tail = fit_tail(np.random.default_rng(0).exponential(2.0, 5000))
-    >>> abs(tail.shape) < 0.05 and abs(tail.scale - 2.0) < 0.1
-    True
+    Examples
+    --------
+    >>> scores = np.random.default_rng(0).exponential(size=20_000)
+    >>> found = event_threshold(scores, 1e-5, apart=20)
+    >>> bool(abs(found.value - np.log(1e5)) < 1.0), found.note
+    (True, '')
     """
-    largest, mean = float(excesses.max()), float(excesses.mean())
-    if largest <= 0.0:
-        return Tail(0.0, np.finfo(float).tiny)
-    steps = np.geomspace(1e-6, 1.0, 60)
-    grid = np.concatenate([-(1.0 - 1e-9) / largest * steps[::-1], 50.0 / mean * steps])
-    best = Tail(0.0, mean)
-    for _ in range(4):
-        shapes = np.log1p(grid[:, None] * excesses).mean(axis=1)
-        likelihood = -(np.log(shapes / grid) + shapes + 1.0)
-        likelihood[shapes < -0.5] = -np.inf
-        k = int(np.argmax(likelihood))
-        found = Tail(float(shapes[k]), float(shapes[k] / grid[k]))
-        best = max(best, found, key=lambda tail: tail.log_likelihood(excesses))
-        grid = np.linspace(grid[max(k - 1, 0)], grid[min(k + 1, len(grid) - 1)], 60)
-        grid = grid[grid != 0.0]
-    return best
+    known = scores[~np.isnan(scores)]
+    level, peaks = choose_level(scores, apart, least=2.0 * risk * len(known))
+    found = EventThreshold(level, None, level, len(peaks), len(known))
+    if found.few:
+        return _threshold_of_few(known, risk, found)
+    own = fit_tail(peaks - level)
+    tail = shrunk(own, peaks - level, USUAL_SHAPE if shape is None else shape)
+    value = level + _extrapolated(tail, len(peaks), risk * len(known) / len(peaks))
+    note = ""
+    if risk * len(known) > len(peaks):
+        note = f"Normal data shows at most {len(peaks) / len(known):.2g} events per row, fewer than {risk:.2g} allowed."
+    threshold = EventThreshold(value, tail, level, len(peaks), len(known), note=note, own_shape=own.shape)
+    return _bounded(known, threshold)
+
+
+def choose_level(scores: Array, apart: int, least: float = 0.0) -> tuple[float, Array]:
+    """The highest level with enough clusters to fit a tail to, and their peaks.
+
+    A level can only serve rates below that of its own clusters, so it has `least` of them where possible. Too low a
+    level joins everything into one cluster: if no level will do, the one with the most clusters is taken.
+    """
+    known, most = scores[~np.isnan(scores)], (math.nan, np.empty(0))
+    if not len(known):
+        raise ValueError("a threshold needs at least one score of normal data")
+    for share in (*SHARES, *LOWER_SHARES):
+        level = float(np.quantile(known, 1.0 - share))
+        peaks = declustered(scores, level, apart)
+        if len(peaks) >= max(ENOUGH_PEAKS if share < SHARES[-1] else FEWEST_PEAKS, least):
+            return level, peaks
+        if math.isnan(most[0]) or len(peaks) > len(most[1]):
+            most = level, peaks
+    return most
+
+
+def _extrapolated(tail: Tail, peaks: int, probability: float) -> float:
+    """The excess that the next peak exceeds with this probability, given that the tail was fitted to so many."""
+    return max(Tail(tail.shape + 1.0 / peaks, tail.scale).exceeded_with(min(probability, 1.0)), 0.0)
+
+
+def _threshold_of_few(known: Array, risk: float, found: EventThreshold) -> EventThreshold:
+    """An exponential law through the highest fifth of the scores themselves, since clusters are too few."""
+    level = float(np.quantile(known, 1.0 - FEW_SHARE))
+    excesses = known[known > level] - level
+    if not len(excesses):
+        excesses = np.zeros(1)
+    tail = Tail(0.0, max(float(excesses.mean()), np.finfo(float).tiny))
+    value = level + _extrapolated(tail, len(excesses), risk / FEW_SHARE)
+    note = (
+        f"Only {found.rows} scores of normal data with {found.peaks} separate peaks: the threshold is a rough "
+        "extrapolation, and false alarms are more likely."
+    )
+    return _bounded(known, EventThreshold(value, tail, level, found.peaks, found.rows, note=note))
+
+
+def furthest(median: float, largest: float) -> float:
+    """The highest threshold that scores can answer for: twice as far from their median as the largest of them.
+
+    Of 2,000 simulated scores with a light or exponential tail it cuts less than one threshold in ten, even for one
+    event in half a million rows. Of 500 it cuts most of those, which were a third too high.
+    """
+    return largest + (largest - median)
+
+
+def _bounded(known: Array, found: EventThreshold) -> EventThreshold:
+    most = furthest(float(np.median(known)), float(known.max()))
+    if found.value <= most:
+        return found
+    note = found.note or (
+        f"The tail asked for a threshold of {found.value:.3g}, far above the highest score of normal data, "
+        f"{known.max():.3g}; it was set to {most:.3g}."
+    )
+    return replace(found, value=most, bounded=True, note=note)
+
+
+def quantile_threshold(scores: Array, risk: float, apart: int) -> EventThreshold:
+    """The score that clusters have exceeded in at most `risk` events per row; the largest if that is less than one.
+
+    >>> scores = np.array([0.0, 5.0, 4.0, 0.0, 0.0, 3.0, 0.0, 0.0, 7.0, 0.0])
+    >>> quantile_threshold(scores, 0.2, apart=1).value, quantile_threshold(scores, 0.01, apart=1).value
+    (3.0, 7.0)
+    """
+    rows = int(np.count_nonzero(~np.isnan(scores)))
+    allowed = int(risk * rows)
+    level, peaks = choose_level(scores, apart, least=allowed + 1.0)
+    # What is one cluster over the level may be two over a higher value.
+    values = [level, *np.sort(peaks).tolist()][-allowed - 1 :]
+    value = next(value for value in values if len(declustered(scores, value, apart)) <= allowed)
+    note = "" if rows >= FEWEST_ROWS else f"Only {rows} scores of normal data: false alarms are more likely."
+    return EventThreshold(value, None, level, len(peaks), rows, note=note)
 
 
 def pot_threshold(scores: Array, risk: float) -> float:
-    """The score that a normal sample exceeds with probability `risk`, by peaks over threshold.
+    """The score that a normal *sample* exceeds with probability `risk`: Siffer's formula, as benchmarks use it.
+
+    Neighbours count on their own, so this is not a rate of events.
 
     >>> scores = np.random.default_rng(0).exponential(size=20_000)
     >>> bool(abs(pot_threshold(scores, 1e-5) - np.log(1e5)) < 1.0)
     True
     """
-    return Peaks.over(scores, risk).threshold(risk)
-
-
-def quantile_threshold(scores: Array, risk: float) -> float:
-    """The 1 − `risk` quantile of the scores themselves; with few scores, their maximum."""
-    return float(np.quantile(scores, 1.0 - risk))
+    share = min(max(0.02, FEWEST_PEAKS / len(scores), 2.0 * risk), 1.0)
+    level = float(np.quantile(scores, 1.0 - share))
+    excesses = scores[scores > level] - level
+    if not len(excesses):
+        return level
+    rate = len(excesses) / len(scores)
+    return level + max(fit_tail(excesses).exceeded_with(min(risk / rate, 1.0)), 0.0)
 
 
 @dataclass
 class Peaks:
-    """The upper tail of a set of scores: a level, the excesses over it, and how many scores there were."""
+    """The upper tail of a stream of scores: a level, the peaks of clusters over it, and how many scores there were."""
 
     level: float
     excesses: deque[float]
     count: float
+    prior: float = 0.0  # that the shape of the tail is drawn towards
     tail: Tail = field(init=False)
 
     _unfitted: int = field(init=False, default=0)
@@ -135,16 +244,12 @@ class Peaks:
         self.refit()
 
     @classmethod
-    def over(cls, scores: Array, risk: float) -> Peaks:
-        """Peaks of the scores over their 98 % quantile, or over a lower one if it takes that to have ten of them.
-
-        A level can only serve thresholds above it, so there are at least twice as many peaks as the risk allows.
-        """
-        share = min(max(1.0 - LEVEL, FEWEST_PEAKS / len(scores), 2.0 * risk), 1.0)
-        level = float(np.quantile(scores, 1.0 - share))
-        peaks = scores[scores > level] - level
-        kept = deque(peaks.tolist() or [0.0], maxlen=max(REMEMBERED_PEAKS, len(peaks)))
-        return cls(level, kept, float(len(scores)))
+    def over(cls, scores: Array, risk: float, apart: int, prior: float = 0.0) -> Peaks:
+        """The peaks that `event_threshold` rests on."""
+        rows = float(np.count_nonzero(~np.isnan(scores)))
+        level, peaks = choose_level(scores, apart, least=2.0 * risk * rows)
+        excesses = (peaks - level).tolist() or [0.0]
+        return cls(level, deque(excesses, maxlen=max(REMEMBERED_PEAKS, len(peaks))), rows, prior)
 
     def state(self) -> dict[str, Any]:
         """The state as plain numbers."""
@@ -158,33 +263,31 @@ class Peaks:
         }
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Peaks:
+    def restored(cls, state: Mapping[str, Any], prior: float = 0.0) -> Peaks:
         """The peaks with that state."""
-        peaks = cls(state["level"], deque(state["excesses"], maxlen=state["most"]), state["count"])
+        peaks = cls(state["level"], deque(state["excesses"], maxlen=state["most"]), state["count"], prior)
         peaks.tail, peaks._unfitted = Tail(*state["tail"]), state["unfitted"]
         return peaks
 
     def refit(self) -> None:
         """Fit the tail to the excesses at hand."""
-        self.tail, self._unfitted = fit_tail(np.fromiter(self.excesses, dtype=float)), 0
+        self.tail, self._unfitted = fit_shrunk_tail(np.fromiter(self.excesses, dtype=float), self.prior), 0
 
-    def threshold(self, risk: float) -> float:
-        """z_q for q = `risk`, never below the level."""
-        rate = len(self.excesses) / self.count
-        return self.level + max(self.tail.exceeded_with(min(risk / rate, 1.0)), 0.0)
+    def threshold(self, risk: float, median: float) -> float:
+        """z_q for q = `risk` events per row, bounded as for scores with this median."""
+        peaks = len(self.excesses)
+        value = self.level + _extrapolated(self.tail, peaks, risk * self.count / peaks)
+        return min(value, furthest(median, self.level + max(self.excesses)))
 
-    def add(self, score: float) -> bool:
-        """Take a normal score into account; True when the tail changed.
+    def add(self, excess: float) -> bool:
+        """Take the peak of a finished cluster into account; True when the tail changed.
 
         One more peak changes little among many: the tail is refitted whenever they have grown by a hundredth.
         """
-        self.count += 1.0
-        if score <= self.level:
-            return False
         if len(self.excesses) == self.excesses.maxlen:
             # The oldest peak leaves together with its share of the count, so that the rate of peaks stays the same.
             self.count *= 1.0 - 1.0 / len(self.excesses)
-        self.excesses.append(score - self.level)
+        self.excesses.append(excess)
         self._unfitted += 1
         if 100 * self._unfitted < len(self.excesses):
             return False
@@ -211,29 +314,42 @@ class FixedThreshold:
 
 
 class StreamingPot:
-    """SPOT: a threshold that every normal score refines and that anomalies leave alone.
+    """SPOT about events: a threshold that every normal cluster refines and that alarms leave alone.
 
-    It does not learn from what it flags, normal or not. This trims its own tail, so that it flags up to about three
-    times the risk on data that is normal throughout.
+    It sees one score at a time, and takes the peak of a cluster into account once the cluster is over, `apart` rows
+    after its last score above the level, unless it raised an alarm. It does not learn from what it flags, normal or
+    not, which would trim its own tail: so for every false alarm that the risk allows, it takes a peak into account as
+    high as the tail expects beyond the threshold. (This is the EM algorithm for a law that is cut off there.)
+
+    Entries without a score are not shown to it, so that a cluster may reach over a gap.
 
     With `depth` it is DSPOT: scores are taken relative to the mean of the last `depth` normal ones, so that the
     threshold follows a slow drift of the score.
     """
 
-    def __init__(self, scores: Array, risk: float, depth: int = 0) -> None:
-        self.risk, self.depth = risk, depth
-        if depth:
-            depth = self.depth = min(depth, len(scores) // 2)
-            base = np.convolve(scores, np.full(depth, 1.0 / depth), mode="valid")[:-1]
-            self.recent: deque[float] = deque(scores[-depth:].tolist(), maxlen=depth)
-            scores = scores[depth:] - base
-        self.peaks = Peaks.over(scores, risk)
-        self.height = self.peaks.threshold(risk)
+    def __init__(self, scores: Array, risk: float, apart: int, depth: int = 0, shape: float | None = None) -> None:
+        self.risk, self.apart = risk, apart
+        known = np.flatnonzero(~np.isnan(scores))
+        self.depth = min(depth, len(known) // 2)
+        self.recent: deque[float] = deque(scores[known[len(known) - self.depth :]].tolist(), maxlen=self.depth)
+        self._sum = math.fsum(self.recent)
+        if self.depth:
+            scores = _relative(scores, known, self.depth)
+        self._median = float(np.nanmedian(scores))
+        self.peaks = Peaks.over(scores, risk, apart, USUAL_SHAPE if shape is None else shape)
+        self.height = self.peaks.threshold(risk, self._median)
+        self._allowed = 0.0  # false alarms since the last that was taken into account
+        self._start_cluster()
+
+    def _start_cluster(self) -> None:
+        self._peak = 0.0  # the highest excess of the open cluster; 0 if none is open
+        self._quiet = 0  # scores since its last one over the level
+        self._alarmed = False
 
     @property
     def base(self) -> float:
         """The local mean that is subtracted from scores; zero without drift tracking."""
-        return math.fsum(self.recent) / self.depth if self.depth else 0.0
+        return self._sum / self.depth if self.depth else 0.0
 
     @property
     def value(self) -> float:
@@ -242,29 +358,65 @@ class StreamingPot:
 
     def judge(self, score: float) -> bool:
         """Whether the score is an anomaly; if not, learn from it."""
-        base = self.base
-        if score - base > self.height:
+        height = score - self.base if self.depth else score
+        is_alarm = height > self.height
+        if is_alarm or height > self.peaks.level:
+            self._peak, self._quiet = max(self._peak, height - self.peaks.level), 0
+            self._alarmed = self._alarmed or is_alarm
+        elif self._peak:
+            self._quiet += 1
+            if self._quiet >= self.apart:
+                self._finish_cluster()
+        if is_alarm:
             return True
-        if self.peaks.add(score - base):
-            self.height = self.peaks.threshold(self.risk)
+        self.peaks.count += 1.0
+        self._allowed += self.risk
+        if self._allowed >= 1.0:
+            self._allowed -= 1.0
+            self._learn(self.peaks.tail.mean_beyond(self.height - self.peaks.level))
         if self.depth:
+            self._sum += score - self.recent[0]
             self.recent.append(score)
         return False
 
+    def _finish_cluster(self) -> None:
+        if not self._alarmed:
+            self._learn(self._peak)
+        self._start_cluster()
+
+    def _learn(self, excess: float) -> None:
+        if self.peaks.add(excess):
+            self.height = self.peaks.threshold(self.risk, self._median)
+
     def state(self) -> dict[str, Any]:
         """What the scores so far have changed, as plain numbers that fit into JSON."""
-        recent = list(self.recent) if self.depth else []
-        return {"height": self.height, "recent": recent, "peaks": self.peaks.state()}
+        cluster = {"peak": self._peak, "quiet": self._quiet, "alarmed": self._alarmed, "allowed": self._allowed}
+        recent = {"recent": list(self.recent), "sum": self._sum}
+        return {"height": self.height, **recent, "peaks": self.peaks.state(), "cluster": cluster}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of a judge with the same settings, exactly."""
-        self.peaks, self.height = Peaks.restored(state["peaks"]), state["height"]
+        """Go on from the state of a judge with the same settings, exactly.
+
+        A state from before thresholds were about events has no open cluster.
+        """
+        self.peaks, self.height = Peaks.restored(state["peaks"], self.peaks.prior), state["height"]
         if self.depth:
             self.recent = deque(state["recent"], maxlen=self.depth)
+            self._sum = state.get("sum", math.fsum(self.recent))
+        self._allowed = 0.0
+        self._start_cluster()
+        if cluster := state.get("cluster"):
+            self._peak, self._quiet, self._alarmed = cluster["peak"], cluster["quiet"], cluster["alarmed"]
+            self._allowed = cluster["allowed"]
 
 
-DRIFT_DEPTH = 450
-"""Number of normal scores in the local mean of DSPOT."""
+def _relative(scores: Array, known: NDArray[np.int64], depth: int) -> Array:
+    """Each score minus the mean of the `depth` ones before it; NaN where there are fewer."""
+    relative = np.full(len(scores), np.nan)
+    means = np.convolve(scores[known], np.full(depth, 1.0 / depth), mode="valid")[:-1]
+    relative[known[depth:]] = scores[known[depth:]] - means
+    return relative
+
 
 Judge = FixedThreshold | StreamingPot
 
@@ -293,35 +445,57 @@ def check_threshold(threshold: str | float, sample_period: float | None) -> None
         raise SettingError("threshold", threshold, "given together with sample_period, the seconds between two samples")
 
 
-class ThresholdRule(NamedTuple):
-    """How a threshold is set: by a method, a budget of false alarms, or a number.
-
-    A budget of alarms is met by flagging a normal sample with probability budget x period: every alarm has at least
-    one flagged sample.
-    """
+@dataclass(frozen=True)
+class ThresholdRule:
+    """How a threshold is set: by a method, a budget of false alarms, or a number."""
 
     threshold: str | float
-    risk: float
-    sample_period: float | None
+    risk: float  # events per row, for the methods
+    sample_period: float | None  # seconds between rows, for a budget
+    apart: int  # rows at most that far apart belong to one event: the detector's window
+    shape: float | None = None  # that the tail is expected to have, e.g. the fleet's
+    least: float = SMALLEST  # no threshold is lower: below it nothing is a departure
 
     @property
     def adapts(self) -> bool:
         """Whether the threshold moves as scores come in."""
         return self.threshold in ADAPTING
 
-    def judge(self, scores: Array, *, few: bool) -> Judge:
-        """The judge that follows from the scores of normal data; with too `few` for a tail, a plain quantile."""
+    @property
+    def rate(self) -> float:
+        """Events per row: the risk, or the budget times the sample period.
+
+        >>> ThresholdRule("1/day", 1e-4, 864.0, apart=20).rate
+        0.01
+        """
+        budget = parse_budget(self.threshold) if isinstance(self.threshold, str) else None
+        if budget is None or self.sample_period is None:
+            return self.risk
+        return min(budget * self.sample_period, 1.0)
+
+    def found(self, scores: Array) -> EventThreshold:
+        """The threshold that follows from the scores of normal data, where an adapting one begins."""
         if not isinstance(self.threshold, str):
-            return FixedThreshold(float(self.threshold))
-        # A device that stood still scores nothing but rounding; no threshold is that low.
-        scores, risk, budget = np.maximum(scores, SMALLEST), self.risk, parse_budget(self.threshold)
-        if budget is not None and self.sample_period is not None:
-            risk = min(budget * self.sample_period, 1.0)
-        if self.threshold == "quantile" or few:
-            return FixedThreshold(quantile_threshold(scores, risk))
-        if self.adapts:
-            return StreamingPot(scores, risk, depth=DRIFT_DEPTH if self.threshold == "dspot" else 0)
-        return FixedThreshold(pot_threshold(scores, risk))
+            value = float(self.threshold)
+            return EventThreshold(value, None, value, 0, int(np.count_nonzero(~np.isnan(scores))))
+        if self.threshold == "quantile":
+            found = quantile_threshold(_raised(scores), self.rate, self.apart)
+        else:
+            found = event_threshold(_raised(scores), self.rate, self.apart, self.shape)
+        return replace(found, value=float(max(found.value, self.least)))
+
+    def judge(self, scores: Array) -> Judge:
+        """The judge that follows from the scores of normal data; with too few to fit a tail, it does not adapt."""
+        found = self.found(scores)
+        depth = DRIFT_DEPTH if self.threshold == "dspot" else 0
+        if self.adapts and not found.few:
+            return StreamingPot(_raised(scores, self.least), self.rate, self.apart, depth, self.shape)
+        return FixedThreshold(found.value)
+
+
+def _raised(scores: Array, least: float = SMALLEST) -> Array:
+    """The scores, none of them below the least: a device that stood still scores nothing but rounding."""
+    return np.maximum(scores, least)
 
 
 def judge_all(judge: Judge, scores: Array) -> tuple[Array, NDArray[np.bool_]]:

@@ -49,7 +49,7 @@ class Alarms:
     ...     row = GridRow(float(second), np.array([3.2, 1.0]), True, True)
     ...     reading = SimpleNamespace(
     ...         state="ok", score=score, threshold=6.0, is_anomaly=score > 6.0,
-    ...         shares=np.array([7.0, 2.0]), seen=row.values, expected=np.array([5.1, 1.2]))
+    ...         shares=np.array([7.0, 2.0]), seen=row.values, expected=np.array([5.1, 1.2]), told=None)
     ...     for alert in alarms.update(row, reading):
     ...         print(alert["event"], alert["id"], alert["duration"])
     ...         print(alert["text"])
@@ -277,6 +277,8 @@ class Alarms:
             "rate": as_number(round(self.rate, 4)),
             "samples": incident.samples,
             "channels": incident.causes(state.channels),
+            "witness": incident.witness,
+            "sentence": incident.sentence,
             "reason": reason,
         }
         alert["text"] = alert_text(alert, self._settings.rate_window)

@@ -31,8 +31,8 @@ def as_number(value: float) -> float | None:
 class Episode:
     """What is known of a run of abnormal rows.
 
-    `worst` is the time of the row with the highest score, which `seen` and `expected` belong to; None if an older
-    version, which did not keep it, has counted that row.
+    `worst` is the time of the row with the highest score, which `seen`, `expected`, `witness` and `sentence` belong to;
+    None if an older version, which did not keep it, has counted that row.
     """
 
     start: float
@@ -45,6 +45,8 @@ class Episode:
     shares: list[float] = field(default_factory=list)
     seen: list[float] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
+    witness: str = ""
+    sentence: str = ""
 
     def add(self, time: float, critical: bool, reading: Reading) -> None:
         """Count one abnormal row."""
@@ -54,6 +56,8 @@ class Episode:
         if score > self.peak or len(self.seen) != len(shares):
             self.peak, self.worst = max(score, self.peak), time
             self.seen, self.expected = reading.seen.tolist(), reading.expected.tolist()
+            if told := reading.told:
+                self.witness, self.sentence = told.kind, told.sentence
         if score < 1e300 and all(map(math.isfinite, shares)):
             self.total += score
             self.shares = [a + b for a, b in zip(self.shares or [0.0] * len(shares), shares, strict=True)]
@@ -85,6 +89,7 @@ class Episode:
     def forget_channels(self) -> None:
         """Drop sums over channels that have changed."""
         self.total, self.shares, self.seen, self.expected = 0.0, [], [], []
+        self.witness = self.sentence = ""
 
     def causes(self, channels: Sequence[str]) -> list[dict[str, Any]]:
         """The channels with the largest shares of all scores so far, each with its values at the worst row."""

@@ -30,7 +30,7 @@ def as_datetime(time: float) -> datetime:
 
 def alert_text(alert: Mapping[str, Any], window: float) -> str:
     """What happened, why, and how bad it is; `window` is that of the rate."""
-    device, why = alert["device"], _reasons(alert["channels"], _when(alert))
+    device, why = alert["device"], _reasons(alert, _when(alert))
     if alert["event"] == "end":
         return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
     if alert["kind"] == "rate":
@@ -65,8 +65,11 @@ def _ending(alert: Mapping[str, Any]) -> str:
     return f"over, lasted {'one sample' if alert['samples'] == 1 else span}"
 
 
-def _reasons(causes: Sequence[Mapping[str, Any]], when: str) -> list[str]:
-    """One clause: the first channel with its values, the second with its share; empty without causes."""
+def _reasons(alert: Mapping[str, Any], when: str) -> list[str]:
+    """One clause: what the leading witness says or else the first channel with its values; empty without causes."""
+    if alert.get("sentence"):  # alerts that were open before there were witnesses have none
+        return [f"{when}{alert['sentence']}"]
+    causes: Sequence[Mapping[str, Any]] = alert["channels"]
     if not causes:
         return []
     first, *others = causes

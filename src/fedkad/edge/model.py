@@ -18,7 +18,6 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Stream
-from fedkad.detect.threshold import ThresholdRule
 from fedkad.edge.settings import DeviceSettings, SettingsError
 from fedkad.edge.store import Store, set_aside
 from fedkad.federation.devicestate import DeviceState
@@ -128,7 +127,7 @@ class DeviceModel:
         rule = alarm.budget or alarm.threshold
         if isinstance(rule, float | int):
             return model.with_threshold(rule)
-        return model.judged_by(ThresholdRule(rule, model.settings.risk, period)) if rule else model
+        return model.judged_by(model.settings.rule(rule, period)) if rule else model
 
     def restart(self, *, empty: bool = False) -> None:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
@@ -136,7 +135,7 @@ class DeviceModel:
         stream = self.stream = Stream(self.current)
         channels = len(self._settings.sampling.channels)
         for values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
-            stream.update(values, adapt=False)
+            stream.update(values, adapt=False, bridge=False)
         try:
             kept = self._store.judge_state(self._device)
             if kept and kept["model"] == self._named_version():

@@ -132,7 +132,7 @@ class Watcher:
         alerts = self._apply_maintenance(row, arrival)
         is_learnable = row.complete and not self._is_in_maintenance
         stream = self.model.stream
-        reading = None if stream is None else stream.update(row.values, adapt=is_learnable)
+        reading = None if stream is None else stream.update(row.values, adapt=is_learnable, bridge=False)
         self._row, self._reading = row, reading
         if reading is not None and not self._is_in_maintenance:
             alerts += self._alarms.update(row, reading)

@@ -200,8 +200,8 @@ def _warn_of_few_rows(models: Mapping[str, Model]) -> None:
     if few:
         named = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
         warnings.warn(
-            f"{len(few)} of {len(models)} devices ({named}) have too few rows to hold some out: their thresholds "
-            "are quantiles of cross-fitted scores instead of fitted tails, and false alarms are more likely.",
+            f"{len(few)} of {len(models)} devices ({named}) have few rows: their thresholds rest on few "
+            "cross-fitted scores, and false alarms are more likely.",
             FewRowsWarning,
             stacklevel=4,  # the caller of `federate`, past its decorator
         )

@@ -179,7 +179,7 @@ def _adopt(participant: Participant, request: Request) -> tuple[Participant, Rep
     assert participant.memory is not None
     subspace = final_subspace(request.shared, request.terms.shape, wire.downward(request.terms.encoding))
     least, used = request.least_threshold, participant.model
-    if used is not None and used.threshold == used.least_threshold:
+    if used is not None and used.needs_advice:
         least = max(least, used.least_threshold)  # the advice of before, while a new training has no newer one yet
     model = adopt(participant.memory, subspace, least_threshold=least, previous=used)
     own = own_threshold(model)
@@ -195,7 +195,7 @@ def own_threshold(model: Model) -> float | None:
     calibrated, since scores of the paper's kind are not comparable between devices.
     """
     foreign = model.few_rows or model.least_threshold > 0.0 or model.by_hand
-    return None if foreign or model.settings.scoring != "calibrated" else model.threshold
+    return None if foreign or model.settings.scoring == "paper" else model.threshold
 
 
 @lru_cache(maxsize=1)

@@ -66,12 +66,12 @@ class Preset:
 
     rounds: int
     sampling: Sampling
-    scoring: Literal["calibrated", "paper"]
+    scoring: Literal["witnesses", "paper"]
     consensus: Consensus
 
 
 PRESETS = {
-    "default": Preset(8, "cover", "calibrated", Consensus()),
+    "default": Preset(8, "cover", "witnesses", Consensus()),
     # The paper states neither what f is divided by nor the unit of λ: of all combinations, this one comes nearest to
     # its convergence curves, as `python -m measurements.paper_curves` prints.
     "paper": Preset(30, "uniform", "paper", Consensus(step_size=0.05, start="random", ridge=1e-2, grassmann=True)),

@@ -86,10 +86,14 @@ class Scaling:
 
     def transform(self, series: Array) -> Array:
         """Scaled and clipped values; NaN stays NaN."""
+        return np.clip(self.standardise(series), -CLIP, CLIP)
+
+    def standardise(self, series: Array) -> Array:
+        """Scaled values as far as they go, not clipped."""
         values = np.asarray(series, dtype=np.float64)
         if values.shape[-1] != len(self.mean):
             raise ValueError(f"The scaling expects {len(self.mean)} channels, but the series has shape {values.shape}.")
-        scaled: Array = np.clip((values - self.mean) / self.scale, -CLIP, CLIP)
+        scaled: Array = (values - self.mean) / self.scale
         return scaled
 
     def restore(self, scaled: Array) -> Array:

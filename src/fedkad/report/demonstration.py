@@ -15,6 +15,7 @@ import numpy as np
 from fedkad.detect.events import Event, Findings, examine
 from fedkad.detect.series import Series
 from fedkad.federation.inprocess import Federation, federate
+from fedkad.report.alternatives import ALTERNATIVES, Recordings
 from fedkad.report.wording import counted, moment, significant, top_channels
 from fedkad.simulate import CHANNELS, Fault, Fleet
 
@@ -22,7 +23,7 @@ Progress = Callable[[str, int, int], None]
 Outcome = Literal["found", "false alarm", "missed", "quiet"]
 
 DISCLAIMER = "Simulated data, no evidence of detection quality."
-HEADER = ("Device", "Start (UTC)", "End (UTC)", "Peak", "Threshold", "Top channels", "Injected fault")
+HEADER = ("Device", "Start (UTC)", "End (UTC)", "Peak", "Threshold", "What it is", "Injected fault")
 DASH = "–"
 
 
@@ -51,6 +52,7 @@ class Demonstration:
     federation: Federation
     findings: Mapping[str, Findings]
     lines: tuple[Line, ...]
+    others: Mapping[str, tuple[int, int]]  # faults found and false alarms of simpler ways
     seconds: float
 
     def count(self, outcome: Outcome) -> int:
@@ -94,7 +96,24 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
         findings[device] = examine(detector.model_, fleet.test[device])
         lines += compare(device, findings[device].events, fleet.faults_of(device), reach=detector.window)
         report("detection", len(findings), len(federation.detectors))
-    return Demonstration(seed, fleet, federation, findings, tuple(lines), time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    others = _others(fleet, federation, report)
+    return Demonstration(seed, fleet, federation, findings, tuple(lines), others, seconds)
+
+
+def _others(fleet: Fleet, federation: Federation, report: Progress) -> dict[str, tuple[int, int]]:
+    """Faults found and false alarms of each alternative."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, events_of in ALTERNATIVES.items():
+        lines: list[Line] = []
+        for done, (device, detector) in enumerate(federation.detectors.items()):
+            recordings = Recordings(fleet.train[device], fleet.test[device])
+            events = events_of(recordings, detector.model_.settings)
+            lines += compare(device, events, fleet.faults_of(device), reach=detector.window)
+            report(name, done + 1, len(federation.detectors))
+        missed, false = (sum(line.outcome == outcome for line in lines) for outcome in ("missed", "false alarm"))
+        found[name] = len(fleet.faults) - missed, false
+    return found
 
 
 # -- what was found against what was injected -----------------------------------------------------------------
@@ -142,7 +161,7 @@ def line_cells(shown: Demonstration, line: Line) -> tuple[str, ...]:
     when, found = (DASH, DASH), (DASH, DASH, DASH)
     if event is not None:
         when = moment(times, event.start), moment(times, event.end)
-        found = significant(event.peak_score), significant(event.threshold), top_channels(event)
+        found = significant(event.peak_score), significant(event.threshold), event.sentence or top_channels(event)
     elif line.faults:
         when = moment(times, line.faults[0].start), moment(times, line.faults[0].end - 1)
     return (line.device, *when, *found, verdict(line))
@@ -156,6 +175,16 @@ def summary(shown: Demonstration) -> str:
         f"{counted(len(shown.federation.history), 'round')}, "
         f"{kilobytes_per_device(shown, 'up')} KB sent and {kilobytes_per_device(shown, 'down')} KB received per device."
     )
+
+
+def comparison(shown: Demonstration) -> str:
+    """What simpler ways would have found, in one sentence."""
+    faults = len(shown.fleet.faults)
+    ways = [
+        f"{name} {found} of {faults} with {counted(false, 'false alarm')}"
+        for name, (found, false) in shown.others.items()
+    ]
+    return f"At the same budget of false alarms: {'; '.join(ways)}."
 
 
 def false_alarm_rate(shown: Demonstration) -> str:

@@ -11,6 +11,7 @@ from fedkad.report.demonstration import (
     Demonstration,
     Line,
     Outcome,
+    comparison,
     false_alarm_rate,
     kilobytes_per_device,
     line_cells,
@@ -100,21 +101,21 @@ def _table_section(shown: Demonstration) -> Section:
     text = (
         "Alarms at most one window apart make one event. An event answers a fault if it overlaps it or begins within "
         "one window after it; otherwise it is a false alarm. That is a match in time alone: the channels may "
-        "differ. Top channels come with their shares of the score. "
+        "differ. "
         "A missed fault is listed with its own start and end. Times are UTC."
     )
-    first, start, end, peak, threshold, channels, fault = HEADER
+    first, start, end, peak, threshold, what, fault = HEADER
     columns = (
         *(TableColumn(title, kind="word") for title in (start, end)),
         *(TableColumn(title) for title in (peak, threshold)),
-        *(TableColumn(title, kind="text") for title in (channels, fault)),
+        *(TableColumn(title, kind="text") for title in (what, fault)),
     )
     rows = []
     for line in shown.lines:
         device, *middle, last = line_cells(shown, line)
         rows.append(TableRow(device, (*map(TableCell, middle), TableCell(last, tone=TONES[line.outcome]))))
     table = DataTable("found", "", first, columns, tuple(rows))
-    return Section("What was found, and what was not", (Paragraph(text), table))
+    return Section("What was found, and what was not", (Paragraph(text), table, Paragraph(comparison(shown))))
 
 
 def _convergence_section(shown: Demonstration) -> Section:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.times import Times, gap_starts, period_of
+from fedkad.tables.times import Times, missing_before, period_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +44,14 @@ class SeriesTable:
         """The channels without any value."""
         return tuple(name for at, name in enumerate(self.channels) if np.isnan(self.values[:, at]).all())
 
-    def with_gaps(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    def with_gaps(self, most: int = 1) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
         """Return the series a detector should see, and for each of its entries the row of the table.
 
-        There is one row of NaN at each time gap, a step larger than 1.5 × the median step; its entry in the second
-        array is -1. So ``scores[rows >= 0]`` has one score for each row of the table.
+        At each time gap, a step larger than 1.5 × the median step, there are as many rows of NaN as are missing, but
+        at most `most`; their entries in the second array are -1. So ``scores[rows >= 0]`` has one score for each row
+        of the table.
         """
-        starts = gap_starts(self.times)
+        starts = missing_before(self.times, most)
         series = np.insert(self.values, starts, np.nan, axis=0)
         rows = np.insert(np.arange(len(self.values)), starts, -1)
         return series, rows

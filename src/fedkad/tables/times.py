@@ -62,6 +62,20 @@ def gap_starts(times: Times | None) -> NDArray[np.intp]:
     return np.flatnonzero(steps > GAP_FACTOR * np.median(steps)) + 1
 
 
+def missing_before(times: Times | None, most: int) -> NDArray[np.intp]:
+    """Return the rows that follow a time gap, each as often as rows are missing before it, at most `most` times.
+
+    >>> missing_before(np.array([0.0, 1.0, 2.0, 5.0, 6.0, 7.0, 99.0]), most=3)
+    array([3, 3, 6, 6, 6])
+    """
+    starts = gap_starts(times)
+    if times is None or not len(starts):
+        return starts
+    steps = _steps(times)
+    missing = np.rint(steps[starts - 1] / np.median(steps)) - 1.0
+    return np.repeat(starts, np.clip(missing, 1, most).astype(np.intp))
+
+
 def period_of(times: Times | None) -> float | None:
     """Return the median step in seconds; None without times or with a single one.
 

@@ -136,7 +136,8 @@ class FittedKoopman:
 
     def validation(self, client: str) -> Array:
         """Scores of the held-out rows; of all rows, cross-fitted, where there are few."""
-        return self.detectors[client].model_.normal_scores
+        scores: Array = self.detectors[client].model_.normal_scores
+        return np.asarray(scores[~np.isnan(scores)])
 
     def score(self, client: str, series: Array) -> Array:
         """Scores of a series."""

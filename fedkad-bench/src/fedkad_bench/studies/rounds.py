@@ -46,8 +46,9 @@ class Way:
 
 
 def prepare_fleet(dataset: Dataset, **parameters: Any) -> dict[str, KoopmanDetector]:
-    """Detectors with everything but a subspace."""
+    """Detectors with everything but a subspace, of the score that the committed studies are about."""
     fleet, pooled = dataset.training(), None
+    parameters = {"scoring": "motion", **parameters}
     if dataset.scaling == "global":
         settings = KoopmanDetector(**parameters).settings
         moments = [training_moments(settings, as_series(series)) for series in fleet.values()]

@@ -1,0 +1,86 @@
+"""Missing samples: short holes are filled with the model's own predictions, so that one lost row does not blind twenty.
+
+A row that misses all channels is never scored. If a full window stands before it, it is predicted, and the next one
+from that prediction, for at most a quarter of a window; then the series breaks, and a new window must fill up.
+
+A row that misses some channels is scored on the others, and its missing cells are predicted as long as it takes. Before
+a window is full they keep the last value of their channel, or take its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.koopman.scaling import CLIP
+from fedkad.koopman.snapshots import stretches
+
+Array = NDArray[np.float64]
+Predict = Callable[[Array], Array]
+
+
+class Rows(NamedTuple):
+    """A scaled series as a model looks at it."""
+
+    values: Array  # (time, channel), not clipped; NaN where they are missing
+    filled: Array  # clipped, and without a hole inside the segments
+    segments: list[slice]  # rows that follow on from each other
+
+    def entries(self, lead: int) -> list[NDArray[np.intp]]:
+        """For each segment the entries that are scored: those after `lead` rows that miss not all channels."""
+        found = [np.arange(segment.start + lead, segment.stop) for segment in self.segments]
+        return [entries[~self.absent[entries]] for entries in found if len(entries)]
+
+    @property
+    def absent(self) -> NDArray[np.bool_]:
+        """Rows that miss all channels."""
+        return np.asarray(np.isnan(self.values).all(axis=1))
+
+
+def longest_hole(window: int) -> int:
+    """Rows that are bridged in a row."""
+    return window // 4
+
+
+FADING = 0.9
+"""What a prediction in the place of a missing value is multiplied by, so that it fades to the mean of its channel.
+
+A prediction that lives on itself may drift away. Simulated pumps that lost one channel for 2,800 rows raised a fifth as
+many alarms with 0.9 as with 1.
+"""
+
+
+def fill(clipped: Array, predicted: Array | None, last: Array | None) -> Array:
+    """A sample without its holes: predicted, or else the last sample, or else the mean."""
+    if predicted is not None:
+        instead = FADING * np.clip(predicted, -CLIP, CLIP)
+    else:
+        instead = np.zeros_like(clipped) if last is None else last
+    return np.where(np.isnan(clipped), instead, clipped)
+
+
+def broken(scaled: Array, shortest: int) -> Rows:
+    """The series with a break at every row that misses a value."""
+    return Rows(scaled, np.clip(scaled, -CLIP, CLIP), list(stretches(scaled, shortest)))
+
+
+def bridged(scaled: Array, window: int, predict: Predict) -> Rows:
+    """The series with its short holes filled; `predict` gives the sample after a window."""
+    filled, segments = np.clip(scaled, -CLIP, CLIP), []
+    missing = np.isnan(scaled)
+    start = hole = 0
+    for t in np.flatnonzero(missing.any(axis=1)).tolist():
+        is_full = t - start >= window
+        if missing[t].all():
+            hole = hole + 1 if t and missing[t - 1].all() else 1
+            if not is_full or hole > longest_hole(window):
+                segments.append(slice(start, t - hole + 1 if is_full else t))
+                start = t + 1
+                continue
+        predicted = predict(filled[t - window : t].ravel()) if is_full else None
+        filled[t] = fill(filled[t], predicted, filled[t - 1] if t > start else None)
+    segments.append(slice(start, len(scaled)))
+    return Rows(scaled, filled, [segment for segment in segments if segment.stop > segment.start])

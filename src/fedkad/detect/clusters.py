@@ -1,0 +1,43 @@
+"""Clusters of high scores: what belongs to one alarm, and how high it reached.
+
+Smoothed scores of neighbouring rows are alike, so one disturbance lifts many of them. Those not more than a window
+apart count as one *cluster*, by the rule that gathers alarms into events: every entry between them has a score.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Clusters(NamedTuple):
+    """The clusters over a level, in order of time."""
+
+    peaks: Array  # the highest score of each
+    starts: NDArray[np.int64]  # the entry of its first score over the level
+
+
+def clusters_over(scores: Array, level: float, apart: int) -> Clusters:
+    """Gather the scores over the level: two of them belong together if at most `apart` apart, and no NaN between.
+
+    >>> scores = np.array([9.0, 1.0, 8.0, 1.0, 1.0, 7.0, np.nan, 6.0])
+    >>> clusters_over(scores, 5.0, apart=2)
+    Clusters(peaks=array([9., 7., 6.]), starts=array([0, 5, 7]))
+    """
+    entries = np.flatnonzero(scores > level)
+    if not len(entries):
+        return Clusters(np.empty(0), entries)
+    unknown = np.cumsum(np.isnan(scores))[entries]
+    is_first = np.ones(len(entries), dtype=np.bool_)
+    is_first[1:] = (np.diff(entries) > apart) | (np.diff(unknown) > 0)
+    firsts = np.flatnonzero(is_first)
+    return Clusters(np.maximum.reduceat(scores[entries], firsts), entries[firsts])
+
+
+def declustered(scores: Array, level: float, apart: int) -> Array:
+    """The highest score of every cluster over the level."""
+    return clusters_over(scores, level, apart).peaks

@@ -1,0 +1,145 @@
+"""What a device learns about its own witnesses: residuals, units, and the scores of normal data.
+
+No row is set aside for this. The kept rows are cut into blocks, and each block is judged by an operator and by places
+that were learned without it. An operator needs only the Gram matrices of the coordinates c = ZᵀΦ, so leaving a block
+out is a difference of two r × r matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.bridging import broken
+from fedkad.detect.calibration import HeldOut, ResidualMoments
+from fedkad.detect.model import Memory
+from fedkad.detect.places import Bounds, Features, Places
+from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
+from fedkad.detect.witnesses import UNIT_FLOORS, Sight, WitnessScoring
+from fedkad.koopman.operator import Reduced
+from fedkad.koopman.scaling import CLIP
+from fedkad.koopman.snapshots import stretches
+
+Array = NDArray[np.float64]
+Entries = NDArray[np.intp]
+Fit = Callable[[Reduced], Dynamics]
+
+JUMP = 0.999
+"""The share of residuals that a jump exceeds."""
+
+NEVER = 1e300
+"""More than any residual."""
+
+USUAL = 0.99
+"""The share of normal data that stays below the unit of a witness."""
+
+THINNED = 2048
+"""Rows that are enough to know the bounds of all blocks but one."""
+
+
+def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Places) -> tuple[WitnessScoring, Array]:
+    """The scoring, and the causal scores of the kept rows, each judged by what the others show; NaN at gaps.
+
+    `fit` makes the dynamics of statistics that are `reduced` to the subspace.
+    """
+    setup, settings, rows = memory.setup, memory.setup.settings, memory.held_out.rows
+    bounds, zeros = places.bounds(setup.scaling), np.zeros((settings.horizon, setup.channels))
+    judged = ~bounds.switch & ~setup.inputs
+    scoring = WitnessScoring(fit(reduced), zeros, zeros + 1.0, judged, bounds, zeros[0], np.ones(3))
+    sights = _sights(scoring, rows)
+    blocks = _blocks(rows, settings.lead, max(round(1.0 / settings.validation), 2))
+    others = [fit(_without(reduced, sights.coordinates, memory.held_out, block)) for block in blocks]
+    residuals = np.concatenate(
+        [
+            _residuals(replace(scoring, dynamics=dynamics), sights, block)
+            for dynamics, block in zip(others, blocks, strict=True)
+        ]
+    )
+    centre, spread = _usual_residuals(scoring.dynamics, memory, residuals)
+    # What is not judged by prediction cannot jump.
+    jump = np.where(judged, np.quantile(np.abs(residuals[:, -1]), JUMP, axis=0), NEVER)
+    scoring = replace(scoring, centre=centre, spread=spread, jump=jump)
+    parts = np.full((len(rows), 4), np.nan)
+    elsewhere = _bounds_elsewhere(memory, blocks)
+    runs = broken(rows, settings.lead + 1).entries(settings.lead)
+    for block, dynamics, known in zip(blocks, others, elsewhere, strict=True):
+        judge = replace(scoring, dynamics=dynamics, bounds=known)
+        parts[block] = np.stack(judge.score(*_moments(sights, block, settings.horizon)), axis=-1)
+    smooth = smooth_causally(parts, runs, settings.smoothing)
+    usual = np.nanquantile(smooth[:, :2], USUAL, axis=0)
+    scoring = replace(scoring, units=np.maximum([*usual, places.wander], UNIT_FLOORS))
+    return scoring, scoring.combine(list(smooth.T))
+
+
+def _usual_residuals(dynamics: Dynamics, memory: Memory, crossed: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of the residuals, per step and channel.
+
+    They come from the statistics, which have seen all rows and not only those that are kept; if rows are few, from the
+    `crossed` residuals, because an operator fits few rows too well.
+    """
+    if not memory.held_out.few:
+        moments = ResidualMoments.of(dynamics, memory.statistics).calibrated(dynamics)
+        return moments.centre, moments.spread
+    return crossed.mean(axis=0), np.maximum(crossed.std(axis=0), SPREAD_FLOOR)
+
+
+def _blocks(rows: Array, lead: int, count: int) -> list[Entries]:
+    """The entries that can be judged, in about equally long blocks."""
+    entries = np.concatenate(broken(rows, lead + 1).entries(lead))
+    return np.array_split(entries, min(count, len(entries)))
+
+
+def _sights(scoring: WitnessScoring, rows: Array) -> Sight:
+    """What is seen at every row, NaN without a full window; of the window only its newest sample is kept.
+
+    It does not depend on the operator, so that one look serves all blocks.
+    """
+    lifting, rank = scoring.dynamics.lifting, scoring.dynamics.subspace.shape[1]
+    clipped = np.clip(rows, -CLIP, CLIP)
+    channels, coordinates = (np.full((2, len(rows), size), np.nan) for size in (lifting.channels, rank))
+    sights = Sight(rows, clipped, *coordinates, *channels)
+    for run in stretches(rows, shortest=lifting.window):
+        windows = lifting.windows(clipped[run])
+        for start in range(0, len(windows), BLOCK):
+            some = np.ascontiguousarray(windows[start : start + BLOCK])
+            first = run.start + lifting.window - 1 + start
+            seen = scoring.see(some, rows[first : first + len(some)])
+            for kept, found in zip(sights[2:], seen[2:], strict=True):
+                kept[first : first + len(some)] = found
+    return sights
+
+
+def _moments(sights: Sight, block: Entries, horizon: int) -> tuple[Seen, list[Seen]]:
+    """What was seen when the entries of a block were predicted, and since."""
+    earlier, *since = [tuple(array[block - horizon + h] for array in sights) for h in range(horizon + 1)]
+    return earlier, since
+
+
+def _without(reduced: Reduced, coordinates: Array, held_out: HeldOut, block: Entries) -> Reduced:
+    """The reduced statistics without the pairs of a block: Σ w c cᵀ and Σ w c₊cᵀ taken away."""
+    now, before, weights = coordinates[block], coordinates[block - 1], held_out.weights[block, None]
+    gram, cross = before.T @ (weights * before), now.T @ (weights * before)
+    return reduced._replace(gram=reduced.gram - gram, cross=reduced.cross - cross)
+
+
+def _residuals(scoring: WitnessScoring, sights: Sight, block: Entries) -> Array:
+    """Residuals of the predicted samples of a block, `(entries, H, n)`."""
+    found = scoring.residuals(*_moments(sights, block, scoring.dynamics.horizon))
+    return found.reshape(-1, *scoring.spread.shape)
+
+
+def _bounds_elsewhere(memory: Memory, blocks: list[Entries]) -> list[Bounds]:
+    """For every block the bounds that the other rows show; a single block has no other rows."""
+    rows, window, scaling = memory.held_out.rows, memory.setup.settings.window, memory.setup.scaling
+    features = Features.of(rows, window)
+    found = []
+    for block in blocks:
+        # A window that ends soon after the block still holds some of it.
+        others = (features.ends < block[0]) | (features.ends > block[-1] + window)
+        known = Features(*(feature[others] for feature in (features.newest, *features[1:])))
+        places = Places.of(known.thinned(THINNED) if others.any() else features)
+        found.append(places.bounds(scaling))
+    return found

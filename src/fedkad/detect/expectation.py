@@ -1,0 +1,132 @@
+"""What to expect of a threshold: how many false alarms, and how sure one can be after so much normal data.
+
+The scores of normal data are cut into blocks and the blocks drawn anew many times, as if other weeks had been recorded.
+Each time the clusters are counted and their tail is fitted again, which gives a rate of events over the threshold; what
+happens in a given time at that rate is left to Poisson's law.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.clusters import clusters_over, declustered
+from fedkad.detect.tail import fit_scales, profile_likelihood, ratio_grid, shrunk_shape
+from fedkad.detect.threshold import FEWEST_PEAKS, SECONDS, USUAL_SHAPE, choose_level
+
+Array = NDArray[np.float64]
+
+BLOCKS = 40
+"""Blocks that the scores are cut into: long enough to keep what comes together, and enough to draw from."""
+
+DRAWS = 200
+"""Recordings that are drawn from the blocks."""
+
+COUNTS = 20
+"""Counts that are drawn for the rate of each."""
+
+ROWS = 10_000
+"""Rows that a number of events refers to if the sample period is not known."""
+
+
+def expected_events(
+    scores: Array, threshold: float, rows: float, apart: int, *, shape: float | None = None, seed: int = 0
+) -> tuple[int, int]:
+    """The number of events over the threshold in so many rows of normal data, from 5 % to 95 %.
+
+    Parameters
+    ----------
+    scores : (time,)
+        Of normal data that the model did not learn from, in order of time; NaN where there is none.
+    threshold : float
+        However it was set.
+    rows : float
+        That have a score.
+    apart, shape
+        As in `event_threshold`.
+    seed : int
+        Of the draws.
+
+    Examples
+    --------
+    >>> scores = np.random.default_rng(0).exponential(size=8000)
+    >>> low, high = expected_events(scores, np.log(1e4), rows=10_000, apart=20)  # one event is expected
+    >>> low <= 1 <= high
+    True
+    """
+    generator = np.random.default_rng(seed)
+    level, peaks = choose_level(scores, apart)
+    if len(peaks) >= FEWEST_PEAKS:
+        rates = _rates(
+            scores, threshold, min(level, threshold), apart, USUAL_SHAPE if shape is None else shape, generator
+        )
+    else:
+        # Nothing can be extrapolated. That m events were seen leaves Jeffreys' law of the rate, even if m is zero.
+        seen = len(declustered(scores, threshold, apart))
+        rates = generator.gamma(seen + 0.5, size=DRAWS) / np.count_nonzero(~np.isnan(scores))
+    counts = generator.poisson(rates * rows, size=(COUNTS, len(rates)))
+    low, high = np.quantile(counts, [0.05, 0.95], method="inverted_cdf")
+    return int(low), int(high)
+
+
+def _rates(
+    scores: Array, threshold: float, level: float, apart: int, prior: float, generator: np.random.Generator
+) -> Array:
+    """Events per row over the threshold in every drawn recording: k/n P(Y > threshold − level)."""
+    clusters = clusters_over(scores, level, apart)
+    drawn = generator.multinomial(BLOCKS, np.full(BLOCKS, 1.0 / BLOCKS), size=DRAWS).astype(float)
+    weights = drawn[:, clusters.starts * BLOCKS // len(scores)]
+    rates: Array = weights.sum(axis=1) / np.count_nonzero(~np.isnan(scores))
+    if threshold > level:
+        some = rates > 0.0
+        rates[some] *= _exceeding(clusters.peaks - level, weights[some], prior, threshold - level)
+    return rates
+
+
+def _exceeding(excesses: Array, weights: Array, prior: float, excess: float) -> Array:
+    """P(Y > excess) by the law fitted to the excesses with each row of weights, as `fit_shrunk_tail` does.
+
+    The shape is the best on the grid, which is fine enough here; so all rows are fitted by one matrix product.
+    """
+    ratios = ratio_grid(float(excesses.max()), float(excesses.mean()))
+    peaks = weights.sum(axis=1)
+    shapes = weights @ np.log1p(ratios[:, None] * excesses).T / peaks[:, None]
+    best = np.argmax(profile_likelihood(ratios, shapes), axis=1)
+    shrunk = np.asarray(shrunk_shape(shapes[np.arange(len(best)), best], peaks, prior))
+    shrunk = np.where(np.abs(shrunk) < 1e-9, 1e-9, shrunk)  # so near to an exponential law that it makes no difference
+    inner = 1.0 + shrunk * excess / fit_scales(excesses, shrunk, weights)
+    return np.asarray(np.maximum(inner, 0.0) ** (-1.0 / shrunk))
+
+
+def expectation_sentence(
+    scores: Array, threshold: float, apart: int, sample_period: float | None = None, shape: float | None = None
+) -> str:
+    """What to expect in words: a week's false alarms if the seconds between samples are known, else per 10,000 rows.
+
+    >>> scores = np.random.default_rng(0).exponential(size=600)
+    >>> expectation_sentence(scores, 12.0, apart=20, sample_period=60.0)
+    "0 to 5 a week; 10 h of held-out data, less than a day's cycle"
+    >>> expectation_sentence(scores, 12.0, apart=20)
+    '0 to 5 in 10,000 rows; 600 rows of held-out data'
+    """
+    known = int(np.count_nonzero(~np.isnan(scores)))
+    rows = ROWS if sample_period is None else SECONDS["week"] / sample_period
+    low, high = expected_events(scores, threshold, rows, apart, shape=shape)
+    number = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    if sample_period is None:
+        return f"{number} in {ROWS:,} rows; {known:,} rows of held-out data"
+    seconds = known * sample_period
+    short = ", less than a day's cycle" if seconds < SECONDS["day"] else ""
+    return f"{number} a week; {_span(seconds)} of held-out data{short}"
+
+
+def _span(seconds: float) -> str:
+    """A length of time in the largest unit that fits twice.
+
+    >>> _span(90.0), _span(36_000.0), _span(864_000.0)
+    ('90 s', '10 h', '10 days')
+    """
+    for unit, name in (("day", "days"), ("hour", "h"), ("minute", "min")):
+        if seconds >= 2.0 * SECONDS[unit]:
+            return f"{seconds / SECONDS[unit]:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,110 @@
+"""What kind of departure an alarm is about, in one sentence with the numbers that a person needs to act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.model import Setup
+from fedkad.detect.places import STILL, absurd, beyond, log_spread
+from fedkad.detect.scoring import Scoring, Seen
+from fedkad.detect.witnesses import WITNESSES, Sight, WitnessScoring
+
+Array = NDArray[np.float64]
+Moment = tuple[Seen, list[Seen]]
+
+
+class Told(NamedTuple):
+    """The witness that leads, the channel that it is about, and a sentence."""
+
+    kind: str  # one of WITNESSES
+    channel: str
+    sentence: str
+
+
+def tell(setup: Setup, scoring: Scoring, moments: Sequence[Moment], sample: Array) -> Told:
+    """What the score of the last of these moments is about; a smoothed score is that of all of them.
+
+    `sample` is the newest one, in its own units.
+    """
+    if not isinstance(scoring, WitnessScoring):
+        channel = int(np.argmax(scoring.shares(*moments[-1])[0]))
+        return _motion(setup, scoring, moments[-1][0], sample, channel)
+    parts = np.array([scoring.score(earlier, since) for earlier, since in moments])
+    newest = Sight(*moments[-1][1][-1])
+    impossible = np.flatnonzero(absurd(newest.values, *_value_bounds(scoring)))
+    if len(impossible):
+        return _place(setup, scoring, moments[-1], int(impossible[0]))
+    lead = int(np.argmax(scoring.voices(list(parts.mean(axis=0)))))
+    channel, moment = _loudest(scoring, moments, parts, [[0], [1], [2, 3]][lead])
+    if WITNESSES[lead] == "motion":
+        seen = setup.scaling.restore(moment[1][-1][0])
+        return _motion(setup, scoring, moment[0], seen, channel)
+    return (_misfit if WITNESSES[lead] == "fit" else _place)(setup, scoring, moment, channel)
+
+
+def _value_bounds(scoring: WitnessScoring) -> tuple[Array, Array, Array]:
+    return scoring.bounds.low[0], scoring.bounds.high[0], scoring.bounds.unit
+
+
+def _loudest(scoring: Scoring, moments: Sequence[Moment], parts: Array, which: list[int]) -> tuple[int, Moment]:
+    """The channel, and the moment, that adds most to these parts."""
+    moment = moments[int(np.argmax(parts[:, which].sum(axis=1)))]
+    return int(np.argmax(scoring.shares(*moment)[which].sum(axis=0))), moment
+
+
+def _motion(setup: Setup, scoring: Scoring, earlier: Seen, sample: Array, channel: int) -> Told:
+    name, expected = setup.channel_names[channel], setup.scaling.restore(scoring.expected(earlier))
+    numbers = f"{sample[channel]:.4g} where {expected[channel]:.4g} was expected"
+    return Told("motion", name, f"{name} moved unlike predicted: {numbers}")
+
+
+def _misfit(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) -> Told:
+    name, window = setup.channel_names[channel], setup.settings.window
+    return Told("fit", name, f"the pattern of the last {window} samples of {name} does not fit the other channels")
+
+
+def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) -> Told:
+    """About the farthest of value, jump, level and spread of the channel."""
+    newest, bounds = Sight(*moment[1][-1]), scoring.bounds
+    name, window = setup.channel_names[channel], setup.settings.window
+    mean, scale = setup.scaling.mean[channel], setup.scaling.scale[channel]
+    low, high = bounds.low[:, channel], bounds.high[:, channel]
+    value, level = newest.values[channel], newest.level[channel]
+    variance = max(newest.square[channel] - level**2, 0.0)
+    outside, dwell = scoring.distances(*moment)
+    if outside[channel] >= dwell[channel]:
+        residual = abs(newest.window[-setup.channels :] - scoring.expected(moment[0]))[channel]
+        if bounds.switch[channel]:
+            seen = " and ".join(f"{v * scale + mean:.4g}" for v in dict.fromkeys((low[0], high[0])))
+            return Told("place", name, f"{name} is {value * scale + mean:.4g}, a value never seen: {seen} was seen")
+        if beyond(value, low[0], high[0]) < residual - scoring.jump[channel]:
+            expected = scoring.expected(moment[0])[channel] * scale + mean
+            sentence = f"{name} jumped as it never did: {value * scale + mean:.4g} where {expected:.4g} was expected"
+            return Told("place", name, sentence)
+        least, most = bounds.ranges[0, channel]
+        if least <= value <= most:
+            span, word = (low[0], high[0]), "is usual"
+        else:
+            span, word = (least, most), "was ever seen"
+        return Told(
+            "place", name, f"{name} is outside: {value * scale + mean:.4g} where {_span(span, scale, mean)} {word}"
+        )
+    if beyond(level, low[1], high[1]) >= beyond(log_spread(variance), low[2], high[2]):
+        known = _span((low[1], high[1]), scale, mean)
+        sentence = (
+            f"{name} stays where it has not been: {level * scale + mean:.4g} over {window} samples, {known} in training"
+        )
+        return Told("place", name, sentence)
+    spread, (least, most) = np.sqrt(variance), np.maximum(np.exp([low[2], high[2]]) - STILL, 0.0)
+    word = "less" if spread < least else "more"
+    known = _span((least, most), scale, 0.0)
+    return Told("place", name, f"{name} varies {word} than in training: by {spread * scale:.4g}, {known} in training")
+
+
+def _span(bounds: tuple[float, float], scale: float, mean: float) -> str:
+    low, high = (f"{bound * scale + mean:.4g}" for bound in bounds)
+    return f"{low} … {high}"

@@ -1,0 +1,316 @@
+"""Where a device has been: the values, levels and spreads of its channels in normal operation, as quantiles.
+
+Each channel has three *features*. Its value is judged sample by sample; its level and its spread, the mean and the
+logarithm of the standard deviation of a window, tell a device that stays where it has never been. Of each feature a
+few quantiles are kept, dense at both ends, which can be merged with those of other rows and forgotten.
+
+All numbers are in scaled units. Values are not clipped here: how far outside a value lies is what matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling
+from fedkad.koopman.snapshots import stretches
+
+Array = NDArray[np.float64]
+
+TAIL = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.25)
+PROBABILITIES = np.array([*TAIL, 0.5, *(1.0 - p for p in reversed(TAIL))])
+"""Of the quantiles that are kept. The first and the last are the least and the greatest that was ever seen."""
+
+BOUND = 0.002
+"""Share of the rows at either end that lie outside of the bounds: a few bad values in training cannot widen them."""
+
+REACH = 0.0005
+"""Share of the rows at either end that do not count for the range of a channel."""
+
+FEW = 2
+"""Values of a channel in training that may be absurd: if it has more of them, they belong to it."""
+
+ABSURD = 5.0
+"""A value farther outside of its bounds than this many ranges is impossible, whatever the threshold."""
+
+ENOUGH_WINDOWS = 4096
+"""Windows that are enough to know levels and spreads."""
+
+STILL = 0.05
+"""Added to the standard deviation before its logarithm is taken, so that a channel that stands still has one."""
+
+MARGIN = 0.1
+"""How near to a confirmed stretch a row must be to be taken for a part of it, in standard deviations."""
+
+MOST_CALM = 32
+"""Confirmed stretches that are remembered as a whole."""
+
+OUTSIDE = 5.0
+"""A value one range outside of its bounds counts as much as a level so many standard deviations outside."""
+
+
+def log_spread(variance: Array) -> Array:
+    """log(sd + 0.05) of a variance in scaled units."""
+    logs: Array = np.log(np.sqrt(np.maximum(variance, 0.0)) + STILL)
+    return logs
+
+
+class Features(NamedTuple):
+    """Features of a series, each `(rows, channel)`."""
+
+    values: Array  # of all complete rows
+    newest: Array  # of the last row of full windows
+    levels: Array  # of full windows
+    spreads: Array  # of full windows
+    ends: Array  # the last row of each window, (rows,)
+
+    @classmethod
+    def of(cls, scaled: Array, window: int) -> Features:
+        """Features of a scaled series with gaps; levels and spreads are those of the clipped values of the model.
+
+        Neighbouring windows are much alike: of a long series only every few are taken.
+        """
+        step = int(np.clip(len(scaled) // ENOUGH_WINDOWS, 1, max(window // 4, 1)))
+        ends = np.concatenate([np.arange(r.start + window - 1, r.stop, step) for r in stretches(scaled, window)])
+        clipped = np.nan_to_num(np.clip(scaled, -CLIP, CLIP))
+        means, squares = (_window_means(rows, ends, window) for rows in (clipped, clipped * clipped))
+        complete = scaled[~np.isnan(scaled).any(axis=1)]
+        return cls(complete, scaled[ends], means, log_spread(squares - means**2), ends)
+
+    def thinned(self, most: int) -> Features:
+        """At most about so many rows of each, evenly spread."""
+        return Features(*(feature[:: max(len(feature) // most, 1)] for feature in self))
+
+    def cut(self, start: float, stop: float) -> Features:
+        """The part of the rows between two shares of all of them."""
+        return Features(*(feature[int(start * len(feature)) : int(stop * len(feature))] for feature in self))
+
+    @property
+    def quantiles(self) -> Array:
+        """Of value, level and spread of every channel, `(3, n, probabilities)`."""
+        return np.stack([_quantiles(feature) for feature in (self.values, self.levels, self.spreads)])
+
+
+def _window_means(rows: Array, ends: NDArray[np.intp], window: int) -> Array:
+    """Means of the windows that end at these rows, from running totals."""
+    totals = np.concatenate([np.zeros((1, rows.shape[1])), np.cumsum(rows, axis=0)])
+    means: Array = (totals[ends + 1] - totals[ends + 1 - window]) / window
+    return means
+
+
+class Bounds(NamedTuple):
+    """What scoring needs of the places, in scaled units."""
+
+    low: Array  # of each feature, (3, n)
+    high: Array  # (3, n)
+    unit: Array  # the range of the values of each channel, (n,)
+    switch: NDArray[np.bool_]  # channels that had at most two values, `low[0]` and `high[0]`, (n,)
+    ranges: Array  # the least and the greatest of each feature that was ever seen, (3, n, 2)
+    calm: Array  # ranges of each feature in stretches that a person called normal, (stretches, 3, n, 2)
+    relief: Array  # what the parts of the score are multiplied by inside each of them, (stretches,)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where a device has been.
+
+    `wander` is how far rows that were not known yet lay outside of what was known before them, in normal operation: it
+    devalues the places of a device whose levels wander.
+    """
+
+    rows: float  # that the quantiles stand for
+    quantiles: Array  # of each feature and channel, (3, n, len(PROBABILITIES))
+    values: Array  # the values of a channel that has at most two, (n, 2); NaN if it has more
+    confirmed: Array  # the least and the greatest that a person called normal, (3, n, 2); NaN if there is none
+    wander: float
+    calm: Array  # each of the stretches that a person called normal, as in `Bounds`
+    relief: Array
+
+    @classmethod
+    def of(cls, features: Features) -> Places:
+        """The places of these features; how far they wander is not looked at."""
+        quantiles = features.quantiles
+        unknown = np.full((*quantiles.shape[:2], 2), np.nan)
+        values, none = features.values, np.empty((0, *unknown.shape))
+        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, none[:, 0, 0, 0])
+
+    @classmethod
+    def learnt(cls, scaled: Array, window: int) -> Places:
+        """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps."""
+        features = Features.of(scaled, window)
+        places = cls.of(features)
+        return replace(places, wander=_wandering(features, places.reach))
+
+    def at(self, probability: float) -> Array:
+        """One of the quantiles that are kept, of every feature and channel."""
+        return self.quantiles[..., int(np.flatnonzero(probability == PROBABILITIES)[0])]
+
+    @property
+    def ranges(self) -> Array:
+        """The least and the greatest of each feature that was ever seen, `(3, n, 2)`."""
+        return _hull(self.quantiles[..., [0, -1]], self.confirmed)
+
+    @property
+    def reach(self) -> Array:
+        """The range of the values of each channel."""
+        found: Array = self.at(1.0 - REACH)[0] - self.at(REACH)[0]
+        return found
+
+    def bounds(self, scaling: Scaling) -> Bounds:
+        """The bounds that a new row is judged by."""
+        inner = _hull(np.stack([self.at(BOUND), self.at(1.0 - BOUND)], axis=-1), self.confirmed)
+        low, high = inner[..., 0], inner[..., 1]
+        unit = _unit(self.reach, np.abs(scaling.mean) / scaling.scale, 1.0 / scaling.scale)
+        switch = ~np.isnan(self.values[:, 0])
+        low[0, switch], high[0, switch] = self.values[switch].T
+        return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief)
+
+    def joined(self, scaled: Array, window: int, forgetting: float = 1.0) -> Places:
+        """These places, with the weight that forgetting leaves them, and those of newer rows."""
+        features, weight = Features.of(scaled, window), forgetting * self.rows
+        new = float(len(features.values))
+        return replace(
+            self,
+            rows=weight + new,
+            quantiles=_merged(self.quantiles, weight, features.quantiles, new),
+            values=_joined_values(self.values, _two_values(features.values)),
+            wander=max(forgetting * self.wander, _departure(features, self, self.reach)),
+        )
+
+    def widened(self, scaled: Array, window: int) -> Places:
+        """The places with all of these rows inside, because a person called them normal.
+
+        The stretch is remembered as a whole as well, without any `relief` yet.
+        """
+        features = Features.of(scaled, window)
+        seen = features.quantiles[..., [0, -1]]
+        near = seen + MARGIN * np.array([-1.0, 1.0])
+        return replace(
+            self,
+            confirmed=_hull(self.confirmed, seen),
+            values=_joined_values(self.values, _two_values(features.values)),
+            calm=np.concatenate([self.calm, near[None]])[-MOST_CALM:],
+            relief=np.append(self.relief, 1.0)[-MOST_CALM:],
+        )
+
+    def relieved(self, factor: float) -> Places:
+        """The places with this relief inside the stretch that was confirmed last."""
+        return replace(self, relief=np.append(self.relief[:-1], factor))
+
+
+def _unit(reach: Array, size: Array, one: Array | float) -> Array:
+    """The range of each channel. One that never moved has none: it may change by its own size, or by one."""
+    return np.where(reach > CONSTANT * size, reach, np.maximum(size, one))
+
+
+def absurd_in_training(values: Array) -> NDArray[np.bool_]:
+    """Which cells of training data are absurd in the light of the others, at most two of a channel; NaN is not.
+
+    They must be found before anything is learned: one of them would change the mean, the scale and the range of its
+    channel for ever.
+
+    >>> wind = np.array([[3.0], [9.0], [1048.0], [21.0], [38.0], [17.0], [12.0]])
+    >>> wind[absurd_in_training(wind)]
+    array([1048.])
+    """
+    complete = values[~np.isnan(values).any(axis=1)]
+    if len(complete) <= 2 * FEW:
+        return np.zeros(values.shape, dtype=np.bool_)
+    found = _quantiles(complete, beyond=FEW)
+    low, high = found[:, TAIL.index(BOUND)], found[:, -1 - TAIL.index(BOUND)]
+    reach = found[:, -1 - TAIL.index(REACH)] - found[:, TAIL.index(REACH)]
+    marked = absurd(values, low, high, _unit(reach, np.abs(found[:, len(TAIL)]), 1.0))
+    return np.asarray(marked & (marked.sum(axis=0) <= FEW))
+
+
+def absurd(values: Array, low: Array, high: Array, unit: Array) -> NDArray[np.bool_]:
+    """Which values lie more than five ranges outside of their bounds; NaN does not."""
+    with np.errstate(invalid="ignore"):
+        return (values > high + ABSURD * unit) | (values < low - ABSURD * unit)
+
+
+def _quantiles(feature: Array, beyond: int = 0) -> Array:
+    """The quantiles of each channel, `(n, probabilities)`, with at least so many rows beyond each."""
+    ordered = np.sort(feature, axis=0)
+    last = len(ordered) - 1
+    inner = min(beyond, last / 2.0)
+    position = np.clip(PROBABILITIES * last, inner, last - inner)
+    below = np.floor(position).astype(int)
+    above, share = np.minimum(below + 1, last), (position - below)[:, None]
+    found: Array = (ordered[below] + share * (ordered[above] - ordered[below])).T
+    return found
+
+
+def _merged(first: Array, weight: float, second: Array, other: float) -> Array:
+    """Quantiles of two sets of rows together: those of the weighted mean of their distribution functions."""
+    merged = np.empty_like(first)
+    for where in np.ndindex(first.shape[:-1]):
+        knots = np.union1d(first[where], second[where])
+        shares = [_distribution(knots, quantiles[where]) for quantiles in (first, second)]
+        mixed = (weight * shares[0] + other * shares[1]) / (weight + other)
+        merged[where] = np.interp(PROBABILITIES, mixed, knots)
+        merged[where][0], merged[where][-1] = knots[0], knots[-1]
+    return merged
+
+
+def _distribution(knots: Array, quantiles: Array) -> Array:
+    """The share of rows below each knot, between the quantiles linear, and at a value with many rows their middle."""
+    lower = np.searchsorted(quantiles, knots, side="left")
+    upper = np.searchsorted(quantiles, knots, side="right")
+    inside: Array = np.interp(knots, quantiles, PROBABILITIES)
+    tied = upper - lower > 1
+    inside[tied] = (PROBABILITIES[lower[tied]] + PROBABILITIES[upper[tied] - 1]) / 2.0
+    return inside
+
+
+def _two_values(values: Array) -> Array:
+    """The least and the greatest value of channels that have no other, `(n, 2)`; NaN for the other channels."""
+    least, greatest = values.min(axis=0), values.max(axis=0)
+    others = ((values != least) & (values != greatest)).any(axis=0)
+    return np.where(others[:, None], np.nan, np.stack([least, greatest], axis=1))
+
+
+def _joined_values(first: Array, second: Array) -> Array:
+    """The two values of channels that have no third in both together."""
+    four = np.concatenate([first, second], axis=1)
+    return _two_values(four.T)
+
+
+def _hull(first: Array, second: Array) -> Array:
+    """The ranges that hold both ranges; one that is NaN is empty."""
+    return np.stack([np.fmin(first[..., 0], second[..., 0]), np.fmax(first[..., 1], second[..., 1])], axis=-1)
+
+
+FOLDS = ((0.4, 0.55), (0.55, 0.7), (0.7, 0.85), (0.85, 1.0))
+"""Where training is cut to see how far it wanders: what comes before is known, the next part is met."""
+
+THINNED = 2048
+"""Rows that are enough to see it."""
+
+
+def _wandering(features: Features, reach: Array) -> float:
+    """The farthest that later parts of the rows went from all that came before them."""
+    thin, farthest = features.thinned(THINNED), 0.0
+    for known, met in FOLDS:
+        before, after = thin.cut(0.0, known), thin.cut(known, met)
+        if len(before.levels) and len(after.levels):
+            farthest = max(farthest, _departure(after, Places.of(before), reach))
+    return farthest
+
+
+def _departure(features: Features, places: Places, reach: Array) -> float:
+    """The 0.99 quantile of how far rows lie outside of the places, summed over the channels."""
+    low, high = places.at(BOUND), places.at(1.0 - BOUND)
+    unit = np.where(reach > 0.0, reach, 1.0)
+    outside = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
+    level, spread = beyond(features.levels, low[1], high[1]), beyond(features.spreads, low[2], high[2])
+    return float(np.quantile((outside + np.hypot(level, spread)).sum(axis=1), 0.99))
+
+
+def beyond(feature: Array, low: Array, high: Array) -> Array:
+    """How far a feature lies outside of its bounds; 0 inside."""
+    distance: Array = np.maximum(np.maximum(low - feature, feature - high), 0.0)
+    return distance
