@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -385,3 +386,36 @@ def test_a_subspace_that_cannot_be_adopted() -> None:
         detector.adopt(np.eye(3))
     with pytest.raises(ValueError, match="orthonormal"):
         detector.adopt(np.ones((10, 3)))
+
+
+def waves(rows: int) -> NDArray[np.float64]:
+    series = np.sin(np.arange(rows)[:, None] / [[7.0, 11.0]])
+    return series + 0.05 * np.random.default_rng(0).normal(size=series.shape)
+
+
+def test_an_absurd_value_is_told_as_such_by_its_event() -> None:
+    detector = KoopmanDetector(rank=8).fit(waves(1500))
+    series = waves(400)
+    series[300, 1] = 500.0
+    (event,) = [event for event in detector.events(series) if event.start <= 300 <= event.end]
+    assert event.kind == "place"
+    assert event.sentence.startswith("1 is outside: 500 where ")
+    assert event.channels[0][0] == "1"
+
+
+def test_stretches_too_short_for_the_horizon_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="Too few rows"):
+        KoopmanDetector(rank=8, horizon=5).fit([waves(23)] * 40)
+
+
+def test_a_frame_with_times_gives_the_sampling_period() -> None:
+    frame = pd.DataFrame(waves(1500), index=pd.date_range("2026-01-01", periods=1500, freq="30s"))
+    detector = KoopmanDetector(rank=8, threshold="1/week").fit(frame)
+    assert detector.model_.settings.sample_period == 30.0
+
+
+def test_inputs_are_names_before_they_are_numbers() -> None:
+    frame = pd.DataFrame(waves(1500), columns=[1, 0])
+    for inputs in ([1], ["1"], np.array([1]), range(1, 2)):
+        detector = KoopmanDetector(rank=8, inputs=inputs).fit(frame)  # type: ignore[arg-type]
+        assert detector.model_.setup.inputs.tolist() == [True, False]

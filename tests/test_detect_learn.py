@@ -297,3 +297,42 @@ def test_separate_stretches_are_not_bridged() -> None:
     joined = detector.decision_function([series[:50], series[500:550]])
     second = detector.decision_function(series[500:550])
     np.testing.assert_allclose(joined[-50:], second, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::fedkad.FewRowsWarning")
+def test_what_was_confirmed_stays_confirmed_when_the_device_goes_on_learning() -> None:
+    for rows in (400, 3000):
+        train, stretch = waves(rows), waves(150, seed=5)
+        train[:, 2], stretch[:, 2] = np.arange(rows) % 50 > 25, 0.5
+        stretch[:, 0] += 3.0
+        stretch[60:63, 1] = np.nan
+        detector = KoopmanDetector(rank=8).fit(train)
+        assert detector.predict(stretch).any()
+        detector.learn(stretch, confirmed=True)
+        assert not detector.predict(stretch).any()
+        for seed in range(6, 9):
+            more = waves(300, seed)
+            more[:, 2] = np.arange(300) % 50 > 25
+            detector.learn(more)
+            assert not detector.predict(stretch).any()
+
+
+@pytest.mark.filterwarnings("ignore::fedkad.FewRowsWarning")
+@pytest.mark.parametrize(("rows", "more"), [(400, 100), (1500, 300), (5000, 100)])
+def test_an_absurd_value_in_what_is_learned_later_widens_nothing(rows: int, more: int) -> None:
+    detector, later, test = KoopmanDetector(rank=8).fit(waves(rows)), waves(more, seed=1), waves(200, seed=2)
+    later[more // 2, 0], test[100, 0] = 1e4, 60.0
+    detector.learn(later)
+    assert detector.predict(test)[100] == 1
+    assert detector.memory_.places is not None
+    assert detector.memory_.places.bounds(detector.scaling_).unit[0] < 10.0
+
+
+def test_learning_in_small_pieces_does_not_devalue_places() -> None:
+    detector = KoopmanDetector(rank=8).fit(waves(3000))
+    assert detector.memory_.places is not None
+    before = detector.memory_.places.wander
+    for seed in range(10):
+        detector.learn(waves(60, seed))
+    assert detector.memory_.places is not None
+    assert detector.memory_.places.wander == before

@@ -815,7 +815,7 @@ def test_a_jump_is_told_with_what_was_expected() -> None:
     series[-1, 0] = -np.sign(series[-1, 0]) * 0.5
     reading = reading_of(series)
     told = kinds._place(told_by()[0].model_.setup, scoring_of(told_by()[0]), reading._judged[-1], 0)
-    assert told.sentence.startswith(f"{told.channel} jumped as it never did: ")
+    assert told.sentence.startswith(f"{told.channel} jumped more than ever in training: ")
     assert numbers(told.sentence) == pytest.approx([series[-1, 0], reading.expected[0]], rel=1e-3)
 
 

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+    from fedkad.detect.witnesses import WITNESSES
     from fedkad.federation.inprocess import Federation, federate
 
-__all__ = ["Federation", "FewRowsWarning", "KoopmanDetector", "federate"]
+__all__ = ["WITNESSES", "Federation", "FewRowsWarning", "KoopmanDetector", "federate"]
 __version__ = "0.1.0"
 
 _PLACES = {
     "Federation": "fedkad.federation.inprocess",
     "FewRowsWarning": "fedkad.detect.detector",
+    "WITNESSES": "fedkad.detect.witnesses",
     "KoopmanDetector": "fedkad.detect.detector",
     "federate": "fedkad.federation.inprocess",
 }

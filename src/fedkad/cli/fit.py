@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkad.cli.failures import few_rows_noted, naming
+from fedkad.cli.failures import few_rows_noted, naming, warn
 from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, complete_period, with_detector_options
 from fedkad.cli.output import AsJson, print_facts, print_json
 from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
@@ -36,6 +36,9 @@ def fit(
         fitted = KoopmanDetector(**detector).fit(named_series(device))
     output.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(output, statistics=not detect_only)
+    found = fitted.model_.found
+    if found is not None and found.note:
+        warn(f"{data}: {found.note}")
     rows = sum(len(table.values) for table in device.tables)
     result = {
         "model": str(output),

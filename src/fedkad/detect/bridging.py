@@ -31,8 +31,9 @@ class Rows(NamedTuple):
 
     def entries(self, lead: int) -> list[NDArray[np.intp]]:
         """For each segment the entries that are scored: those after `lead` rows that miss not all channels."""
+        there = ~self.absent
         found = [np.arange(segment.start + lead, segment.stop) for segment in self.segments]
-        return [entries[~self.absent[entries]] for entries in found if len(entries)]
+        return [entries[there[entries]] for entries in found if len(entries)]
 
     @property
     def absent(self) -> NDArray[np.bool_]:

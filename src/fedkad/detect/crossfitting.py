@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedkad.detect.bridging import broken
 from fedkad.detect.calibration import HeldOut, ResidualMoments
 from fedkad.detect.model import Memory
-from fedkad.detect.places import Bounds, Features, Places
+from fedkad.detect.places import THINNED, Bounds, Features, Places
 from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
 from fedkad.detect.witnesses import UNIT_FLOORS, Sight, WitnessScoring
 from fedkad.koopman.operator import Reduced
@@ -36,8 +36,8 @@ NEVER = 1e300
 USUAL = 0.99
 """The share of normal data that stays below the unit of a witness."""
 
-THINNED = 2048
-"""Rows that are enough to know the bounds of all blocks but one."""
+MOST_BLOCKS = 20
+"""Blocks of cross-fitting, however small a share each is to be: every one costs an operator and a look at places."""
 
 
 def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Places) -> tuple[WitnessScoring, Array]:
@@ -50,7 +50,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     judged = ~bounds.switch & ~setup.inputs
     scoring = WitnessScoring(fit(reduced), zeros, zeros + 1.0, judged, bounds, zeros[0], np.ones(3))
     sights = _sights(scoring, rows)
-    blocks = _blocks(rows, settings.lead, max(round(1.0 / settings.validation), 2))
+    blocks = _blocks(rows, settings.lead, min(max(round(1.0 / settings.validation), 2), MOST_BLOCKS))
     others = [fit(_without(reduced, sights.coordinates, memory.held_out, block)) for block in blocks]
     residuals = np.concatenate(
         [

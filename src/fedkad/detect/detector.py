@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from fedkad.detect.events import Event, examine, judge_series
 from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
 from fedkad.detect.scoring import SeriesScores, forecast_series, score_series
-from fedkad.detect.series import as_series
+from fedkad.detect.series import as_series, sampling_period
 from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import check_threshold
 from fedkad.detect.witnesses import WitnessScoring
@@ -89,7 +90,7 @@ class KoopmanDetector:
         Channels that are commands or set-points, by name ("0", "1", … where they have none): they help to predict the
         others, and are not judged by prediction.
     sample_period : float, optional
-        Seconds between samples.
+        Seconds between samples; a frame's DatetimeIndex gives it if it is not set.
     seed : int
         Seed of the observables.
 
@@ -183,18 +184,26 @@ class KoopmanDetector:
         """The parameters as a value, as they are now."""
         parameters = self.get_params()
         inputs = parameters["inputs"]
-        return DetectorSettings(**{**parameters, "inputs": tuple(inputs) if isinstance(inputs, list) else inputs})
+        if isinstance(inputs, Iterable) and not isinstance(inputs, str):
+            parameters["inputs"] = tuple(int(name) if isinstance(name, np.integer) else name for name in inputs)
+        return DetectorSettings(**parameters)
+
+    def _settings_for(self, train: Any) -> DetectorSettings:
+        """The settings, with the sampling period of a frame that has times unless it is set."""
+        settings = self.settings
+        period = sampling_period(train) if settings.sample_period is None else None
+        return settings if period is None else replace(settings, sample_period=period)
 
     def fit(self, train: Any, y: object = None) -> Self:
         """Fit on normal data: `(time, channel)` array or DataFrame, or a list of separate stretches."""
-        return self._take(*learning.fit(self.settings, as_series(train)))
+        return self._take(*learning.fit(self._settings_for(train), as_series(train)))
 
     def prepare(self, train: Any, scaling: Scaling | None = None) -> Self:
         """Do everything in training that needs the data; `adopt` does the rest.
 
         The parameters are read here; changing them later has no effect until the next `prepare` or `fit`.
         """
-        memory = learning.prepare(self.settings, as_series(train), scaling)
+        memory = learning.prepare(self._settings_for(train), as_series(train), scaling)
         vars(self).pop("model_", None)  # nothing of an earlier fit may be mixed with a later one
         self._memory = memory
         return self
@@ -365,7 +374,7 @@ class KoopmanDetector:
         return model.setup.scaling.restore(forecast_series(model.scoring, model.setup.scale(series)))
 
     def witnesses(self, series: Any) -> Array:
-        """What each of `WITNESSES` adds to the score of `decision_function`, `(time, 3)`: motion, fit, place."""
+        """What each of `fedkad.WITNESSES` adds to the score of `decision_function`, `(time, 3)`: motion, fit, place."""
         model = self._fitted()
         if not isinstance(model.scoring, WitnessScoring):
             raise ValueError(f"scoring={model.settings.scoring!r} has no witnesses; fit with scoring='witnesses'.")

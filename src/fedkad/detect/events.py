@@ -42,6 +42,11 @@ class Event:
     kind: str = ""  # the witness that leads at the peak: motion, fit or place
     sentence: str = ""  # what it says, with its channel and numbers
 
+    @property
+    def channels(self) -> list[tuple[str, float]]:
+        """Channels and their shares, the largest first, as a reading of the stream has them."""
+        return [(cause.channel, cause.share) for cause in self.causes]
+
 
 @dataclass(frozen=True, eq=False)
 class Findings:

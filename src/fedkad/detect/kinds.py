@@ -34,10 +34,10 @@ def tell(setup: Setup, scoring: Scoring, moments: Sequence[Moment], sample: Arra
         channel = int(np.argmax(scoring.shares(*moments[-1])[0]))
         return _motion(setup, scoring, moments[-1][0], sample, channel)
     parts = np.array([scoring.score(earlier, since) for earlier, since in moments])
-    newest = Sight(*moments[-1][1][-1])
-    impossible = np.flatnonzero(absurd(newest.values, *_value_bounds(scoring)))
-    if len(impossible):
-        return _place(setup, scoring, moments[-1], int(impossible[0]))
+    for moment in reversed(moments):
+        impossible = np.flatnonzero(absurd(Sight(*moment[1][-1]).values, *_value_bounds(scoring)))
+        if len(impossible):
+            return _place(setup, scoring, moment, int(impossible[0]))
     lead = int(np.argmax(scoring.voices(list(parts.mean(axis=0)))))
     channel, moment = _loudest(scoring, moments, parts, [[0], [1], [2, 3]][lead])
     if WITNESSES[lead] == "motion":
@@ -79,12 +79,16 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) 
     if outside[channel] >= dwell[channel]:
         residual = abs(newest.window[-setup.channels :] - scoring.expected(moment[0]))[channel]
         if bounds.switch[channel]:
-            seen = " and ".join(f"{v * scale + mean:.4g}" for v in dict.fromkeys((low[0], high[0])))
-            return Told("place", name, f"{name} is {value * scale + mean:.4g}, a value never seen: {seen} was seen")
+            known_values = dict.fromkeys((low[0], high[0]))
+            seen = " and ".join(f"{v * scale + mean:.4g}" for v in known_values)
+            seen_verb = "was" if len(known_values) == 1 else "were"
+            return Told(
+                "place", name, f"{name} is {value * scale + mean:.4g}, a value never seen: only {seen} {seen_verb} seen"
+            )
         if beyond(value, low[0], high[0]) < residual - scoring.jump[channel]:
             expected = scoring.expected(moment[0])[channel] * scale + mean
-            sentence = f"{name} jumped as it never did: {value * scale + mean:.4g} where {expected:.4g} was expected"
-            return Told("place", name, sentence)
+            numbers = f"{value * scale + mean:.4g} where {expected:.4g} was expected"
+            return Told("place", name, f"{name} jumped more than ever in training: {numbers}")
         least, most = bounds.ranges[0, channel]
         if least <= value <= most:
             span, word = (low[0], high[0]), "is usual"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,11 @@ from fedkad.detect.calibration import MOST_HELD_OUT, HeldOut, calibrate, first_s
 from fedkad.detect.crossfitting import calibrate_witnesses
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.modelfile import StoredMemory
-from fedkad.detect.places import Places, absurd_in_training
-from fedkad.detect.scoring import Dynamics, Scoring, score_series
+from fedkad.detect.places import FEW, Places, absurd, absurd_in_training
+from fedkad.detect.scoring import Dynamics, Scoring, looked_at, score_series
 from fedkad.detect.series import Series, join_stretches, refuse_empty_channels
 from fedkad.detect.threshold import SECONDS
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
 from fedkad.koopman.scaling import CLIP, ChannelMoments, Scaling
@@ -74,8 +76,8 @@ def _without_absurd(settings: DetectorSettings, series: Series) -> Series:
 
 def _training_rows(settings: DetectorSettings, values: Array) -> Array:
     rows = values if settings.has_witnesses else split(values, settings.validation, settings.lead)[0]
-    window = settings.window
-    _require_pairs(sum(run.stop - run.start - window for run in stretches(rows, window + 1)), window)
+    lead = settings.lead if settings.has_witnesses else settings.window
+    _require_pairs(sum(run.stop - run.start - lead for run in stretches(rows, lead + 1)), lead)
     return rows
 
 
@@ -119,13 +121,20 @@ def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, prev
     was set by hand, and how far the device has learned in its feed.
     """
     expected = (memory.setup.lifting.dimension, memory.setup.settings.rank)
+    if subspace.shape == (expected[0], expected[1] + memory.setup.private):
+        subspace = subspace[:, : expected[1]]  # of a detector, with private directions
     if subspace.shape != expected:
         raise ValueError(
             f"The subspace has shape {subspace.shape} instead of {expected}; train it with these settings."
         )
     if not np.allclose(subspace.T @ subspace, np.eye(expected[1]), atol=1e-6):
         raise ValueError("The columns of the subspace are not orthonormal; pass its polar factor.")
-    model = _calibrated(memory, subspace, least_threshold)
+    model = _like(_calibrated(memory, subspace, least_threshold), previous)
+    return model if memory.places is None else _with_relief(model, memory.places)
+
+
+def _like(model: Model, previous: Model | None) -> Model:
+    """The model with the rule, or the hand-set threshold, of the previous one, and its place in the feed."""
     if previous is None:
         return model
     model = replace(model, learnt_through=previous.learnt_through)
@@ -148,18 +157,36 @@ def learn(
     share = share_left(forgetting, len(scaled), settings.sample_period)
     if confirmed and not settings.has_witnesses:
         raise ValueError(f"scoring={settings.scoring!r} cannot learn what was confirmed; fit with scoring='witnesses'.")
+    if confirmed:  # short holes are filled, as they are when the stretch is scored again
+        rows = looked_at(model.scoring, scaled)
+        scaled = np.where(np.isnan(scaled) & ~rows.absent[:, None], rows.filled, scaled)
+    else:
+        scaled = _sane(model, scaled)
     if not any(stretches(scaled, shortest=settings.window + 1)):
         raise ValueError(
             f"Nothing to learn from: no {settings.window + 1} consecutive rows are complete; pass a longer piece."
         )
     if model.few_rows and not confirmed:
-        memory = _remember(setup, join_stretches([known.held_out.rows, scaled]))
-        memory = replace(memory, places=_keeping_confirmed(memory.places, known.places))
+        memory = _with_confirmed(_remember(setup, join_stretches([known.held_out.rows, scaled])), known.places)
     else:
         memory = _extended(setup, known, scaled, share, confirmed)
     shared = model.dynamics.subspace[:, : settings.rank]
     learnt = adopt(memory, shared, least_threshold=model.least_threshold, previous=model)
-    return _relieved(learnt, memory, scaled) if confirmed else (learnt, memory)
+    if memory.places is not None and isinstance(learnt.scoring, WitnessScoring):
+        memory = replace(memory, places=replace(memory.places, relief=learnt.scoring.bounds.relief))
+    return learnt, memory
+
+
+def _with_confirmed(memory: Memory, known: Places | None) -> Memory:
+    """A memory of all rows, with what was confirmed before: those rows are not among them."""
+    if memory.places is None or known is None:
+        return memory
+    statistics = memory.statistics
+    for rows in known.confirmed_stretches:
+        statistics = statistics + collect(
+            np.clip(rows, -CLIP, CLIP), memory.setup.lifting, memory.setup.settings.horizon
+        )
+    return replace(memory, statistics=statistics, places=memory.places.keeping_confirmed(known))
 
 
 def share_left(forgetting: float | str, rows: int, sample_period: float | None) -> float:
@@ -172,8 +199,8 @@ def share_left(forgetting: float | str, rows: int, sample_period: float | None) 
         half_life = _rows_of(forgetting, sample_period)
         if half_life is not None:
             return float(0.5 ** (rows / half_life))
-    elif 0.0 < forgetting <= 1.0:
-        return forgetting
+    elif isinstance(forgetting, Real) and 0.0 < forgetting <= 1.0:
+        return float(forgetting)
     allowed = "a share in (0, 1], where 1 forgets nothing, or a half-life such as '5000 rows' or '30 days'"
     raise SettingError("forgetting", forgetting, f"{allowed} (a time needs sample_period)")
 
@@ -188,23 +215,32 @@ def _rows_of(half_life: str, sample_period: float | None) -> float | None:
     return float(found[1]) * SECONDS[found[2]] / sample_period if found[2] in SECONDS and sample_period else None
 
 
-def _keeping_confirmed(places: Places | None, known: Places | None) -> Places | None:
-    if places is None or known is None:
-        return places
-    return replace(places, confirmed=known.confirmed, calm=known.calm, relief=known.relief)
+def _sane(model: Model, scaled: Array) -> Array:
+    """New rows with gaps where a value is impossible; a channel with more than a few of them has moved on."""
+    if not isinstance(model.scoring, WitnessScoring):
+        return scaled
+    bounds = model.scoring.bounds
+    wrong = absurd(scaled, bounds.low[0], bounds.high[0], bounds.unit)
+    wrong &= wrong.sum(axis=0) <= FEW
+    return np.where(wrong, np.nan, scaled)
 
 
-def _relieved(model: Model, memory: Memory, scaled: Array) -> tuple[Model, Memory]:
-    """The model with just enough relief inside the stretch confirmed last that none of its rows is an alarm."""
-    assert memory.places is not None
-    scores = score_series(model.scoring, scaled).causal(model.settings.smoothing)
-    highest = float(np.nanmax(scores, initial=0.0))
-    if highest <= QUIET * model.threshold:
-        return model, memory
-    # The score is a sum of roots of its parts.
-    memory = replace(memory, places=memory.places.relieved((QUIET * model.threshold / highest) ** 2))
-    bounds = memory.places.bounds(model.setup.scaling)  # type: ignore[union-attr]
-    return replace(model, scoring=replace(model.scoring, bounds=bounds)), memory  # type: ignore[type-var]
+def _with_relief(model: Model, places: Places) -> Model:
+    """The model with just enough relief inside each confirmed stretch that none of its rows is an alarm."""
+    if not isinstance(model.scoring, WitnessScoring) or not len(places.relief):
+        return model
+    relief = places.relief.copy()
+    for k, rows in enumerate(places.confirmed_stretches):
+        if len(rows) <= model.settings.lead:
+            continue
+        strict = replace(
+            model.scoring,
+            bounds=model.scoring.bounds._replace(relief=np.where(np.arange(len(relief)) == k, 1.0, relief)),
+        )
+        highest = float(np.nanmax(score_series(strict, rows).causal(model.settings.smoothing), initial=0.0))
+        # The score is a sum of roots of its parts.
+        relief[k] = min((QUIET * model.threshold / highest) ** 2, 1.0) if highest > 0.0 else 1.0
+    return replace(model, scoring=replace(model.scoring, bounds=model.scoring.bounds._replace(relief=relief)))
 
 
 def _extended(setup: Setup, known: Memory | StoredMemory, scaled: Array, forgetting: float, confirmed: bool) -> Memory:

@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,15 @@ from fedkad.detect.expectation import expectation_sentence
 from fedkad.detect.places import Places
 from fedkad.detect.scoring import Dynamics, Scoring
 from fedkad.detect.series import as_series, check_channels
-from fedkad.detect.threshold import SMALLEST, EventThreshold, FixedThreshold, Judge, ThresholdRule, check_threshold
+from fedkad.detect.threshold import (
+    SMALLEST,
+    EventThreshold,
+    FixedThreshold,
+    Judge,
+    StreamingPot,
+    ThresholdRule,
+    check_threshold,
+)
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics
@@ -51,7 +60,7 @@ INPUTS = "a list of channels: their names, or their numbers where they have none
 
 
 def _is_channel(name: object) -> bool:
-    return isinstance(name, str | int) and not isinstance(name, bool)
+    return isinstance(name, str | Integral) and not isinstance(name, bool)
 
 
 @dataclass(frozen=True)
@@ -151,10 +160,8 @@ class Setup:
         return marked
 
     def _number(self, channel: str | int) -> int:
-        if isinstance(channel, str) and channel in self.channel_names:
-            return self.channel_names.index(channel)
-        if isinstance(channel, int) and 0 <= channel < self.channels:
-            return channel
+        if str(channel) in self.channel_names:  # the names of channels that have none are their numbers
+            return self.channel_names.index(str(channel))
         raise SettingError("inputs", channel, f"channels of the data, which are {', '.join(self.channel_names)}")
 
     @property
@@ -225,6 +232,8 @@ class Model:
     def _judge(self) -> Judge:
         if self.rule is not None and self.rule.adapts:
             judge = self.rule.judge(self.normal_scores)
+            if isinstance(judge, StreamingPot):
+                judge.height += self.threshold - judge.value  # a file of an earlier version set it in another way
             if judge.value >= self.least_threshold or not self.needs_advice:
                 return judge
         return FixedThreshold(self.threshold)

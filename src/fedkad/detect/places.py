@@ -45,8 +45,14 @@ STILL = 0.05
 MARGIN = 0.1
 """How near to a confirmed stretch a row must be to be taken for a part of it, in standard deviations."""
 
+MOST_CONFIRMED = 2048
+"""Rows of confirmed stretches that are kept."""
+
 MOST_CALM = 32
 """Confirmed stretches that are remembered as a whole."""
+
+TELLING = 500
+"""Windows of new rows that tell how far normal data wanders."""
 
 OUTSIDE = 5.0
 """A value one range outside of its bounds counts as much as a level so many standard deviations outside."""
@@ -128,6 +134,8 @@ class Places:
     wander: float
     calm: Array  # each of the stretches that a person called normal, as in `Bounds`
     relief: Array
+    stretches: Array  # their rows, as many as are kept: the reliefs are set anew for every model, (rows, n)
+    lengths: Array  # rows of each of them; 0 if they are not kept any more
 
     @classmethod
     def of(cls, features: Features) -> Places:
@@ -135,7 +143,9 @@ class Places:
         quantiles = features.quantiles
         unknown = np.full((*quantiles.shape[:2], 2), np.nan)
         values, none = features.values, np.empty((0, *unknown.shape))
-        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, none[:, 0, 0, 0])
+        nothing = none[:, 0, 0, 0]
+        kept = (np.empty((0, values.shape[1])), nothing)
+        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, nothing, *kept)
 
     @classmethod
     def learnt(cls, scaled: Array, window: int) -> Places:
@@ -177,8 +187,13 @@ class Places:
             rows=weight + new,
             quantiles=_merged(self.quantiles, weight, features.quantiles, new),
             values=_joined_values(self.values, _two_values(features.values)),
-            wander=max(forgetting * self.wander, _departure(features, self, self.reach)),
+            wander=self._wandered(features, forgetting),
         )
+
+    def _wandered(self, features: Features, forgetting: float) -> float:
+        """How far normal data wanders, newer rows included; few rows would tell of chance, and the farthest stays."""
+        before = forgetting * self.wander
+        return max(before, _departure(features, self, self.reach)) if len(features.levels) >= TELLING else before
 
     def widened(self, scaled: Array, window: int) -> Places:
         """The places with all of these rows inside, because a person called them normal.
@@ -188,17 +203,36 @@ class Places:
         features = Features.of(scaled, window)
         seen = features.quantiles[..., [0, -1]]
         near = seen + MARGIN * np.array([-1.0, 1.0])
+        rows, lengths = self._with_rows(scaled[-MOST_CONFIRMED:])
         return replace(
             self,
             confirmed=_hull(self.confirmed, seen),
             values=_joined_values(self.values, _two_values(features.values)),
             calm=np.concatenate([self.calm, near[None]])[-MOST_CALM:],
             relief=np.append(self.relief, 1.0)[-MOST_CALM:],
+            stretches=rows,
+            lengths=lengths,
         )
 
-    def relieved(self, factor: float) -> Places:
-        """The places with this relief inside the stretch that was confirmed last."""
-        return replace(self, relief=np.append(self.relief[:-1], factor))
+    def _with_rows(self, rows: Array) -> tuple[Array, Array]:
+        """The rows that are kept of confirmed stretches, with newer ones; the oldest are dropped stretch by stretch."""
+        lengths = np.append(self.lengths, float(len(rows)))[-MOST_CALM:]
+        lengths = np.where(np.cumsum(lengths[::-1])[::-1] <= MOST_CONFIRMED, lengths, 0.0)
+        joined = np.concatenate([self.stretches, rows])
+        return joined[len(joined) - int(lengths.sum()) :], lengths
+
+    @property
+    def confirmed_stretches(self) -> list[Array]:
+        """The rows of each confirmed stretch; none of those that are not kept any more."""
+        return np.split(self.stretches, np.cumsum(self.lengths).astype(int)[:-1]) if len(self.lengths) else []
+
+    def keeping_confirmed(self, known: Places) -> Places:
+        """These places, with all that a person confirmed before."""
+        return replace(
+            self,
+            values=_joined_values(self.values, known.values),
+            **{name: getattr(known, name) for name in ("confirmed", "calm", "relief", "stretches", "lengths")},
+        )
 
 
 def _unit(reach: Array, size: Array, one: Array | float) -> Array:
@@ -304,7 +338,7 @@ def _wandering(features: Features, reach: Array) -> float:
 def _departure(features: Features, places: Places, reach: Array) -> float:
     """The 0.99 quantile of how far rows lie outside of the places, summed over the channels."""
     low, high = places.at(BOUND), places.at(1.0 - BOUND)
-    unit = np.where(reach > 0.0, reach, 1.0)
+    unit = _unit(reach, np.zeros_like(reach), 1.0)
     outside = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
     level, spread = beyond(features.levels, low[1], high[1]), beyond(features.spreads, low[2], high[2])
     return float(np.quantile((outside + np.hypot(level, spread)).sum(axis=1), 0.99))

@@ -39,6 +39,17 @@ def as_series(data: Any, gap: int = 1) -> Series:
     return _read(data, "")
 
 
+def sampling_period(data: Any) -> float | None:
+    """The median step of a DataFrame's DatetimeIndex in seconds; None for other data."""
+    index: Any = getattr(data, "index", None)
+    kind = getattr(getattr(index, "dtype", None), "kind", "")
+    if kind != "M" or len(index) < 2:
+        return None
+    steps = np.diff(np.asarray(index.values, dtype="datetime64[ns]").astype(np.int64))
+    period = float(np.median(steps)) / 1e9
+    return period if period > 0.0 else None
+
+
 def check_channels(
     channels: int,
     names: Sequence[str] | None,

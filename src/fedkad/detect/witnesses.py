@@ -13,7 +13,7 @@ Each is averaged over the last few entries and divided by its *unit*, what 99 % 
     √motion + √fit + ½ √place.
 
 Place has half the weight because that was better on SMD machine-1-* and nearly as good on simulated pumps; with equal
-weights nothing changes much (`fedkad bench scores`).
+weights nothing changes much (`python -m measurements.witnesses`).
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class WitnessScoring:
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
         """Whether a channel of the sample lies more than five ranges outside of its bounds."""
         suspect = parts[2] >= OUTSIDE * ABSURD
-        if suspect is False:  # a plain number: nearly always
+        if suspect is False:  # for one moment it is a plain bool, and nearly always this one
             return False
         low, high, unit, *_ = self.bounds
         return suspect & absurd(values, low[0], high[0], unit).any(axis=-1)

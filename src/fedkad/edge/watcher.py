@@ -231,7 +231,7 @@ class Watcher:
             threshold=None if reading is None else reading.threshold,
             abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
             rate=None if math.isnan(alarms.rate) else alarms.rate,
-            why=self._staleness.reason or grid.broken,
+            why=self._staleness.reason or self._without() or grid.broken,
             budget=budget_status(self._settings.alarm.budget, alarms),
             incident=alarms.open,
             counters={
@@ -245,6 +245,12 @@ class Watcher:
                 "learnt": self.learner.learned,
             },
         )
+
+    def _without(self) -> str:
+        """The channels that are missing while the others are judged, in words."""
+        reading = self._reading
+        absent = reading.absent if reading is not None and reading.state == "ok" else []
+        return f"judged without {', '.join(absent)}" if absent else ""
 
     def _state(self) -> str:
         if self._staleness.reason:

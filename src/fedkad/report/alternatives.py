@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.events import Event, find_events
 from fedkad.detect.model import DetectorSettings
 from fedkad.detect.scoring import smooth_causally
+from fedkad.detect.threshold import SMALLEST
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import stretches
 
@@ -57,7 +59,9 @@ def by_principal_components(recordings: Recordings, settings: DetectorSettings) 
         runs = broken(scaled, settings.window).entries(settings.window - 1)
         return smooth_causally(scores, runs, settings.smoothing)
 
-    threshold = settings.rule("pot", None).found(scores_of(recordings.train if held_out is None else held_out)).value
+    # No least threshold: residuals of windows are not in units of normal data.
+    rule = replace(settings.threshold_rule, least=SMALLEST)
+    threshold = rule.found(scores_of(recordings.train if held_out is None else held_out)).value
     scores = scores_of(recordings.test)
     thresholds, parts = np.full(len(scores), threshold), np.zeros((len(scores), 0))
     return find_events(scores, thresholds, scores > threshold, parts, (), join=settings.window)
