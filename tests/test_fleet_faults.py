@@ -71,7 +71,7 @@ def kill_server(fleet: Fleet) -> None:
 def test_a_training_continues_from_its_last_closed_round_whatever_dies_on_the_server(
     fleet: Fleet,
 ) -> None:
-    before = fleet.begin(rounds=5)
+    before = fleet.begin(rounds=9)  # a busy machine may lose the device for a few of them
     for kill in (kill_superlink, kill_app, kill_server):
         points = fleet.hold("pump-1")
         closed = fleet.status()
