@@ -10,10 +10,12 @@ row 200 on; printed are alarm events beside those of the complete recordings.
 from __future__ import annotations
 
 import warnings
+from unittest.mock import patch
 
 import numpy as np
 
 from fedkad import Federation, KoopmanDetector, federate
+from fedkad.detect import bridging
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet
 from fedkad_bench.metrics.missing import ranked
 from fedkad_bench.metrics.vus import vus_pr_steps
@@ -51,14 +53,25 @@ def dead_channels(detectors: dict[str, KoopmanDetector], fleet: Fleet) -> None:
     """Print the events of healthy pumps without each of their channels."""
     complete = sum(len(detector.events(fleet.test[device])) for device, detector in detectors.items())
     print(f"  {len(detectors)} healthy pumps, {len(fleet.test['pump-01'])} rows each: {complete} events when complete")
-    for channel, name in enumerate(CHANNELS):
-        events = rows = 0
-        for device, detector in detectors.items():
-            series = fleet.test[device].copy()
-            series[200:, channel] = np.nan
-            events += len(detector.events(series))
-            rows += int(detector.predict(series).sum())
-        print(f"    without {name:15} {events:4} events, {rows:5} rows of alarm")
+    for fading in (1.0, bridging.FADING):
+        with patch.object(bridging, "FADING", fading):
+            found = {name: _without(detectors, fleet, channel) for channel, name in enumerate(CHANNELS)}
+        print(
+            f"  predictions in the place of missing values times {fading}: {sum(r for _, r in found.values())} rows of alarm"
+        )
+        for name, (events, rows) in found.items():
+            print(f"    without {name:15} {events:4} events, {rows:5} rows of alarm")
+
+
+def _without(detectors: dict[str, KoopmanDetector], fleet: Fleet, channel: int) -> tuple[int, int]:
+    """Events and rows of alarm of all pumps without a channel."""
+    events = rows = 0
+    for device, detector in detectors.items():
+        series = fleet.test[device].copy()
+        series[200:, channel] = np.nan
+        events += len(detector.events(series))
+        rows += int(detector.predict(series).sum())
+    return events, rows
 
 
 def main() -> None:

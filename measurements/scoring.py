@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedkad import KoopmanDetector
-from fedkad.detect.scoring import BLOCK
+from fedkad.detect.scoring import BLOCK, LiftedProduct
+from fedkad.detect.witnesses import WitnessScoring
 from measurements.measure import Array, alternate, heading, one_blas_thread
 
 ROWS = 20_000
@@ -33,6 +36,30 @@ def bare_products(detector: KoopmanDetector, rows: int) -> Array:
     return encoded
 
 
+class SingleProduct(LiftedProduct):
+    """The same product in single precision."""
+
+    def __init__(self, double: LiftedProduct) -> None:
+        vars(self).update(vars(double))
+        self.weights, self._right, self._offset = (
+            array.astype(np.float32) for array in (double.weights, double._right, double._offset)
+        )
+
+    def __call__(self, windows: Array) -> tuple[Array, Array]:
+        """Windows are rounded, and results are numbers of double precision again."""
+        result, observed = super().__call__(windows.astype(np.float32))
+        return result.astype(np.float64), observed
+
+
+def in_single_precision(detector: KoopmanDetector) -> KoopmanDetector:
+    """A detector whose products are in single precision."""
+    model = detector.model_
+    assert isinstance(model.scoring, WitnessScoring)
+    scoring = replace(model.scoring)
+    vars(scoring)["lifted"] = SingleProduct(model.scoring.lifted)
+    return KoopmanDetector.of(replace(model, scoring=scoring))
+
+
 def main() -> None:
     """Print µs a step and the ratio for two sizes of device."""
     one_blas_thread()
@@ -52,6 +79,11 @@ def main() -> None:
             f"{ours / bare:.2f} x; witnesses {1e6 * three / ROWS:.2f} µs: {three / ours:.2f} x motion; "
             f"fit {fitted:.2f} s and {fitted_all:.2f} s: {fitted_all / fitted:.2f} x"
         )
+        single = in_single_precision(witnesses)
+        slow, fast = alternate(9, *(lambda d=d: d.decision_function(series) for d in (witnesses, single)))  # noqa: B023
+        double, rounded = (detector.decision_function(series) for detector in (witnesses, single))
+        apart = np.nanmax(np.abs(rounded - double) / double)
+        print(f"    products in single precision: {slow / fast:.2f} x faster, scores agree to {apart:.1e} relative")
 
 
 if __name__ == "__main__":

@@ -203,6 +203,7 @@ def test_a_fleet_goes_on_without_a_device_that_cannot_be_judged(model: Path, tmp
     assert [device["device"] for device in document["devices"]] == ["good", "silent"]
     reasons = {entry["device"]: entry["reason"] for entry in document["skipped"]}
     assert "channel 'flow' has no value" in reasons["empty"]
+    assert [line for line in lines(done.err, "warning: ") if "empty" in line] == []  # nothing else is said of it
     assert "no row could be scored" in reasons["short"]
     assert [line.split()[1] for line in lines(done.err, "skipped: ")] == ["empty:", "short:"]
     assert len(scores.read_text().splitlines()) == 201

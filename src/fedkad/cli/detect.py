@@ -129,14 +129,14 @@ def examine_device(model: Model, device: DeviceTables, path: Path) -> list[Exami
         with naming(path if table.name == device.name else path / table.name):
             findings = examine(model, Series(values, table.channels))
         found.append(Examined(device.name, table, findings, np.flatnonzero(rows >= 0)))
+    _check_period(model.settings.sample_period, device, path)
+    _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     for table in device.tables:
         for channel in table.silent:
             warn(
                 f"{path if len(device.tables) == 1 else path / table.name}: channel {channel!r} has no value in this "
                 "file, so the device is judged by the other channels; check the sensor."
             )
-    _check_period(model.settings.sample_period, device, path)
-    _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     return found
 
 

@@ -31,11 +31,16 @@ def clusters_over(scores: Array, level: float, apart: int) -> Clusters:
     entries = np.flatnonzero(scores > level)
     if not len(entries):
         return Clusters(np.empty(0), entries)
+    firsts = first_of_each(entries, scores, apart)
+    return Clusters(np.maximum.reduceat(scores[entries], firsts), entries[firsts])
+
+
+def first_of_each(entries: NDArray[np.int64], scores: Array, apart: int) -> NDArray[np.int64]:
+    """Where in the sorted `entries` a cluster begins: after more than `apart` entries, or after one without a score."""
     unknown = np.cumsum(np.isnan(scores))[entries]
     is_first = np.ones(len(entries), dtype=np.bool_)
     is_first[1:] = (np.diff(entries) > apart) | (np.diff(unknown) > 0)
-    firsts = np.flatnonzero(is_first)
-    return Clusters(np.maximum.reduceat(scores[entries], firsts), entries[firsts])
+    return np.flatnonzero(is_first)
 
 
 def declustered(scores: Array, level: float, apart: int) -> Array:

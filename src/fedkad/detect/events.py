@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.clusters import first_of_each
 from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import Seen, SeriesScores, score_series
@@ -129,9 +130,7 @@ def find_events(
     entries = np.flatnonzero(alarms)
     if not len(entries):
         return ()
-    unknown = np.cumsum(np.isnan(scores))[entries]
-    apart = (np.diff(entries) > join) | (np.diff(unknown) > 0)
-    runs = np.split(entries, np.flatnonzero(apart) + 1)
+    runs = np.split(entries, first_of_each(entries, scores, join)[1:])
     return tuple(_event(int(run[0]), int(run[-1]), scores, thresholds, shares, channels) for run in runs)
 
 

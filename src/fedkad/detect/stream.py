@@ -69,12 +69,14 @@ class Reading:
     @property
     def kind(self) -> str:
         """The witness that leads: motion, fit or place; empty without a score."""
-        return self.told.kind if self.told else ""
+        told = self.told
+        return told.kind if told else ""
 
     @property
     def sentence(self) -> str:
         """What it says; empty without a score."""
-        return self.told.sentence if self.told else ""
+        told = self.told
+        return told.sentence if told else ""
 
     @property
     def absent(self) -> list[str]:
