@@ -56,9 +56,8 @@ def dead_channels(detectors: dict[str, KoopmanDetector], fleet: Fleet) -> None:
     for fading in (1.0, bridging.FADING):
         with patch.object(bridging, "FADING", fading):
             found = {name: _without(detectors, fleet, channel) for channel, name in enumerate(CHANNELS)}
-        print(
-            f"  predictions in the place of missing values times {fading}: {sum(r for _, r in found.values())} rows of alarm"
-        )
+        total = sum(rows for _, rows in found.values())
+        print(f"  predictions in the place of missing values times {fading}: {total} rows of alarm")
         for name, (events, rows) in found.items():
             print(f"    without {name:15} {events:4} events, {rows:5} rows of alarm")
 

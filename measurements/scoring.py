@@ -41,9 +41,7 @@ class SingleProduct(LiftedProduct):
 
     def __init__(self, double: LiftedProduct) -> None:
         vars(self).update(vars(double))
-        self.weights, self._right, self._offset = (
-            array.astype(np.float32) for array in (double.weights, double._right, double._offset)
-        )
+        vars(self).update({name: vars(double)[name].astype(np.float32) for name in ("weights", "_right", "_offset")})
 
     def __call__(self, windows: Array) -> tuple[Array, Array]:
         """Windows are rounded, and results are numbers of double precision again."""

@@ -49,8 +49,8 @@ def longest_hole(window: int) -> int:
 FADING = 0.9
 """What a prediction in the place of a missing value is multiplied by, so that it fades to the mean of its channel.
 
-A prediction that lives on itself may drift away. Simulated pumps that lost one channel for 2,800 rows raised a fifth as
-many alarms with 0.9 as with 1.
+A prediction that lives on itself may drift away. Simulated pumps that lost one channel for 2,800 rows had 786 rows of
+alarm with 0.9, and 5,819 with 1 (`python -m measurements.gaps`).
 """
 
 

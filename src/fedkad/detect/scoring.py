@@ -1,15 +1,17 @@
 """From a model and a scaled series to scores and their causes; batch and stream call the same functions.
 
 A prediction made at t − H says, for h = 1 … H, where the lifted state will be: Z Q^h c(t−H) with c = ZᵀΦ. The score of
-entry t measures how far the samples up to t depart from it. `witnesses` has the default way; the two here have one part:
+entry t measures how far the samples up to t depart from it. The default way is in `witnesses`; the two here have one
+part:
 
 - *paper*: its squared norm over the whole lifted state. With orthonormal Z no D-vector is formed,
 
       ‖Φ − Z Q^h c‖² = (‖Φ‖² − ‖ZᵀΦ‖²) + ‖ZᵀΦ − Q^h c‖²,
 
   what lies off the subspace, and what moved wrongly on it.
-- *motion* (`CalibratedScoring`): only the sample just predicted counts (the rest of the window was judged before), each channel in units
-  of its own spread in training, and large departures linearly: g(e) = e² up to |e| = 3, 6|e| − 9 beyond.
+- *motion* (`CalibratedScoring`): only the sample just predicted counts (the rest of the window was judged before), each
+  channel in units of its own spread in training, and large departures linearly: g(e) = e² up to |e| = 3, 6|e| − 9
+  beyond.
 """
 
 from __future__ import annotations
