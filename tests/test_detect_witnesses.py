@@ -111,7 +111,7 @@ def terms_at(scoring: WitnessScoring, model: naive.Model, values: Array, t: int)
                 e = abs(step[c] - scoring.centre[h, c]) / scoring.spread[h, c]
                 motion[c] += (e**2 if e <= 3.0 else 6.0 * e - 9.0) / (judged * len(residuals))
             fit[c] = sum(r**2 for r in missed[:, c]) / (judged * len(window))
-        value, jump = values[t, c], max(abs(residuals[-1, c]) - scoring.jump[c], 0.0)
+        value, jump = values[t, c], max(abs(residuals[-1, c] - scoring.centre[-1, c]) - scoring.jump[c], 0.0)
         away = far(value, low[0, c], high[0, c])
         if switch[c]:
             away = min(abs(value - low[0, c]), abs(value - high[0, c]))
@@ -277,7 +277,7 @@ def test_normal_scores_are_judged_by_what_the_other_blocks_show(rows: int, horiz
     if rows == 300:  # an operator fits few rows too well to know its own residuals
         np.testing.assert_allclose(scoring.centre, np.mean(residuals, axis=0), atol=1e-9)
         np.testing.assert_allclose(scoring.spread, np.maximum(np.std(residuals, axis=0), 0.1), rtol=1e-8)
-    jump = np.quantile(np.abs(residuals)[:, -1], 0.999, axis=0)
+    jump = np.quantile(np.abs(np.array(residuals)[:, -1] - scoring.centre[-1]), 0.999, axis=0)
     np.testing.assert_allclose(scoring.jump[scoring.judged], jump[scoring.judged], rtol=1e-7)
     assert (scoring.jump[~scoring.judged] > 1e100).all()  # what is not judged by prediction cannot jump
     parts = np.full((rows, 3), np.nan)

@@ -45,29 +45,25 @@ SPREAD_FLOOR = 0.1
 
 
 class LiftedProduct:
-    """Φ(z) M + a for windows z, without forming Φ: the tanh block needs only the rows of M that belong to it.
+    """Φ(z) M + a for windows z, without forming Φ: the tanh block needs only the rows of M that belong to it."""
 
-    With `linear` matrices, z L follows side by side.
-    """
-
-    def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None, *linear: Array) -> None:
-        self._split, self._lifted = lifting.observables, matrix.shape[1]
-        # All products with a window as one: [W_lift; M_windowᵀ; Lᵀ], one row per output.
-        self.weights = np.concatenate([lifting.weights, matrix[: lifting.state_size].T, *(part.T for part in linear)])
+    def __init__(self, lifting: Lifting, matrix: Array, offset: Array | None = None) -> None:
+        self._split = lifting.observables
+        # Both products with a window as one: [W_lift; M_windowᵀ], one row per output.
+        self.weights = np.concatenate([lifting.weights, matrix[: lifting.state_size].T])
         self._right = np.ascontiguousarray(matrix[lifting.state_size :].T)
         self._offset = np.zeros(len(self.weights))
         self._offset[: self._split] = lifting.bias
         if offset is not None:
-            self._offset[self._split : self._split + self._lifted] = offset
+            self._offset[self._split :] = offset
 
-    def __call__(self, windows: Array) -> tuple[Array, Array]:
-        """The product and the observables, of one window or of every row of windows."""
+    def __call__(self, windows: Array) -> tuple[Array, Array, Array]:
+        """The product, the part of it without the observables, and these, of one window or of every row of windows."""
         products = _rows_times(self.weights, windows)
         products += self._offset
-        observed, result = products[..., : self._split], products[..., self._split :]
+        observed, linear = products[..., : self._split], products[..., self._split :]
         np.tanh(observed, out=observed)
-        result[..., : self._lifted] += _rows_times(self._right, observed)
-        return result, observed
+        return linear + _rows_times(self._right, observed), linear, observed
 
 
 def _rows_times(matrix: Array, vectors: Array) -> Array:
@@ -278,7 +274,8 @@ class PaperScoring(OnePart):
 
     def see(self, windows: Array, values: Array) -> Seen:
         """The window, its coordinates ZᵀΦ and its observables."""
-        return windows.copy(), *self._coordinates(windows)
+        coordinates, _, observed = self._coordinates(windows)
+        return windows.copy(), coordinates, observed
 
     def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
         """(1/H) Σ_h ‖Φ(t−H+h) − Z Q^h c(t−H)‖², by the split into two parts."""

@@ -19,8 +19,6 @@ from fedkad.koopman.scaling import CLIP
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "bridged", "gap"]
 
-_LOW, _HIGH, _LARGE = np.array(-CLIP), np.array(CLIP), CLIP**2
-
 
 @dataclass(slots=True)
 class Reading:
@@ -121,8 +119,8 @@ class Stream:
     def _start(self) -> None:
         # Every sample is written twice, one ring length apart, so that the last W + H samples are always contiguous.
         self.length = self._lifting.window + self._horizon
-        self._channels, self._size = self._lifting.channels, self._lifting.state_size
-        self._ring = np.empty(2 * self.length * self._channels)
+        self._channels, self._window = self._lifting.channels, self._lifting.window
+        self._ring = np.empty((2 * self.length, self._channels))
         self._break()
 
     def _break(self) -> None:
@@ -137,8 +135,7 @@ class Stream:
 
     def _window_ending(self, row: int) -> Array:
         """The window whose newest sample stands in that row of the ring, as a view."""
-        stop = (row + 1) * self._channels
-        return self._ring[stop - self._size : stop]
+        return self._ring[row - self._window + 1 : row + 1].reshape(-1)
 
     def adopt(self, model: Model) -> None:
         """Continue with another model, e.g. after a round of the fleet, without losing the window.
@@ -152,7 +149,7 @@ class Stream:
             self._start()
             return
         self._forget_scores()
-        full = max(self.length - self._missing - self._lifting.window + 1, 0)
+        full = max(self._rows - self._window + 1, 0)
         newest = self.length + self._at
         for age in reversed(range(full)):
             window = self._window_ending(newest - age)
@@ -172,22 +169,22 @@ class Stream:
         values = check_sample(sample, self._names, named=self._named)
         free = values - self._mean
         free /= self._scale
-        scaled = np.minimum(free, _HIGH)
-        np.maximum(scaled, _LOW, out=scaled)
-        # Usually one product shows that every value is a number and none was clipped; otherwise look closer.
-        is_absent = False
-        if not scaled.dot(scaled) < _LARGE and self._is_gap(values):
-            is_absent = bool(np.isnan(values).all())
-            self._hole = self._hole + 1 if is_absent else 0
-            if not self._can_bridge(is_absent) or (is_absent and not bridge):
-                self._break()
-                return self._reading(values, "gap")
-            scaled = self._filled(scaled)
-        else:
+        scaled, is_absent = free, False
+        # Usually every value is a number and none is to be clipped; NaN counts as the largest.
+        size = np.abs(free)
+        if not size.item(size.argmax()) <= CLIP:
+            scaled = np.clip(free, -CLIP, CLIP)
+            if self._is_gap(values):
+                is_absent = bool(np.isnan(values).all())
+                self._hole = self._hole + 1 if is_absent else 0
+                if not self._can_bridge(is_absent) or (is_absent and not bridge):
+                    self._break()
+                    return self._reading(values, "gap")
+                scaled = self._filled(scaled)
+        if not is_absent:
             self._hole = 0
-        self._at = self._at + 1 if self._at + 1 < self.length else 0
-        for row in (self._at, self._at + self.length):
-            self._ring[row * self._channels : (row + 1) * self._channels] = scaled
+        self._at = at = self._at + 1 if self._at + 1 < self.length else 0
+        self._ring[at] = self._ring[at + self.length] = scaled
         if self._missing:
             self._missing -= 1
         if self._missing > self._horizon:
@@ -216,16 +213,14 @@ class Stream:
 
     def _can_bridge(self, is_absent: bool) -> bool:
         """Whether the model can stand in for what is missing; see `bridging`."""
-        window = self._lifting.window
-        return self._scoring.bridges and (
-            not is_absent or (self._rows >= window and self._hole <= longest_hole(window))
-        )
+        is_short = self._rows >= self._window and self._hole <= longest_hole(self._window)
+        return self._scoring.bridges and (not is_absent or is_short)
 
     def _filled(self, scaled: Array) -> Array:
         newest = self._window_ending(self.length + self._at) if self._rows else None
         if newest is None:
             return fill(scaled, None, None)
-        is_full = self._rows >= self._lifting.window
+        is_full = self._rows >= self._window
         predicted = self._scoring.dynamics.predict(newest) if is_full else None
         return fill(scaled, predicted, newest[-self._channels :])
 
