@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.learning import fit, learn
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
@@ -42,6 +43,8 @@ class DeviceModel:
         The model in use, with the configured threshold; None while the device has none.
     stream : Stream, optional
         Its scores from the last `restart` on.
+    lowest : float
+        Where a threshold that follows its alarms ends.
     """
 
     def __init__(self, device: str, settings: DeviceSettings, store: Store) -> None:
@@ -49,6 +52,7 @@ class DeviceModel:
         self._folder = DeviceState(settings.learning.folder)
         self._mark = self._folder.path / "given"  # the digest of the configured model that was put in place
         self.current: Model | None = None
+        self.lowest = 0.0
         self.stream: Stream | None = None
         self._threshold_put = 0.0
         self._version: tuple[int, int] | None = None
@@ -120,6 +124,7 @@ class DeviceModel:
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
         self.current = self._with_configured_threshold(model)
+        self.lowest = self._find_lowest(self.current)
         return True
 
     def _with_configured_threshold(self, model: Model) -> Model:
@@ -128,6 +133,14 @@ class DeviceModel:
         if isinstance(rule, float | int):
             return model.with_threshold(rule)
         return model.judged_by(model.settings.rule(rule, period)) if rule else model
+
+    def _find_lowest(self, model: Model) -> float:
+        """The lower end of what the fit of the threshold leaves open, or the threshold itself if that is unknown."""
+        if not self._settings.alarm.budget or model.rule is None:
+            return model.threshold
+        rule = model.rule
+        found = lowest_threshold(model.normal_scores, rule.rate, rule.apart, shape=rule.shape)
+        return model.threshold if np.isnan(found) else min(max(found, rule.least), model.threshold)
 
     def restart(self, *, empty: bool = False) -> None:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
