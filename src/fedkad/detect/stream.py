@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.bridging import fill, longest_hole
+from fedkad.detect.bridging import longest_hole
 from fedkad.detect.kinds import Moment, Told, tell
 from fedkad.detect.model import Model, Setup
 from fedkad.detect.scoring import Scoring, Seen
@@ -121,11 +121,13 @@ class Stream:
         self.length = self._lifting.window + self._horizon
         self._channels, self._window = self._lifting.channels, self._lifting.window
         self._ring = np.empty((2 * self.length, self._channels))
+        self._holes = np.zeros(self._ring.shape, dtype=np.bool_)
         self._break()
 
     def _break(self) -> None:
         """Forget the window: the next sample does not follow on from it."""
         self._at, self._missing, self._hole = -1, self.length, 0
+        self._whole = self.length  # rows since the last one that misses a channel, as far as it matters
         self._forget_scores()
 
     def _forget_scores(self) -> None:
@@ -180,11 +182,13 @@ class Stream:
                 if not self._can_bridge(is_absent) or (is_absent and not bridge):
                     self._break()
                     return self._reading(values, "gap")
-                scaled = self._filled(scaled)
+                scaled = self._filled(scaled, np.isnan(scaled))
         if not is_absent:
             self._hole = 0
         self._at = at = self._at + 1 if self._at + 1 < self.length else 0
         self._ring[at] = self._ring[at + self.length] = scaled
+        if self._whole < self.length:
+            self._note_holes(values)
         if self._missing:
             self._missing -= 1
         if self._missing > self._horizon:
@@ -216,13 +220,25 @@ class Stream:
         is_short = self._rows >= self._window and self._hole <= longest_hole(self._window)
         return self._scoring.bridges and (not is_absent or is_short)
 
-    def _filled(self, scaled: Array) -> Array:
-        newest = self._window_ending(self.length + self._at) if self._rows else None
-        if newest is None:
-            return fill(scaled, None, None)
-        is_full = self._rows >= self._window
-        predicted = self._scoring.dynamics.predict(newest) if is_full else None
-        return fill(scaled, predicted, newest[-self._channels :])
+    def _note_holes(self, values: Array) -> None:
+        """Remember which cells of a row were missing, until it leaves the window."""
+        holes = np.isnan(values)
+        self._whole = 0 if holes.any() else self._whole + 1
+        self._holes[self._at] = self._holes[self._at + self.length] = holes
+
+    def _filled(self, scaled: Array, missing: NDArray[np.bool_]) -> Array:
+        if self._whole >= self.length:
+            self._holes[:] = False
+        self._whole = 0
+        newest = self.length + self._at
+        if self._rows >= self._window:
+            before, stop = self._window - 1, newest + 1
+            samples = np.concatenate([self._window_ending(newest), scaled])
+            holes = np.concatenate([self._holes[stop - before : stop].ravel(), missing])
+            instead = self._scoring.dynamics.reconstruct(samples, holes)
+        else:
+            instead = self._ring[newest] if self._rows else np.zeros_like(scaled)
+        return np.where(missing, instead, scaled)
 
     def _is_gap(self, values: Array) -> bool:
         for name, value in zip(self._names, values, strict=True):
