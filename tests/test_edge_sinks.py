@@ -389,6 +389,7 @@ def test_the_state_of_a_device() -> None:
         "budget": None,
         "cause": "flow",
         "incident": ALERT,
+        "muted": None,
     }
     assert DeviceStatus(state="ok", incident={"channels": []}).payload()["cause"] is None
 

@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Any
 
 from fedkad.edge.assembly import assemble
+from fedkad.edge.commands import Command
 from fedkad.edge.decoding import Decoder
+from fedkad.edge.inbox import Inbox
 from fedkad.edge.outbox import Outbox
 from fedkad.edge.process import HourlyLimit, SystemdNotifier, log_to_stderr
 from fedkad.edge.settings import AgentSettings
@@ -66,6 +68,7 @@ class Agent:
             name: Watcher(name, device, self.store, settings.maintenance, on_reading)
             for name, device in settings.devices.items()
         }
+        self._inbox = Inbox(self.store, self.watchers)
         self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
         self._notifier = SystemdNotifier()
         endpoints = assemble(settings, self.store, self.statuses)
@@ -184,6 +187,8 @@ class Agent:
         if self._broker is not None and self.settings.mqtt.broker:
             for _ in range(BATCH):  # each poll reads one message of the broker
                 self._connections[-1].poll(0.0)
+        for command in self._inbox.waiting():
+            self._obey(command)
         if now >= self._next_model_check:
             self._next_model_check = now + MODEL_CHECK
             for watcher in self.watchers.values():
@@ -191,6 +196,15 @@ class Agent:
                     watcher.adopt_model()
             if self._outbox.drop_surplus():
                 self._note_change()
+
+    def _obey(self, command: Command) -> None:
+        """Carry out a command, and commit what it changes together with its reply."""
+        if self.commit():
+            self._outbox.put(self._inbox.carry_out(command, while_waiting=lambda: self._wait(SHORT_POLL)))
+            self._note_change()
+            self.commit()
+        else:
+            self._inbox.look_again()
 
     def _is_commit_due(self) -> bool:
         if self._is_disk_full:

@@ -91,6 +91,11 @@ class Alarms:
         return self._state.incidents
 
     @property
+    def time(self) -> float:
+        """Time of the last scored row; minus infinity before the first."""
+        return self._state.time
+
+    @property
     def watched(self) -> float:
         """Seconds scored so far."""
         return self._state.watched
@@ -120,13 +125,21 @@ class Alarms:
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet)
 
-    def silence(self, time: float) -> list[Alert]:
-        """Begin maintenance: an open incident ends, and what was counted towards another one is dropped.
+    def acknowledge(self, sender: str) -> list[Alert]:
+        """Note that somebody knows of the open incident: it is told once more, and then only when it gets worse."""
+        state = self._state
+        if state.open is None or state.open.get("acknowledged"):
+            return []
+        state.open = {**state.open, "acknowledged": sender}
+        return [self._alert("update", "acknowledged", state.time)]
+
+    def silence(self, time: float, reason: str = "maintenance") -> list[Alert]:
+        """Begin maintenance, or the like: an open incident ends, and what was counted towards another one is dropped.
 
         No cool-down follows: what is wrong after maintenance is news.
         """
         state = self._state
-        alerts = [] if state.incident is None else [self._end(time, "maintenance")]
+        alerts = [] if state.incident is None else [self._end(time, reason)]
         state.excursion, state.recent = None, []
         state.told, state.cool_until = state.time, -math.inf
         return alerts
@@ -246,6 +259,7 @@ class Alarms:
     def _continue(self) -> list[Alert]:
         every, state = self._settings.update_every, self._state
         is_due = every > 0.0 and state.time - state.said >= every - self._slack
+        is_due = is_due and not (state.open or {}).get("acknowledged")
         return [self._alert("update", "still", state.time)] if is_due else []
 
     def _end(self, time: float, reason: str) -> Alert:
@@ -279,6 +293,7 @@ class Alarms:
             "channels": incident.causes(state.channels),
             "witness": incident.witness,
             "sentence": incident.sentence,
+            "acknowledged": state.open.get("acknowledged"),
             "reason": reason,
         }
         alert["text"] = alert_text(alert, self._settings.rate_window)

@@ -6,14 +6,18 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
+from fedkad.edge.commands import Command
 from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel
+from fedkad.edge.obeying import Obedience, Obeyed
+from fedkad.edge.orders import StandingOrders
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import DeviceSettings, Maintenance
 from fedkad.edge.status import DeviceStatus, Staleness, budget_status
@@ -40,12 +44,15 @@ class Watcher:
         maintenance: Sequence[Maintenance] = (),
         on_reading: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.name, self._settings, self._store, self._on_reading = name, settings, store, on_reading
+        self.name, self._configured, self._store, self._on_reading = name, settings, store, on_reading
         self._maintenance = [each for each in maintenance if each.device in ("", name)]
+        self._orders = self._stored_orders()
+        self._settings = settings = self._orders.applied(settings)
         self._row: GridRow | None = None
         self._reading: Reading | None = None
         self._staleness = Staleness(settings.sampling, time.monotonic())
-        self._is_in_maintenance = self._is_timeless_logged = self._is_end_logged = False
+        self._silenced = ""  # why no incident may begin: maintenance, muted
+        self._is_timeless_logged = self._is_end_logged = False
         self.model = DeviceModel(name, settings, store)
         try:
             is_reshaped = self._restore(store.device_state(name) or {})
@@ -78,6 +85,12 @@ class Watcher:
             self.learner.forget_all(self._rows)
         return is_reshaped
 
+    def _stored_orders(self) -> StandingOrders:
+        try:
+            return StandingOrders.restored((self._store.device_state(self.name) or {}).get("orders", {}))
+        except (TypeError, ValueError, AttributeError):
+            return StandingOrders()  # that the state cannot be read is logged below
+
     def put_state(self) -> None:
         """Put the state of the device into the store, if it has changed."""
         if not self.is_changed:
@@ -90,6 +103,7 @@ class Watcher:
             **self.learner.state(),
             "grid": self._grid.state(),
             "alarms": self._alarms.state(),
+            "orders": self._orders.state(),
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -130,11 +144,11 @@ class Watcher:
         self._staleness.note_row(time.monotonic())
         self._rows += 1
         alerts = self._apply_maintenance(row, arrival)
-        is_learnable = row.complete and not self._is_in_maintenance
+        is_learnable = row.complete and not self._silenced
         stream = self.model.stream
         reading = None if stream is None else stream.update(row.values, adapt=is_learnable, bridge=False)
         self._row, self._reading = row, reading
-        if reading is not None and not self._is_in_maintenance:
+        if reading is not None and not self._silenced:
             alerts += self._alarms.update(row, reading)
         self.learner.keep(
             self._rows,
@@ -142,15 +156,26 @@ class Watcher:
             is_abnormal=reading is not None and reading.is_anomaly,
             is_learnable=is_learnable and self._alarms.open is None,
         )
+        for alert in alerts:
+            self._keep_evidence(alert, row.time)
         self._report_reading()
         return alerts
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
-        """Begin and end planned maintenance; rows that are only counted have no time except their arrival."""
+        """Begin and end planned maintenance and muteness; rows that are only counted have no time but their arrival."""
         now = row.time if self._settings.sampling.clock == "message" else arrival
-        was_in_maintenance = self._is_in_maintenance
-        self._is_in_maintenance = any(each.start <= now < each.end for each in self._maintenance)
-        return self._alarms.silence(row.time) if self._is_in_maintenance and not was_in_maintenance else []
+        was_silenced = self._silenced
+        if any(each.start <= now < each.end for each in self._maintenance):
+            self._silenced = "maintenance"
+        else:
+            self._silenced = "muted" if self._orders.is_muted(now, arrival) else ""
+        return self._alarms.silence(row.time, self._silenced) if self._silenced and not was_silenced else []
+
+    def _keep_evidence(self, alert: Alert, now: float) -> None:
+        """Keep the rows of an incident, and those that fill the window before it: it may turn out to be normal."""
+        period, memory = self._settings.sampling.period, self.model.memory
+        start = datetime.fromisoformat(alert["start"]).timestamp() - memory * period
+        self._store.put_evidence(alert, self._rows - math.ceil(max(now - start, 0.0) / period) - 1, start)
 
     def _report_reading(self) -> None:
         """Hand out a line with the reading and the three channels that contribute most to its score."""
@@ -199,6 +224,34 @@ class Watcher:
             )
         return self.flush()
 
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> Obeyed:
+        """Carry out a command, or raise a `CommandError`; everything must be committed just before."""
+        parts = (self.model, self.learner, self._alarms, self._orders, self._rows)
+        device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
+        obeyed = device.obey(command)
+        for alert in obeyed.alerts:
+            self._keep_evidence(alert, self._alarms.time)
+        self.is_changed = True
+        if self.model.stream is None:
+            self._reading = None
+        has_budget = obeyed.orders.budget != self._orders.budget
+        self._orders = obeyed.orders
+        if has_budget:
+            self.configure(self._configured)
+        return obeyed
+
+    def configure(self, settings: DeviceSettings, maintenance: Sequence[Maintenance] | None = None) -> None:
+        """Use another alarm policy, learning and maintenance; everything must be committed just before."""
+        if maintenance is not None:
+            self._maintenance = [each for each in maintenance if each.device in ("", self.name)]
+        self._configured, self._settings = settings, self._orders.applied(settings)
+        alarm, sampling = self._settings.alarm, self._settings.sampling
+        self._alarms = Alarms(self.name, alarm, sampling.period, sampling.channels, self._alarms.state())
+        self.learner.configure(self._settings)
+        self.model.configure(self._settings)
+
     # -- models ---------------------------------------------------------------------------------------------------
 
     def adopt_model(self) -> None:
@@ -222,7 +275,7 @@ class Watcher:
     def status(self) -> DeviceStatus:
         """What is known of the device now; may be called from another thread."""
         reading, grid, alarms, state = self._reading, self._grid, self._alarms, self._state()
-        is_scored = reading is not None and state in ("ok", "maintenance") and reading.state == "ok"
+        is_scored = reading is not None and state in ("ok", "maintenance", "muted") and reading.state == "ok"
         return DeviceStatus(
             state=state,
             progress=self._progress(),
@@ -234,6 +287,7 @@ class Watcher:
             why=self._staleness.reason or self._without() or grid.broken,
             budget=budget_status(self._settings.alarm.budget, alarms),
             incident=alarms.open,
+            muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
             counters={
                 "rows": grid.rows,
                 "carried": grid.carried,
@@ -255,8 +309,8 @@ class Watcher:
     def _state(self) -> str:
         if self._staleness.reason:
             return "stale"
-        if self._is_in_maintenance:
-            return "maintenance"
+        if self._silenced:
+            return self._silenced
         if self.model.stream is None:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state
