@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import random
+import signal
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ from tests.fixtures.broker import (
     EPOCH,
     PATIENCE,
     Array,
+    Broker,
+    Client,
     Process,
     broken,
     config,
@@ -191,6 +195,87 @@ def test_what_was_told_acts_once_however_often_the_agent_is_killed(tmp_path: Pat
     assert site.process.stop() == 0
 
 
+# -- over a broker --------------------------------------------------------------------------------------------------
+
+
+def told(client: Client, identity: str) -> list[dict[str, Any]]:
+    return [heard.content for heard in client.on("fedkad/pump/told") if heard.content["id"] == identity]
+
+
+def mqtt_text(broker: Broker, model: Path, *, shared: bool, file: Path) -> str:
+    """An agent whose commands come over the connection of its samples, or over another."""
+    learning = {"model": str(model)}
+    if shared:
+        return config(broker.source(), learning=learning, mqtt={})
+    return config({"kind": "file", "path": str(file)}, learning=learning, mqtt={"broker": broker.url})
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_operator_answers_an_alarm_over_the_broker(tmp_path: Path, model: Path, shared: bool) -> None:
+    file = tmp_path / "samples.jsonl"
+    file.touch()
+    with Broker(tmp_path) as broker, broker.client() as client:
+        client.publish("fedkad/pump/tell", "mute 1h", retain=True)  # it may be of any age, and is not obeyed
+        client.subscribe("fedkad/pump/told", "fedkad/pump/state", "fedkad/pump/alert")
+        with Process(tmp_path, mqtt_text(broker, model, shared=shared, file=file)) as process:
+            process.wait_for_log("connected.")
+            lines = [sample(TROUBLE, row) for row in range(120)]
+            if shared:
+                client.publish_all("in/pump", lines)
+            else:
+                file.write_text("\n".join(lines) + "\n")
+            wait_for(lambda: client.on("fedkad/pump/alert"), process.log)
+
+            client.publish("fedkad/pump/tell", '{"id": "a", "verb": "acknowledge", "from": "anna"}')
+            (reply,) = wait_for(lambda: told(client, "a"), process.log)
+            assert reply["accepted"]
+            assert (reply["verb"], reply["from"]) == ("acknowledge", "anna")
+            assert "is acknowledged" in reply["reply"]
+            for times in (1, 2):  # the second is answered again, and does nothing
+                client.publish("fedkad/pump/tell", '{"id": "n", "verb": "normal", "from": "anna"}')
+                wait_for(lambda times=times: len(told(client, "n")) == times, process.log)  # type: ignore[misc]
+            assert told(client, "n")[0] == told(client, "n")[1]
+            assert told(client, "n")[0]["accepted"], told(client, "n")
+            state = tmp_path / "state" / "devices" / "pump" / "model.safetensors"
+            assert confirmed(state) == 1
+
+            client.publish("fedkad/pump/tell", "mute 2h")
+            wait_for(lambda: json.loads(client.last("fedkad/pump/state") or "{}").get("muted"), process.log)
+            client.publish("fedkad/pump/tell", "mute 0")
+            wait_for(lambda: json.loads(client.last("fedkad/pump/state") or "{}").get("muted") is None, process.log)
+            client.publish("fedkad/pump/tell", '{"id": "b", "verb": "budget", "argument": "0/week"}')
+            (reply,) = wait_for(lambda: told(client, "b"), process.log)
+            assert not reply["accepted"]
+            assert reply["reply"].startswith("budget '0/week' must be a number of false alarms")
+            client.publish("fedkad/pump/tell", "{")
+            wait_for(lambda: "must be JSON" in str(client.last("fedkad/pump/told")), process.log)
+            assert process.log.count("told 'normal'") == 1
+            assert "mute 1h" not in process.log
+            reasons = [heard.content["reason"] for heard in client.on("fedkad/pump/alert")]
+            assert reasons == ["threshold", "acknowledged", "normal"]
+            assert process.stop() == 0
+
+
+def test_what_the_broker_keeps_for_an_agent_that_is_killed_acts_once(tmp_path: Path, model: Path) -> None:
+    chance, count = random.Random(5), 12
+    with Broker(tmp_path) as broker, broker.client() as client:
+        client.subscribe("fedkad/pump/told")
+        process = Process(tmp_path, mqtt_text(broker, model, shared=True, file=tmp_path)).start()
+        process.wait_for_log("connected.")
+        client.publish_all("in/pump", [sample(TROUBLE, row) for row in range(120)])
+        wait_for(process.alerts, process.log)
+        for number in range(count):
+            client.publish("fedkad/pump/tell", json.dumps({"id": str(number), "verb": "normal", "from": "anna"}))
+            time.sleep(chance.uniform(0.0, 0.5))
+            process.kill()
+            process.start()
+        for number in range(count):
+            wait_for(lambda number=number: told(client, str(number)), process.log)  # type: ignore[misc]
+            assert told(client, str(number))[0]["accepted"]
+        assert confirmed(tmp_path / "state" / "devices" / "pump" / "model.safetensors") == count
+        assert process.stop() == 0
+
+
 # -- replay ---------------------------------------------------------------------------------------------------------
 
 
@@ -236,3 +321,43 @@ def test_a_replay_without_a_model_learns_from_the_recording(tmp_path: Path) -> N
     assert said.status == 0, said.err
     assert "pump-20231114T22" in said.out
     assert not (tmp_path / "state").exists()
+
+
+# -- settings that are read again -----------------------------------------------------------------------------------
+
+
+def test_settings_are_read_again_while_it_runs(tmp_path: Path, model: Path) -> None:
+    site = Site(tmp_path, model, alarm={"min_duration": 500, "clear_after": 3})
+    path, text = site.process.config, site.process.config.read_text()
+    with site.process:
+        site.write(TROUBLE[:110])
+        site.wait()
+        assert site.process.alerts() == []
+        assert site.process.process is not None
+        hangup = partial(site.process.process.send_signal, signal.SIGHUP)
+
+        path.write_text(text.replace("min_duration = 500", "min_duration = = 0"))
+        hangup()
+        site.process.wait_for_log("The settings cannot be read again, and stay as they were:")
+        path.write_text(text.replace("min_duration = 500", "min_duration = -1"))
+        hangup()
+        site.process.wait_for_log("min_duration = -1 in [alarm] must be")
+        site.write(TROUBLE[110:115])
+        site.wait()
+        assert site.process.alerts() == []
+
+        changed = text.replace("min_duration = 500", "min_duration = 0").replace("period = 1\n", "period = 2\n")
+        path.write_text(changed)
+        hangup()
+        site.process.wait_for_log(
+            "The settings are read again; from now on these hold: min_duration in [alarm]; "
+            "these stay as they were until a restart: period in [sampling]"
+        )
+        site.write(TROUBLE[115:])
+        site.wait()
+        assert [alert["event"] for alert in site.process.alerts()] == ["start", "end"]
+        # As if nothing had been read: the window was kept, and no row was scored twice.
+        site.process.assert_scored_once(TROUBLE)
+        hangup()
+        site.process.wait_for_log("these stay as they were until a restart: period", 2)
+        assert site.process.stop() == 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.commands import Command, CommandError, check, read_command
-from fedkad.edge.sinks.publications import Publication, Publications
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 
@@ -26,6 +26,7 @@ class Inbox:
         self._store, self._watchers = store, watchers
         self._version = -1  # of the file when it was last looked at
         self._has_new = self._has_replies = True  # there may be some from before
+        self.has_changed = False  # there are commands or replies that are not committed
 
     def receive(self, device: str, payload: bytes) -> None:
         """Keep the command in a message about a device; what cannot be one is only answered."""
@@ -38,7 +39,12 @@ class Inbox:
             self._answer(command, str(error), accepted=False)
         else:
             self._store.put_command(command, published=False)
-        self._has_new = True
+        self.has_changed = True
+
+    def committed(self) -> None:
+        """Hand out and publish what has just been committed."""
+        if self.has_changed:
+            self.has_changed, self._has_new, self._has_replies = False, True, True
 
     def waiting(self) -> list[Command]:
         """The committed commands that are not answered; the store is read only if it may have some."""
@@ -73,18 +79,20 @@ class Inbox:
 
     def _answer(self, command: Command, reply: str, *, accepted: bool) -> None:
         self._store.put_reply(command, reply, accepted=accepted)
-        self._has_replies = True
+        self.has_changed = True
 
-    def publish_replies(self, publications: Publications, publish: Callable[[Publication], int | None]) -> bool:
-        """Publish the committed replies that a broker waits for; True if there were some, which has to be committed."""
+    def publish_replies(self, publish: Callable[[str, Mapping[str, Any]], bool]) -> bool:
+        """Publish the committed replies that a broker waits for; True if that has to be committed.
+
+        `publish` takes a device and the reply, and returns False without a connection.
+        """
         if not self._has_replies:
             return False
         replies = self._store.replies()
         for command, accepted, reply in replies:
             told = {"id": command.id, "verb": command.verb, "argument": command.argument, "from": command.sender}
-            message = publications.told(command.device, {**told, "accepted": accepted, "reply": reply})
-            if publish(message) is None:  # no connection: later
-                return True
+            if not publish(command.device, {**told, "accepted": accepted, "reply": reply}):
+                return False
             self._store.put_published(command)
         self._has_replies = False
         return bool(replies)

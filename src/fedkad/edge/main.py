@@ -66,7 +66,7 @@ def run(config: Path, *, check: bool) -> None:
     from fedkad.edge.assembly import require_extra
 
     require_extra(settings)
-    watch(settings)
+    watch(settings, lambda: load(config))
 
 
 # -- the command line: each parses its arguments, and returns what to do ----------------------------------------------

@@ -55,6 +55,10 @@ class Publications:
         """The topic of a device's `state`, `alert` or `status`; reserved characters are percent-encoded."""
         return f"{self.prefix}/{level(device)}/{leaf}"
 
+    def tells(self) -> dict[str, str]:
+        """The device of each topic on which something can be told."""
+        return {self.topic(device, "tell"): device for device in self.devices}
+
     def availability(self, device: str) -> list[str]:
         """The topics that must all be online for a device to be watched, that of the will first."""
         return list(dict.fromkeys((self.will().topic, self.topic(device, "status"))))
