@@ -94,6 +94,11 @@ class Alarms:
         return self._state.incidents
 
     @property
+    def time(self) -> float:
+        """Time of the last scored row; minus infinity before the first."""
+        return self._state.time
+
+    @property
     def watched(self) -> float:
         """Seconds scored so far."""
         return self._state.watched
@@ -127,13 +132,21 @@ class Alarms:
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet)
 
-    def silence(self, time: float) -> list[Alert]:
-        """Begin maintenance: an open incident ends, and what was counted towards another one is dropped.
+    def acknowledge(self, sender: str) -> list[Alert]:
+        """Note that somebody knows of the open incident: it is told once more, and then only when it gets worse."""
+        state = self._state
+        if state.open is None or state.open.get("acknowledged"):
+            return []
+        state.open = {**state.open, "acknowledged": sender}
+        return [self._alert("update", "acknowledged", state.time)]
+
+    def silence(self, time: float, reason: str = "maintenance") -> list[Alert]:
+        """Begin maintenance, or the like: an open incident ends, and what was counted towards another one is dropped.
 
         No cool-down follows: what is wrong after maintenance is news.
         """
         state = self._state
-        alerts = [] if state.incident is None else [self._end(time, "maintenance")]
+        alerts = [] if state.incident is None else [self._end(time, reason)]
         state.excursion, state.recent = None, []
         state.told, state.cool_until = state.time, -math.inf
         return alerts
@@ -255,7 +268,8 @@ class Alarms:
         """An update once more, twice as long after the last one as that was after the one before, up to a day."""
         state, every = self._state, self._settings.update_every
         wait = min(every * 2.0 ** min(state.updates, 30), max(LONGEST_WAIT, every))
-        if not every or state.time - state.said < wait - self._slack:
+        is_known = state.open is not None and state.open.get("acknowledged")
+        if is_known or not every or state.time - state.said < wait - self._slack:
             return []
         state.updates += 1
         return [self._alert("update", "still", state.time)]
@@ -291,6 +305,7 @@ class Alarms:
             "channels": incident.causes(state.channels),
             "witness": incident.witness,
             "sentence": incident.sentence,
+            "acknowledged": state.open.get("acknowledged"),
             "reason": reason,
             "provisional": self._is_provisional,
         }

@@ -10,6 +10,14 @@ from typing import Any
 MIN_SHARE = 0.1
 """A second channel is named if its share is at least this."""
 
+ENDED_BY = {
+    "maintenance": "ended by maintenance",
+    "muted": "muted",
+    "normal": "said to be normal",
+    "relearn": "ended to learn anew",
+}
+"""How the text of an incident's end begins, by a reason that is not in the scores."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_TIME, _LAST_TIME = -62135596800.0, 253402300799.0  # years 1 and 9999, the range of a datetime
 
@@ -33,12 +41,16 @@ def alert_text(alert: Mapping[str, Any], window: float) -> str:
     device = f"{alert['device']}{' (provisional)' if alert.get('provisional') else ''}"
     why = _reasons(alert, _when(alert))
     if alert["event"] == "end":
-        return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
+        return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {short_number(alert['peak'])}"])
     if alert["kind"] == "rate":
-        numbers = f"{_percent(alert['rate'])} of the last {_span(window)} abnormal"
+        numbers = f"{_percent(alert['rate'])} of the last {span(window)} abnormal"
     else:
-        numbers = f"score {_short(alert['score'])}, threshold {_short(alert['threshold'])}"
-    news = {"worse": ", now critical", "still": f", for {_span(alert['duration'])}"}.get(alert["reason"], "")
+        numbers = f"score {short_number(alert['score'])}, threshold {short_number(alert['threshold'])}"
+    news = {
+        "worse": ", now critical",
+        "still": f", for {span(alert['duration'])}",
+        "acknowledged": f", acknowledged by {alert.get('acknowledged')}",
+    }.get(alert["reason"], "")
     return f"{device}{news}: {'; '.join([*why, numbers])}"
 
 
@@ -60,10 +72,10 @@ def _when(alert: Mapping[str, Any]) -> str:
 
 
 def _ending(alert: Mapping[str, Any]) -> str:
-    span = _span(alert["duration"])
-    if alert["reason"] == "maintenance":
-        return f"ended by maintenance after {span}"
-    return f"over, lasted {'one sample' if alert['samples'] == 1 else span}"
+    lasted = span(alert["duration"])
+    if alert["reason"] in ENDED_BY:
+        return f"{ENDED_BY[alert['reason']]} after {lasted}"
+    return f"over, lasted {'one sample' if alert['samples'] == 1 else lasted}"
 
 
 def _reasons(alert: Mapping[str, Any], when: str) -> list[str]:
@@ -111,7 +123,12 @@ def _fixed(value: float, decimals: int) -> str:
     return text.rstrip("0").rstrip(".") if decimals else text
 
 
-def _short(value: float | None) -> str:
+def short_number(value: float | None) -> str:
+    """A number with three digits, more if it is large.
+
+    >>> short_number(12345.6), short_number(0.12345), short_number(None)
+    ('12346', '0.123', 'unknown')
+    """
     return "unknown" if value is None else f"{value:.3g}" if abs(value) < 1000.0 else f"{value:.5g}"
 
 
@@ -119,10 +136,10 @@ def _percent(share: float | None) -> str:
     return "some" if share is None else f"{100.0 * share:.0f} %"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A duration in its largest unit.
 
-    >>> _span(45.0), _span(600.0), _span(5400.0), _span(200000.0)
+    >>> span(45.0), span(600.0), span(5400.0), span(200000.0)
     ('45 s', '10 min', '1.5 h', '2.3 d')
     """
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from fedkad.detect.stream import Reading
@@ -13,9 +14,12 @@ from fedkad.detect.threshold import FixedThreshold, parse_budget
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.budget import BudgetLoop
+from fedkad.edge.commands import Command
 from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel
+from fedkad.edge.obeying import Obedience, Obeyed
+from fedkad.edge.orders import StandingOrders
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import DeviceSettings, Maintenance
 from fedkad.edge.status import DeviceStatus, Staleness, budget_status
@@ -45,12 +49,15 @@ class Watcher:
         maintenance: Sequence[Maintenance] = (),
         on_reading: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.name, self._settings, self._store, self._on_reading = name, settings, store, on_reading
+        self.name, self._configured, self._store, self._on_reading = name, settings, store, on_reading
         self._maintenance = [each for each in maintenance if each.device in ("", name)]
+        self._orders = self._stored_orders()
+        self._settings = settings = self._orders.applied(settings)
         self._row: GridRow | None = None
         self._reading: Reading | None = None
         self._staleness = Staleness(settings.sampling, time.monotonic())
-        self._is_in_maintenance = self._is_timeless_logged = self._is_end_logged = False
+        self._silenced = ""  # why no incident may begin: maintenance, muted
+        self._is_timeless_logged = self._is_end_logged = False
         self.model = DeviceModel(name, settings, store)
         try:
             is_reshaped = self._restore(store.device_state(name) or {})
@@ -76,14 +83,23 @@ class Watcher:
         self.learner = Learner(self.name, self._settings, self._store, self.model, state)
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
-        allowed = parse_budget(self._settings.alarm.budget) if self._settings.alarm.budget else None
-        self._budget = None if allowed is None else BudgetLoop(allowed, state.get("budget", 0.0))
+        self._budget = self._budget_loop(state.get("budget", 0.0))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
         )
         if is_reshaped:
             self.learner.forget_all(self._rows)
         return is_reshaped
+
+    def _budget_loop(self, state: float) -> BudgetLoop | None:
+        allowed = parse_budget(self._settings.alarm.budget) if self._settings.alarm.budget else None
+        return None if allowed is None else BudgetLoop(allowed, state)
+
+    def _stored_orders(self) -> StandingOrders:
+        try:
+            return StandingOrders.restored((self._store.device_state(self.name) or {}).get("orders", {}))
+        except (TypeError, ValueError, AttributeError):
+            return StandingOrders()  # that the state cannot be read is logged below
 
     def put_state(self) -> None:
         """Put the state of the device into the store, if it has changed."""
@@ -98,6 +114,7 @@ class Watcher:
             "grid": self._grid.state(),
             "alarms": self._alarms.state(),
             "budget": 0.0 if self._budget is None else self._budget.state,
+            "orders": self._orders.state(),
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -138,10 +155,10 @@ class Watcher:
         self._staleness.note_row(time.monotonic())
         self._rows += 1
         alerts = self._apply_maintenance(row, arrival)
-        is_learnable = row.complete and not self._is_in_maintenance
+        is_learnable = row.complete and not self._silenced
         self._row, self._reading = row, self._judge(row, adapt=is_learnable)
         reading = self._reading
-        if reading is not None and not self._is_in_maintenance:
+        if reading is not None and not self._silenced:
             alerts += self._alarm(row, reading)
         self.learner.keep(
             self._rows,
@@ -149,6 +166,8 @@ class Watcher:
             is_abnormal=reading is not None and reading.is_anomaly,
             is_learnable=is_learnable and self._alarms.open is None,
         )
+        for alert in alerts:
+            self._keep_evidence(alert, row.time)
         self._report_reading()
         return alerts
 
@@ -170,11 +189,20 @@ class Watcher:
         return alerts
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
-        """Begin and end planned maintenance; rows that are only counted have no time except their arrival."""
+        """Begin and end planned maintenance and muteness; rows that are only counted have no time but their arrival."""
         now = row.time if self._settings.sampling.clock == "message" else arrival
-        was_in_maintenance = self._is_in_maintenance
-        self._is_in_maintenance = any(each.start <= now < each.end for each in self._maintenance)
-        return self._alarms.silence(row.time) if self._is_in_maintenance and not was_in_maintenance else []
+        was_silenced = self._silenced
+        if any(each.start <= now < each.end for each in self._maintenance):
+            self._silenced = "maintenance"
+        else:
+            self._silenced = "muted" if self._orders.is_muted(now, arrival) else ""
+        return self._alarms.silence(row.time, self._silenced) if self._silenced and not was_silenced else []
+
+    def _keep_evidence(self, alert: Alert, now: float) -> None:
+        """Keep the rows of an incident, and those that fill the window before it: it may turn out to be normal."""
+        period, memory = self._settings.sampling.period, self.model.memory
+        start = datetime.fromisoformat(alert["start"]).timestamp() - memory * period
+        self._store.put_evidence(alert, self._rows - math.ceil(max(now - start, 0.0) / period) - 1, start)
 
     def _report_reading(self) -> None:
         """Hand out a line with the reading and the three channels that contribute most to its score."""
@@ -223,6 +251,37 @@ class Watcher:
             )
         return self.flush()
 
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> Obeyed:
+        """Carry out a command, or raise a `CommandError`; everything must be committed just before."""
+        parts = (self.model, self.learner, self._alarms, self._orders, self._rows)
+        device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
+        obeyed = device.obey(command)
+        for alert in obeyed.alerts:
+            self._keep_evidence(alert, self._alarms.time)
+        self.is_changed = True
+        if self.model.stream is None:
+            self._reading = None
+        if obeyed.forgiven and self._budget is not None:
+            self._budget.forgive()
+        has_budget = obeyed.orders.budget != self._orders.budget
+        self._orders = obeyed.orders
+        if has_budget:
+            self.configure(self._configured)
+        return obeyed
+
+    def configure(self, settings: DeviceSettings, maintenance: Sequence[Maintenance] | None = None) -> None:
+        """Use another alarm policy, learning and maintenance; everything must be committed just before."""
+        if maintenance is not None:
+            self._maintenance = [each for each in maintenance if each.device in ("", self.name)]
+        self._configured, self._settings = settings, self._orders.applied(settings)
+        alarm, sampling = self._settings.alarm, self._settings.sampling
+        self._alarms = Alarms(self.name, alarm, sampling.period, sampling.channels, self._alarms.state())
+        self._budget = self._budget_loop(0.0 if self._budget is None else self._budget.state)
+        self.learner.configure(self._settings)
+        self.model.configure(self._settings)
+
     # -- models ---------------------------------------------------------------------------------------------------
 
     def adopt_model(self) -> None:
@@ -246,7 +305,7 @@ class Watcher:
     def status(self) -> DeviceStatus:
         """What is known of the device now; may be called from another thread."""
         reading, grid, alarms, state = self._reading, self._grid, self._alarms, self._state()
-        is_scored = reading is not None and state in ("ok", "maintenance") and reading.state == "ok"
+        is_scored = reading is not None and state in ("ok", "maintenance", "muted") and reading.state == "ok"
         return DeviceStatus(
             state=state,
             progress=self._progress(),
@@ -258,6 +317,7 @@ class Watcher:
             why=self._staleness.reason or self._without() or grid.broken,
             budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
             incident=alarms.open,
+            muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
             counters={
                 "rows": grid.rows,
                 "carried": grid.carried,
@@ -279,8 +339,8 @@ class Watcher:
     def _state(self) -> str:
         if self._staleness.reason:
             return "stale"
-        if self._is_in_maintenance:
-            return "maintenance"
+        if self._silenced:
+            return self._silenced
         if self.model.stream is None:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state
