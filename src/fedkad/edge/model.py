@@ -226,6 +226,8 @@ class DeviceModel:
             path = self._folder.model
             known, _ = load_model(path, memory=False)
             check_channels(known, path, self._settings)
+            if known.learnt_through.partition("+")[2] == mark:
+                return
             learnt, memory = learn(known, StoredMemory(path), known.setup.scale(rows), confirmed=True)
             write_atomically(self._previous, path.read_bytes())
             through = known.learnt_through.partition("+")[0]
