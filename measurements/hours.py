@@ -27,7 +27,7 @@ from fedkad.detect.clusters import clusters_over
 from fedkad_bench.data.datasets import data_folder
 from fedkad_bench.metrics.segments import segments
 from measurements.house import AFTERMATH, SLACK
-from measurements.house_model import DAY, MINUTE, WEEK, simulate_house, with_faults
+from measurements.house_model import DAY, INPUTS, MINUTE, WEEK, simulate_house, with_faults
 from measurements.measure import Array, heading, one_blas_thread
 from measurements.servers import MACHINES, machine
 
@@ -72,11 +72,10 @@ def with_hours(rows: Array, first: int, periods: Sequence[float]) -> Array:
     return np.hstack([rows, np.sin(turns), np.cos(turns)])
 
 
-def fitted(train: Array, periods: Sequence[float]) -> KoopmanDetector:
-    """A detector with a budget of one a week; the added columns are its inputs."""
-    channels = train.shape[1]
-    hours = [str(channels + k) for k in range(2 * len(periods))]
-    detector = KoopmanDetector(threshold="1/week", sample_period=MINUTE, inputs=hours)
+def fitted(train: Array, periods: Sequence[float], inputs: Sequence[int] = ()) -> KoopmanDetector:
+    """A detector with a budget of one a week; the columns of the hour are inputs as well."""
+    hours = range(train.shape[1], train.shape[1] + 2 * len(periods))
+    detector = KoopmanDetector(threshold="1/week", sample_period=MINUTE, inputs=[*map(str, inputs), *map(str, hours)])
     return detector.fit(with_hours(train, 0, periods))
 
 
@@ -87,7 +86,8 @@ def house(seed: int, weeks: int, periods: Sequence[float]) -> Iterator[tuple[str
     faulty = with_faults(healthy, seed, begin, 3)
     for device in healthy.rows:
         quiet, ill = (np.column_stack(list(each.rows[device].values())) for each in (healthy, faulty))
-        detector = fitted(quiet[:begin], periods)
+        inputs = [list(healthy.rows[device]).index(name) for name in INPUTS.get(device, ())]
+        detector = fitted(quiet[:begin], periods, inputs)
         well, sick = (detector.decision_function(with_hours(each[begin:], begin, periods)) for each in (quiet, ill))
         spans = defaultdict(list)
         for fault in faulty.faults:
