@@ -16,7 +16,7 @@ the same house without them.
 - *New set-point*: in a third run the set-point rises by 3 °C for good at the beginning of week 6. What belongs to it
   are the incidents that begin within two days after it, less those of the twin in the same time.
 
-`--set` holds for every run; each `--against` adds a variant, of one setting or several with commas between them.
+`--set` holds for every run; each `--against` adds a variant, of one setting or several with spaces between them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ import argparse
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import reduce
-from multiprocessing import get_context
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -46,7 +44,7 @@ from measurements.house_model import (
     with_faults,
 )
 from measurements.measure import heading, one_blas_thread
-from measurements.replay import IncidentSpan, incidents, merged, replay, setting
+from measurements.replay import IncidentSpan, add_options, incidents, merged, processes, replay, setting, variants
 
 REPEATS = 3
 AFTERMATH = 60
@@ -219,23 +217,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--weeks", type=int, default=12)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--against", action="append", default=[], metavar="KEY=VALUE,…")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    add_options(parser)
     chosen = parser.parse_args()
     one_blas_thread()
     names = RUNS if chosen.weeks * WEEK > WARMER else RUNS[:2]
     seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
     heading(f"The agent's alarms in a house: {chosen.weeks} weeks, {chosen.seeds} seed(s), budget 1/week")
-    # A process per run: each has a clock of its own, and what it measures of itself is of that run only.
-    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for more in ["", *chosen.against]:
-            settings = (*chosen.set, *filter(None, more.split(",")))
+    with processes(chosen.jobs) as pool:
+        for name, settings in variants(chosen):
             cases = [HouseRun(run, seed, chosen.weeks, settings) for run in names for seed in seeds]
             measured = iter(pool.map(measure, cases))
             runs = {run: [next(measured) for _ in seeds] for run in names}
             spent = sum(each.seconds for some in runs.values() for each in some) / len(seeds)
-            print(f"  {', '.join(settings) or 'as in the README'} ({spent:.0f} s of processor time per seed)")
+            print(f"  {name} ({spent:.0f} s of processor time per seed)")
             pairs = list(zip(runs["faults"], runs["twin"], strict=True))
             print_false(seeds, pairs, chosen.weeks)
             print_found(pairs)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import reduce
-from multiprocessing import get_context
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from fedkad_bench.metrics.segments import segments
 from measurements.house import AFTERMATH, at
 from measurements.house_model import WEEK
 from measurements.measure import heading, one_blas_thread, require_data
-from measurements.replay import incidents, merged, replay, setting
+from measurements.replay import add_options, incidents, merged, processes, replay, setting, variants
 
 MACHINES = tuple(f"machine-{name}" for name in ("1-1", "1-6", "2-1", "2-5", "2-9", "3-2", "3-6", "3-11"))
 
@@ -78,26 +77,19 @@ def main() -> None:
     """Print a line for every machine, and the mean."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", nargs="+", default=MACHINES)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--against", action="append", default=[], metavar="KEY=VALUE,…")
-    parser.add_argument("--jobs", type=int, default=1, help="machines at a time")
+    add_options(parser)
     chosen = parser.parse_args()
     one_blas_thread()
     require_data()
     heading(f"The agent's alarms on {len(chosen.machines)} servers, second half, budget 1/week")
-    variants = [tuple(chosen.set), *((*chosen.set, *more.split(",")) for more in chosen.against)]
-    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for settings in variants:
-            print(f"  {', '.join(settings) or 'as in the README'}", flush=True)
+    with processes(chosen.jobs) as pool:
+        for title, settings in variants(chosen):
+            print(f"  {title}", flush=True)
             every = []
-            for name, each in zip(
-                chosen.machines, pool.map(watch, chosen.machines, [settings] * len(chosen.machines)), strict=True
-            ):
+            for name, each in zip(chosen.machines, pool.map(watch, chosen.machines, repeat(settings)), strict=True):
                 every.append(each)
-                rate = f"{each.false / each.weeks:6.1f} false alarms a week"
-                print(
-                    f"    {name:14}{rate}, {each.found} of {each.anomalies} found, {each.updates} updates", flush=True
-                )
+                found = f"{each.found} of {each.anomalies} found, {each.updates} updates"
+                print(f"    {name:14}{each.false / each.weeks:6.1f} false alarms a week, {found}", flush=True)
             rates = [each.false / each.weeks for each in every]
             hits, anomalies = sum(each.found for each in every), sum(each.anomalies for each in every)
             spread = f"({min(rates):.1f} to {max(rates):.1f})"
