@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkad_bench.data.datasets import Entity, read_smd
-from fedkad_bench.metrics.segments import segments
+from fedkad_bench.metrics.segments import Flags, segments
 from measurements.house import AFTERMATH, at
-from measurements.house_model import WEEK
+from measurements.house_model import MINUTE, WEEK
 from measurements.measure import heading, one_blas_thread, require_data
-from measurements.replay import add_options, incidents, merged, processes, replay, setting, variants
+from measurements.replay import IncidentSpan, add_options, incidents, merged, processes, replay, setting, variants
 
 MACHINES = tuple(f"machine-{name}" for name in ("1-1", "1-6", "2-1", "2-5", "2-9", "3-2", "3-6", "3-11"))
 
@@ -59,18 +59,19 @@ def watch(name: str, settings: Sequence[str]) -> Watched:
         "alarm": {"budget": "1/week"},
     }
     document = reduce(merged, map(setting, settings), document)
-    half = len(entity.train)
     found = incidents(replay(document, arriving(np.vstack([entity.train, entity.test]), channels)))
+    return compared(found, len(entity.train), entity.labels.astype(bool))
+
+
+def compared(found: Sequence[IncidentSpan], half: int, labels: Flags) -> Watched:
+    """Incidents from row `half` on, against the labels of these rows."""
     judged = [each for each in found if each.kind != "health" and each.start >= at(half)]
-    anomalies = segments(entity.labels.astype(bool))
-    spans = [(at(half + start), at(half + stop)) for start, stop in zip(anomalies.starts, anomalies.stops, strict=True)]
-    false = [
-        each
-        for each in judged
-        if not any(each.start <= end + AFTERMATH * 60 and each.end >= start for start, end in spans)
-    ]
+    anomalies = segments(labels)
+    spans = [(at(half + a), at(half + b - 1)) for a, b in zip(anomalies.starts, anomalies.stops, strict=True)]
+    late = AFTERMATH * MINUTE
+    false = sum(not any(each.start <= end + late and each.end >= start for start, end in spans) for each in judged)
     hits = sum(any(each.start <= end and each.end >= start for each in judged) for start, end in spans)
-    return Watched(len(entity.test) / WEEK, len(false), len(spans), hits, sum(each.updates for each in judged))
+    return Watched(len(labels) / WEEK, false, len(spans), hits, sum(each.updates for each in judged))
 
 
 def main() -> None:
