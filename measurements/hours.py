@@ -4,8 +4,8 @@
 
 A detector is fitted to the first weeks of each device of the simulated house, and to the first half of eight machines
 of SMD, without the hour, with sin and cos of one and two turns a day as four more channels that are inputs (they help
-to predict and are not judged by prediction), with those of the week as well, and, as a control, with those of 17 hours,
-which mean nothing. All judge the same rows after that.
+to predict and are not judged by prediction), with those of the week as well, and, as controls, with those of 17 hours
+and 5 days, which mean nothing. All judge the same rows after that.
 
 - at its own threshold, `"1/week"`: false alarm events per device-week on rows without a fault, mean and
   median over devices, on how many there are fewer and more of them than without the hour, and the share found;
@@ -37,7 +37,8 @@ VARIANTS = {
     "without": (),
     "day": (DAY, DAY / 2),
     "day and week": (DAY, DAY / 2, WEEK, WEEK / 2),
-    "17 hours": (1020.0, 510.0),
+    "17 h": (1020.0, 510.0),
+    "17 h and 5 d": (1020.0, 510.0, 5.0 * DAY, 2.5 * DAY),
 }
 WEEKS = (1, 4)
 """Weeks of the house that a detector is fitted to."""

@@ -11,6 +11,7 @@ anomaly is found if an incident overlaps it. Labels of SMD are not complete, so 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import repeat
@@ -25,7 +26,7 @@ from measurements.house_model import MINUTE, WEEK
 from measurements.measure import heading, one_blas_thread, require_data
 from measurements.replay import IncidentSpan, add_options, incidents, merged, processes, replay, setting, variants
 
-MACHINES = tuple(f"machine-{name}" for name in ("1-1", "1-6", "2-1", "2-5", "2-9", "3-2", "3-6", "3-11"))
+MACHINES = tuple(f"machine-{name}" for name in ("1-1", "1-6", "2-1", "2-5", "2-9", "3-2", "3-7", "3-11"))
 
 
 class Watched(NamedTuple):
@@ -40,7 +41,11 @@ class Watched(NamedTuple):
 
 def machine(name: str) -> Entity:
     """One machine of SMD."""
-    return next(iter(read_smd(require_data() / "SMD", name)))
+    folder = require_data() / "SMD"
+    found = next(iter(read_smd(folder, name)), None)
+    if found is None:
+        sys.exit(f"{name} is not in {folder}; name other machines with --machines.")
+    return found
 
 
 def arriving(values: np.ndarray[Any, Any], channels: Sequence[str]) -> Iterator[tuple[float, list[dict[str, Any]]]]:
