@@ -111,5 +111,6 @@ def test_incidents_of_a_server_are_compared_with_its_labels() -> None:
     spans = [(50, 60), (1050, 1060), (1095, 1100), (1150, 1151), (1171, 1172), (1499, 1600)]
     found = [IncidentSpan("a", "score", at(start), at(start), at(end), 2, "") for start, end in spans]
     health = IncidentSpan("a", "health", at(1300), at(1300), at(1301), 0, "")
-    assert compared([*found, health], 1000, labels) == Watched(1.0, 2, 2, 2, 10)
-    assert compared(found[3:4], 1000, labels) == Watched(1.0, 0, 2, 0, 2)
+    lasted = (10 + 5 + 1 + 1 + 101) / WEEK
+    assert compared([*found, health], 1000, labels) == pytest.approx(Watched(1.0, 2, 2, 2, 10, lasted))
+    assert compared(found[3:4], 1000, labels) == pytest.approx(Watched(1.0, 0, 2, 0, 2, 1 / WEEK))
