@@ -4,8 +4,9 @@
 
 Each recording of five weeks goes through a real agent on a simulated clock (`measurements.replay`), a row a minute,
 with `budget = "1/week"`; it collects the first half for its first model, and goes on learning after that. Labels are
-used only to count, in the second half: an incident that overlaps no labelled anomaly nor the hour after one is a false alarm, and an
-anomaly is found if an incident overlaps it. Labels of SMD are not complete, so some "false" alarms may be true.
+used only to count, in the second half: an incident that overlaps no labelled anomaly nor the hour after one is a false
+alarm, and an anomaly is found if an incident overlaps it. Labels of SMD are not complete, so some "false" alarms may be
+true.
 """
 
 from __future__ import annotations
