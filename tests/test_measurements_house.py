@@ -11,7 +11,7 @@ import pytest
 
 from measurements.house import Measured, arriving, at, configuration, delay, false_alarms, is_false
 from measurements.house_model import BEGAN, DAY, DURATIONS, MINUTE, WEEK, House, HouseFault, simulate_house, with_faults
-from measurements.replay import IncidentSpan, incidents, replay, seconds
+from measurements.replay import IncidentSpan, Operator, incidents, replay, seconds
 from measurements.servers import Watched, compared
 
 
@@ -71,11 +71,15 @@ def test_two_days_of_one_device_go_through_a_real_agent(house: House) -> None:
     for temperature, told in ((values, True), (house.rows["climate"]["temperature"], False)):
         alone = House({"climate": {**house.rows["climate"], "temperature": temperature}}, house.arrives)
         settings = ["learning.first=1500", "alarm.budget=", "alarm.threshold=30"]
-        found = incidents(replay(configuration(alone, settings), arriving(alone, 2 * DAY)))
+        operator = Operator(lambda alert: True, after=300.0)
+        alerts = replay(configuration(alone, settings), arriving(alone, 2 * DAY), operator)
+        found = incidents(alerts)
         assert [each.device for each in found if at(2500) <= each.told <= at(2505) < each.end <= at(2560)] == told * [
             "climate"
         ]
         assert all(each.start >= at(1500) for each in found)
+        answered = [alert["acknowledged"] for alert in alerts if alert["event"] == "update" and alert["acknowledged"]]
+        assert bool(answered) == told
     assert time.monotonic() - began < 1e6  # not the simulated one
 
 
