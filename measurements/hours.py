@@ -11,6 +11,9 @@ and 5 days, which mean nothing. All judge the same rows after that.
   median over devices, on how many there are fewer and more of them than without the hour, and the share found;
 - at equal false alarms, the threshold of each that gives one event a week on those rows: the share found. This compares
   the scores alone; it looks at what nobody has in practice.
+
+Result (`results/hours.txt`): the hour does not help. What falls with more inputs falls as much with periods that mean
+nothing, at equal false alarms no more is found, and on SMD nothing changes.
 """
 
 from __future__ import annotations
