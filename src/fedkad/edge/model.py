@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import flush_folder, write_atomically
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.learning import fit, learn
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
@@ -42,6 +43,8 @@ class DeviceModel:
         The model in use, with the configured threshold; None while the device has none.
     stream : Stream, optional
         Its scores from the last `restart` on.
+    lowest : float
+        Where a threshold that follows its alarms ends.
     """
 
     def __init__(self, device: str, settings: DeviceSettings, store: Store) -> None:
@@ -52,6 +55,7 @@ class DeviceModel:
             self._folder.path / name for name in ("previous.safetensors", "undone", "anew")
         )
         self.current: Model | None = None
+        self.lowest = 0.0
         self.stream: Stream | None = None
         self._threshold_put = 0.0
         self._version: tuple[int, int] | None = None
@@ -134,6 +138,7 @@ class DeviceModel:
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
         self.current = self._with_configured_threshold(model)
+        self.lowest = self._find_lowest(self.current)
         return True
 
     def _with_configured_threshold(self, model: Model) -> Model:
@@ -142,6 +147,14 @@ class DeviceModel:
         if isinstance(rule, float | int):
             return model.with_threshold(rule)
         return model.judged_by(model.settings.rule(rule, period)) if rule else model
+
+    def _find_lowest(self, model: Model) -> float:
+        """The lower end of what the fit of the threshold leaves open, or the threshold itself if that is unknown."""
+        if not self._settings.alarm.budget or model.rule is None:
+            return model.threshold
+        rule = model.rule
+        found = lowest_threshold(model.normal_scores, rule.rate, rule.apart, shape=rule.shape)
+        return model.threshold if np.isnan(found) else min(max(found, rule.least), model.threshold)
 
     def restart(self, *, empty: bool = False) -> None:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
@@ -205,8 +218,11 @@ class DeviceModel:
     # Each of these may be killed anywhere and is then repeated with the same mark: it acts once.
 
     def confirm(self, rows: Array, mark: str) -> None:
-        """Add rows that somebody called normal to the model, and keep the model of before; errors are as in `learn`."""
-        with self._folder.locked(wait=False):
+        """Add rows that somebody called normal to the model, and keep the model of before; errors are as in `learn`.
+
+        It waits for the lock: a process of an agent that was killed may still be about to write the same.
+        """
+        with self._folder.locked():
             path = self._folder.model
             known, _ = load_model(path, memory=False)
             check_channels(known, path, self._settings)

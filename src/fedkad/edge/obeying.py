@@ -32,6 +32,7 @@ class Obeyed(NamedTuple):
     reply: str
     alerts: list[Alert]
     orders: StandingOrders
+    forgiven: bool = False  # whether an incident does not count against the budget any more
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ class Obedience:
     def _acknowledge(self, command: Command) -> Obeyed:
         incident, sender = self._incident(incident_of(command)), command.sender or "somebody"
         reply = f"The incident {incident['id']} is acknowledged."
+        is_news, alerts = not incident.get("acknowledged"), list[Alert]()
         if self._is_open(incident):
-            return self._obeyed(reply, self.alarms.acknowledge(sender))
-        self.store.put_alert([], {**incident, "acknowledged": sender})
-        return self._obeyed(reply)
+            alerts = self.alarms.acknowledge(sender)
+        else:
+            self.store.put_alert([], {**incident, "acknowledged": sender})
+        return self._obeyed(reply, alerts)._replace(forgiven=is_news)
 
     # -- what is normal -------------------------------------------------------------------------------------------
 

@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from fedkad.detect.stream import Reading
+from fedkad.detect.threshold import FixedThreshold, parse_budget
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
+from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.commands import Command
 from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.learning import Learner
@@ -24,6 +26,9 @@ from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
 
 logger = logging.getLogger(__name__)
+
+PROVISIONAL = 6 * 86400.0
+"""Seconds judged by a model of the agent's own in which alarms are provisional: with its first day, a week."""
 
 MANY_AT_ONCE = 20
 """Samples without a time that share a slot with others before that is logged."""
@@ -78,12 +83,17 @@ class Watcher:
         self.learner = Learner(self.name, self._settings, self._store, self.model, state)
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
+        self._budget = self._budget_loop(state.get("budget", 0.0))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
         )
         if is_reshaped:
             self.learner.forget_all(self._rows)
         return is_reshaped
+
+    def _budget_loop(self, state: float) -> BudgetLoop | None:
+        allowed = parse_budget(self._settings.alarm.budget) if self._settings.alarm.budget else None
+        return None if allowed is None else BudgetLoop(allowed, state)
 
     def _stored_orders(self) -> StandingOrders:
         try:
@@ -103,6 +113,7 @@ class Watcher:
             **self.learner.state(),
             "grid": self._grid.state(),
             "alarms": self._alarms.state(),
+            "budget": 0.0 if self._budget is None else self._budget.state,
             "orders": self._orders.state(),
         }
         self._store.put_state(self.name, state)
@@ -145,11 +156,10 @@ class Watcher:
         self._rows += 1
         alerts = self._apply_maintenance(row, arrival)
         is_learnable = row.complete and not self._silenced
-        stream = self.model.stream
-        reading = None if stream is None else stream.update(row.values, adapt=is_learnable, bridge=False)
-        self._row, self._reading = row, reading
+        self._row, self._reading = row, self._judge(row, adapt=is_learnable)
+        reading = self._reading
         if reading is not None and not self._silenced:
-            alerts += self._alarms.update(row, reading)
+            alerts += self._alarm(row, reading)
         self.learner.keep(
             self._rows,
             row,
@@ -159,6 +169,23 @@ class Watcher:
         for alert in alerts:
             self._keep_evidence(alert, row.time)
         self._report_reading()
+        return alerts
+
+    def _judge(self, row: GridRow, *, adapt: bool) -> Reading | None:
+        """The reading of a row; with a budget, by the threshold that follows its alarms."""
+        model = self.model
+        if model.stream is None or model.current is None:
+            return None
+        if self._budget is not None:
+            model.stream.judge = FixedThreshold(self._budget.threshold(model.current.threshold, model.lowest))
+        return model.stream.update(row.values, adapt=adapt, bridge=False)
+
+    def _alarm(self, row: GridRow, reading: Reading) -> list[Alert]:
+        """The alerts of a reading; what begins counts against the budget."""
+        incidents, watched = self._alarms.incidents, self._alarms.watched
+        alerts = self._alarms.update(row, reading, is_provisional=self.learner.is_own and watched < PROVISIONAL)
+        if self._budget is not None:
+            self._budget.watch(self._alarms.watched - watched, self._alarms.incidents - incidents)
         return alerts
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
@@ -236,6 +263,8 @@ class Watcher:
         self.is_changed = True
         if self.model.stream is None:
             self._reading = None
+        if obeyed.forgiven and self._budget is not None:
+            self._budget.forgive()
         has_budget = obeyed.orders.budget != self._orders.budget
         self._orders = obeyed.orders
         if has_budget:
@@ -249,6 +278,7 @@ class Watcher:
         self._configured, self._settings = settings, self._orders.applied(settings)
         alarm, sampling = self._settings.alarm, self._settings.sampling
         self._alarms = Alarms(self.name, alarm, sampling.period, sampling.channels, self._alarms.state())
+        self._budget = self._budget_loop(0.0 if self._budget is None else self._budget.state)
         self.learner.configure(self._settings)
         self.model.configure(self._settings)
 
@@ -285,7 +315,7 @@ class Watcher:
             abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
             rate=None if math.isnan(alarms.rate) else alarms.rate,
             why=self._staleness.reason or self._without() or grid.broken,
-            budget=budget_status(self._settings.alarm.budget, alarms),
+            budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
             incident=alarms.open,
             muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
             counters={
@@ -315,10 +345,11 @@ class Watcher:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state
 
-    def _progress(self) -> dict[str, int] | None:
+    def _progress(self) -> dict[str, float] | None:
         if (stream := self.model.stream) is None:
-            need = self._settings.learning.first
-            return {"have": min(self.learner.fresh, need), "need": need}
+            need = self.learner.needed
+            have = min(self.learner.fresh, need)
+            return {"have": have, "need": need, "seconds": (need - have) * self._settings.sampling.period}
         if self._reading is None or self._reading.state == "ok":
             return None
         return {"have": stream.length - self._reading.missing, "need": stream.length}
