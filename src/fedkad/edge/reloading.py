@@ -15,7 +15,7 @@ DERIVED = {"max_gap": "period", "stale_after": "period"}
 AT_ONCE: dict[str, tuple[str, ...] | None] = {
     "": ("commit_every", "maintenance"),
     "alarm": None,
-    "learning": ("first", "every", "forgetting"),
+    "learning": ("cycle", "first", "every", "forgetting"),
     "mqtt": ("state_every",),
 }
 """The keys of each section that need no restart; None for all of them."""
