@@ -179,11 +179,16 @@ class Agent:
         self._uncommitted_since = self._uncommitted_since or time.monotonic()
 
     def _learn(self) -> None:
-        """Let one device learn: the samples of the others must not wait for several."""
-        due = next((name for name in self._heard_from if self.watchers[name].is_learning_due), None)
+        """Let one device learn, or settle: the samples of the others must not wait for several."""
+        heard = [self.watchers[name] for name in self._heard_from]
         self._heard_from.clear()
-        if due is not None and self.commit():
-            self.watchers[due].learn(while_waiting=lambda: self._wait(SHORT_POLL))
+        due = next((watcher for watcher in heard if watcher.is_learning_due or watcher.is_settling_due), None)
+        if due is None or not self.commit():
+            return
+        if due.is_settling_due:
+            self._outbox.put(due.settle(while_waiting=lambda: self._wait(SHORT_POLL)))
+        else:
+            due.learn(while_waiting=lambda: self._wait(SHORT_POLL))
 
     def _tick(self) -> None:
         """Notice silence and new models, and poll a broker that only alerts go to."""

@@ -15,6 +15,7 @@ ENDED_BY = {
     "muted": "muted",
     "normal": "said to be normal",
     "relearn": "ended to learn anew",
+    "settled": "taken for the new normal",
 }
 """How the text of an incident's end begins, by a reason that is not in the scores."""
 

@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.model import Model
 from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import FixedThreshold, parse_budget
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.budget import BudgetLoop
@@ -22,8 +27,11 @@ from fedkad.edge.obeying import Obedience, Obeyed
 from fedkad.edge.orders import StandingOrders
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import DeviceSettings, Maintenance
+from fedkad.edge.settling import Settling, why_not
 from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
+
+Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +92,7 @@ class Watcher:
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
         self._budget = self._budget_loop(state.get("budget", 0.0))
+        self._settling = Settling.restored(state.get("settling"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
         )
@@ -115,6 +124,7 @@ class Watcher:
             "alarms": self._alarms.state(),
             "budget": 0.0 if self._budget is None else self._budget.state,
             "orders": self._orders.state(),
+            "settling": self._settling.state(),
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -186,6 +196,8 @@ class Watcher:
         alerts = self._alarms.update(row, reading, is_provisional=self.learner.is_own and watched < PROVISIONAL)
         if self._budget is not None:
             self._budget.watch(self._alarms.watched - watched, self._alarms.incidents - incidents)
+        if (opened := self._alarms.open) is not None and self._settings.alarm.settle and row.observed:
+            self._settling.note(opened["id"], row.time, reading.score, self._settings.alarm.settle)
         return alerts
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
@@ -295,6 +307,48 @@ class Watcher:
     def is_learning_due(self) -> bool:
         """Whether there are enough normal rows to learn from, and no incident is open."""
         return self.learner.is_due and self._alarms.open is None
+
+    @property
+    def is_settling_due(self) -> bool:
+        """Whether the open incident has gone on for long enough to be looked at as a new normal."""
+        opened, settle = self._alarms.open, self._settings.alarm.settle
+        is_this = opened is not None and opened["id"] == self._settling.incident
+        return bool(settle) and is_this and self._settling.is_due(self._alarms.time, settle)
+
+    def settle(self, while_waiting: Callable[[], None] = lambda: None) -> list[Alert]:
+        """Take what the open incident shows for normal, if it may be; everything must be committed just before."""
+        opened, model, settle = self._alarms.open, self.model.current, self._settings.alarm.settle
+        assert opened is not None
+        self.is_changed = True
+        reason = self._why_unsettled(opened, model)
+        if not reason:
+            try:
+                self.learner.confirm(self._rows_since(settle), f"settled{self._alarms.incidents}", while_waiting)
+            except (ValueError, OSError) as error:
+                reason = f"its rows cannot be learned: {error}"
+        if reason:
+            self._settling.look_later(settle)
+            logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened["id"], reason)
+            return []
+        logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
+        alerts = self._alarms.silence(self._alarms.time, "settled")
+        for alert in alerts:
+            self._keep_evidence(alert, self._alarms.time)
+        return alerts
+
+    def _why_unsettled(self, incident: Alert, model: Model | None) -> str:
+        """Why the open incident must not become normal yet; empty if it may."""
+        rows = self._rows_since(self._settings.alarm.settle)
+        if model is None or not isinstance(model.scoring, WitnessScoring):
+            return "its model has no witnesses"
+        if not self._settling.is_steady:
+            return "its scores still grow"
+        return why_not(incident, model.setup.scale(rows), model.scoring.bounds) if len(rows) else "no row is kept"
+
+    def _rows_since(self, seconds: float) -> Array:
+        """The rows of the last so many seconds, as far as they are kept."""
+        now, channels = self._alarms.time, len(self._settings.sampling.channels)
+        return np.array(self._store.rows_between(self.name, now - seconds, now, channels)).reshape(-1, channels)
 
     def learn(self, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Learn from the committed rows; everything must be committed just before."""
