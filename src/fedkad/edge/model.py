@@ -227,8 +227,6 @@ class DeviceModel:
             if done == mark:
                 return
             check_channels(known, path, self._settings)
-            if known.learnt_through.partition("+")[2] == mark:
-                return
             learnt, memory = learn(known, StoredMemory(path), known.setup.scale(rows), confirmed=True)
             write_atomically(self._previous, path.read_bytes())
             save_model(path, replace(learnt, learnt_through=f"{through}+{mark}"), memory)
