@@ -137,6 +137,7 @@ class DeviceModel:
             return False
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
+        self._anew.unlink(missing_ok=True)  # there is a first model again
         self.current = self._with_configured_threshold(model)
         self.lowest = self._find_lowest(self.current)
         return True
@@ -196,7 +197,6 @@ class DeviceModel:
             if self._folder.version() is not None:
                 raise ValueError(f"{self._folder.model} was put in place in the meantime")
             save_model(self._folder.model, replace(model, learnt_through=through), memory)
-            self._anew.unlink(missing_ok=True)
 
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
