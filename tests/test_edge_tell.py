@@ -108,7 +108,7 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
     with site.process:
         site.write(TROUBLE[:120])
         site.wait()
-        (start,) = site.process.alerts()
+        (start,) = wait_for(site.process.alerts, site.process.log)
         listed = site.ask("incidents")
         assert (listed.status, listed.err) == (0, "")
         assert start["id"] in listed.out
@@ -178,7 +178,7 @@ def test_what_was_told_acts_once_however_often_the_agent_is_killed(tmp_path: Pat
     site.process.start()
     site.write(TROUBLE[:120])
     site.wait()
-    (start,) = site.process.alerts()
+    (start,) = wait_for(site.process.alerts, site.process.log)
     for number in range(8):
         said = site.tell("pump", "normal", start["id"], "--from", f"anna-{number}", wait=0.0)
         assert said.status == 0, said.err
@@ -355,7 +355,7 @@ def test_settings_are_read_again_while_it_runs(tmp_path: Path, model: Path) -> N
         )
         site.write(TROUBLE[115:])
         site.wait()
-        assert [alert["event"] for alert in site.process.alerts()] == ["start", "end"]
+        wait_for(lambda: [alert["event"] for alert in site.process.alerts()] == ["start", "end"], site.process.log)
         # As if nothing had been read: the window was kept, and no row was scored twice.
         site.process.assert_scored_once(TROUBLE)
         hangup()
