@@ -15,7 +15,7 @@ from fedkad.detect import learning
 from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
 from fedkad.edge.payload import Sample
-from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling
+from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling, SettingsError
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from fedkad.federation.devicestate import DeviceState
@@ -379,3 +379,72 @@ def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, m
     assert budget["allowed_per_week"] == pytest.approx(7.0)
     assert budget["watched_hours"] == pytest.approx(hours)
     assert budget["measured_per_week"] == pytest.approx((told.counters or {})["incidents"] * 7 * 24 / hours)
+
+
+# -- back to monitoring by itself -------------------------------------------------------------------------------------
+
+
+def with_open_incident(make: Make, **changes: Any) -> Watcher:
+    """A device that has a model of its own, with an incident that is open and committed."""
+    watcher = make(learning={"model": "", "first": 600}, **changes)
+    live = series(700)
+    feed(watcher, live[:600])
+    commit(watcher)
+    watcher.learn()
+    live[690:] += 5.0
+    (alert,) = feed(watcher, live[600:], 600)
+    assert alert["event"] == "start"
+    commit(watcher)
+    watcher._store.close()
+    return watcher
+
+
+@pytest.mark.parametrize("fate", ["removed", "damaged"])
+def test_an_open_incident_ends_when_its_model_is_gone_and_the_device_learns_again(
+    make: Make, tmp_path: Path, fate: str, said: list[str]
+) -> None:
+    with_open_incident(make)
+    path = tmp_path / "pump" / "model.safetensors"
+    if fate == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(b"nonsense")
+    again = make(learning={"model": "", "first": 600})
+    (alert,) = again.tick(time.monotonic())
+    assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "no model", 9.0)
+    assert "because the model that judged it is gone" in alert["text"]
+    assert again.tick(time.monotonic()) == []
+    assert again.status().state == "learning"
+    feed(again, series(1400)[700:], 700)
+    assert again.is_learning_due
+    commit(again)
+    again.learn()
+    live = series(1500)
+    live[1450:1460] += 5.0
+    told = feed(again, live[1400:], 1400)
+    assert [alert["event"] for alert in told] == ["start", "end"]
+
+
+def test_changed_channels_put_the_model_that_learned_the_old_ones_aside(
+    make: Make, tmp_path: Path, said: list[str]
+) -> None:
+    with_open_incident(make)
+    fewer = {"channels": ("flow", "current")}
+    again = make(learning={"model": "", "first": 600}, sampling=fewer)
+    assert (tmp_path / "pump" / "model.safetensors.outgrown-1").exists()
+    assert any("channels in [sampling] are now flow, current" in line for line in said)
+    live = series(1400)
+    (alert,) = feed(again, live[700:701], 700)  # a row comes before the first tick
+    assert (alert["event"], alert["reason"]) == ("end", "no model")
+    assert feed(again, live[701:], 701) == []
+    commit(again)
+    again.learn()
+    feed(again, series(1450)[1400:], 1400)
+    assert again.status().state == "ok"
+
+
+def test_a_given_model_of_other_channels_is_never_put_aside(make: Make, tmp_path: Path) -> None:
+    make()
+    with pytest.raises(SettingsError, match="the model has the channels"):
+        make(sampling={"channels": ("flow", "current")})
+    assert (tmp_path / "pump" / "model.safetensors").exists()

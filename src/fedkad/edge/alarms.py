@@ -91,6 +91,11 @@ class Alarms:
         return self._state.incidents
 
     @property
+    def time(self) -> float:
+        """Of the last scored row; minus infinity without any."""
+        return self._state.time
+
+    @property
     def watched(self) -> float:
         """Seconds scored so far."""
         return self._state.watched
@@ -120,13 +125,13 @@ class Alarms:
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet)
 
-    def silence(self, time: float) -> list[Alert]:
-        """Begin maintenance: an open incident ends, and what was counted towards another one is dropped.
+    def silence(self, time: float, reason: str = "maintenance") -> list[Alert]:
+        """Stop judging: an open incident ends for that reason, and what was counted towards another one is dropped.
 
         No cool-down follows: what is wrong after maintenance is news.
         """
         state = self._state
-        alerts = [] if state.incident is None else [self._end(time, "maintenance")]
+        alerts = [] if state.incident is None else [self._end(time, reason)]
         state.excursion, state.recent = None, []
         state.told, state.cool_until = state.time, -math.inf
         return alerts

@@ -62,6 +62,8 @@ def _ending(alert: Mapping[str, Any]) -> str:
     span = _span(alert["duration"])
     if alert["reason"] == "maintenance":
         return f"ended by maintenance after {span}"
+    if alert["reason"] == "no model":
+        return f"ended after {span}, because the model that judged it is gone and the device learns again"
     return f"over, lasted {'one sample' if alert['samples'] == 1 else span}"
 
 

@@ -95,21 +95,22 @@ class DeviceModel:
         return version is not None and version != self._version
 
     def reload(self) -> bool:
-        """Load the model from the disk; True if it is used. A damaged file is renamed, one of other channels kept."""
+        """Load the model from the disk; True if it is used.
+
+        A damaged file is renamed, and so is one that learned the device's earlier channels; any other is kept.
+        """
         version = self._folder.version()
         if version is None:
             return False
         self._version, path = version, self._folder.model
         try:
             model, _ = load_model(path, memory=False)
+            if self.current is None and (note := outgrown_note(model, path, self._settings)):
+                self._rename(version, note, "outgrown")
+                return False
             check_channels(model, path, self._settings)
         except DamagedFileError as error:
-            if self._folder.version() == version:
-                aside = set_aside(path)
-                logger.warning(
-                    "%s: %s It was renamed to %s, and the device continues without it.",
-                    *(self._device, error, aside.name),
-                )
+            self._rename(version, str(error), "damaged")
             return False
         except (ModelFileError, SettingsError) as error:
             # An intact model for something else: it belongs to someone, and must not be replaced.
@@ -121,6 +122,14 @@ class DeviceModel:
             logger.warning("%s: %s", self._device, note)
         self.current = self._with_configured_threshold(model)
         return True
+
+    def _rename(self, version: tuple[int, int], why: str, mark: str) -> None:
+        """Put a file that is of no use out of the way, unless another one has just taken its place."""
+        if self._folder.version() == version:
+            aside = set_aside(self._folder.model, mark)
+            logger.warning(
+                "%s: %s It was renamed to %s, and the device continues without it.", self._device, why, aside.name
+            )
 
     def _with_configured_threshold(self, model: Model) -> Model:
         alarm, period = self._settings.alarm, self._settings.sampling.period
@@ -196,15 +205,32 @@ def _digest(path: Path | None) -> str:
 
 def check_channels(model: Model, path: Path, settings: DeviceSettings) -> None:
     """Refuse a model whose channels are not the configured ones in the same order."""
-    channels = settings.sampling.channels
-    setup = model.setup
-    if setup.channels != len(channels) or (setup.names is not None and setup.names != channels):
+    channels, setup = settings.sampling.channels, model.setup
+    if not _has_channels(model, settings):
         own = path.parent == Path(settings.learning.folder)
         otherwise = "remove the file so that the device learns again" if own else "name another model"
         raise SettingsError(
             f"{path}: the model has the channels {', '.join(setup.channel_names)}, but channels in [sampling] "
             f"are {', '.join(channels)}; use the names and the order of the model, or {otherwise}."
         )
+
+
+def _has_channels(model: Model, settings: DeviceSettings) -> bool:
+    channels, setup = settings.sampling.channels, model.setup
+    return setup.channels == len(channels) and (setup.names is None or setup.names == channels)
+
+
+def outgrown_note(model: Model, path: Path, settings: DeviceSettings) -> str:
+    """What is said of a model that the agent made for channels that the device no longer has; empty for any other.
+
+    Only a model that has learned here is the agent's own to put aside; one that was given or delivered is not.
+    """
+    if not model.learnt_through or _has_channels(model, settings):
+        return ""
+    return (
+        f"{path}: the model has learned the channels {', '.join(model.setup.channel_names)}, but channels in "
+        f"[sampling] are now {', '.join(settings.sampling.channels)}."
+    )
 
 
 def period_note(model: Model, settings: DeviceSettings) -> str:

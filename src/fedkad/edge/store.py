@@ -379,10 +379,10 @@ def _migrate(database: sqlite3.Connection, path: Path) -> None:
         database.executescript(f"BEGIN;{script};PRAGMA user_version = {number};COMMIT;")
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged file, with its journal, to a free name; returns that name."""
+def set_aside(path: Path, mark: str = "damaged") -> Path:
+    """Rename a file that is of no use, with its journal, to a free name; returns that name."""
     number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while (aside := path.with_name(f"{path.name}.{mark}-{number}")).exists():
         number += 1
     os.replace(path, aside)
     for suffix in ("-wal", "-shm"):

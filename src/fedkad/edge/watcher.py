@@ -129,7 +129,7 @@ class Watcher:
     def _take_row(self, row: GridRow, arrival: float) -> list[Alert]:
         self._staleness.note_row(time.monotonic())
         self._rows += 1
-        alerts = self._apply_maintenance(row, arrival)
+        alerts = self._end_without_model() + self._apply_maintenance(row, arrival)
         is_learnable = row.complete and not self._is_in_maintenance
         stream = self.model.stream
         reading = None if stream is None else stream.update(row.values, adapt=is_learnable, bridge=False)
@@ -144,6 +144,14 @@ class Watcher:
         )
         self._report_reading()
         return alerts
+
+    def _end_without_model(self) -> list[Alert]:
+        """End an incident whose model is gone: nothing could clear it, and nothing is learned while it is open."""
+        if self.model.stream is not None or (incident := self._alarms.open) is None:
+            return []
+        self.is_changed = True
+        logger.warning("%s: the model that judged %s is gone; the incident ends.", self.name, incident["id"])
+        return self._alarms.silence(self._alarms.time, "no model")
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
         """Begin and end planned maintenance; rows that are only counted have no time except their arrival."""
@@ -172,9 +180,9 @@ class Watcher:
 
     def tick(self, now: float) -> list[Alert]:
         """Notice silence; `now` is monotonic."""
-        alerts: list[Alert] = []
+        alerts = self._end_without_model()
         if self._staleness.is_flush_due(now):
-            alerts = self.flush()
+            alerts += self.flush()
         if self._staleness.check(now):
             self.is_changed = True
             logger.warning("%s: %s; it is stale.", self.name, self._staleness.reason)
