@@ -36,6 +36,7 @@ ALERT: dict[str, Any] = {
     "channels": [{"channel": "flow", "share": 0.6, "seen": 3.2, "expected": 5.1}],
     "text": "pump-1: flow",
 }
+FAULT = {"id": "pump-1-h1", "device": "pump-1", "kind": "health", "fault": "stuck", "channel": "pressure"}
 
 
 # --- JSON lines
@@ -389,8 +390,10 @@ def test_the_state_of_a_device() -> None:
         "budget": None,
         "cause": "flow",
         "incident": ALERT,
+        "faults": [],
     }
     assert DeviceStatus(state="ok", incident={"channels": []}).payload()["cause"] is None
+    assert DeviceStatus(state="ok", faults=[FAULT]).payload()["cause"] == "pressure"
 
 
 def test_the_discovery_message() -> None:
@@ -408,7 +411,7 @@ def test_the_discovery_message() -> None:
     components = payload["cmps"]
     assert {name: entry["p"] for name, entry in components.items()} == {
         "problem": "binary_sensor",
-        **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause"], "sensor"),
+        **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause", "fault"], "sensor"),
     }
     assert len({entry["unique_id"] for entry in components.values()}) == len(components)
     assert components["state"]["availability"] == [{"topic": topics[0]}]
@@ -438,13 +441,21 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 "anomaly_rate": "7.0",
                 "state": "ok",
                 "cause": "flow",
+                "fault": "none",
             },
         ),
         (
             DeviceStatus(state="warming", score=math.nan),
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
-                **{"state": "warming", "cause": "none"},
+                **{"state": "warming", "cause": "none", "fault": "none"},
+            },
+        ),
+        (
+            DeviceStatus(state="ok", score=2.5, threshold=6.0, rate=0.0, faults=[FAULT]),
+            {
+                **{"problem": "ON", "score": "2.5", "threshold": "6.0", "anomaly_rate": "0.0"},
+                **{"state": "ok", "cause": "pressure", "fault": "stuck"},
             },
         ),
     ],
@@ -460,7 +471,7 @@ def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str
     assert payload["cmps"]["cause"]["options"] == ["none", "flow"]
     assert status.state in payload["cmps"]["state"]["options"]
     attributes = jinja2.Template(payload["cmps"]["cause"]["json_attributes_template"]).render(value_json=value)
-    assert json.loads(attributes) == (status.incident or {})
+    assert json.loads(attributes) == (status.incident or [*status.faults, {}][0])
 
 
 def test_a_broker_takes_every_message_and_keeps_the_retained_ones(tmp_path: Path) -> None:

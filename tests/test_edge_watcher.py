@@ -14,6 +14,7 @@ from fedkad import KoopmanDetector
 from fedkad.detect import learning
 from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
+from fedkad.edge.alerttext import format_time
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling, SettingsError
 from fedkad.edge.store import Store
@@ -175,7 +176,9 @@ def test_a_silent_device_is_stale_and_no_anomaly(make: Make) -> None:
     now = time.monotonic()
     assert watcher.tick(now + 5.0) == []
     assert watcher.status().state == "ok"
-    assert watcher.tick(now + 11.0) == []
+    (alert,) = watcher.tick(now + 11.0)
+    assert (alert["kind"], alert["fault"], alert["text"]) == ("health", "silent", "pump: no sample has come for 11 s")
+    assert watcher.tick(now + 12.0) == []
     assert watcher.status().state == "stale"
     assert watcher.status().score is None
     assert not watcher.status().abnormal
@@ -448,3 +451,124 @@ def test_a_given_model_of_other_channels_is_never_put_aside(make: Make, tmp_path
     with pytest.raises(SettingsError, match="the model has the channels"):
         make(sampling={"channels": ("flow", "current")})
     assert (tmp_path / "pump" / "model.safetensors").exists()
+
+
+# -- faults of sensors ------------------------------------------------------------------------------------------------
+
+
+def told(alerts: list[dict[str, Any]]) -> list[tuple[str, str, str | None]]:
+    return [(alert["event"], alert.get("fault", "incident"), alert.get("channel")) for alert in alerts]
+
+
+def with_stuck_pressure(rows: int = 500) -> Array:
+    """Pressure stands still in the rows 300 … 379."""
+    live = series(rows)
+    live[300:380, 1] = live[299, 1]
+    return live
+
+
+def test_a_stuck_channel_is_told_before_it_recovers_and_its_recovery_is_no_incident(make: Make) -> None:
+    watcher, live = make(), with_stuck_pressure()
+    first = feed(watcher, live[:380])
+    assert ("start", "stuck", "pressure") in told(first)
+    assert watcher.status().why == "judged without pressure"
+    assert watcher.status().payload()["faults"][0]["fault"] == "stuck"
+    after = feed(watcher, live[380:], 380)
+    assert told([alert for alert in after if alert["event"] == "start"]) == []
+    assert ("end", "stuck", "pressure") in told(after)
+    assert watcher.status().state == "ok"
+    assert watcher.status().metrics()["faults"] == 1
+    assert watcher.status().metrics()["faults_open"] == 0
+
+
+def test_a_slow_channel_that_jumps_when_it_is_released_begins_no_incident(make: Make, tmp_path: Path) -> None:
+    def slow(rows: int, seed: int) -> Array:
+        noise = 0.05 * np.random.default_rng(seed).normal(size=(rows, 3))
+        return np.asarray(np.sin(np.arange(rows)[:, None] / np.array([40.0, 60.0, 80.0])) + noise)
+
+    live = slow(600, 1)
+    live[300:420, 1] = live[299, 1]
+    fitted = KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(Series(slow(3000, 0), CHANNELS))
+    fitted.save(tmp_path / "slow.fedkad")
+    starts = []
+    for heeds in (True, False):
+        folder = {"folder": str(tmp_path / f"slow-{heeds}"), "model": str(tmp_path / "slow.fedkad")}
+        watcher = make(learning=folder)
+        if not heeds:
+            watcher._health.is_settling = lambda time: False  # type: ignore[method-assign]
+        alerts = feed(watcher, live)
+        starts.append([alert for alert in alerts if alert["event"] == "start" and alert["kind"] == "score"])
+        watcher._store.close()
+        (tmp_path / "agent.sqlite").unlink()
+    jumped = [[alert for alert in found if alert["time"] >= format_time(BEGIN + 419)] for found in starts]
+    assert (len(jumped[0]), len(jumped[1])) == (0, 1)
+
+
+@pytest.mark.parametrize("kills", [{299}, {310, 335}, {340, 378, 381}, {383, 389, 395}])
+def test_a_kill_while_a_channel_is_stuck_changes_no_alert(make: Make, tmp_path: Path, kills: set[int]) -> None:
+    live, calm = with_stuck_pressure(), make()
+    expected = feed(calm, live)
+    calm._store.close()
+    (tmp_path / "agent.sqlite").unlink()
+    watcher, alerts = make(), []
+    for k, row in enumerate(live):
+        alerts += feed(watcher, row[None], k)
+        commit(watcher)
+        if k in kills:
+            watcher._store.close()
+            watcher = make()
+    assert alerts == expected
+
+
+def test_an_impossible_value_is_a_fault_of_the_sensor_and_no_incident(make: Make) -> None:
+    watcher, live = make(learning={"every": 100}), series(200)
+    live[100, 0] = -3277.0
+    alerts = feed(watcher, live)
+    assert told(alerts) == [("start", "impossible", "flow"), ("end", "impossible", "flow")]
+    assert alerts[0]["sentence"] == "flow is -3277, which is impossible where -1.097 to 1.085 is normal"
+    commit(watcher)
+    _, rows = watcher._store.rows_to_learn("pump", 3)
+    assert np.isnan(rows[100]).all()
+    assert np.isfinite(rows[101:]).all()
+
+
+def test_a_silent_channel_is_named_and_the_others_are_judged(make: Make) -> None:
+    watcher, live = make(), series(400)
+    live[200:210, 2] += 5.0
+    alerts = feed(watcher, live[:100])
+    for k in range(100, 300):
+        flow, _, current = map(float, live[k])
+        alerts += take(watcher, BEGIN + k, {"flow": flow, "current": current}, BEGIN + k)
+    assert watcher.status().why == "judged without pressure"
+    alerts += feed(watcher, live[300:], 300)
+    assert told(alerts) == [
+        ("start", "channel silent", "pressure"),
+        ("start", "incident", None),
+        ("end", "incident", None),
+        ("end", "channel silent", "pressure"),
+    ]
+    assert alerts[0]["start"] == format_time(BEGIN + 100)
+    assert alerts[1]["channels"][0]["channel"] == "current"
+
+
+def test_a_device_is_silent_until_it_has_sent_for_a_while_and_a_kill_tells_nothing_twice(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    (start,) = watcher.tick(time.monotonic() + 11.0)
+    commit(watcher)
+    watcher._store.close()
+    again = make()
+    assert again.tick(time.monotonic() + 12.0) == []
+    assert [each["id"] for each in again.status().faults] == [start["id"]]
+    alerts = feed(again, series(100)[60:], 60)
+    assert [(alert["event"], alert["id"]) for alert in alerts] == [("end", start["id"])]
+    assert alerts[0]["duration"] == 11.0
+
+
+def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make) -> None:
+    now = time.time()
+    watcher = make((Maintenance(now - 60.0, now + 3600.0, "pump"),))
+    assert watcher.tick(time.monotonic() + 11.0) == []
+    assert watcher.status().state == "stale"
+    watcher._maintenance = []  # it is over, and still nothing comes
+    assert told(watcher.tick(time.monotonic() + 12.0)) == [("start", "silent", None)]

@@ -34,10 +34,10 @@ def alert_text(alert: Mapping[str, Any], window: float) -> str:
     if alert["event"] == "end":
         return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
     if alert["kind"] == "rate":
-        numbers = f"{_percent(alert['rate'])} of the last {_span(window)} abnormal"
+        numbers = f"{_percent(alert['rate'])} of the last {span(window)} abnormal"
     else:
         numbers = f"score {_short(alert['score'])}, threshold {_short(alert['threshold'])}"
-    news = {"worse": ", now critical", "still": f", for {_span(alert['duration'])}"}.get(alert["reason"], "")
+    news = {"worse": ", now critical", "still": f", for {span(alert['duration'])}"}.get(alert["reason"], "")
     return f"{device}{news}: {'; '.join([*why, numbers])}"
 
 
@@ -59,12 +59,12 @@ def _when(alert: Mapping[str, Any]) -> str:
 
 
 def _ending(alert: Mapping[str, Any]) -> str:
-    span = _span(alert["duration"])
+    lasted = span(alert["duration"])
     if alert["reason"] == "maintenance":
-        return f"ended by maintenance after {span}"
+        return f"ended by maintenance after {lasted}"
     if alert["reason"] == "no model":
-        return f"ended after {span}, because the model that judged it is gone and the device learns again"
-    return f"over, lasted {'one sample' if alert['samples'] == 1 else span}"
+        return f"ended after {lasted}, because the model that judged it is gone and the device learns again"
+    return f"over, lasted {'one sample' if alert['samples'] == 1 else lasted}"
 
 
 def _reasons(alert: Mapping[str, Any], when: str) -> list[str]:
@@ -120,10 +120,10 @@ def _percent(share: float | None) -> str:
     return "some" if share is None else f"{100.0 * share:.0f} %"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A duration in its largest unit.
 
-    >>> _span(45.0), _span(600.0), _span(5400.0), _span(200000.0)
+    >>> span(45.0), span(600.0), span(5400.0), span(200000.0)
     ('45 s', '10 min', '1.5 h', '2.3 d')
     """
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,14 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Stream
+from fedkad.detect.witnesses import WitnessScoring
+from fedkad.edge.health import Beyond
 from fedkad.edge.settings import DeviceSettings, SettingsError
 from fedkad.edge.store import Store, set_aside
 from fedkad.federation.devicestate import DeviceState
 
 Array = NDArray[np.float64]
+Limits = tuple[Array, Array]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,9 @@ PERIOD_TOLERANCE = 0.01
 
 THRESHOLD_INTERVAL = 60.0
 """Seconds between two commits of an adapting threshold, whose state is large and changes slowly."""
+
+
+NO_LIMITS: Limits = (np.array(-math.inf), np.array(math.inf))
 
 
 class DeviceModel:
@@ -51,6 +58,7 @@ class DeviceModel:
         self.current: Model | None = None
         self.stream: Stream | None = None
         self._threshold_put = 0.0
+        self._normal = self._possible = NO_LIMITS
         self._version: tuple[int, int] | None = None
         self._begin()
 
@@ -142,6 +150,7 @@ class DeviceModel:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
         assert self.current is not None
         stream = self.stream = Stream(self.current)
+        self._normal, self._possible = _limits(self.current)
         channels = len(self._settings.sampling.channels)
         for values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
             stream.update(values, adapt=False, bridge=False)
@@ -151,6 +160,20 @@ class DeviceModel:
                 stream.judge.restore(kept["judge"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: the stored threshold cannot be read (%r); it starts again.", self._device, error)
+
+    @property
+    def bridges(self) -> bool:
+        """Whether rows that lack channels are judged by the others."""
+        return self.current is not None and self.current.scoring.bridges
+
+    def impossible(self, values: Array) -> list[Beyond]:
+        """The channels whose value is impossible in the light of all that was learned; usually none."""
+        least, greatest = self._possible
+        wrong = (values < least) | (values > greatest)
+        if self.stream is None or not wrong.any():
+            return []
+        low, high = self._normal
+        return [Beyond(k, float(low[k]), float(high[k])) for k in np.flatnonzero(wrong).tolist()]
 
     @property
     def memory(self) -> int:
@@ -194,6 +217,16 @@ class DeviceModel:
             scaled = known.setup.scale(rows)
             model, memory = learn(known, StoredMemory(path), scaled, self._settings.learning.forgetting)
             save_model(path, replace(model, learnt_through=through), memory)
+
+
+def _limits(model: Model) -> tuple[Limits, Limits]:
+    """The least and the greatest normal, and possible, values of each channel, if the scoring knows any."""
+    scoring, scaling = model.scoring, model.setup.scaling
+    if not isinstance(scoring, WitnessScoring):
+        return NO_LIMITS, NO_LIMITS
+    normal = (scoring.bounds.low[0], scoring.bounds.high[0])
+    (low, high), (least, greatest) = ((scaling.restore(a), scaling.restore(b)) for a, b in (normal, scoring.possible))
+    return (low, high), (least, greatest)
 
 
 def _digest(path: Path | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ class DeviceStatus:
     why: str | None = None  # the device is stale, or its window broken
     budget: Mapping[str, Any] | None = None  # false alarms allowed, and alarms measured
     incident: Alert | None = None  # the last alert of the open incident
+    faults: Sequence[Alert] = ()  # the starts of the faults of sensors that are open
     counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
 
     def payload(self) -> dict[str, Any]:
@@ -41,13 +42,14 @@ class DeviceStatus:
         ('1970-01-01T00:00:00.000Z', 'ok', 9.5, None, 'flow')
         """
         names = ("score", "threshold", "abnormal", "rate", "progress", "why", "budget")
-        causes = self.incident.get("channels") if self.incident else None
+        causes = self.incident.get("channels") if self.incident else self.faults
         return {
             "state": self.state,
             "time": None if self.time is None else format_time(self.time),
             **{name: getattr(self, name) for name in names},
             "cause": causes[0]["channel"] if causes else None,
             "incident": self.incident,
+            "faults": list(self.faults),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -56,6 +58,7 @@ class DeviceStatus:
         budget = self.budget or {}
         gauges["anomaly_rate"] = self.rate
         gauges["incident_open"] = self.incident is not None
+        gauges["faults_open"] = len(self.faults)
         if budget.get("measured_per_week") is not None:
             gauges["alarms_per_week"] = budget["measured_per_week"]
             gauges["alarms_allowed_per_week"] = budget["allowed_per_week"]
@@ -99,6 +102,10 @@ class Staleness:
     def note_row(self, now: float) -> None:
         """A row was judged."""
         self._last_row, self.reason = now, ""
+
+    def lasted(self, now: float) -> float:
+        """Seconds since the last row, or since the agent was started."""
+        return now - self._last_row
 
     def is_flush_due(self, now: float) -> bool:
         """Whether open slots of the grid should be closed because nothing more comes; True once per silence."""

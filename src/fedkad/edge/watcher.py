@@ -12,6 +12,7 @@ from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.grid import GridRow, SampleGrid
+from fedkad.edge.health import Health
 from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel
 from fedkad.edge.payload import Sample
@@ -71,6 +72,7 @@ class Watcher:
         self.learner = Learner(self.name, self._settings, self._store, self.model, state)
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
+        self._health = Health(self.name, sampling, state.get("health"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
         )
@@ -90,6 +92,7 @@ class Watcher:
             **self.learner.state(),
             "grid": self._grid.state(),
             "alarms": self._alarms.state(),
+            "health": self._health.state(),
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -130,11 +133,15 @@ class Watcher:
         self._staleness.note_row(time.monotonic())
         self._rows += 1
         alerts = self._end_without_model() + self._apply_maintenance(row, arrival)
+        row, faults = self._check_health(row)
+        alerts += faults
         is_learnable = row.complete and not self._is_in_maintenance
         stream = self.model.stream
         reading = None if stream is None else stream.update(row.values, adapt=is_learnable, bridge=False)
         self._row, self._reading = row, reading
-        if reading is not None and not self._is_in_maintenance:
+        # What a channel that has come back does to the score is no news; an incident that is open must end, though.
+        is_settling = self._health.is_settling(row.time) and self._alarms.open is None
+        if reading is not None and not self._is_in_maintenance and not is_settling:
             alerts += self._alarms.update(row, reading)
         self.learner.keep(
             self._rows,
@@ -144,6 +151,20 @@ class Watcher:
         )
         self._report_reading()
         return alerts
+
+    def _check_health(self, row: GridRow) -> tuple[GridRow, list[Alert]]:
+        """Tell faults of sensors; returns the row without what a faulty sensor says, if the model can do without."""
+        if self._is_in_maintenance:
+            return row, []
+        model = self.model
+        alerts = self._health.take(
+            row,
+            model.impossible(row.values),
+            judges=model.stream is not None,
+            learns=self._alarms.open is None,
+            memory=model.memory,
+        )
+        return (self._health.judged(row) if model.bridges else row), alerts
 
     def _end_without_model(self) -> list[Alert]:
         """End an incident whose model is gone: nothing could clear it, and nothing is learned while it is open."""
@@ -155,10 +176,14 @@ class Watcher:
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
         """Begin and end planned maintenance; rows that are only counted have no time except their arrival."""
-        now = row.time if self._settings.sampling.clock == "message" else arrival
         was_in_maintenance = self._is_in_maintenance
-        self._is_in_maintenance = any(each.start <= now < each.end for each in self._maintenance)
-        return self._alarms.silence(row.time) if self._is_in_maintenance and not was_in_maintenance else []
+        self._is_in_maintenance = self._is_planned(row.time if self._settings.sampling.clock == "message" else arrival)
+        if was_in_maintenance or not self._is_in_maintenance:
+            return []
+        return self._alarms.silence(row.time) + self._health.silence(row.time)
+
+    def _is_planned(self, now: float) -> bool:
+        return any(each.start <= now < each.end for each in self._maintenance)
 
     def _report_reading(self) -> None:
         """Hand out a line with the reading and the three channels that contribute most to its score."""
@@ -189,6 +214,16 @@ class Watcher:
             if self._row is not None:
                 self._alarms.interrupt(self._row.time)
             self._report_reading()
+        return alerts + self._tell_silence(now)
+
+    def _tell_silence(self, now: float) -> list[Alert]:
+        """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off."""
+        if not self._staleness.reason or self._is_planned(time.time()):
+            return []
+        lasted = self._staleness.lasted(now)
+        since = time.time() - lasted if self._row is None else self._row.time
+        alerts = self._health.note_silence(since + lasted, since, self._staleness.reason)
+        self.is_changed = self.is_changed or bool(alerts)
         return alerts
 
     def flush(self) -> list[Alert]:
@@ -242,6 +277,7 @@ class Watcher:
             why=self._staleness.reason or self._without() or grid.broken,
             budget=budget_status(self._settings.alarm.budget, alarms),
             incident=alarms.open,
+            faults=self._health.open,
             counters={
                 "rows": grid.rows,
                 "carried": grid.carried,
@@ -250,6 +286,7 @@ class Watcher:
                 "off_clock": grid.off_clock,
                 "refused": self._refused,
                 "incidents": alarms.incidents,
+                "faults": self._health.count,
                 "learnt": self.learner.learned,
             },
         )

@@ -96,7 +96,8 @@ class BrokerSink:
             self._next_state = moment + self._settings.state_every
         for device, status in self._statuses().items():
             incident = status.incident
-            kind = (status.state, status.abnormal, incident and (incident["id"], incident.get("severity")))
+            faults = [fault["id"] for fault in status.faults]
+            kind = (status.state, status.abnormal, faults, incident and (incident["id"], incident.get("severity")))
             if is_due or self._published.get(device) != kind:
                 self._published[device] = kind
                 self._connection.publish(self._publications.state(device, status))
