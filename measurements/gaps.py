@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 
 from fedkad import Federation, KoopmanDetector, federate
-from fedkad.detect import bridging
+from fedkad.detect import scoring
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet
 from fedkad_bench.metrics.missing import ranked
 from fedkad_bench.metrics.vus import vus_pr_steps
@@ -53,11 +53,12 @@ def dead_channels(detectors: dict[str, KoopmanDetector], fleet: Fleet) -> None:
     """Print the events of healthy pumps without each of their channels."""
     complete = sum(len(detector.events(fleet.test[device])) for device, detector in detectors.items())
     print(f"  {len(detectors)} healthy pumps, {len(fleet.test['pump-01'])} rows each: {complete} events when complete")
-    for fading in (1.0, bridging.FADING):
-        with patch.object(bridging, "FADING", fading):
+    for anchor in (1e9, scoring.ANCHOR):
+        with patch.object(scoring, "ANCHOR", anchor):
             found = {name: _without(detectors, fleet, channel) for channel, name in enumerate(CHANNELS)}
         total = sum(rows for _, rows in found.values())
-        print(f"  predictions in the place of missing values times {fading}: {total} rows of alarm")
+        way = "predicted only" if anchor > 1.0 else "predicted, and corrected by what the other channels say"
+        print(f"  missing values are {way}: {total} rows of alarm")
         for name, (events, rows) in found.items():
             print(f"    without {name:15} {events:4} events, {rows:5} rows of alarm")
 

@@ -43,10 +43,10 @@ class SingleProduct(LiftedProduct):
         vars(self).update(vars(double))
         vars(self).update({name: vars(double)[name].astype(np.float32) for name in ("weights", "_right", "_offset")})
 
-    def __call__(self, windows: Array) -> tuple[Array, Array]:
+    def __call__(self, windows: Array) -> tuple[Array, Array, Array]:
         """Windows are rounded, and results are numbers of double precision again."""
-        result, observed = super().__call__(windows.astype(np.float32))
-        return result.astype(np.float64), observed
+        result, linear, observed = super().__call__(windows.astype(np.float32))
+        return result.astype(np.float64), linear.astype(np.float64), observed
 
 
 def in_single_precision(detector: KoopmanDetector) -> KoopmanDetector:

@@ -22,6 +22,7 @@ from fedkad.detect.tail import Tail, fit_scales, fit_shrunk_tail, fit_tail
 from fedkad.detect.threshold import (
     FEWEST_PEAKS,
     SMALLEST,
+    USUAL_SHAPE,
     FixedThreshold,
     Judge,
     Peaks,
@@ -171,7 +172,7 @@ def naive_clusters(scores: Array, level: float, apart: int) -> list[set[int]]:
         joined = False
         for a in clusters:
             for b in clusters:
-                near = any(0 < j - i <= apart and not np.isnan(scores[i:j]).any() for i in a for j in b)
+                near = any(0 < j - i <= apart for i in a for j in b)
                 if a is not b and near:
                     clusters.remove(b)
                     a |= b
@@ -223,7 +224,7 @@ HEAVY: dict[str, Draw] = {
 }
 
 
-def shares_of_budget(draw: Draw, rows: int, shape: float | None = None, seeds: int = 40) -> Array:
+def shares_of_budget(draw: Draw, rows: int, shape: float = USUAL_SHAPE, seeds: int = 40) -> Array:
     """Events in a long stretch over those allowed, one in 10,000 rows, for thresholds from `rows` scores."""
     found = [event_threshold(draw(np.random.default_rng(seed), rows), 1e-4, 20, shape).value for seed in range(seeds)]
     test = draw(np.random.default_rng(99), 1_000_000)

@@ -120,13 +120,10 @@ def test_a_stuck_channel_is_told_while_it_is_stuck_and_its_release_is_no_news() 
     assert shown([start]) == [("start", "stuck", "flow")]
     assert (start["start"], start["time"]) == ("1970-01-01T00:02:30.000Z", "1970-01-01T00:03:00.000Z")
     assert start["sentence"] == "flow has been 0.25 for 31 s, and never the same for more than 1 s before"
-    row = GridRow(189.0, np.array([0.25, 0.5]), True, True)
-    assert health.judged(row).values.tolist()[1] == 0.5
-    assert math.isnan(health.judged(row).values[0])
-    assert not health.judged(row).complete
+    assert health.faulty == [0]
     assert not health.is_settling(189.0)
     fed(health, rows[190:191])
-    assert health.judged(row) is row
+    assert health.faulty == []
     assert [health.is_settling(time) for time in (190.0, 194.0, 195.0)] == [True, True, False]
     (end,) = fed(health, noisy(11, 191))
     assert (end["event"], end["duration"], end["reason"]) == ("end", 40.0, "recovered")

@@ -113,7 +113,7 @@ BAD = {
     LEAST + "[alarm]\nthreshold = -1": "threshold = -1 in [alarm] must be a positive number",
     LEAST + "[alarm]\nrelease = 2": "release = 2 in [alarm] must be above 0 and at most 1",
     LEAST + "[alarm]\nthreshold = true": "threshold = true in [alarm] must be a string or a finite number",
-    LEAST + "[learning]\nfirst = 10": "first = 10 in [learning] must be a number of rows from 200 to 1,000,000",
+    LEAST + "[learning]\nfirst = 10": "first = 10 in [learning] must be 200 to 1,000,000 rows",
     LEAST + "[learning]\nevery = 1.5": "every = 1.5 in [learning] must be an integer",
     LEAST + "[detector]\nwindow = 0": "window = 0 in [detector] must be a",
     LEAST + '[detector]\nthreshold = "pot"': "[detector] has no key 'threshold'",
@@ -161,8 +161,7 @@ BAD = {
     LEAST + "lateness = nan": "lateness = nan in [sampling] must be seconds, or a string",
     LEAST + f"lateness = 1{'0' * 400}": "0000… in [sampling] must be at most ten years",
     LEAST + f"lateness = 0x{'f' * 9000}": "lateness = … in [sampling] must be at most ten years",
-    LEAST
-    + f"[learning]\nfirst = {2**62}": f"first = {2**62} in [learning] must be a number of rows from 200 to 1,000,000",
+    LEAST + f"[learning]\nfirst = {2**62}": f"first = {2**62} in [learning] must be 200 to 1,000,000 rows",
     LEAST + f"[learning]\nevery = {2**62}": f"every = {2**62} in [learning] must be 100 to 1,000,000 rows, "
     "or 0 for never",
     LEAST + "[alarm]\nrelease = nan": "release = nan in [alarm] must be a finite number",
@@ -255,7 +254,7 @@ IN_AN_OVERRIDE = {
         'threshold = 3\nbudget = "1/day"': "budget in [override.pump-1.alarm] and threshold in [over",
     },
     "learning": {
-        "first = 10": "first = 10 in [override.pump-1.learning] must be a number of rows from 200 to 1,000,000",
+        "first = 10": "first = 10 in [override.pump-1.learning] must be 200 to 1,000,000 rows",
         'folder = "devices/pump-2"': "in [learning] must be another than that of pump-1 in [override.pump-1.learning]: "
         "each device needs its own folder; use {device}",
     },

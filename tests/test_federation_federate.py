@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import Federation, FewRowsWarning, KoopmanDetector, federate
+from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import wire
 from fedkad.federation.participant import own_threshold
 from fedkad.koopman.stiefel import retract_polar
@@ -331,6 +332,8 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     admitted.save(tmp_path / "model")
     loaded = KoopmanDetector.load(tmp_path / "model")
     assert loaded.threshold_ == admitted.threshold_
+    assert loaded.model_.rule == admitted.model_.rule
+    assert loaded.model_.usual_shape == admitted.model_.usual_shape != USUAL_SHAPE
     assert admitted.learn(make_fleet(5, 900)["pump-4"]).threshold_ >= usual  # still too little of its own
     loaded.learn(make_fleet(5, 900)["pump-4"])
     more = make_fleet(5, 6000)["pump-4"]
@@ -338,6 +341,20 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     assert not loaded.model_.few_rows
     own = loaded.model_.settings.threshold_rule.judge(loaded.model_.normal_scores)
     assert loaded.threshold_ == own.value
+
+
+def test_the_shape_of_the_fleet_counts_while_scores_are_few() -> None:
+    """A fleet whose scores have heavy tails makes a newcomer expect one, until it has seen enough itself."""
+    series = make_fleet(2, 4000)["pump-1"]
+    detector = KoopmanDetector(rank=6).fit(series[:900])
+    subspace = detector.subspace_
+    usual, heavy = (detector.adopt(subspace, 0.0, shape).threshold_ for shape in (USUAL_SHAPE, 0.3))
+    assert heavy > 1.1 * usual
+    assert detector.rejudge("quantile").rejudge("pot").threshold_ == heavy  # whatever rule sets it
+    settled = detector.learn(series[900:]).model_
+    assert settled.rule is not None
+    assert settled.rule.shape == USUAL_SHAPE
+    assert settled.threshold == settled.settings.threshold_rule.judge(settled.normal_scores).value
 
 
 def test_a_device_that_reads_a_constant_takes_part_without_observables() -> None:

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector, federate
+from fedkad.detect.tail import fit_tail
+from fedkad.detect.threshold import USUAL_SHAPE, choose_level
 from fedkad.federation import wire
 from fedkad.federation.coordinator import RESULT, UNDER_WAY, Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.devicestate import DeviceState
@@ -346,6 +348,19 @@ def thresholds_of_unadvised(fleet: Fleet) -> list[float]:
     return [model.threshold for model in models]
 
 
+def own_shape_of(fleet: Fleet, name: str) -> float:
+    """The shape of the tail of a device's scores by its own peaks."""
+    model = KoopmanDetector.load(fleet.folder / name / "model.safetensors").model_
+    level, peaks = choose_level(model.normal_scores, model.settings.window, least=2.0 * 1e-4 * len(model.normal_scores))
+    return fit_tail(peaks - level).shape
+
+
+def test_a_server_that_knows_no_shape_advises_the_usual_one(fleet: Fleet) -> None:
+    request, _ = honest(fleet)
+    header = {name: value for name, value in request.header().items() if name != "usual_shape"}
+    assert Request.read(header) == replace(request, usual_shape=USUAL_SHAPE)
+
+
 def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet, tmp_path: Path) -> None:
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
@@ -356,8 +371,16 @@ def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet, tmp_path
     few.save(tmp_path / "few")
     assert few.threshold_ < np.median(own)
     fleet.prepared = {**fleet.prepared, "late": tmp_path / "few"}
-    assert fleet.delivered("late").model_.least_threshold == pytest.approx(np.median(own))
+    late = fleet.delivered("late").model_
+    assert late.least_threshold == pytest.approx(np.median(own))
+    shapes = [own_shape_of(fleet, name) for name in NAMES]
+    assert fleet.training.ledger.shapes == pytest.approx(dict(zip(NAMES, shapes, strict=True)))
+    advised = (len(NAMES) * np.median(shapes) + USUAL_SHAPE) / (len(NAMES) + 1)
+    assert late.usual_shape == pytest.approx(advised)
+    assert late.rule is not None
+    assert late.rule.shape == late.usual_shape
     assert "late" not in fleet.training.ledger.thresholds  # who was advised advises nobody
+    assert "late" not in fleet.training.ledger.shapes
     fleet.terms = replace(fleet.terms, run="run-2")
     fleet.training = Coordinator(fleet.terms, fleet.plan, fleet.folder / "next")
     while not fleet.training.finished:
@@ -365,6 +388,7 @@ def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet, tmp_path
     assert fleet.delivered("late").model_.least_threshold == pytest.approx(np.median(own)), (
         "it stays so in the next training"
     )
+    assert fleet.delivered("late").model_.usual_shape == pytest.approx(advised)
     assert fleet.delivered("a").model_.least_threshold == 0.0
 
 

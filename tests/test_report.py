@@ -54,14 +54,11 @@ def naive_events(scores: list[float], alarms: list[bool], join: int) -> list[tup
     for t, flagged in enumerate(alarms):
         if not flagged:
             continue
-        if found:
-            last = found[-1][-1]
-            between = scores[last + 1 : t]
-            if t - last <= join and not any(score != score for score in between):
-                found[-1].append(t)
-                continue
-        found.append([t])
-    peaks = [max(range(run[0], run[-1] + 1), key=lambda t: scores[t]) for run in found]
+        if found and t - found[-1][-1] <= join:
+            found[-1].append(t)
+        else:
+            found.append([t])
+    peaks = [max(run, key=lambda t: scores[t]) for run in found]
     return [(run[0], run[-1], peak) for run, peak in zip(found, peaks, strict=True)]
 
 
@@ -79,6 +76,21 @@ def test_events_are_those_of_a_naive_loop(values: list[float], join: int) -> Non
         assert event.peak_score == scores[event.peak]
         assert [cause.channel for cause in event.causes] == ["b", "a"]
         assert [cause.share for cause in event.causes] == pytest.approx([0.75, 0.25])
+
+
+def test_a_bridged_row_does_not_cut_an_event_in_two_and_a_gap_does() -> None:
+    generator = np.random.default_rng(4)
+    series = np.sin(np.arange(3200.0)[:, None] / [[7.0, 11.0, 17.0]]) + 0.05 * generator.normal(size=(3200, 3))
+    detector = KoopmanDetector(rank=8).fit(series[:2000])
+    recording = series[2000:].copy()
+    recording[500:560, 1] += 3.0
+    recording[530] = np.nan
+    [event] = [event for event in detector.events(recording) if event.end >= 500 and event.start < 600]
+    assert event.start < 530 < event.end
+    assert sum(cause.share for cause in event.causes) == pytest.approx(1.0)
+    recording[525:535] = np.nan  # longer than what is bridged; a new window is full at row 555
+    events = [event for event in detector.events(recording) if event.end >= 500 and event.start < 600]
+    assert [event.start < 530 for event in events] == [True, False]
 
 
 def test_shares_are_weighted_by_the_scores_of_the_event() -> None:

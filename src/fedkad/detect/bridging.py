@@ -1,10 +1,11 @@
 """Missing samples: short holes are filled with the model's own predictions, so that one lost row does not blind twenty.
 
-A row that misses all channels is never scored. If a full window stands before it, it is predicted, and the next one
-from that prediction, for at most a quarter of a window; then the series breaks, and a new window must fill up.
+A row that misses all channels is never scored. If a full window stands before it, it is filled, for at most a quarter
+of a window; then the series breaks, and a new window must fill up.
 
-A row that misses some channels is scored on the others, and its missing cells are predicted as long as it takes. Before
-a window is full they keep the last value of their channel, or take its mean.
+A row that misses some channels is scored on the others, and its missing cells are filled as long as it takes, with what
+the model predicts and the other channels say (`Dynamics.reconstruct`). Before a window is full they keep the last value
+of their channel, or take its mean.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from fedkad.koopman.scaling import CLIP
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
-Predict = Callable[[Array], Array]
+Reconstruct = Callable[[Array, NDArray[np.bool_]], Array]
+"""Gives the newest of W + 1 samples side by side; of the last W it is told which cells are missing."""
 
 
 class Rows(NamedTuple):
@@ -46,30 +48,13 @@ def longest_hole(window: int) -> int:
     return window // 4
 
 
-FADING = 0.9
-"""What a prediction in the place of a missing value is multiplied by, so that it fades to the mean of its channel.
-
-A prediction that lives on itself may drift away. Simulated pumps that lost one channel for 2,800 rows had 786 rows of
-alarm with 0.9, and 5,819 with 1 (`python -m measurements.gaps`).
-"""
-
-
-def fill(clipped: Array, predicted: Array | None, last: Array | None) -> Array:
-    """A sample without its holes: predicted, or else the last sample, or else the mean."""
-    if predicted is not None:
-        instead = FADING * np.clip(predicted, -CLIP, CLIP)
-    else:
-        instead = np.zeros_like(clipped) if last is None else last
-    return np.where(np.isnan(clipped), instead, clipped)
-
-
 def broken(scaled: Array, shortest: int) -> Rows:
     """The series with a break at every row that misses a value."""
     return Rows(scaled, np.clip(scaled, -CLIP, CLIP), list(stretches(scaled, shortest)))
 
 
-def bridged(scaled: Array, window: int, predict: Predict) -> Rows:
-    """The series with its short holes filled; `predict` gives the sample after a window."""
+def bridged(scaled: Array, window: int, reconstruct: Reconstruct) -> Rows:
+    """The series with its short holes filled."""
     filled, segments = np.clip(scaled, -CLIP, CLIP), []
     missing = np.isnan(scaled)
     start = hole = 0
@@ -81,7 +66,10 @@ def bridged(scaled: Array, window: int, predict: Predict) -> Rows:
                 segments.append(slice(start, t - hole + 1 if is_full else t))
                 start = t + 1
                 continue
-        predicted = predict(filled[t - window : t].ravel()) if is_full else None
-        filled[t] = fill(filled[t], predicted, filled[t - 1] if t > start else None)
+        if is_full:
+            instead = reconstruct(filled[t - window : t + 1].ravel(), missing[t - window + 1 : t + 1].ravel())
+        else:
+            instead = filled[t - 1] if t > start else np.zeros(scaled.shape[1])
+        filled[t] = np.where(missing[t], instead, filled[t])
     segments.append(slice(start, len(scaled)))
     return Rows(scaled, filled, [segment for segment in segments if segment.stop > segment.start])

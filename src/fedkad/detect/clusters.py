@@ -1,7 +1,8 @@
 """Clusters of high scores: what belongs to one alarm, and how high it reached.
 
 Smoothed scores of neighbouring rows are alike, so one disturbance lifts many of them. Those not more than a window
-apart count as one *cluster*, by the rule that gathers alarms into events: every entry between them has a score.
+apart count as one *cluster*, by the rule that gathers alarms into events. Entries without a score between them do not
+matter: after a hole that is too long to be bridged, the next score is more than a window away.
 """
 
 from __future__ import annotations
@@ -22,25 +23,22 @@ class Clusters(NamedTuple):
 
 
 def clusters_over(scores: Array, level: float, apart: int) -> Clusters:
-    """Gather the scores over the level: two of them belong together if at most `apart` apart, and no NaN between.
+    """Gather the scores over the level: two of them belong together if at most `apart` apart.
 
-    >>> scores = np.array([9.0, 1.0, 8.0, 1.0, 1.0, 7.0, np.nan, 6.0])
+    >>> scores = np.array([9.0, 1.0, 8.0, 1.0, 1.0, 6.0, np.nan, 7.0])
     >>> clusters_over(scores, 5.0, apart=2)
-    Clusters(peaks=array([9., 7., 6.]), starts=array([0, 5, 7]))
+    Clusters(peaks=array([9., 7.]), starts=array([0, 5]))
     """
     entries = np.flatnonzero(scores > level)
     if not len(entries):
         return Clusters(np.empty(0), entries)
-    firsts = first_of_each(entries, scores, apart)
+    firsts = first_of_each(entries, apart)
     return Clusters(np.maximum.reduceat(scores[entries], firsts), entries[firsts])
 
 
-def first_of_each(entries: NDArray[np.int64], scores: Array, apart: int) -> NDArray[np.int64]:
-    """Where in the sorted `entries` a cluster begins: after more than `apart` entries, or after one without a score."""
-    unknown = np.cumsum(np.isnan(scores))[entries]
-    is_first = np.ones(len(entries), dtype=np.bool_)
-    is_first[1:] = (np.diff(entries) > apart) | (np.diff(unknown) > 0)
-    return np.flatnonzero(is_first)
+def first_of_each(entries: NDArray[np.int64], apart: int) -> NDArray[np.int64]:
+    """Where in the sorted `entries` a cluster begins: more than `apart` after the one before."""
+    return np.flatnonzero(np.diff(entries, prepend=-apart - 1) > apart)
 
 
 def declustered(scores: Array, level: float, apart: int) -> Array:

@@ -18,7 +18,7 @@ from fedkad.detect.calibration import HeldOut, ResidualMoments
 from fedkad.detect.model import Memory
 from fedkad.detect.places import THINNED, Bounds, Features, Places
 from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
-from fedkad.detect.witnesses import UNIT_FLOORS, Sight, WitnessScoring
+from fedkad.detect.witnesses import NEVER, UNIT_FLOORS, Sight, WitnessScoring
 from fedkad.koopman.operator import Reduced
 from fedkad.koopman.scaling import CLIP
 from fedkad.koopman.snapshots import stretches
@@ -29,9 +29,6 @@ Fit = Callable[[Reduced], Dynamics]
 
 JUMP = 0.999
 """The share of residuals that a jump exceeds."""
-
-NEVER = 1e300
-"""More than any residual."""
 
 USUAL = 0.99
 """The share of normal data that stays below the unit of a witness."""
@@ -54,13 +51,13 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     others = [fit(_without(reduced, sights.coordinates, memory.held_out, block)) for block in blocks]
     residuals = np.concatenate(
         [
-            _residuals(replace(scoring, dynamics=dynamics), sights, block)
+            replace(scoring, dynamics=dynamics).residuals(*_moments(sights, block, settings.horizon))
             for dynamics, block in zip(others, blocks, strict=True)
         ]
     )
     centre, spread = _usual_residuals(scoring.dynamics, memory, residuals)
     # What is not judged by prediction cannot jump.
-    jump = np.where(judged, np.quantile(np.abs(residuals[:, -1]), JUMP, axis=0), NEVER)
+    jump = np.where(judged, np.quantile(np.abs(residuals[:, -1] - centre[-1]), JUMP, axis=0), NEVER)
     scoring = replace(scoring, centre=centre, spread=spread, jump=jump)
     parts = np.full((len(rows), 4), np.nan)
     elsewhere = _bounds_elsewhere(memory, blocks)
@@ -98,18 +95,16 @@ def _sights(scoring: WitnessScoring, rows: Array) -> Sight:
     It does not depend on the operator, so that one look serves all blocks.
     """
     lifting, rank = scoring.dynamics.lifting, scoring.dynamics.subspace.shape[1]
-    clipped = np.clip(rows, -CLIP, CLIP)
-    channels, coordinates = (np.full((2, len(rows), size), np.nan) for size in (lifting.channels, rank))
-    sights = Sight(rows, clipped, *coordinates, *channels)
+    clipped, lead = np.clip(rows, -CLIP, CLIP), lifting.window - 1
+    kept = [np.full((len(rows), size), np.nan) for size in (rank, rank, lifting.channels, lifting.channels)]
     for run in stretches(rows, shortest=lifting.window):
         windows = lifting.windows(clipped[run])
         for start in range(0, len(windows), BLOCK):
             some = np.ascontiguousarray(windows[start : start + BLOCK])
-            first = run.start + lifting.window - 1 + start
-            seen = scoring.see(some, rows[first : first + len(some)])
-            for kept, found in zip(sights[2:], seen[2:], strict=True):
-                kept[first : first + len(some)] = found
-    return sights
+            at = slice(run.start + lead + start, run.start + lead + start + len(some))
+            for array, found in zip(kept, scoring.see(some, rows[at])[2:], strict=True):
+                array[at] = found
+    return Sight(rows, clipped, *kept)
 
 
 def _moments(sights: Sight, block: Entries, horizon: int) -> tuple[Seen, list[Seen]]:
@@ -123,12 +118,6 @@ def _without(reduced: Reduced, coordinates: Array, held_out: HeldOut, block: Ent
     now, before, weights = coordinates[block], coordinates[block - 1], held_out.weights[block, None]
     gram, cross = before.T @ (weights * before), now.T @ (weights * before)
     return reduced._replace(gram=reduced.gram - gram, cross=reduced.cross - cross)
-
-
-def _residuals(scoring: WitnessScoring, sights: Sight, block: Entries) -> Array:
-    """Residuals of the predicted samples of a block, `(entries, H, n)`."""
-    found = scoring.residuals(*_moments(sights, block, scoring.dynamics.horizon))
-    return found.reshape(-1, *scoring.spread.shape)
 
 
 def _bounds_elsewhere(memory: Memory, blocks: list[Entries]) -> list[Bounds]:

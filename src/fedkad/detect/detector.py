@@ -23,7 +23,7 @@ from fedkad.detect.modelfile import StoredMemory, load_model, save_model
 from fedkad.detect.scoring import SeriesScores, forecast_series, score_series
 from fedkad.detect.series import as_series, sampling_period
 from fedkad.detect.stream import Stream
-from fedkad.detect.threshold import check_threshold
+from fedkad.detect.threshold import USUAL_SHAPE, check_threshold
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
@@ -208,14 +208,16 @@ class KoopmanDetector:
         self._memory = memory
         return self
 
-    def adopt(self, subspace: Array, least_threshold: float = 0.0) -> Self:
+    def adopt(self, subspace: Array, least_threshold: float = 0.0, usual_shape: float = USUAL_SHAPE) -> Self:
         """Take over a subspace, e.g. the fleet's: fit the private operator, calibrate, set the threshold.
 
         A threshold set by hand stays. As long as the threshold rests on fewer than a thousand scores, it is at least
-        `least_threshold`: calibrated scores are alike on all devices, and a fleet has seen more.
+        `least_threshold`, and the tail of the scores is expected to have the `usual_shape`: calibrated scores are alike
+        on all devices, and a fleet has seen more.
         """
         model = vars(self).get("model_")
-        adopted = learning.adopt(self.memory_, subspace, least_threshold=least_threshold, previous=model)
+        advice = {"least_threshold": least_threshold, "usual_shape": usual_shape}
+        adopted = learning.adopt(self.memory_, subspace, **advice, previous=model)
         return self._take(adopted, self.memory_)
 
     def _take(self, model: Model, memory: Memory) -> Self:

@@ -117,8 +117,8 @@ def find_events(
 ) -> tuple[Event, ...]:
     """Gather alarms into events.
 
-    Two consecutive alarms belong to one event if their entries are at most `join` apart and every entry between
-    them has a score: across a gap nobody knows whether it was the same.
+    Two consecutive alarms belong to one event if their entries are at most `join` apart. A row that was bridged between
+    them has no score and does not matter.
 
     The share of a channel is its part of the sum of the event's scores, from the first alarm to the last.
 
@@ -130,14 +130,14 @@ def find_events(
     entries = np.flatnonzero(alarms)
     if not len(entries):
         return ()
-    runs = np.split(entries, first_of_each(entries, scores, join)[1:])
+    runs = np.split(entries, first_of_each(entries, join)[1:])
     return tuple(_event(int(run[0]), int(run[-1]), scores, thresholds, shares, channels) for run in runs)
 
 
 def _event(start: int, end: int, scores: Array, thresholds: Array, shares: Array, channels: Sequence[str]) -> Event:
     during = slice(start, end + 1)
-    peak = start + int(np.argmax(scores[during]))
-    parts, total = shares[during].sum(axis=0), float(scores[during].sum())
+    peak = start + int(np.nanargmax(scores[during]))
+    parts, total = np.nansum(shares[during], axis=0), float(np.nansum(scores[during]))
     # A threshold set by hand may flag scores of zero, which no channel has a part in.
     portions = parts / total if total > 0.0 else np.zeros(len(channels))
     order = np.argsort(-portions, kind="stable")

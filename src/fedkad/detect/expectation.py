@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clusters import clusters_over, declustered
+from fedkad.detect.clusters import Clusters, clusters_over, declustered
 from fedkad.detect.tail import fit_scales, profile_likelihood, ratio_grid, shrunk_shape
 from fedkad.detect.threshold import FEWEST_PEAKS, SECONDS, USUAL_SHAPE, choose_level
 
@@ -30,7 +30,7 @@ ROWS = 10_000
 
 
 def expected_events(
-    scores: Array, threshold: float, rows: float, apart: int, *, shape: float | None = None, seed: int = 0
+    scores: Array, threshold: float, rows: float, apart: int, *, shape: float = USUAL_SHAPE, seed: int = 0
 ) -> tuple[int, int]:
     """The number of events over the threshold in so many rows of normal data, from 5 % to 95 %.
 
@@ -57,9 +57,7 @@ def expected_events(
     generator = np.random.default_rng(seed)
     level, peaks = choose_level(scores, apart)
     if len(peaks) >= FEWEST_PEAKS:
-        rates = _rates(
-            scores, threshold, min(level, threshold), apart, USUAL_SHAPE if shape is None else shape, generator
-        )
+        rates = _rates(scores, threshold, min(level, threshold), apart, shape, generator)
     else:
         # Nothing can be extrapolated. That m events were seen leaves Jeffreys' law of the rate, even if m is zero.
         seen = len(declustered(scores, threshold, apart))
@@ -74,8 +72,7 @@ def _rates(
 ) -> Array:
     """Events per row over the threshold in every drawn recording: k/n P(Y > threshold − level)."""
     clusters = clusters_over(scores, level, apart)
-    drawn = generator.multinomial(BLOCKS, np.full(BLOCKS, 1.0 / BLOCKS), size=DRAWS).astype(float)
-    weights = drawn[:, clusters.starts * BLOCKS // len(scores)]
+    weights = _drawn(clusters, len(scores), generator)
     rates: Array = weights.sum(axis=1) / np.count_nonzero(~np.isnan(scores))
     if threshold > level:
         some = rates > 0.0
@@ -83,8 +80,39 @@ def _rates(
     return rates
 
 
+def lowest_threshold(scores: Array, risk: float, apart: int, *, shape: float = USUAL_SHAPE, seed: int = 0) -> float:
+    """The lower end, 5 %, of the thresholds for `risk` events per row that the scores leave open; NaN if they are few.
+
+    >>> scores = np.random.default_rng(0).exponential(size=8000)
+    >>> 7.0 < lowest_threshold(scores, 1e-4, apart=20) < 9.2  # which it is nearly, the logarithm of 10,000
+    True
+    """
+    level, peaks = choose_level(scores, apart)
+    if len(peaks) < FEWEST_PEAKS:
+        return float("nan")
+    clusters, known = clusters_over(scores, level, apart), np.count_nonzero(~np.isnan(scores))
+    weights = _drawn(clusters, len(scores), np.random.default_rng(seed))
+    weights = weights[weights.any(axis=1)]
+    shapes, scales = _tails(clusters.peaks - level, weights, shape)
+    share = np.minimum(risk * known / weights.sum(axis=1), 1.0)
+    return float(np.quantile(level + scales / shapes * np.expm1(-shapes * np.log(share)), 0.05))
+
+
+def _drawn(clusters: Clusters, rows: int, generator: np.random.Generator) -> Array:
+    """How often each cluster comes in every drawn recording, `(draw, cluster)`."""
+    drawn = generator.multinomial(BLOCKS, np.full(BLOCKS, 1.0 / BLOCKS), size=DRAWS).astype(float)
+    weights: Array = drawn[:, clusters.starts * BLOCKS // rows]
+    return weights
+
+
 def _exceeding(excesses: Array, weights: Array, prior: float, excess: float) -> Array:
-    """P(Y > excess) by the law fitted to the excesses with each row of weights, as `fit_shrunk_tail` does.
+    """P(Y > excess) by the law fitted to the excesses with each row of weights, as `fit_shrunk_tail` does."""
+    shapes, scales = _tails(excesses, weights, prior)
+    return np.asarray(np.maximum(1.0 + shapes * excess / scales, 0.0) ** (-1.0 / shapes))
+
+
+def _tails(excesses: Array, weights: Array, prior: float) -> tuple[Array, Array]:
+    """Shapes and scales of the laws fitted to the excesses with each row of weights.
 
     The shape is the best on the grid, which is fine enough here; so all rows are fitted by one matrix product.
     """
@@ -94,12 +122,11 @@ def _exceeding(excesses: Array, weights: Array, prior: float, excess: float) -> 
     best = np.argmax(profile_likelihood(ratios, shapes), axis=1)
     shrunk = np.asarray(shrunk_shape(shapes[np.arange(len(best)), best], peaks, prior))
     shrunk = np.where(np.abs(shrunk) < 1e-9, 1e-9, shrunk)  # so near to an exponential law that it makes no difference
-    inner = 1.0 + shrunk * excess / fit_scales(excesses, shrunk, weights)
-    return np.asarray(np.maximum(inner, 0.0) ** (-1.0 / shrunk))
+    return shrunk, fit_scales(excesses, shrunk, weights)
 
 
 def expectation_sentence(
-    scores: Array, threshold: float, apart: int, sample_period: float | None = None, shape: float | None = None
+    scores: Array, threshold: float, apart: int, sample_period: float | None = None, shape: float = USUAL_SHAPE
 ) -> str:
     """What to expect in words: a week's false alarms if the seconds between samples are known, else per 10,000 rows.
 

@@ -77,7 +77,6 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) 
     variance = max(newest.square[channel] - level**2, 0.0)
     outside, dwell = scoring.distances(*moment)
     if outside[channel] >= dwell[channel]:
-        residual = abs(newest.window[-setup.channels :] - scoring.expected(moment[0]))[channel]
         if bounds.switch[channel]:
             known_values = dict.fromkeys((low[0], high[0]))
             seen = " and ".join(f"{v * scale + mean:.4g}" for v in known_values)
@@ -85,9 +84,10 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) 
             return Told(
                 "place", name, f"{name} is {value * scale + mean:.4g}, a value never seen: only {seen} {seen_verb} seen"
             )
-        if beyond(value, low[0], high[0]) < residual - scoring.jump[channel]:
-            expected = scoring.expected(moment[0])[channel] * scale + mean
-            numbers = f"{value * scale + mean:.4g} where {expected:.4g} was expected"
+        expected = scoring.expected(moment[0])[channel]
+        residual = newest.window[-setup.channels :][channel] - expected - scoring.centre[-1, channel]
+        if beyond(value, low[0], high[0]) < abs(residual) - scoring.jump[channel]:
+            numbers = f"{value * scale + mean:.4g} where {expected * scale + mean:.4g} was expected"
             return Told("place", name, f"{name} jumped more than ever in training: {numbers}")
         least, most = bounds.ranges[0, channel]
         if least <= value <= most:

@@ -17,7 +17,7 @@ from fedkad.detect.modelfile import StoredMemory
 from fedkad.detect.places import FEW, Places, absurd, absurd_in_training
 from fedkad.detect.scoring import Dynamics, Scoring, looked_at, score_series
 from fedkad.detect.series import Series, join_stretches, refuse_empty_channels
-from fedkad.detect.threshold import SECONDS
+from fedkad.detect.threshold import SECONDS, USUAL_SHAPE
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
@@ -113,12 +113,19 @@ def _require_pairs(count: float, window: int) -> None:
 
 
 @single_threaded()
-def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, previous: Model | None = None) -> Model:
+def adopt(
+    memory: Memory,
+    subspace: Array,
+    *,
+    least_threshold: float = 0.0,
+    usual_shape: float = USUAL_SHAPE,
+    previous: Model | None = None,
+) -> Model:
     """Make a model of a memory and a subspace: fit the private operator, calibrate the scores, set the threshold.
 
-    The threshold is not below `least_threshold` as long as it rests on fewer than a thousand scores: calibrated
-    scores are alike on all devices, and a fleet has seen more. From the `previous` model it takes a threshold that
-    was set by hand, and how far the device has learned in its feed.
+    The threshold is not below `least_threshold` as long as it rests on fewer than a thousand scores, whose tail is
+    expected to have the `usual_shape`: calibrated scores are alike on all devices, and a fleet has seen more. From the
+    `previous` model it takes a threshold that was set by hand, and how far the device has learned in its feed.
     """
     expected = (memory.setup.lifting.dimension, memory.setup.settings.rank)
     if subspace.shape == (expected[0], expected[1] + memory.setup.private):
@@ -129,7 +136,7 @@ def adopt(memory: Memory, subspace: Array, *, least_threshold: float = 0.0, prev
         )
     if not np.allclose(subspace.T @ subspace, np.eye(expected[1]), atol=1e-6):
         raise ValueError("The columns of the subspace are not orthonormal; pass its polar factor.")
-    model = _like(_calibrated(memory, subspace, least_threshold), previous)
+    model = _like(_calibrated(memory, subspace, least_threshold, usual_shape), previous)
     return model if memory.places is None else _with_relief(model, memory.places)
 
 
@@ -171,7 +178,8 @@ def learn(
     else:
         memory = _extended(setup, known, scaled, share, confirmed)
     shared = model.dynamics.subspace[:, : settings.rank]
-    learnt = adopt(memory, shared, least_threshold=model.least_threshold, previous=model)
+    advice = {"least_threshold": model.least_threshold, "usual_shape": model.usual_shape}
+    learnt = adopt(memory, shared, **advice, previous=model)
     if memory.places is not None and isinstance(learnt.scoring, WitnessScoring):
         memory = replace(memory, places=replace(memory.places, relief=learnt.scoring.bounds.relief))
     return learnt, memory
@@ -259,7 +267,7 @@ def _extended(setup: Setup, known: Memory | StoredMemory, scaled: Array, forgett
     return Memory(setup, statistics, held_out, places)
 
 
-def _calibrated(memory: Memory, subspace: Array, least_threshold: float) -> Model:
+def _calibrated(memory: Memory, subspace: Array, least_threshold: float, usual_shape: float) -> Model:
     setup, settings = memory.setup, memory.setup.settings
     is_paper = settings.scoring == "paper"
     subspace = _with_private(memory.statistics, subspace, setup.private)
@@ -281,7 +289,7 @@ def _calibrated(memory: Memory, subspace: Array, least_threshold: float) -> Mode
             paper=is_paper,
             smoothing=settings.smoothing,
         )
-    untold = Model(setup, scoring, normal_scores, memory.held_out.few, np.nan, None, least_threshold)
+    untold = Model(setup, scoring, normal_scores, memory.held_out.few, np.nan, None, least_threshold, usual_shape)
     return untold.judged_by(settings.threshold_rule)
 
 

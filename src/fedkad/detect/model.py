@@ -30,6 +30,7 @@ from fedkad.detect.scoring import Dynamics, Scoring
 from fedkad.detect.series import as_series, check_channels
 from fedkad.detect.threshold import (
     SMALLEST,
+    USUAL_SHAPE,
     EventThreshold,
     FixedThreshold,
     Judge,
@@ -207,6 +208,7 @@ class Model:
     threshold: float
     rule: ThresholdRule | None  # how the threshold was set; None if a person set it
     least_threshold: float = 0.0  # what the fleet advised: the threshold is not lower while it rests on few scores
+    usual_shape: float = USUAL_SHAPE  # of the tails of the fleet's scores, expected of this one while its own are few
     learnt_through: str = ""
 
     @property
@@ -246,9 +248,15 @@ class Model:
 
     def judged_by(self, rule: ThresholdRule) -> Model:
         """The model with its threshold set by this rule, and no lower than advised while the scores are few."""
+        model = replace(self, rule=rule)
+        rule = replace(rule, shape=model.expected_shape)
         value = rule.judge(self.normal_scores).value
-        model = replace(self, threshold=value, rule=rule)
-        return replace(model, threshold=max(value, self.least_threshold)) if model.needs_advice else model
+        return replace(model, rule=rule, threshold=max(value, self.least_threshold) if model.needs_advice else value)
+
+    @property
+    def expected_shape(self) -> float:
+        """That the tail of the scores is expected to have."""
+        return self.usual_shape if self.needs_advice else USUAL_SHAPE
 
     @property
     def found(self) -> EventThreshold | None:
@@ -259,7 +267,8 @@ class Model:
     def expectation(self) -> str:
         """What false alarms to expect and how much data says so, in words."""
         settings = self.settings
-        return expectation_sentence(self.normal_scores, self.threshold, settings.window, self.sample_period)
+        scores, shape = self.normal_scores, self.expected_shape
+        return expectation_sentence(scores, self.threshold, settings.window, self.sample_period, shape)
 
     @property
     def sample_period(self) -> float | None:

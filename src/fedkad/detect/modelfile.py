@@ -25,7 +25,7 @@ from fedkad.koopman.snapshots import Statistics
 FORMAT = "fedkad-model"
 VERSION = 1
 
-FACTS = ("few_rows", "learnt_through", "least_threshold", "threshold")
+FACTS = ("few_rows", "learnt_through", "least_threshold", "threshold", "usual_shape")
 """Fields of a model that stand in the header under their own names."""
 
 
@@ -50,7 +50,7 @@ def save_model(path: str | Path, model: Model, memory: Memory | None = None) -> 
         "n_features_in": setup.channels,
         "lifting": setup.lifting.digest,
         "by_hand": model.by_hand,
-        "rule": None if model.rule is None else [model.rule.threshold, model.rule.sample_period],
+        "rule": None if model.rule is None else [model.rule.threshold, model.rule.sample_period, model.rule.shape],
         **{name: getattr(model, name) for name in FACTS},
     }
     arrays = {
@@ -124,11 +124,11 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
         )
     dynamics = Dynamics(setup.lifting, arrays["subspace"], arrays["operator"], settings.horizon)
     scoring = _scoring(settings, dynamics, arrays)
-    facts = {name: header[name] for name in FACTS if name in header}  # the first files have no learnt_through
+    facts = {name: header[name] for name in FACTS if name in header}  # the first files have not all of them
     rule = None if header["by_hand"] else settings.threshold_rule
     if rule is not None and header.get("rule"):  # the first files have no rule but that of their settings
-        threshold, period = header["rule"]
-        rule = replace(rule, threshold=threshold, sample_period=period)
+        changes = zip(("threshold", "sample_period", "shape"), header["rule"], strict=False)  # early ones lack a shape
+        rule = replace(rule, **dict(changes))
     model = Model(setup, scoring, arrays["normal_scores"], rule=rule, **facts)
     if "held_out" not in arrays:
         return model, None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.bridging import fill, longest_hole
+from fedkad.detect.bridging import longest_hole
 from fedkad.detect.kinds import Moment, Told, tell
 from fedkad.detect.model import Model, Setup
 from fedkad.detect.scoring import Scoring, Seen
@@ -18,8 +18,6 @@ from fedkad.koopman.scaling import CLIP
 
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "bridged", "gap"]
-
-_LOW, _HIGH, _LARGE = np.array(-CLIP), np.array(CLIP), CLIP**2
 
 
 @dataclass(slots=True)
@@ -121,13 +119,15 @@ class Stream:
     def _start(self) -> None:
         # Every sample is written twice, one ring length apart, so that the last W + H samples are always contiguous.
         self.length = self._lifting.window + self._horizon
-        self._channels, self._size = self._lifting.channels, self._lifting.state_size
-        self._ring = np.empty(2 * self.length * self._channels)
+        self._channels, self._window = self._lifting.channels, self._lifting.window
+        self._ring = np.empty((2 * self.length, self._channels))
+        self._holes = np.zeros(self._ring.shape, dtype=np.bool_)
         self._break()
 
     def _break(self) -> None:
         """Forget the window: the next sample does not follow on from it."""
         self._at, self._missing, self._hole = -1, self.length, 0
+        self._whole = self.length  # rows since the last one that misses a channel, as far as it matters
         self._forget_scores()
 
     def _forget_scores(self) -> None:
@@ -137,8 +137,7 @@ class Stream:
 
     def _window_ending(self, row: int) -> Array:
         """The window whose newest sample stands in that row of the ring, as a view."""
-        stop = (row + 1) * self._channels
-        return self._ring[stop - self._size : stop]
+        return self._ring[row - self._window + 1 : row + 1].reshape(-1)
 
     def adopt(self, model: Model) -> None:
         """Continue with another model, e.g. after a round of the fleet, without losing the window.
@@ -152,7 +151,7 @@ class Stream:
             self._start()
             return
         self._forget_scores()
-        full = max(self.length - self._missing - self._lifting.window + 1, 0)
+        full = max(self._rows - self._window + 1, 0)
         newest = self.length + self._at
         for age in reversed(range(full)):
             window = self._window_ending(newest - age)
@@ -172,22 +171,24 @@ class Stream:
         values = check_sample(sample, self._names, named=self._named)
         free = values - self._mean
         free /= self._scale
-        scaled = np.minimum(free, _HIGH)
-        np.maximum(scaled, _LOW, out=scaled)
-        # Usually one product shows that every value is a number and none was clipped; otherwise look closer.
-        is_absent = False
-        if not scaled.dot(scaled) < _LARGE and self._is_gap(values):
-            is_absent = bool(np.isnan(values).all())
-            self._hole = self._hole + 1 if is_absent else 0
-            if not self._can_bridge(is_absent) or (is_absent and not bridge):
-                self._break()
-                return self._reading(values, "gap")
-            scaled = self._filled(scaled)
-        else:
+        scaled, is_absent = free, False
+        # Usually every value is a number and none is to be clipped; NaN counts as the largest.
+        size = np.abs(free)
+        if not size.item(size.argmax()) <= CLIP:
+            scaled = np.clip(free, -CLIP, CLIP)
+            if self._is_gap(values):
+                is_absent = bool(np.isnan(values).all())
+                self._hole = self._hole + 1 if is_absent else 0
+                if not self._can_bridge(is_absent) or (is_absent and not bridge):
+                    self._break()
+                    return self._reading(values, "gap")
+                scaled = self._filled(scaled, np.isnan(scaled))
+        if not is_absent:
             self._hole = 0
-        self._at = self._at + 1 if self._at + 1 < self.length else 0
-        for row in (self._at, self._at + self.length):
-            self._ring[row * self._channels : (row + 1) * self._channels] = scaled
+        self._at = at = self._at + 1 if self._at + 1 < self.length else 0
+        self._ring[at] = self._ring[at + self.length] = scaled
+        if self._whole < self.length:
+            self._note_holes(values)
         if self._missing:
             self._missing -= 1
         if self._missing > self._horizon:
@@ -216,18 +217,28 @@ class Stream:
 
     def _can_bridge(self, is_absent: bool) -> bool:
         """Whether the model can stand in for what is missing; see `bridging`."""
-        window = self._lifting.window
-        return self._scoring.bridges and (
-            not is_absent or (self._rows >= window and self._hole <= longest_hole(window))
-        )
+        is_short = self._rows >= self._window and self._hole <= longest_hole(self._window)
+        return self._scoring.bridges and (not is_absent or is_short)
 
-    def _filled(self, scaled: Array) -> Array:
-        newest = self._window_ending(self.length + self._at) if self._rows else None
-        if newest is None:
-            return fill(scaled, None, None)
-        is_full = self._rows >= self._lifting.window
-        predicted = self._scoring.dynamics.predict(newest) if is_full else None
-        return fill(scaled, predicted, newest[-self._channels :])
+    def _note_holes(self, values: Array) -> None:
+        """Remember which cells of a row were missing, until it leaves the window."""
+        holes = np.isnan(values)
+        self._whole = 0 if holes.any() else self._whole + 1
+        self._holes[self._at] = self._holes[self._at + self.length] = holes
+
+    def _filled(self, scaled: Array, missing: NDArray[np.bool_]) -> Array:
+        if self._whole >= self.length:
+            self._holes[:] = False
+        self._whole = 0
+        newest = self.length + self._at
+        if self._rows >= self._window:
+            before, stop = self._window - 1, newest + 1
+            samples = np.concatenate([self._window_ending(newest), scaled])
+            holes = np.concatenate([self._holes[stop - before : stop].ravel(), missing])
+            instead = self._scoring.dynamics.reconstruct(samples, holes)
+        else:
+            instead = self._ring[newest] if self._rows else np.zeros_like(scaled)
+        return np.where(missing, instead, scaled)
 
     def _is_gap(self, values: Array) -> bool:
         for name, value in zip(self._names, values, strict=True):

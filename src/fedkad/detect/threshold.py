@@ -92,7 +92,7 @@ class EventThreshold:
         return self.rows < FEWEST_ROWS or self.peaks < FEWEST_PEAKS
 
 
-def event_threshold(scores: Array, risk: float, apart: int, shape: float | None = None) -> EventThreshold:
+def event_threshold(scores: Array, risk: float, apart: int, shape: float = USUAL_SHAPE) -> EventThreshold:
     """The score that normal data exceeds in `risk` events per row, by the peaks of clusters.
 
     Parameters
@@ -125,7 +125,7 @@ def event_threshold(scores: Array, risk: float, apart: int, shape: float | None 
     if found.few:
         return _threshold_of_few(known, risk, found)
     own = fit_tail(peaks - level)
-    tail = shrunk(own, peaks - level, USUAL_SHAPE if shape is None else shape)
+    tail = shrunk(own, peaks - level, shape)
     value = level + _extrapolated(tail, len(peaks), risk * len(known) / len(peaks))
     note = ""
     if risk * len(known) > len(peaks):
@@ -327,7 +327,7 @@ class StreamingPot:
     threshold follows a slow drift of the score.
     """
 
-    def __init__(self, scores: Array, risk: float, apart: int, depth: int = 0, shape: float | None = None) -> None:
+    def __init__(self, scores: Array, risk: float, apart: int, depth: int = 0, shape: float = USUAL_SHAPE) -> None:
         self.risk, self.apart = risk, apart
         known = np.flatnonzero(~np.isnan(scores))
         self.depth = min(depth, len(known) // 2)
@@ -336,7 +336,7 @@ class StreamingPot:
         if self.depth:
             scores = _relative(scores, known, self.depth)
         self._median = float(np.nanmedian(scores))
-        self.peaks = Peaks.over(scores, risk, apart, USUAL_SHAPE if shape is None else shape)
+        self.peaks = Peaks.over(scores, risk, apart, shape)
         self.height = self.peaks.threshold(risk, self._median)
         self._allowed = 0.0  # false alarms since the last that was taken into account
         self._start_cluster()
@@ -453,7 +453,7 @@ class ThresholdRule:
     risk: float  # events per row, for the methods
     sample_period: float | None  # seconds between rows, for a budget
     apart: int  # rows at most that far apart belong to one event: the detector's window
-    shape: float | None = None  # that the tail is expected to have, e.g. the fleet's
+    shape: float = USUAL_SHAPE  # that the tail is expected to have, e.g. the fleet's
     least: float = SMALLEST  # no threshold is lower: below it nothing is a departure
 
     @property

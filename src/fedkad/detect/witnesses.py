@@ -26,8 +26,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.places import ABSURD, OUTSIDE, STILL, Bounds, absurd, beyond, log_spread
-from fedkad.detect.scoring import Dynamics, LiftedProduct, Seen, clip_departures, inner
+from fedkad.detect.places import ABSURD, OUTSIDE, STILL, Bounds, absurd, beyond, log_spread, window_means
+from fedkad.detect.scoring import LINEAR_BEYOND, Dynamics, LiftedProduct, Seen, inner
 
 Array = NDArray[np.float64]
 
@@ -36,6 +36,9 @@ WEIGHTS = (1.0, 1.0, 0.5)
 
 UNIT_FLOORS = np.array([1.0, 0.1, 0.5])
 """The smallest units: a device that never moved in training has no others."""
+
+NEVER = 1e300
+"""More than any departure."""
 
 ROUNDING = 1e-6
 """How far from its two values a switch may read, in standard deviations."""
@@ -61,7 +64,7 @@ class WitnessScoring:
     spread: Array  # (H, n)
     judged: NDArray[np.bool_]  # channels that are judged by prediction, (n,)
     bounds: Bounds
-    jump: Array  # the residual of the last step that hardly any in training exceeds, (n,)
+    jump: Array  # how far hardly any residual of the last step is from its centre in training, (n,)
     units: Array  # of motion, fit and place
 
     of_windows: ClassVar[tuple[bool, ...]] = (False, True, False, True)
@@ -75,50 +78,50 @@ class WitnessScoring:
     # -- what is kept of a window ------------------------------------------------------------------------------
 
     @cached_property
-    def _judged_rows(self) -> Array:
-        """Z_j: the rows of Z that belong to the judged channels of a window, zeros elsewhere, (d, r)."""
-        lifting = self.dynamics.lifting
-        rows: Array = self.dynamics.subspace[: lifting.state_size]
-        return rows * np.tile(self.judged, lifting.window)[:, None]
-
-    @cached_property
     def lifted(self) -> LiftedProduct:
-        """C = ZᵀΦ and Z_jᵀz of a window, in one product."""
-        return LiftedProduct(self.dynamics.lifting, self.dynamics.subspace, None, self._judged_rows)
+        """C = ZᵀΦ of a window."""
+        return LiftedProduct(self.dynamics.lifting, self.dynamics.subspace)
 
     @cached_property
     def _mean(self) -> Array:
         return np.full(self.dynamics.lifting.window, 1.0 / self.dynamics.lifting.window)
 
     def see(self, windows: Array, values: Array) -> Seen:
-        """A `Sight` of one window or of every row of windows; `values` are their newest samples, not clipped."""
-        lifting, rank = self.dynamics.lifting, self.dynamics.subspace.shape[1]
-        is_one = windows.ndim == 1
-        products = self.lifted(windows)[0]
-        samples = windows.reshape(*windows.shape[:-1], lifting.window, lifting.channels)
-        squares = samples * samples
-        level = self._mean.dot(samples) if is_one else np.matmul(self._mean, samples)
-        square = self._mean.dot(squares) if is_one else np.matmul(self._mean, squares)
-        # A single window is a view of a ring that goes on turning.
-        window = windows.copy() if is_one else windows
-        return Sight(values, window, products[..., :rank], products[..., rank:], level, square)
+        """A `Sight` of one window, or of windows that follow on from each other; `values` are their newest samples."""
+        lifting = self.dynamics.lifting
+        coordinates, own, _ = self.lifted(windows)
+        if len(self._unjudged):
+            own = own - windows[..., self._unjudged].dot(self.dynamics.subspace[self._unjudged])
+        if windows.ndim == 1:
+            samples = windows.reshape(lifting.window, lifting.channels)
+            level, square = self._mean.dot(samples), self._mean.dot(samples * samples)
+            windows = windows.copy()  # a view of a ring that goes on turning
+        else:
+            before = windows[0, : -lifting.channels].reshape(-1, lifting.channels)
+            samples = np.concatenate([before, windows[:, -lifting.channels :]])
+            level, square = (window_means(rows, lifting.window) for rows in (samples, samples * samples))
+        return Sight(values, windows, coordinates, own, level, square)
+
+    @cached_property
+    def _unjudged(self) -> NDArray[np.intp]:
+        """Where in a window the channels stand that are not judged by prediction."""
+        return np.flatnonzero(~np.tile(self.judged, self.dynamics.lifting.window))
 
     # -- the parts of a score ----------------------------------------------------------------------------------
 
     def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
         """Motion, fit, values outside, and levels and spreads outside; not in units yet."""
-        newest = Sight(*since[-1])
-        ahead = earlier[2].dot(self._ahead)
-        residuals = self._residuals(ahead, since)
-        motion, misfit = self._motion(residuals), self._misfit(ahead, newest)
-        # Nearly always every channel is there, and where it has been.
-        if self._farthest(newest, residuals) <= 0.0:
-            parts: tuple[Array, ...] = (motion, misfit, 0.0 * motion, 0.0 * motion)
-        elif np.isnan(newest.values).any():
-            parts = tuple(np.moveaxis(self._terms(ahead, newest, residuals).sum(axis=-1), -1, 0))
+        newest = since[-1]
+        departures, misfit, outside = self._look(earlier, since)
+        motion = self._motion(departures)
+        # Nearly always every channel is there, and where it has been; NaN would be the largest.
+        if outside.item(outside.argmax()) <= 0.0:
+            nothing = 0.0 * motion
+            parts: tuple[Array, ...] = (motion, misfit, nothing, nothing)
+        elif np.isnan(newest[0]).any():
+            parts = tuple(np.moveaxis(self._terms(earlier, newest, departures, outside).sum(axis=-1), -1, 0))
         else:
-            outside, dwell = self._places(newest, residuals)
-            parts = (motion, misfit, outside.sum(axis=-1), dwell.sum(axis=-1))
+            parts = (motion, misfit, *(place.sum(axis=-1) for place in self._places(newest, outside)))
         if len(self.bounds.relief):
             relief = self._relief(newest)
             parts = tuple(part * relief for part in parts)
@@ -126,158 +129,145 @@ class WitnessScoring:
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same parts split over the channels, `(…, 4, n)`."""
-        ahead, parts = earlier[2].dot(self._ahead), self.score(earlier, since)
-        terms = self._terms(ahead, Sight(*since[-1]), self._residuals(ahead, since))
+        departures, _, outside = self._look(earlier, since)
+        parts, terms = self.score(earlier, since), self._terms(earlier, since[-1], departures, outside)
         # Sums of the same terms in another order: scaled so that the channels add up to the parts.
         sums = terms.sum(axis=-1)
         factors = np.stack(parts, axis=-1) / np.where(sums > 0.0, sums, 1.0)
         found: Array = terms * factors[..., None]
         return found
 
-    def _terms(self, ahead: Array, newest: Sight, residuals: Array) -> Array:
+    def _look(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array, Array]:
+        """Departures of the predicted samples, the misfit of the window, and what lies outside.
+
+        All steps ahead stand side by side in the departures, which are in spreads and without their sign. What lies
+        outside is positive: of the value, of the departures, of the level and of the variance of each channel.
+
+        With a = Q^H c the misfit is ‖z‖² − 2 aᵀZ_jᵀz + aᵀZ_jᵀZ_j a over the judged channels, per sample and channel;
+        rounding can make it slightly negative.
+        """
+        values, _, _, own, level, square = since[-1]
+        coordinates, channels, rank = earlier[2], self._channels, self.dynamics.subspace.shape[1]
+        predicted = coordinates.dot(self._predictions)
+        cross = inner(predicted[..., :rank], own)
+        energy = inner(predicted[..., rank : 2 * rank], coordinates)
+        misfit = abs(square.dot(self._energy) + (energy - cross - cross) * self._per_sample)
+        samples = [seen[1][..., -channels:] for seen in since]
+        residuals = (samples[0] if len(samples) == 1 else np.concatenate(samples, axis=-1)) - predicted[..., 2 * rank :]
+        middle, sharpness, half = self._frame
+        deviations = np.concatenate((values, residuals, level, square - level * level), axis=-1)
+        deviations -= middle
+        deviations *= sharpness
+        np.abs(deviations, out=deviations)
+        outside = deviations - half
+        if len(self._switches):
+            outside[..., self._switches] = np.abs(outside[..., self._switches]) - ROUNDING
+        return deviations[..., channels : -2 * channels], misfit, outside
+
+    @cached_property
+    def _predictions(self) -> Array:
+        """From c to a = Q^H c, to (Q^H)ᵀZ_jᵀZ_j a, and to the predicted samples of all steps ahead, side by side."""
+        last, rows = self.dynamics.powers[-1], self.dynamics.subspace[: self.dynamics.lifting.state_size]
+        judged = np.delete(rows, self._unjudged, axis=0)
+        return np.concatenate([last.T, last.T @ (judged.T @ judged) @ last, *self.dynamics.newest_decoders], axis=1)
+
+    @cached_property
+    def _frame(self) -> tuple[Array, Array, Array]:
+        """Middle, sharpness and half width of value, residuals, level and variance, side by side."""
+        low, high = self.bounds[:2]
+        least, most = (np.stack([*bound[:2], np.maximum(np.exp(bound[2]) - STILL, 0.0) ** 2]) for bound in (low, high))
+        middle, half = (least + most) / 2.0, (most - least) / 2.0
+        # What is not judged by prediction has no departure, and only the last step can jump.
+        sharpness = self.judged / self.spread
+        jump = np.full_like(self.spread, NEVER)
+        jump[-1] = self.jump / self.spread[-1]
+        one = np.ones(self._channels)
+        return (
+            np.concatenate([middle[0], self.centre.ravel(), *middle[1:]]),
+            np.concatenate([one, sharpness.ravel(), one, one]),
+            np.concatenate([half[0], jump.ravel(), *half[1:]]),
+        )
+
+    def _motion(self, departures: Array) -> Array:
+        """Mean of g(e) over the judged channels and the steps ahead."""
+        clipped = np.minimum(departures, LINEAR_BEYOND)
+        return inner(clipped, departures + departures - clipped) / (self._judged_count * len(self.spread))
+
+    def _terms(self, earlier: Seen, newest: Seen, departures: Array, outside: Array) -> Array:
         """The parts channel by channel, `(…, 4, n)`; a channel that is missing has none, and the others count more."""
-        channels, rank, window = self.dynamics.lifting.channels, len(self._newest), self.dynamics.lifting.window
-        departures = self._departures(residuals)
-        clipped = clip_departures(departures)
-        motion = (clipped * (2.0 * departures - clipped)).reshape(*departures.shape[:-1], -1, channels).sum(axis=-2)
-        predicted = ahead[..., -rank:] @ self._judged_rows.T
-        squares = (newest.window * np.tile(self.judged, window) - predicted) ** 2
-        misfit = squares.reshape(*squares.shape[:-1], -1, channels).sum(axis=-2)
-        there = ~np.isnan(newest.values)
+        clipped = np.minimum(departures, LINEAR_BEYOND)
+        motion = self._by_channel(clipped * (2.0 * departures - clipped))
+        predicted = earlier[2].dot(self.dynamics.powers[-1].T).dot(self._window_decoder)
+        misfit = self.judged * self._by_channel((newest[1] - predicted) ** 2)
+        there = ~np.isnan(newest[0])
         judged = np.maximum((self.judged & there).sum(axis=-1), 1.0)[..., None]
-        means = [motion / (judged * len(self.spread)), misfit / (judged * window)]
-        split = np.stack([*means, *self._places(newest, residuals)], axis=-2)
+        means = [motion / (judged * len(self.spread)), misfit / (judged * self.dynamics.lifting.window)]
+        split = np.stack([*means, *self._places(newest, outside)], axis=-2)
         return np.where(there[..., None, :], split, 0.0)
 
     @cached_property
-    def _ahead(self) -> Array:
-        """From c to the coordinates that are predicted, Q c … Q^H c side by side."""
-        return np.concatenate([power.T for power in self.dynamics.powers], axis=1)
+    def _window_decoder(self) -> Array:
+        """From coordinates to a window."""
+        return self.dynamics.subspace[: self.dynamics.lifting.state_size].T
+
+    def _by_channel(self, terms: Array) -> Array:
+        """Sums over the samples that stand side by side."""
+        found: Array = terms.reshape(*terms.shape[:-1], -1, self._channels).sum(axis=-2)
+        return found
 
     @cached_property
-    def _newest(self) -> Array:
-        """From coordinates to the newest sample, contiguous."""
-        return np.ascontiguousarray(self.dynamics.subspace[self.dynamics.lifting.newest].T)
-
-    def _residuals(self, ahead: Array, since: list[Seen]) -> Array:
-        """Of the predicted samples of all steps ahead, side by side."""
-        channels, rank = self._newest.shape[1], self._newest.shape[0]
-        if len(since) == 1:
-            residuals: Array = since[0][1][..., -channels:] - ahead.dot(self._newest)
-            return residuals
-        steps = [
-            seen[1][..., -channels:] - ahead[..., h * rank : (h + 1) * rank].dot(self._newest)
-            for h, seen in enumerate(since)
-        ]
-        return np.concatenate(steps, axis=-1)
-
-    @cached_property
-    def _offset(self) -> Array:
-        return self.centre.ravel()
-
-    @cached_property
-    def _sharpness(self) -> Array:
-        return (self.judged / self.spread).ravel()
+    def _channels(self) -> int:
+        return self.dynamics.lifting.channels
 
     @cached_property
     def _judged_count(self) -> float:
         return max(float(self.judged.sum()), 1.0)
 
-    def _departures(self, residuals: Array) -> Array:
-        departures: Array = (residuals - self._offset) * self._sharpness
-        return departures
-
-    def _motion(self, residuals: Array) -> Array:
-        """Mean of g(e) over the judged channels and the steps ahead."""
-        departures = self._departures(residuals)
-        clipped = clip_departures(departures)
-        departures += departures
-        departures -= clipped
-        return inner(clipped, departures) / (self._judged_count * len(self.spread))
-
     @cached_property
-    def _overlap(self) -> Array:
-        """Z_jᵀZ_j."""
-        return self._judged_rows.T @ self._judged_rows
+    def _per_sample(self) -> float:
+        return 1.0 / (self._judged_count * self.dynamics.lifting.window)
 
     @cached_property
     def _energy(self) -> Array:
         """From mean squares of the channels of a window to their mean over the judged ones."""
         return self.judged / self._judged_count
 
-    def _misfit(self, ahead: Array, newest: Sight) -> Array:
-        """‖z − Z_j a‖² over the judged channels, per sample and channel, at the predicted coordinates a = Q^H c.
-
-        It is ‖z‖² − 2 aᵀZ_jᵀz + aᵀZ_jᵀZ_j a, and rounding can make it slightly negative.
-        """
-        last = ahead[..., -len(self._overlap) :]
-        rest = last.dot(self._overlap)
-        rest -= newest.own
-        rest -= newest.own
-        return abs(newest.square.dot(self._energy) + inner(last, rest) * self._per_sample)
-
-    @cached_property
-    def _per_sample(self) -> float:
-        return 1.0 / (self._judged_count * self.dynamics.lifting.window)
-
     # -- places ------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _middle_and_half(self) -> tuple[Array, Array]:
-        """Middle and half width of what value, residual, level and variance may be, side by side."""
-        (low, high), still = self.bounds[:2], STILL
-        variance = [np.maximum(np.exp(bound[2]) - still, 0.0) ** 2 for bound in (low, high)]
-        least = np.concatenate([low[0], -self.jump, low[1], variance[0]])
-        most = np.concatenate([high[0], self.jump, high[1], variance[1]])
-        return (least + most) / 2.0, (most - least) / 2.0
 
     @cached_property
     def _switches(self) -> NDArray[np.intp]:
         return np.flatnonzero(self.bounds.switch)
 
-    def _farthest(self, newest: Sight, residuals: Array) -> float:
-        """Whether anything lies outside of its bounds (positive) or is missing (NaN)."""
-        middle, half = self._middle_and_half
-        channels, level = self.dynamics.lifting.channels, newest.level
-        seen = (newest.values, residuals[..., -channels:], level, newest.square - level * level)
-        distance = np.concatenate(seen, axis=-1)
-        distance -= middle
-        np.abs(distance, out=distance)
-        distance -= half
-        if len(self._switches):
-            distance[..., self._switches] = np.abs(distance[..., self._switches]) - ROUNDING
-        return float(distance.max())
-
-    def _places(self, newest: Sight, residuals: Array) -> tuple[Array, Array]:
+    def _places(self, newest: Seen, outside: Array) -> tuple[Array, Array]:
         """How far each channel is outside: by its value or a jump, in ranges, and by its level and spread."""
-        low, high, unit, switch, *_ = self.bounds
-        values, level = newest.values, newest.level
-        jump = np.maximum(np.abs(residuals[..., -len(unit) :]) - self.jump, 0.0)
-        away = beyond(values, low[0], high[0])
-        nearest = np.minimum(np.abs(values - low[0]), np.abs(values - high[0]))
-        away = np.where(switch, np.where(nearest > ROUNDING, nearest, 0.0), away)
-        outside = OUTSIDE * np.minimum(np.maximum(away, jump) / unit, ABSURD)
-        spread = log_spread(newest.square - level * level)
-        dwell = np.hypot(beyond(level, low[1], high[1]), beyond(spread, low[2], high[2]))
+        low, high, unit, *_ = self.bounds
+        channels, (values, *_, level, square) = self._channels, newest
+        excess = np.maximum(outside, 0.0)
+        jump = excess[..., -3 * channels : -2 * channels] * self.spread[-1]
+        away = OUTSIDE * np.minimum(np.maximum(excess[..., :channels], jump) / unit, ABSURD)
+        spread = beyond(log_spread(square - level * level), low[2], high[2])
+        dwell = np.hypot(excess[..., -2 * channels : -channels], spread)
         missing = np.isnan(values)
-        return np.where(missing, 0.0, outside), np.where(missing, 0.0, dwell)
+        return np.where(missing, 0.0, away), np.where(missing, 0.0, dwell)
 
-    def _relief(self, newest: Sight) -> Array:
+    def _relief(self, newest: Seen) -> Array:
         """The least factor of the confirmed stretches that the sample may be a part of; 1 if there is none."""
-        level = newest.level
-        features = np.stack([newest.values, level, log_spread(newest.square - level * level)], axis=-2)[..., None, :, :]
+        values, *_, level, square = newest
+        features = np.stack([values, level, log_spread(square - level * level)], axis=-2)[..., None, :, :]
         calm = self.bounds.calm
         outside = (features < calm[..., 0]) | (features > calm[..., 1])  # a missing value is not
         factors = np.where(outside.any(axis=(-2, -1)), 1.0, self.bounds.relief)
         return np.asarray(factors.min(axis=-1))
 
     def residuals(self, earlier: Seen, since: list[Seen]) -> Array:
-        """Of the predicted samples of all steps ahead, side by side."""
-        return self._residuals(earlier[2].dot(self._ahead), since)
+        """Of the predicted samples of all steps ahead, `(…, H, n)`."""
+        steps = zip(since, self.dynamics.newest_decoders, strict=True)
+        found = [seen[1][..., -self._channels :] - earlier[2].dot(decoder) for seen, decoder in steps]
+        return np.stack(found, axis=-2)
 
     def distances(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array]:
         """How far each channel is outside by its value or a jump, and by its level and spread."""
-        return self._places(Sight(*since[-1]), self.residuals(earlier, since))
+        return self._places(since[-1], self._look(earlier, since)[2])
 
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
         """Whether a channel of the sample lies more than five ranges outside of its bounds."""

@@ -82,7 +82,7 @@ class Agent:
 
             closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
         self._is_stopping = self._is_disk_full = False
-        self._heard_from: set[str] = set()  # devices since the last round
+        self._heard_from: dict[str, None] = {}  # devices since the last round, in that order
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
         self._log_limit = HourlyLimit()
 
@@ -150,7 +150,7 @@ class Agent:
         try:
             for sample in self._decoder.decode(message, self.source.header):
                 if sample.values and sample.device is not None:
-                    self._heard_from.add(sample.device)
+                    self._heard_from[sample.device] = None
                     self._outbox.put(self.watchers[sample.device].take(sample, message.arrival))
         except Exception as error:
             # A bug. If the agent ended, the broker would send the message again, forever.

@@ -25,6 +25,9 @@ from fedkad.edge.settings import Alarm
 SLACK = 1e-3
 """Durations may fall short by this share of a period, because times in seconds since 1970 are rounded."""
 
+LONGEST_WAIT = 86400.0
+"""Seconds between two updates of an incident that has lasted for long."""
+
 
 class Alarms:
     """The alarms of one device.
@@ -68,7 +71,7 @@ class Alarms:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._device, self._settings, self._period, self._channels = device, settings, period, list(channels)
-        self._slack = SLACK * period
+        self._slack, self._is_provisional = SLACK * period, False
         self._limit = settings.rate_limit if settings.rate_window > 0.0 else 0.0
         state = state or {}
         self._state = AlarmState.from_json(state)
@@ -105,8 +108,12 @@ class Alarms:
         """Share of the scored rows in `rate_window` that were abnormal; NaN without any."""
         return self._rate.value
 
-    def update(self, row: GridRow, reading: Reading) -> list[Alert]:
-        """Take one judged row; returns its alerts, usually none. The reading is explained for abnormal rows only."""
+    def update(self, row: GridRow, reading: Reading, *, is_provisional: bool = False) -> list[Alert]:
+        """Take one judged row; returns its alerts, usually none. The reading is explained for abnormal rows only.
+
+        The alerts of a model that has not seen a whole week yet are provisional.
+        """
+        self._is_provisional = is_provisional
         if reading.state == "gap":
             self.interrupt(row.time)
             return []
@@ -195,6 +202,7 @@ class Alarms:
             return []
         state.excursion, state.recent = None, []
         state.incidents += 1
+        state.updates = 0
         start = f"{as_datetime(state.incident.start):%Y%m%dT%H%M%SZ}"
         state.open = {"id": f"{self._device}-{start}-{state.incidents}", "kind": kind}
         return [self._alert("start", reason, state.time)]
@@ -249,9 +257,13 @@ class Alarms:
         return not by_rate or self.rate < self._settings.release * self._limit
 
     def _continue(self) -> list[Alert]:
-        every, state = self._settings.update_every, self._state
-        is_due = every > 0.0 and state.time - state.said >= every - self._slack
-        return [self._alert("update", "still", state.time)] if is_due else []
+        """An update once more, twice as long after the last one as that was after the one before, up to a day."""
+        state, every = self._state, self._settings.update_every
+        wait = min(every * 2.0 ** min(state.updates, 30), max(LONGEST_WAIT, every))
+        if not every or state.time - state.said < wait - self._slack:
+            return []
+        state.updates += 1
+        return [self._alert("update", "still", state.time)]
 
     def _end(self, time: float, reason: str) -> Alert:
         state = self._state
@@ -285,6 +297,7 @@ class Alarms:
             "witness": incident.witness,
             "sentence": incident.sentence,
             "reason": reason,
+            "provisional": self._is_provisional,
         }
         alert["text"] = alert_text(alert, self._settings.rate_window)
         state.open, state.said = alert, time

@@ -156,6 +156,7 @@ class AlarmState:
     threshold: float = math.nan
     open: Alert | None = None  # the last alert of the open incident
     said: float = -math.inf  # time of the last alert
+    updates: int = 0  # of the open incident that told nothing new
     quiet: float | None = None  # since when an open incident has been quiet
     told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate
     cool_until: float = -math.inf  # until then only a critical score begins an incident

@@ -30,7 +30,8 @@ def as_datetime(time: float) -> datetime:
 
 def alert_text(alert: Mapping[str, Any], window: float) -> str:
     """What happened, why, and how bad it is; `window` is that of the rate."""
-    device, why = alert["device"], _reasons(alert, _when(alert))
+    device = f"{alert['device']}{' (provisional)' if alert.get('provisional') else ''}"
+    why = _reasons(alert, _when(alert))
     if alert["event"] == "end":
         return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
     if alert["kind"] == "rate":

@@ -13,11 +13,18 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import split_broker
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.learning import FEW_ROWS
 from fedkad.edge.model import check_channels, outgrown_note, period_note
 from fedkad.edge.payload import PayloadError
 from fedkad.edge.readers import CsvReader
-from fedkad.edge.settings import AgentSettings, DeviceSettings, MqttSink, SettingsError, SourceSettings, WebhookSettings
+from fedkad.edge.settings import (
+    ENOUGH_ROWS,
+    AgentSettings,
+    DeviceSettings,
+    MqttSink,
+    SettingsError,
+    SourceSettings,
+    WebhookSettings,
+)
 from fedkad.edge.sources.lines import first_line
 
 BEYOND_WINDOW = 200
@@ -185,16 +192,16 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
 
 
 def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
-    first, detector = device.learning.first, KoopmanDetector(**device.detector)
+    first, detector = device.first_rows, KoopmanDetector(**device.detector)
     least = detector.window + detector.horizon + BEYOND_WINDOW
     if first < least:
         raise SettingsError(
             f"{name}: first = {first} must be at least {least} rows: window {detector.window} "
             f"+ horizon {detector.horizon} + {BEYOND_WINDOW}."
         )
-    if first < FEW_ROWS and isinstance(device.alarm.threshold, str):  # a number was chosen by someone
+    if first < ENOUGH_ROWS and isinstance(device.alarm.threshold, str):  # a number was chosen by someone
         notes.append(
-            f"{name}: first = {first}, but a threshold from fewer than about {FEW_ROWS} rows is a guess: "
+            f"{name}: first = {first}, but a threshold from fewer than about {ENOUGH_ROWS} rows is a guess: "
             "expect false alarms, or set a larger first in [learning]."
         )
 

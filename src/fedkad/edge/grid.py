@@ -8,7 +8,7 @@ rows, whether they come live or from a broker's queue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import floor, isnan, nan
 from typing import Any, NamedTuple
 
@@ -36,6 +36,15 @@ class GridRow(NamedTuple):
     values: Array
     observed: bool  # at least one value was measured in this slot
     complete: bool  # all were: only such rows are learned from
+
+
+def without(values: Array, channels: Sequence[int]) -> Array:
+    """The values of a row, with NaN in those channels."""
+    if not channels:
+        return values
+    values = values.copy()
+    values[list(channels)] = nan
+    return values
 
 
 class SampleGrid:

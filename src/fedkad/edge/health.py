@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import as_datetime, format_time, span
-from fedkad.edge.grid import GridRow
+from fedkad.edge.grid import GridRow, without
 from fedkad.edge.settings import Sampling
 from fedkad.edge.standstill import Standstill
 
@@ -114,7 +114,7 @@ class Health:
         How long channels stand still is learned if it `learns`, and judged if it `judges`; `memory` is the number of
         rows that the score of a row depends on.
         """
-        values = _without(row.values, [each.channel for each in impossible])
+        values = without(row.values, [each.channel for each in impossible])
         self._runs.add(values, learns=learns)
         if not row.observed:  # nothing was measured, which neither begins nor ends anything
             return []
@@ -139,10 +139,10 @@ class Health:
         """Whether a channel has just come back, so that a score says nothing new."""
         return self._settled is not None and time < self._settled - self._slack
 
-    def judged(self, row: GridRow) -> GridRow:
-        """The row without what is stuck or impossible: the other channels are judged, and nothing is learned."""
-        broken = [self._names.index(name) for fault, name in self._faulty if fault in ("stuck", "impossible")]
-        return row._replace(values=_without(row.values, broken), complete=False) if broken else row
+    @property
+    def faulty(self) -> list[int]:
+        """The channels whose values mean nothing now, because they are stuck or impossible."""
+        return [self._names.index(name) for fault, name in sorted(self._faulty) if fault in ("stuck", "impossible")]
 
     def note_silence(self, time: float, since: float, sentence: str) -> list[Alert]:
         """No row has come between `since` and `time`."""
@@ -250,12 +250,3 @@ class Health:
         how = "over" if reason == "recovered" else f"over ({reason})"
         text = f"{self._device}: {how}, lasted {span(lasted)}; {begun['sentence']}"
         return begun | {"event": "end", "time": format_time(time), "duration": lasted, "reason": reason, "text": text}
-
-
-def _without(values: Array, channels: Sequence[int]) -> Array:
-    """The values, with NaN in those channels."""
-    if not channels:
-        return values
-    values = values.copy()
-    values[list(channels)] = np.nan
-    return values

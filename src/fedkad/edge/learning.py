@@ -12,16 +12,13 @@ import numpy as np
 from fedkad.edge.grid import GridRow
 from fedkad.edge.model import DeviceModel
 from fedkad.edge.process import run_forked
-from fedkad.edge.settings import DeviceSettings
+from fedkad.edge.settings import ENOUGH_ROWS, DeviceSettings
 from fedkad.edge.store import Store
 
 logger = logging.getLogger(__name__)
 
 FORGET_EVERY = 500
 """Rows between two deletions of old rows."""
-
-FEW_ROWS = 700
-"""Rows below which a threshold is a guess: they hardly contain the highest normal score."""
 
 RETRY_AFTER = 600.0
 """Seconds before another attempt after learning failed."""
@@ -32,7 +29,7 @@ class Learner:
 
     Rows that are complete and normal are learned from, except those just before an anomaly. The model file names the
     last row that it has learned from; if the agent is killed before it commits that, it does so after its restart.
-    `state` is what `state()` returned, or empty.
+    `state` is what `state()` returned, or empty. The model is the device's own if it was fitted here from the first.
     """
 
     def __init__(
@@ -40,18 +37,17 @@ class Learner:
     ) -> None:
         self._device, self._settings, self._store, self._model = device, settings, store, model
         self.fresh, self.learned = int(state.get("fresh", 0)), int(state.get("learnt", 0))
-        self._spent = int(state.get("spent", 0))
+        self._spent, self.is_own = int(state.get("spent", 0)), bool(state.get("own", False))
         self._retry_at, self._was_abnormal = 0.0, False
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, Any]:
         """The counters to be committed."""
-        return {"fresh": self.fresh, "spent": self._spent, "learnt": self.learned}
+        return {"fresh": self.fresh, "spent": self._spent, "learnt": self.learned, "own": self.is_own}
 
     @property
     def needed(self) -> int:
         """Rows to collect before learning from them; 0 if nothing is ever learned."""
-        learning = self._settings.learning
-        return learning.first if self._model.stream is None else learning.every
+        return self._settings.first_rows if self._model.stream is None else self._settings.learning.every
 
     @property
     def is_due(self) -> bool:
@@ -95,10 +91,11 @@ class Learner:
             self._retry_at = time.monotonic() + RETRY_AFTER
             return False
         model.restart()
+        self.is_own = self.is_own or is_first
         self.settle()
         self._store.forget(self._device, last - model.memory)
         if is_first and model.current is not None:
-            doubt = "; from so few it is a guess, expect false alarms" if len(rows) < FEW_ROWS else ""
+            doubt = "; from so few it is a guess, expect false alarms" if len(rows) < ENOUGH_ROWS else ""
             logger.info(
                 "%s: a first model was fitted to %d rows, with threshold %.3g%s.",
                 *(self._device, len(rows), model.current.threshold, doubt),

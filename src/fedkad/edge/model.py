@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.learning import fit, learn
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Stream
 from fedkad.detect.witnesses import WitnessScoring
+from fedkad.edge.grid import GridRow, without
 from fedkad.edge.health import Beyond
 from fedkad.edge.settings import DeviceSettings, SettingsError
 from fedkad.edge.store import Store, set_aside
@@ -49,6 +52,8 @@ class DeviceModel:
         The model in use, with the configured threshold; None while the device has none.
     stream : Stream, optional
         Its scores from the last `restart` on.
+    lowest : float
+        Where a threshold that follows its alarms ends.
     """
 
     def __init__(self, device: str, settings: DeviceSettings, store: Store) -> None:
@@ -56,8 +61,10 @@ class DeviceModel:
         self._folder = DeviceState(settings.learning.folder)
         self._mark = self._folder.path / "given"  # the digest of the configured model that was put in place
         self.current: Model | None = None
+        self.lowest = 0.0
         self.stream: Stream | None = None
         self._threshold_put = 0.0
+        self._hidden: dict[int, list[int]] = {}  # channels by the number of a row
         self._normal = self._possible = NO_LIMITS
         self._version: tuple[int, int] | None = None
         self._begin()
@@ -129,6 +136,7 @@ class DeviceModel:
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
         self.current = self._with_configured_threshold(model)
+        self.lowest = self._find_lowest(self.current)
         return True
 
     def _rename(self, version: tuple[int, int], why: str, mark: str) -> None:
@@ -146,14 +154,22 @@ class DeviceModel:
             return model.with_threshold(rule)
         return model.judged_by(model.settings.rule(rule, period)) if rule else model
 
+    def _find_lowest(self, model: Model) -> float:
+        """The lower end of what the fit of the threshold leaves open, or the threshold itself if that is unknown."""
+        if not self._settings.alarm.budget or model.rule is None:
+            return model.threshold
+        rule = model.rule
+        found = lowest_threshold(model.normal_scores, rule.rate, rule.apart, shape=rule.shape)
+        return model.threshold if np.isnan(found) else min(max(found, rule.least), model.threshold)
+
     def restart(self, *, empty: bool = False) -> None:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
         assert self.current is not None
         stream = self.stream = Stream(self.current)
         self._normal, self._possible = _limits(self.current)
         channels = len(self._settings.sampling.channels)
-        for values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
-            stream.update(values, adapt=False, bridge=False)
+        for number, values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
+            stream.update(without(values, self._hidden.get(number, [])), adapt=False, bridge=False)
         try:
             kept = self._store.judge_state(self._device)
             if kept and kept["model"] == self._named_version():
@@ -174,6 +190,22 @@ class DeviceModel:
             return []
         low, high = self._normal
         return [Beyond(k, float(low[k]), float(high[k])) for k in np.flatnonzero(wrong).tolist()]
+
+    def hide(self, number: int, row: GridRow, channels: list[int]) -> GridRow:
+        """The row of that number without the values of faulty channels; a restart hides them again."""
+        if not channels:
+            return row
+        self._hidden = {known: hidden for known, hidden in self._hidden.items() if known > number - self.memory}
+        self._hidden[number] = channels
+        return row._replace(values=without(row.values, channels), complete=False)
+
+    def hidden(self) -> list[tuple[int, list[int]]]:
+        """What is hidden of recent rows, to be committed."""
+        return list(self._hidden.items())
+
+    def restore_hidden(self, hidden: Sequence[tuple[int, list[int]]]) -> None:
+        """Continue with what was committed."""
+        self._hidden = dict(hidden)
 
     @property
     def memory(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,9 @@ SHORTEST_PERIOD = 1e-4
 
 MOST_ROWS = 1_000_000
 """Rows that are gathered before the agent learns from them; they are kept on the disk, and then loaded into memory."""
+
+ENOUGH_ROWS = 700
+"""Rows below which a threshold is a guess: they hardly contain the highest normal score."""
 
 BY_PERIOD = -1.0
 """A duration that is not written and follows from the period, unlike 0."""
@@ -84,6 +88,9 @@ AGENT_NAME = Rule(addresses.is_agent_name, f"a name of at most {MOST_CHARACTERS}
 THRESHOLD = Rule(_is_threshold, f"a positive number, or one of {', '.join(METHODS)}; a budget goes into the key budget")
 BUDGET = Rule(lambda text: not text or parse_budget(text) is not None, 'a number of false alarms, such as "1/week"')
 ROWS_OR_NEVER = Rule(lambda rows: rows == 0 or 100 <= rows <= MOST_ROWS, f"100 to {MOST_ROWS:,} rows, or 0 for never")
+FIRST_ROWS = Rule(
+    lambda rows: rows == 0 or 200 <= rows <= MOST_ROWS, f"200 to {MOST_ROWS:,} rows, or 0 for those of one cycle"
+)
 ZONE = Rule(_is_zone, "local, UTC, or a name such as Europe/Berlin")
 MOMENT = ValueKind(_moment, "a date and time such as 2026-03-01T08:00")
 PREFIX = Rule(addresses.is_topic_prefix, "the beginning of a topic, such as a/b, without +, #, spaces or empty levels")
@@ -212,7 +219,8 @@ class Learning:
 
     model: FileName = ""  # where the device's folder has none
     folder: str = "devices/{device}"  # shared with a fleet client
-    first: Annotated[int, between(200, MOST_ROWS, "a number of rows ")] = 2000  # for the first model, without any other
+    cycle: Annotated[Seconds, POSITIVE] = 86400.0  # the first model, without any other, has seen one of them
+    first: Annotated[int, FIRST_ROWS] = 0  # or so many rows; 0 for one cycle
     every: Annotated[int, ROWS_OR_NEVER] = 5000  # normal rows after which the dynamics are fitted again
     forgetting: Annotated[float, SHARE] = 1.0  # the weight of what was known, each time; 1 forgets nothing
 
@@ -284,6 +292,12 @@ class DeviceSettings:
     alarm: Alarm = field(default_factory=Alarm)
     learning: Learning = field(default_factory=Learning)
     detector: Annotated[Mapping[str, Any], FIRST_MODEL] = field(default_factory=dict)
+
+    @property
+    def first_rows(self) -> int:
+        """Rows for the first model: as written, or those of one cycle, but enough to set a threshold by."""
+        cycle = math.ceil(self.learning.cycle / self.sampling.period)
+        return self.learning.first or min(max(cycle, ENOUGH_ROWS), MOST_ROWS)
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingError` for a rank that no data can have; it would be found only after all rows are there."""

@@ -21,7 +21,7 @@ class DeviceStatus:
     """A device now, with the time, score and threshold of its last row; `state` is one of `STATES`."""
 
     state: str
-    progress: Mapping[str, int] | None = None  # how far the first model, or the window, has come: have and need
+    progress: Mapping[str, float] | None = None  # how far the first model, or the window, has come: have, need, seconds
     time: float | None = None  # seconds since 1970
     score: float | None = None
     threshold: float | None = None
@@ -62,12 +62,13 @@ class DeviceStatus:
         if budget.get("measured_per_week") is not None:
             gauges["alarms_per_week"] = budget["measured_per_week"]
             gauges["alarms_allowed_per_week"] = budget["allowed_per_week"]
+            gauges["threshold_factor"] = budget["threshold_factor"]
         gauges |= {name: self.state == name for name in ("warming", "learning", "stale", "gap", "maintenance")}
         return {name: float(value) for name, value in {**gauges, **(self.counters or {})}.items() if value is not None}
 
 
-def budget_status(budget: str, alarms: Alarms) -> dict[str, Any] | None:
-    """The false alarms allowed per week, and the alarms measured, false or not; None without a budget."""
+def budget_status(budget: str, alarms: Alarms, factor: float) -> dict[str, Any] | None:
+    """The false alarms allowed per week, the alarms measured, false or not, and how the threshold follows them."""
     allowed = parse_budget(budget) if budget else None
     if allowed is None:
         return None
@@ -76,6 +77,7 @@ def budget_status(budget: str, alarms: Alarms) -> dict[str, Any] | None:
         "allowed_per_week": allowed * SECONDS["week"],
         "measured_per_week": alarms.incidents / alarms.watched * SECONDS["week"] if alarms.watched else None,
         "watched_hours": alarms.watched / SECONDS["hour"],
+        "threshold_factor": factor,
     }
 
 

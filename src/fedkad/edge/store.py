@@ -148,10 +148,10 @@ class Store:
         ((found,),) = self._read("SELECT max(seq) FROM row WHERE device = ?", device)
         return found or 0
 
-    def last_rows(self, device: str, count: int, channels: int) -> list[Array]:
-        """The last rows of a device, oldest first; a damaged one is a gap."""
-        found = self._read("SELECT vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?", device, count)
-        return [_values(content, channels) for (content,) in reversed(found)]
+    def last_rows(self, device: str, count: int, channels: int) -> list[tuple[int, Array]]:
+        """The last rows of a device with their numbers, oldest first; a damaged one is a gap."""
+        found = self._read("SELECT seq, vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?", device, count)
+        return [(number, _values(content, channels)) for number, content in reversed(found)]
 
     def rows_to_learn(self, device: str, channels: int) -> tuple[int, Array]:
         """The number of the last row, and all rows, with NaN in those that must not be learned from."""

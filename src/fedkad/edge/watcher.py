@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedkad.detect.stream import Reading
+from fedkad.detect.threshold import FixedThreshold, parse_budget
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
+from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.health import Health
 from fedkad.edge.learning import Learner
@@ -21,6 +23,9 @@ from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
 
 logger = logging.getLogger(__name__)
+
+PROVISIONAL = 6 * 86400.0
+"""Seconds judged by a model of the agent's own in which alarms are provisional: with its first day, a week."""
 
 MANY_AT_ONCE = 20
 """Samples without a time that share a slot with others before that is logged."""
@@ -67,11 +72,14 @@ class Watcher:
     def _restore(self, state: Mapping[str, Any]) -> bool:
         """Continue from a stored state; True if its rows have other channels or another period."""
         sampling, grid = self._settings.sampling, state.get("grid")
+        self.model.restore_hidden(state.get("hidden", []))
         self._rows, self._counted = int(state.get("seq", 0)), int(state.get("counted", 0))
         self._refused = int(state.get("refused", 0))
         self.learner = Learner(self.name, self._settings, self._store, self.model, state)
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
+        allowed = parse_budget(self._settings.alarm.budget) if self._settings.alarm.budget else None
+        self._budget = None if allowed is None else BudgetLoop(allowed, state.get("budget", 0.0))
         self._health = Health(self.name, sampling, state.get("health"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
@@ -93,6 +101,8 @@ class Watcher:
             "grid": self._grid.state(),
             "alarms": self._alarms.state(),
             "health": self._health.state(),
+            "hidden": self.model.hidden(),
+            "budget": 0.0 if self._budget is None else self._budget.state,
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -133,16 +143,15 @@ class Watcher:
         self._staleness.note_row(time.monotonic())
         self._rows += 1
         alerts = self._end_without_model() + self._apply_maintenance(row, arrival)
-        row, faults = self._check_health(row)
+        judged, faults = self._check_health(row)
         alerts += faults
-        is_learnable = row.complete and not self._is_in_maintenance
-        stream = self.model.stream
-        reading = None if stream is None else stream.update(row.values, adapt=is_learnable, bridge=False)
-        self._row, self._reading = row, reading
+        is_learnable = judged.complete and not self._is_in_maintenance
+        self._row, self._reading = judged, self._judge(judged, adapt=is_learnable)
+        reading = self._reading
         # What a channel that has come back does to the score is no news; an incident that is open must end, though.
         is_settling = self._health.is_settling(row.time) and self._alarms.open is None
         if reading is not None and not self._is_in_maintenance and not is_settling:
-            alerts += self._alarms.update(row, reading)
+            alerts += self._alarm(judged, reading)
         self.learner.keep(
             self._rows,
             row,
@@ -152,8 +161,25 @@ class Watcher:
         self._report_reading()
         return alerts
 
+    def _judge(self, row: GridRow, *, adapt: bool) -> Reading | None:
+        """The reading of a row; with a budget, by the threshold that follows its alarms."""
+        model = self.model
+        if model.stream is None or model.current is None:
+            return None
+        if self._budget is not None:
+            model.stream.judge = FixedThreshold(self._budget.threshold(model.current.threshold, model.lowest))
+        return model.stream.update(row.values, adapt=adapt, bridge=False)
+
+    def _alarm(self, row: GridRow, reading: Reading) -> list[Alert]:
+        """The alerts of a reading; what begins counts against the budget."""
+        incidents, watched = self._alarms.incidents, self._alarms.watched
+        alerts = self._alarms.update(row, reading, is_provisional=self.learner.is_own and watched < PROVISIONAL)
+        if self._budget is not None:
+            self._budget.watch(self._alarms.watched - watched, self._alarms.incidents - incidents)
+        return alerts
+
     def _check_health(self, row: GridRow) -> tuple[GridRow, list[Alert]]:
-        """Tell faults of sensors; returns the row without what a faulty sensor says, if the model can do without."""
+        """Tell faults of sensors; returns the row without what a faulty sensor says, if the model can do without it."""
         if self._is_in_maintenance:
             return row, []
         model = self.model
@@ -164,7 +190,8 @@ class Watcher:
             learns=self._alarms.open is None,
             memory=model.memory,
         )
-        return (self._health.judged(row) if model.bridges else row), alerts
+        faulty = self._health.faulty if model.bridges else []
+        return model.hide(self._rows, row, faulty), alerts
 
     def _end_without_model(self) -> list[Alert]:
         """End an incident whose model is gone: nothing could clear it, and nothing is learned while it is open."""
@@ -275,7 +302,7 @@ class Watcher:
             abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
             rate=None if math.isnan(alarms.rate) else alarms.rate,
             why=self._staleness.reason or self._without() or grid.broken,
-            budget=budget_status(self._settings.alarm.budget, alarms),
+            budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
             incident=alarms.open,
             faults=self._health.open,
             counters={
@@ -306,10 +333,11 @@ class Watcher:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state
 
-    def _progress(self) -> dict[str, int] | None:
+    def _progress(self) -> dict[str, float] | None:
         if (stream := self.model.stream) is None:
-            need = self._settings.learning.first
-            return {"have": min(self.learner.fresh, need), "need": need}
+            need = self.learner.needed
+            have = min(self.learner.fresh, need)
+            return {"have": have, "need": need, "seconds": (need - have) * self._settings.sampling.period}
         if self._reading is None or self._reading.state == "ok":
             return None
         return {"have": stream.length - self._reading.missing, "need": stream.length}

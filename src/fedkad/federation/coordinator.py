@@ -31,7 +31,7 @@ from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import wire
 from fedkad.federation.history import Ledger, Round
 from fedkad.federation.protocol import Header, Phase, ProtocolError, Reply, Request, Terms
-from fedkad.federation.server import Sampler, Server, usual_threshold
+from fedkad.federation.server import Sampler, Server, usual_shape, usual_threshold
 from fedkad.federation.settings import Sampling
 
 Array = NDArray[np.float64]
@@ -295,8 +295,15 @@ class Coordinator:
     def deliveries(self, names: Collection[str]) -> dict[str, Request]:
         """The requests that give the final subspace to those devices that do not hold it yet."""
         self.sent, holders = 0, set(self.ledger.delivered)
-        usual = usual_threshold(self.ledger.thresholds.values())
-        common = Request(self.terms, "deliver", self.round, "", shared=self.encoded, least_threshold=usual)
+        common = Request(
+            self.terms,
+            "deliver",
+            self.round,
+            "",
+            shared=self.encoded,
+            least_threshold=usual_threshold(self.ledger.thresholds.values()),
+            usual_shape=usual_shape(self.ledger.shapes.values()),
+        )
         waiting = (name for name in names if name not in holders)
         return self.ask({name: replace(common, ticket=secrets.token_hex(16)) for name in waiting})
 
@@ -308,6 +315,8 @@ class Coordinator:
         self.ledger.delivered.append(name)
         if "threshold" in reply.diagnostics:
             self.ledger.thresholds[name] = reply.diagnostics["threshold"]
+        if "shape" in reply.diagnostics:
+            self.ledger.shapes[name] = reply.diagnostics["shape"]
         return True
 
     def finish(self) -> None:

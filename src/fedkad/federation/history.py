@@ -79,6 +79,7 @@ class Ledger:
     tickets: dict[str, str] = field(default_factory=dict)
     delivered: list[str] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)
+    shapes: dict[str, float] = field(default_factory=dict)
     strikes: dict[str, int] = field(default_factory=dict)
     refused: list[dict[str, Any]] = field(default_factory=list)
     refusals: int = 0

@@ -21,8 +21,8 @@ from fedkad.detect.series import Series, as_series, check_channels
 from fedkad.federation.client import Client
 from fedkad.federation.history import Round
 from fedkad.federation.memory import Exchange, Report
-from fedkad.federation.participant import own_threshold
-from fedkad.federation.server import Sampler, usual_threshold
+from fedkad.federation.participant import own_shape, own_threshold
+from fedkad.federation.server import Sampler, usual_shape, usual_threshold
 from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad.settingerror import SettingError
@@ -61,17 +61,18 @@ class Federation:
     def admit(self, name: str, series: Any) -> KoopmanDetector:
         """A new device: the shared subspace, its own operator and calibration, from as few as 100 samples.
 
-        Until it has a thousand scores of its own to set it by, its threshold is at least the median of the fleet's.
+        Until it has a thousand scores of its own to set it by, its threshold is at least the median of the fleet's, and
+        the tail of its scores is expected to have the shape of the fleet's.
         """
         if name in self.detectors:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
         detector = KoopmanDetector(**self.parameters)
         models = [known.model_ for known in self.detectors.values()]
-        usual = usual_threshold(map(own_threshold, models))
+        usual = usual_threshold(map(own_threshold, models)), usual_shape(map(own_shape, models))
         with naming(name):
             known = as_series(series)
             _check_like(models[0].setup, known)
-            detector.prepare(known, self.scaling).adopt(self.subspace, usual)
+            detector.prepare(known, self.scaling).adopt(self.subspace, *usual)
         self.detectors[name] = detector
         return detector
 

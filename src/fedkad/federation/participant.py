@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedkad.detect.learning import adopt
 from fedkad.detect.model import Memory, Model
+from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request
@@ -178,12 +179,12 @@ def _adopt(participant: Participant, request: Request) -> tuple[Participant, Rep
     """Adopt the final subspace; a threshold set by hand stays, and a training that is over leaves nothing behind."""
     assert participant.memory is not None
     subspace = final_subspace(request.shared, request.terms.shape, wire.downward(request.terms.encoding))
-    least, used = request.least_threshold, participant.model
-    if used is not None and used.needs_advice:
-        least = max(least, used.least_threshold)  # the advice of before, while a new training has no newer one yet
-    model = adopt(participant.memory, subspace, least_threshold=least, previous=used)
-    own = own_threshold(model)
-    told = {} if request.terms.private or own is None else {"threshold": own}
+    least, shape, used = request.least_threshold, request.usual_shape, participant.model
+    if used is not None and used.needs_advice:  # the advice of before, while a new training has no newer one yet
+        least, shape = max(least, used.least_threshold), used.usual_shape if shape == USUAL_SHAPE else shape
+    model = adopt(participant.memory, subspace, least_threshold=least, usual_shape=shape, previous=used)
+    found = {} if request.terms.private else {"threshold": own_threshold(model), "shape": own_shape(model)}
+    told = {name: value for name, value in found.items() if value is not None}
     after = replace(participant, model=model, progress=Progress(), secrets=None)
     return after, Reply(participant.name, diagnostics=told)
 
@@ -196,6 +197,12 @@ def own_threshold(model: Model) -> float | None:
     """
     foreign = model.few_rows or model.least_threshold > 0.0 or model.by_hand
     return None if foreign or model.settings.scoring == "paper" else model.threshold
+
+
+def own_shape(model: Model) -> float | None:
+    """The shape of the tail of a device's scores by its own peaks alone, if the device may advise others."""
+    found = None if own_threshold(model) is None else model.found
+    return None if found is None else found.own_shape
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,7 @@ from operator import eq
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedkad import __version__
+from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation.settings import Consensus, Encoding
 from fedkad.koopman.lifting import Lifting
 
@@ -226,6 +227,7 @@ class Request:
     accepted_ticket: str = ""  # of the request that was answered then
     accepted_shared: bytes = b""  # the consensus made of that round; empty where it is `shared` itself
     least_threshold: float = 0.0  # on delivery: the fleet's usual threshold, for a device with too few rows of its own
+    usual_shape: float = USUAL_SHAPE  # on delivery, for the same device: of the tails of the fleet's scores
     masking: Mapping[str, Any] = field(default_factory=dict)  # what secure aggregation says in this step
 
     def header(self) -> dict[str, Value]:
@@ -235,6 +237,7 @@ class Request:
     @classmethod
     def read(cls, header: Header) -> Request:
         """The request in a header."""
+        header = {"usual_shape": USUAL_SHAPE, **header}  # the first servers do not send it
         return cls(Terms.read(header), **read_fields(cls, header), masking=unprefixed("masking", header))
 
 
@@ -291,8 +294,9 @@ def _identity(request: Request, device: str) -> dict[str, Value]:
     return {**own, "rank": terms.consensus.rank, "kind": request.kind, "round": request.round, "device": device}
 
 
-DIAGNOSTICS = ("seconds", "objective", "change", "threshold")
-"""Seconds of computation; f_i after the local round; ‖ΔP_i‖; and, on delivery, the threshold that was set."""
+DIAGNOSTICS = ("seconds", "objective", "change", "threshold", "shape")
+"""Seconds of computation; f_i after the local round; ‖ΔP_i‖; and, on delivery, the threshold that was set and the shape
+of the tail that it rests on."""
 
 
 def refusal(reason: str) -> dict[str, Value]:

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import robust, sketch
 from fedkad.federation.settings import Consensus, Sampling
 from fedkad.koopman.stiefel import random_point
 from fedkad.koopman.subspace import leading_directions
 
 Array = NDArray[np.float64]
+
+MOST_SHAPE = 0.5
+"""The heaviest tail that a fleet may advise, and −½ the lightest: whatever a device says."""
 
 
 class Server:
@@ -119,6 +123,22 @@ def usual_threshold(own: Iterable[float | None]) -> float:
     """
     known = [threshold for threshold in own if threshold is not None]
     return float(np.median(known)) if known else 0.0
+
+
+def usual_shape(own: Iterable[float | None]) -> float:
+    """The shape that the tail of a newcomer's scores is expected to have: the median of the fleet's.
+
+    The shape by some fifty peaks of one device is worth as much as what is usual everywhere, which counts as one device
+    more.
+
+    >>> usual_shape([0.11, None, 0.02, 0.5]) == (3 * 0.11 + USUAL_SHAPE) / 4
+    True
+    """
+    known = [shape for shape in own if shape is not None]
+    if not known:
+        return USUAL_SHAPE
+    median = float(np.clip(np.median(known), -MOST_SHAPE, MOST_SHAPE))
+    return (len(known) * median + USUAL_SHAPE) / (len(known) + 1)
 
 
 class Sampler:

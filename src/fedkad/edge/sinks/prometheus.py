@@ -23,6 +23,7 @@ GAUGES = {
     "learning": "1 while there is no model yet.",
     "alarms_per_week": "Alarms per week of scored time, false or not; with a budget only.",
     "alarms_allowed_per_week": "False alarms that the budget allows per week.",
+    "threshold_factor": "What the fitted threshold is multiplied by to keep the budget.",
     "warming": "1 while the window fills up and there is no score.",
     "stale": "1 if no sample has come for longer than stale_after.",
     "gap": "1 if the window was just broken by a missing value.",

@@ -1,0 +1,139 @@
+"""Weeks of messages through a real agent in minutes: its own loop, store, learning and sinks, on a simulated clock.
+
+The agent follows a file that grows, as in production; before each line the clock of this process is set to the moment
+at which it arrives, so that silence, commits, retries and everything else that waits happen when they would. Nothing
+sleeps: who wants to sleep moves the clock. Only learning takes its real time, in its own process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import tempfile
+import time
+import tomllib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from fedkad.edge.agent import Agent
+from fedkad.edge.settingsfile import parse
+
+Document = Mapping[str, Any]
+"""A parsed agent.toml."""
+
+
+class IncidentSpan(NamedTuple):
+    """An incident or a health alert, in seconds since 1970."""
+
+    device: str
+    kind: str  # score, rate or health
+    start: float  # of what is wrong
+    told: float  # when the first alert came
+    end: float  # infinite if it is still open
+    updates: int
+    cause: str  # its first channel and witness, or what the alert says
+
+
+class SimulatedClock:
+    """The clock of this process while it is in use."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def read(self) -> float:
+        """Seconds since 1970, as both clocks of the system show them."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let the time pass."""
+        self.now += max(seconds, 0.0)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let everything in this process read it, and sleep by it."""
+        with patch.multiple(time, time=self.read, monotonic=self.read, sleep=self.sleep):
+            yield
+
+
+def setting(text: str) -> dict[str, Any]:
+    """One setting of an agent.toml from the command line; a word needs no quotes.
+
+    >>> setting("alarm.min_duration=3m"), setting("learning.first=10080")
+    ({'alarm': {'min_duration': '3m'}}, {'learning': {'first': 10080}})
+    """
+    key, _, value = text.partition("=")
+    try:
+        return tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        return tomllib.loads(f"{key} = {json.dumps(value)}")
+
+
+def merged(document: Document, more: Document) -> dict[str, Any]:
+    """The document with what the other one sets.
+
+    >>> merged({"alarm": {"budget": "1/week"}}, {"alarm": {"release": 0.9}})
+    {'alarm': {'budget': '1/week', 'release': 0.9}}
+    """
+    both = dict(document)
+    for key, value in more.items():
+        both[key] = merged(both[key], value) if isinstance(value, Mapping) and key in both else value
+    return both
+
+
+def replay(document: Document, arriving: Iterable[tuple[float, Sequence[Document]]]) -> list[dict[str, Any]]:
+    """Feed messages, by the moments at which they arrive, to an agent with these settings; returns all its alerts."""
+    logging.getLogger("fedkad.edge").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    written = io.StringIO()
+    with tempfile.TemporaryDirectory() as name, redirect_stdout(written):
+        feed = Path(name) / "messages.jsonl"
+        own = {"name": "replay", "commit_every": "1h", "source": {"kind": "file", "path": str(feed)}}
+        clock = SimulatedClock(0.0)
+        with feed.open("w") as file, clock.in_use():
+            agent: Agent | None = None
+            try:
+                for moment, messages in arriving:
+                    clock.now = max(clock.now, moment)
+                    file.writelines(json.dumps(message) + "\n" for message in messages)
+                    file.flush()
+                    agent = agent or Agent(parse(merged(document, own), Path(name)))
+                    agent.step(0.0)
+                for _ in range(3):  # what is left is judged, committed and delivered
+                    clock.sleep(3600.0)
+                    if agent is not None:
+                        agent.step(0.0)
+            finally:
+                if agent is not None:
+                    agent.close()
+    return [json.loads(line) for line in written.getvalue().splitlines()]
+
+
+def incidents(alerts: Iterable[Mapping[str, Any]]) -> list[IncidentSpan]:
+    """The alerts of a run, gathered by what they are about."""
+    found: dict[str, IncidentSpan] = {}
+    for alert in alerts:
+        if "id" not in alert or "event" not in alert:
+            continue
+        moment = seconds(alert["time"])
+        known = found.get(alert["id"])
+        if known is None:
+            cause = " ".join([*(each["channel"] for each in alert.get("channels", [])[:1]), alert.get("witness", "")])
+            start = seconds(alert.get("start", alert["time"]))
+            known = IncidentSpan(alert["device"], alert["kind"], start, moment, float("inf"), 0, cause.strip())
+        if alert["event"] == "end":
+            known = known._replace(end=moment)
+        elif alert["event"] == "update":
+            known = known._replace(updates=known.updates + 1)
+        found[alert["id"]] = known
+    return list(found.values())
+
+
+def seconds(text: str) -> float:
+    """Seconds since 1970 of a time in an alert."""
+    return datetime.fromisoformat(text).timestamp()

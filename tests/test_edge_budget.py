@@ -1,0 +1,85 @@
+"""A threshold that follows its alarms keeps its budget, whatever the fitted one was worth."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkad.detect.clusters import declustered
+from fedkad.detect.expectation import lowest_threshold
+from fedkad.detect.threshold import event_threshold
+from fedkad.edge.budget import GAIN, HIGHEST, BudgetLoop
+
+WEEK = 604800.0
+MINUTES_PER_WEEK = 10080
+
+
+def incidents_per_week(fitted: float, lowest: float, weeks: int, seed: int) -> np.ndarray:
+    """Incidents in each week of exponential scores, one per minute, judged by the loop; each score is its own event."""
+    generator, loop = np.random.default_rng(seed), BudgetLoop(1.0 / WEEK)
+    counts = np.zeros(weeks)
+    for week in range(weeks):
+        for score in generator.exponential(size=MINUTES_PER_WEEK).tolist():
+            alarm = score > loop.threshold(fitted, lowest)
+            loop.watch(60.0, int(alarm))
+            counts[week] += alarm
+    return counts
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0, 1.5])
+def test_in_the_long_run_alarms_come_as_often_as_allowed(share: float) -> None:
+    """The right threshold for one in a week is log 10,080; with 0.6 of it there would be 40 a week at first."""
+    fitted = share * math.log(MINUTES_PER_WEEK)
+    counts = np.concatenate([incidents_per_week(fitted, 0.5 * fitted, 30, seed)[5:] for seed in range(3)])
+    assert 0.5 < counts.mean() < 1.7
+    first = incidents_per_week(fitted, 0.5 * fitted, 1, 9)
+    assert first[0] <= 15, "a threshold that is far too low is answered within the first week"
+
+
+def test_quiet_does_not_lower_the_threshold_below_what_the_fit_leaves_open() -> None:
+    scores = np.random.default_rng(1).exponential(size=8000)
+    found = event_threshold(scores, 1e-4, apart=20)
+    lowest = lowest_threshold(scores, 1e-4, apart=20)
+    assert declustered(scores, lowest, 20).size >= declustered(scores, found.value, 20).size
+    assert 0.7 * found.value < lowest < found.value
+    loop = BudgetLoop(1.0 / WEEK)
+    for _ in range(100):
+        loop.watch(WEEK, 0)
+        assert loop.threshold(found.value, lowest) == pytest.approx(max(lowest, loop.factor * found.value))
+    assert loop.threshold(found.value, lowest) == pytest.approx(lowest)
+    loop.watch(0.0, 1)  # years of quiet are not saved up
+    assert loop.threshold(found.value, lowest) == pytest.approx(lowest * math.exp(GAIN))
+
+
+def test_the_lower_end_covers_the_threshold_of_another_recording() -> None:
+    """Of the true threshold, log 10,000, the lower ends of many recordings are exceeded about 19 times in 20."""
+    lower = [lowest_threshold(np.random.default_rng(seed).exponential(size=4000), 1e-4, apart=20) for seed in range(60)]
+    assert 0.85 <= np.mean(np.array(lower) < math.log(1e4)) <= 1.0
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 10 * WEEK), st.integers(0, 50))), st.floats(0.1, 10.0), st.floats(0.01, 1.0))
+def test_the_threshold_stays_between_its_bounds(steps: list[tuple[float, int]], fitted: float, share: float) -> None:
+    loop = BudgetLoop(1.0 / WEEK)
+    for seconds, incidents in steps:
+        loop.watch(seconds, incidents)
+        value = loop.threshold(fitted, share * fitted)
+        assert share * fitted * (1 - 1e-12) <= value <= HIGHEST * fitted * (1 + 1e-12)
+    assert BudgetLoop(1.0 / WEEK, loop.state).threshold(fitted, share * fitted) == loop.threshold(
+        fitted, share * fitted
+    )
+
+
+def test_what_a_person_called_a_fault_does_not_count() -> None:
+    with_fault, without = BudgetLoop(1.0 / WEEK), BudgetLoop(1.0 / WEEK)
+    for loop in (with_fault, without):
+        loop.watch(86400.0, 2)
+    with_fault.watch(60.0, 1)
+    without.watch(60.0, 0)
+    with_fault.forgive()
+    assert with_fault.threshold(2.0, 1.5) == pytest.approx(without.threshold(2.0, 1.5))
+
+
+def test_too_few_scores_leave_no_lower_end() -> None:
+    assert math.isnan(lowest_threshold(np.zeros(50), 1e-4, apart=20))
