@@ -4,9 +4,11 @@
 
 A detector is fitted to the first weeks of each device of the simulated house, and to the first half of eight machines
 of SMD, without the hour, with sin and cos of one and two turns a day as four more channels that are inputs (they help
-to predict and are not judged by prediction), and with those of the week as well. All judge the same rows after that.
+to predict and are not judged by prediction), with those of the week as well, and, as controls, with those of 17 hours
+and 5 days, which mean nothing. All judge the same rows after that.
 
-- at its own threshold, `"1/week"`: false alarm events per device-week on rows without a fault, and the share found;
+- at its own threshold, `"1/week"`: false alarm events per device-week on rows without a fault, mean and
+  median over devices, on how many there are fewer and more of them than without the hour, and the share found;
 - at equal false alarms, the threshold of each that gives one event a week on those rows: the share found. This compares
   the scores alone; it looks at what nobody has in practice.
 """
@@ -27,11 +29,17 @@ from fedkad.detect.clusters import clusters_over
 from fedkad_bench.data.datasets import data_folder
 from fedkad_bench.metrics.segments import segments
 from measurements.house import AFTERMATH, SLACK
-from measurements.house_model import DAY, MINUTE, WEEK, simulate_house, with_faults
+from measurements.house_model import DAY, INPUTS, MINUTE, WEEK, simulate_house, with_faults
 from measurements.measure import Array, heading, one_blas_thread
 from measurements.servers import MACHINES, machine
 
-VARIANTS = {"without": (), "day": (DAY, DAY / 2), "day and week": (DAY, DAY / 2, WEEK, WEEK / 2)}
+VARIANTS = {
+    "without": (),
+    "day": (DAY, DAY / 2),
+    "day and week": (DAY, DAY / 2, WEEK, WEEK / 2),
+    "17 h": (1020.0, 510.0),
+    "17 h and 5 d": (1020.0, 510.0, 5.0 * DAY, 2.5 * DAY),
+}
 WEEKS = (1, 4)
 """Weeks of the house that a detector is fitted to."""
 
@@ -72,11 +80,10 @@ def with_hours(rows: Array, first: int, periods: Sequence[float]) -> Array:
     return np.hstack([rows, np.sin(turns), np.cos(turns)])
 
 
-def fitted(train: Array, periods: Sequence[float]) -> KoopmanDetector:
-    """A detector with a budget of one a week; the added columns are its inputs."""
-    channels = train.shape[1]
-    hours = [str(channels + k) for k in range(2 * len(periods))]
-    detector = KoopmanDetector(threshold="1/week", sample_period=MINUTE, inputs=hours)
+def fitted(train: Array, periods: Sequence[float], inputs: Sequence[int] = ()) -> KoopmanDetector:
+    """A detector with a budget of one a week; the columns of the hour are inputs as well."""
+    hours = range(train.shape[1], train.shape[1] + 2 * len(periods))
+    detector = KoopmanDetector(threshold="1/week", sample_period=MINUTE, inputs=[*map(str, inputs), *map(str, hours)])
     return detector.fit(with_hours(train, 0, periods))
 
 
@@ -87,7 +94,8 @@ def house(seed: int, weeks: int, periods: Sequence[float]) -> Iterator[tuple[str
     faulty = with_faults(healthy, seed, begin, 3)
     for device in healthy.rows:
         quiet, ill = (np.column_stack(list(each.rows[device].values())) for each in (healthy, faulty))
-        detector = fitted(quiet[:begin], periods)
+        inputs = [list(healthy.rows[device]).index(name) for name in INPUTS.get(device, ())]
+        detector = fitted(quiet[:begin], periods, inputs)
         well, sick = (detector.decision_function(with_hours(each[begin:], begin, periods)) for each in (quiet, ill))
         spans = defaultdict(list)
         for fault in faulty.faults:
@@ -112,17 +120,17 @@ def server(name: str, periods: Sequence[float]) -> ScoredRows:
 def table(title: str, judged: dict[str, list[ScoredRows]]) -> None:
     """Print what each variant comes to."""
     kinds = list(dict.fromkeys(kind for each in judged["without"] for kind in each.spans))
-    print(
-        f"  {title}\n    {'':14}{'threshold':>10}{'false/week':>12}{'median':>8}{'':>3}"
-        + "".join(f"{k:>12}" for k in kinds)
-    )
+    print(f"  {title}\n    {'':14}{'threshold':>10}{'false/week':>12}{'median':>8}{'fewer':>7}{'more':>6} ", end="")
+    print("".join(f"{kind:>12}" for kind in kinds))
+    usual = [each.false_alarms(each.threshold) for each in judged["without"]]
     for variant, every in judged.items():
         own = [each.threshold for each in every]
         false = [each.false_alarms(each.threshold) for each in every]
         equal = [each.threshold_for(1.0) for each in every]
-        shown = f"    {variant:14}{np.median(own):10.2f}{np.mean(false):12.2f}{np.median(false):8.2f}   "
+        fewer, more = (sum(np.sign(np.subtract(false, usual)) == sign) for sign in (-1, 1))
+        shown = f"    {variant:14}{np.median(own):10.2f}{np.mean(false):12.2f}{np.median(false):8.2f}{fewer:7}{more:6} "
         print(shown + _shares(every, own, kinds))
-        print(f"    {'  at 1/week':14}{np.median(equal):10.2f}{'':23}" + _shares(every, equal, kinds), flush=True)
+        print(f"    {'  at 1/week':14}{np.median(equal):10.2f}{'':34}" + _shares(every, equal, kinds), flush=True)
 
 
 def _shares(every: Sequence[ScoredRows], thresholds: Sequence[float], kinds: Sequence[str]) -> str:

@@ -4,8 +4,9 @@
 
 Three devices of a house (`measurements.house_model` describes it, and the seven kinds of fault with their sizes) report
 once a minute to a real agent on a simulated clock (`measurements.replay`), which begins without a model and has the
-README's settings, `budget = "1/week"`. Each seed runs with faults, each kind three times per device after the first
-week and more than a day apart, and as a twin: the same house without them.
+README's settings, `budget = "1/week"`; the set-point and position of the heating are `inputs` of its detector. Each
+seed runs with faults, each kind three times per device after the first week and more than a day apart, and as a twin:
+the same house without them.
 
 - *False alarms* per device-week, after the first week: incidents that overlap no fault nor the hour after one, and all
   incidents of the twin. Health alerts are counted apart.
@@ -15,7 +16,7 @@ week and more than a day apart, and as a twin: the same house without them.
 - *New set-point*: in a third run the set-point rises by 3 °C for good at the beginning of week 6. What belongs to it
   are the incidents that begin within two days after it, less those of the twin in the same time.
 
-`--set` holds for every run; each `--against` adds a variant, of one setting or several with commas between them.
+`--set` holds for every run; each `--against` adds a variant, of one setting or several with spaces between them.
 """
 
 from __future__ import annotations
@@ -23,11 +24,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
-from multiprocessing import get_context
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -36,6 +35,7 @@ from measurements.house_model import (
     DAY,
     DECIMALS,
     DURATIONS,
+    INPUTS,
     MINUTE,
     WEEK,
     House,
@@ -44,7 +44,7 @@ from measurements.house_model import (
     with_faults,
 )
 from measurements.measure import heading, one_blas_thread
-from measurements.replay import IncidentSpan, incidents, merged, replay, setting
+from measurements.replay import IncidentSpan, add_options, incidents, merged, processes, replay, setting, variants
 
 REPEATS = 3
 AFTERMATH = 60
@@ -76,13 +76,20 @@ class Measured(NamedTuple):
     seconds: float
 
 
+Pair = tuple[Measured, Measured]
+"""A run with faults, and its twin."""
+
+
 def configuration(house: House, settings: Sequence[str]) -> dict[str, Any]:
     """The README's agent.toml for the devices of the house, with other settings."""
     document = {
         "devices": list(house.rows),
         "sampling": {"period": "1m"},
         "alarm": {"budget": "1/week"},
-        "override": {device: {"sampling": {"channels": list(channels)}} for device, channels in house.rows.items()},
+        "override": {
+            device: {"sampling": {"channels": list(channels)}, "detector": {"inputs": list(INPUTS.get(device, ()))}}
+            for device, channels in house.rows.items()
+        },
     }
     return reduce(merged, map(setting, settings), document)
 
@@ -168,32 +175,40 @@ def after_change(measured: Measured, device: str, weeks: int) -> tuple[int, int,
     return len(begun), sum(each.updates for each in begun), hours
 
 
-def print_variant(name: str, seeds: Sequence[int], runs: Mapping[str, list[Measured]], weeks: int) -> None:
-    """Print what one variant comes to; each run has a measurement per seed."""
-    spent = sum(each.seconds for measured in runs.values() for each in measured) / len(seeds)
-    print(f"  {name} ({spent:.0f} s of processor time per seed)")
+def print_false(seeds: Sequence[int], pairs: Sequence[Pair], weeks: int) -> None:
+    """Print the false alarms of each seed and of each device."""
     print("    false alarms per device-week   with faults    twin   health alerts, both   incident open, twin")
-    pairs = list(zip(runs["faults"], runs["twin"], strict=True))
     rows = [(f"seed {seed}", [pair], "") for seed, pair in zip(seeds, pairs, strict=True)]
     for title, some, device in [*rows, *((name, pairs, name) for name in DECIMALS), ("all", pairs, "")]:
         faulty, twin = (sum(false_alarms(pair[k], weeks, device=device) for pair in some) / len(some) for k in (0, 1))
         health = sum(false_alarms(one, weeks, health=True, device=device) for pair in some for one in pair) / len(some)
-        share = 100.0 * sum(time_open(pair[1], weeks, device) for pair in some) / len(some)
+        share = 100.0 * sum(time_open(twin, weeks, device) for _, twin in some) / len(some)
         print(f"      {title:28}{faulty:12.1f}{twin:8.1f}{health:22.1f}{share:20.0f} %")
-    print("    found while it lasts          found     of   share   median delay   by chance")
+
+
+def print_found(pairs: Sequence[Pair]) -> None:
+    """Print how many faults of each kind were found, how fast, and on which devices."""
+    print("    found while it lasts   found   of   share   median delay   by chance   ", end="")
+    print("".join(f"{device:>9}" for device in DECIMALS))
     for kind in DURATIONS:
-        told = [delay(each, pair[0].incidents) for pair in pairs for each in pair[0].faults if each.kind == kind]
-        chance = [delay(each, pair[1].incidents) for pair in pairs for each in pair[0].faults if each.kind == kind]
-        found, by_chance = ([each for each in some if each is not None] for some in (told, chance))
-        wait = f"{median(found):.0f} min" if found else "–"
-        shares = [f"{100 * len(some) / len(told):.0f} %" for some in (found, by_chance)]
-        print(f"      {kind:26}{len(found):7}{len(told):7}{shares[0]:>8}{wait:>15}{shares[1]:>12}")
-    for seed, warmer, twin_run in zip(seeds, runs.get("warmer", []), runs["twin"], strict=False):
-        for device in ("climate", "heating"):
-            count, updates, hours = after_change(warmer, device, weeks)
-            usual = after_change(twin_run, device, weeks)[0]
-            told_of = f"{count} incident(s) in two days ({usual} in the twin), {updates} updates, {hours:.0f} h open"
-            print(f"    new set-point, seed {seed}, {device:8} {told_of}")
+        faults = [(fault, *pair) for pair in pairs for fault in pair[0].faults if fault.kind == kind]
+        told = [(fault.device, delay(fault, faulty.incidents)) for fault, faulty, _ in faults]
+        found = [wait for _, wait in told if wait is not None]
+        chance = sum(delay(fault, twin.incidents) is not None for fault, _, twin in faults)
+        typical = f"{median(found):.0f} min" if found else "–"
+        share, by_chance = (f"{100 * count / len(told):.0f} %" for count in (len(found), chance))
+        print(f"      {kind:20}{len(found):6}{len(told):5}{share:>8}{typical:>15}{by_chance:>12}   ", end="")
+        own = [[wait is not None for name, wait in told if name == device] for device in DECIMALS]
+        print("".join(f"{f'{sum(hits)}/{len(hits)}':>9}" for hits in own))
+
+
+def print_change(seed: int, warmer: Measured, twin: Measured, weeks: int) -> None:
+    """Print what a new set-point brings about."""
+    for device in ("climate", "heating"):
+        count, updates, hours = after_change(warmer, device, weeks)
+        usual = after_change(twin, device, weeks)[0]
+        told = f"{count} incident(s) in two days ({usual} in the twin), {updates} updates, {hours:.0f} h open"
+        print(f"    new set-point, seed {seed}, {device:8} {told}", flush=True)
 
 
 def main() -> None:
@@ -202,22 +217,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--weeks", type=int, default=12)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--against", action="append", default=[], metavar="KEY=VALUE,…")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    add_options(parser)
     chosen = parser.parse_args()
     one_blas_thread()
     names = RUNS if chosen.weeks * WEEK > WARMER else RUNS[:2]
     seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
     heading(f"The agent's alarms in a house: {chosen.weeks} weeks, {chosen.seeds} seed(s), budget 1/week")
-    # A process per run: each has a clock of its own, and what it measures of itself is of that run only.
-    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for more in ["", *chosen.against]:
-            settings = (*chosen.set, *filter(None, more.split(",")))
+    with processes(chosen.jobs) as pool:
+        for name, settings in variants(chosen):
             cases = [HouseRun(run, seed, chosen.weeks, settings) for run in names for seed in seeds]
             measured = iter(pool.map(measure, cases))
             runs = {run: [next(measured) for _ in seeds] for run in names}
-            print_variant(", ".join(settings) or "as in the README", seeds, runs, chosen.weeks)
+            spent = sum(each.seconds for some in runs.values() for each in some) / len(seeds)
+            print(f"  {name} ({spent:.0f} s of processor time per seed)")
+            pairs = list(zip(runs["faults"], runs["twin"], strict=True))
+            print_false(seeds, pairs, chosen.weeks)
+            print_found(pairs)
+            for seed, warmer, (_, twin) in zip(seeds, runs.get("warmer", ()), pairs, strict=False):
+                print_change(seed, warmer, twin, chosen.weeks)
 
 
 if __name__ == "__main__":

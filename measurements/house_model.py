@@ -13,8 +13,9 @@ Seven kinds of fault. Sizes are for climate's temperature and heating's return; 
     blip         8 °C off for one sample
     shift        4 °C off for 6 hours
     drift        off by up to 5 °C, growing for 12 hours
-    decoupling   6 hours in which climate's humidity, the plug's current or heating's return goes on as it did on
-                 another day, beginning where it was (a current may jump, and jumps)
+    decoupling   6 hours in which the plug's current or heating's return goes on as it did on another day, beginning
+                 where it was (a current may jump, and jumps); not for climate, whose channels are hardly coupled from
+                 minute to minute: there another day's values are as normal as the right ones
     stuck        4 hours without a change
     silent       3 hours without a message
 """
@@ -47,7 +48,9 @@ DECIMALS: Mapping[str, Mapping[str, int]] = {
 
 DURATIONS = {"spike": 3, "blip": 1, "shift": 360, "drift": 720, "decoupling": 360, "stuck": 240, "silent": 180}
 FAULTY = {"climate": ("temperature", 1.0), "plug": ("voltage", 2.5), "heating": ("return", 1.0)}
-DECOUPLED = {"climate": "humidity", "plug": "current", "heating": "return"}
+DECOUPLED = {"plug": "current", "heating": "return"}
+INPUTS = {"heating": ("setpoint", "position")}
+"""Commands, which an owner names as `inputs` of a device's detector."""
 
 Rows = dict[str, Array]
 """The values of a device by channel."""
@@ -249,7 +252,8 @@ def with_faults(house: House, seed: int, begin: int, repeats: int) -> House:
     arrives = {device: each.copy() for device, each in house.arrives.items()}
     for device, channels in rows.items():
         generator = np.random.default_rng([seed, len(faults)])
-        kinds = generator.permutation(list(DURATIONS) * repeats).tolist()
+        own = [kind for kind in DURATIONS if kind != "decoupling" or device in DECOUPLED]
+        kinds = generator.permutation(own * repeats).tolist()
         length = len(arrives[device])
         slot = (length - begin) // len(kinds)
         for k, kind in enumerate(kinds):

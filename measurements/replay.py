@@ -14,9 +14,12 @@ import tempfile
 import time
 import tomllib
 import warnings
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -84,6 +87,25 @@ def merged(document: Document, more: Document) -> dict[str, Any]:
     for key, value in more.items():
         both[key] = merged(both[key], value) if isinstance(value, Mapping) and key in both else value
     return both
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The options of a measurement that replays: settings of the agent, variants of them, and processes."""
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of every agent")
+    parser.add_argument("--against", action="append", default=[""], metavar="KEY=VALUE …", help="another variant")
+    parser.add_argument("--jobs", type=int, default=1, help="agents at a time")
+
+
+def variants(chosen: Namespace) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The name and the settings of each variant that was asked for."""
+    for more in chosen.against:
+        settings = (*chosen.set, *more.split())
+        yield ", ".join(settings) or "as in the README", settings
+
+
+def processes(jobs: int) -> ProcessPoolExecutor:
+    """A new process for every agent: each has a clock of its own, and what it measures of itself is about that run."""
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
 
 
 def replay(document: Document, arriving: Iterable[tuple[float, Sequence[Document]]]) -> list[dict[str, Any]]:

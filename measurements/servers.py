@@ -11,22 +11,22 @@ anomaly is found if an incident overlaps it. Labels of SMD are not complete, so 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import reduce
-from multiprocessing import get_context
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedkad_bench.data.datasets import Entity, read_smd
-from fedkad_bench.metrics.segments import segments
+from fedkad_bench.metrics.segments import Flags, segments
 from measurements.house import AFTERMATH, at
-from measurements.house_model import WEEK
+from measurements.house_model import MINUTE, WEEK
 from measurements.measure import heading, one_blas_thread, require_data
-from measurements.replay import incidents, merged, replay, setting
+from measurements.replay import IncidentSpan, add_options, incidents, merged, processes, replay, setting, variants
 
-MACHINES = tuple(f"machine-{name}" for name in ("1-1", "1-6", "2-1", "2-5", "2-9", "3-2", "3-6", "3-11"))
+MACHINES = tuple(f"machine-{name}" for name in ("1-1", "1-6", "2-1", "2-5", "2-9", "3-2", "3-7", "3-11"))
 
 
 class Watched(NamedTuple):
@@ -41,7 +41,11 @@ class Watched(NamedTuple):
 
 def machine(name: str) -> Entity:
     """One machine of SMD."""
-    return next(iter(read_smd(require_data() / "SMD", name)))
+    folder = require_data() / "SMD"
+    found = next(iter(read_smd(folder, name)), None)
+    if found is None:
+        sys.exit(f"{name} is not in {folder}; name other machines with --machines.")
+    return found
 
 
 def arriving(values: np.ndarray[Any, Any], channels: Sequence[str]) -> Iterator[tuple[float, list[dict[str, Any]]]]:
@@ -60,44 +64,38 @@ def watch(name: str, settings: Sequence[str]) -> Watched:
         "alarm": {"budget": "1/week"},
     }
     document = reduce(merged, map(setting, settings), document)
-    half = len(entity.train)
     found = incidents(replay(document, arriving(np.vstack([entity.train, entity.test]), channels)))
+    return compared(found, len(entity.train), entity.labels.astype(bool))
+
+
+def compared(found: Sequence[IncidentSpan], half: int, labels: Flags) -> Watched:
+    """Incidents from row `half` on, against the labels of these rows."""
     judged = [each for each in found if each.kind != "health" and each.start >= at(half)]
-    anomalies = segments(entity.labels.astype(bool))
-    spans = [(at(half + start), at(half + stop)) for start, stop in zip(anomalies.starts, anomalies.stops, strict=True)]
-    false = [
-        each
-        for each in judged
-        if not any(each.start <= end + AFTERMATH * 60 and each.end >= start for start, end in spans)
-    ]
+    anomalies = segments(labels)
+    spans = [(at(half + a), at(half + b - 1)) for a, b in zip(anomalies.starts, anomalies.stops, strict=True)]
+    late = AFTERMATH * MINUTE
+    false = sum(not any(each.start <= end + late and each.end >= start for start, end in spans) for each in judged)
     hits = sum(any(each.start <= end and each.end >= start for each in judged) for start, end in spans)
-    return Watched(len(entity.test) / WEEK, len(false), len(spans), hits, sum(each.updates for each in judged))
+    return Watched(len(labels) / WEEK, false, len(spans), hits, sum(each.updates for each in judged))
 
 
 def main() -> None:
     """Print a line for every machine, and the mean."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", nargs="+", default=MACHINES)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--against", action="append", default=[], metavar="KEY=VALUE,…")
-    parser.add_argument("--jobs", type=int, default=1, help="machines at a time")
+    add_options(parser)
     chosen = parser.parse_args()
     one_blas_thread()
     require_data()
     heading(f"The agent's alarms on {len(chosen.machines)} servers, second half, budget 1/week")
-    variants = [tuple(chosen.set), *((*chosen.set, *more.split(",")) for more in chosen.against)]
-    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for settings in variants:
-            print(f"  {', '.join(settings) or 'as in the README'}", flush=True)
+    with processes(chosen.jobs) as pool:
+        for title, settings in variants(chosen):
+            print(f"  {title}", flush=True)
             every = []
-            for name, each in zip(
-                chosen.machines, pool.map(watch, chosen.machines, [settings] * len(chosen.machines)), strict=True
-            ):
+            for name, each in zip(chosen.machines, pool.map(watch, chosen.machines, repeat(settings)), strict=True):
                 every.append(each)
-                rate = f"{each.false / each.weeks:6.1f} false alarms a week"
-                print(
-                    f"    {name:14}{rate}, {each.found} of {each.anomalies} found, {each.updates} updates", flush=True
-                )
+                found = f"{each.found} of {each.anomalies} found, {each.updates} updates"
+                print(f"    {name:14}{each.false / each.weeks:6.1f} false alarms a week, {found}", flush=True)
             rates = [each.false / each.weeks for each in every]
             hits, anomalies = sum(each.found for each in every), sum(each.anomalies for each in every)
             spread = f"({min(rates):.1f} to {max(rates):.1f})"

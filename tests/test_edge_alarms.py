@@ -104,6 +104,7 @@ def test_an_alert_says_what_when_and_why() -> None:
         ],
         "witness": "",
         "sentence": "",
+        "acknowledged": None,
         "reason": "threshold",
         "provisional": False,
         "text": "pump-1: pressure 3.2 instead of 5.1 (60 %), then flow (30 %); score 10, threshold 6",

@@ -121,10 +121,10 @@ def test_a_stuck_channel_is_told_while_it_is_stuck_and_its_release_is_no_news() 
     assert (start["start"], start["time"]) == ("1970-01-01T00:02:30.000Z", "1970-01-01T00:03:00.000Z")
     assert start["sentence"] == "flow has been 0.25 for 31 s, and never the same for more than 1 s before"
     assert health.faulty == [0]
-    assert not health.is_settling(189.0)
+    assert not health.is_recovering(189.0)
     fed(health, rows[190:191])
     assert health.faulty == []
-    assert [health.is_settling(time) for time in (190.0, 194.0, 195.0)] == [True, True, False]
+    assert [health.is_recovering(time) for time in (190.0, 194.0, 195.0)] == [True, True, False]
     (end,) = fed(health, noisy(11, 191))
     assert (end["event"], end["duration"], end["reason"]) == ("end", 40.0, "recovered")
     assert end["text"].startswith("pump: over, lasted 40 s; flow has been 0.25")
@@ -156,9 +156,9 @@ def test_an_interval_is_told_until_it_is_the_period() -> None:
 def test_maintenance_ends_what_is_open() -> None:
     health = Health("pump", PLAN)
     fed(health, [(0.0, 999.0, 1.0)])
-    (alert,) = health.silence(5.0)
+    (alert,) = health.silence(5.0, "maintenance")
     assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "maintenance", 5.0)
-    assert health.silence(6.0) == health.open == []
+    assert health.silence(6.0, "muted") == health.open == []
 
 
 def test_the_fault_of_a_channel_that_is_gone_ends() -> None:
@@ -178,7 +178,7 @@ def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
         ("start", "impossible", "flow"),
     ]
     assert shown(fed(health, noisy(12))) == [("end", "stuck", "flow"), ("end", "impossible", "flow")]
-    assert not health.is_settling(12.0)
+    assert not health.is_recovering(12.0)
 
 
 def test_what_a_person_accepts_is_not_told_again() -> None:

@@ -15,6 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from fedkad.edge.commands import check, read_command
 from fedkad.edge.settings import Prometheus, SettingsError, WebhookSettings
 from fedkad.edge.sinks import AlertSink, to_json
 from fedkad.edge.sinks import webhook as module
@@ -391,6 +392,7 @@ def test_the_state_of_a_device() -> None:
         "cause": "flow",
         "incident": ALERT,
         "faults": [],
+        "muted": None,
     }
     assert DeviceStatus(state="ok", incident={"channels": []}).payload()["cause"] is None
     assert DeviceStatus(state="ok", faults=[FAULT]).payload()["cause"] == "pressure"
@@ -412,6 +414,9 @@ def test_the_discovery_message() -> None:
     assert {name: entry["p"] for name, entry in components.items()} == {
         "problem": "binary_sensor",
         **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause", "fault"], "sensor"),
+        **dict.fromkeys(["normal", "acknowledge", "relearn"], "button"),
+        "mute": "switch",
+        "budget": "number",
     }
     assert len({entry["unique_id"] for entry in components.values()}) == len(components)
     assert components["state"]["availability"] == [{"topic": topics[0]}]
@@ -433,8 +438,18 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
     ("status", "shown"),
     [
         (
-            DeviceStatus(state="ok", score=2.5, threshold=6.0, rate=0.07, incident=ALERT),
+            DeviceStatus(
+                state="ok",
+                score=2.5,
+                threshold=6.0,
+                rate=0.07,
+                incident=ALERT,
+                muted=1e9,
+                budget={"allowed_per_week": 7.0000001},
+            ),
             {
+                "mute": "ON",
+                "budget": "7.0",
                 "problem": "ON",
                 "score": "2.5",
                 "threshold": "6.0",
@@ -448,14 +463,14 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             DeviceStatus(state="warming", score=math.nan),
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
-                **{"state": "warming", "cause": "none", "fault": "none"},
+                **{"state": "warming", "cause": "none", "fault": "none", "mute": "OFF", "budget": "None"},
             },
         ),
         (
             DeviceStatus(state="ok", score=2.5, threshold=6.0, rate=0.0, faults=[FAULT]),
             {
                 **{"problem": "ON", "score": "2.5", "threshold": "6.0", "anomaly_rate": "0.0"},
-                **{"state": "ok", "cause": "pressure", "fault": "stuck"},
+                **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
             },
         ),
     ],
@@ -464,14 +479,26 @@ def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str
     jinja2 = pytest.importorskip("jinja2")
     payload = json.loads(discovery(Publications(), "pump-1", ["flow"]).payload)
     value = json.loads(to_json(status.payload()))
-    render = {
-        k: jinja2.Template(entry["value_template"]).render(value_json=value) for k, entry in payload["cmps"].items()
-    }
+    shows = {k: entry["value_template"] for k, entry in payload["cmps"].items() if "value_template" in entry}
+    render = {k: jinja2.Template(template).render(value_json=value) for k, template in shows.items()}
     assert render == shown
     assert payload["cmps"]["cause"]["options"] == ["none", "flow"]
     assert status.state in payload["cmps"]["state"]["options"]
     attributes = jinja2.Template(payload["cmps"]["cause"]["json_attributes_template"]).render(value_json=value)
     assert json.loads(attributes) == (status.incident or [*status.faults, {}][0])
+
+
+def test_what_home_assistant_sends_are_commands() -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    components = json.loads(discovery(Publications(), "pump-1", ["flow"]).payload)["cmps"]
+    sent = [components[name]["payload_press"] for name in ("normal", "acknowledge", "relearn")]
+    sent += [components["mute"][f"payload_{way}"] for way in ("on", "off")]
+    sent += [jinja2.Template(components["budget"]["command_template"]).render(value=2.5)]
+    told = [check(read_command(payload.encode(), "pump-1", 0.0), ["pump-1"]) for payload in sent]
+    assert [str(each) for each in told] == ["normal", "acknowledge", "relearn", "mute 1d", "mute 0", "budget 2.5/week"]
+    assert {each.sender for each in told} == {"Home Assistant"}
+    topics = {entry["command_topic"] for entry in components.values() if "command_topic" in entry}
+    assert topics == set(Publications(devices=("pump-1",)).tells())
 
 
 def test_a_broker_takes_every_message_and_keeps_the_retained_ones(tmp_path: Path) -> None:

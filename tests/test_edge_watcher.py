@@ -422,7 +422,7 @@ def test_an_open_incident_ends_when_its_model_is_gone_and_the_device_learns_agai
     again = make(learning={"model": "", "first": 600})
     (alert,) = again.tick(time.monotonic())
     assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "no model", 9.0)
-    assert "because the model that judged it is gone" in alert["text"]
+    assert "ended without a model, which the device learns again, after 9 s" in alert["text"]
     assert again.tick(time.monotonic()) == []
     assert again.status().state == "learning"
     feed(again, series(1400)[700:], 700)
@@ -502,7 +502,7 @@ def test_a_slow_channel_that_jumps_when_it_is_released_begins_no_incident(make: 
         folder = {"folder": str(tmp_path / f"slow-{heeds}"), "model": str(tmp_path / "slow.fedkad")}
         watcher = make(learning=folder)
         if not heeds:
-            watcher._health.is_settling = lambda time: False  # type: ignore[method-assign]
+            watcher._health.is_recovering = lambda time: False  # type: ignore[method-assign]
         alerts = feed(watcher, live)
         starts.append([alert for alert in alerts if alert["event"] == "start" and alert["kind"] == "score"])
         watcher._store.close()

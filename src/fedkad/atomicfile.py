@@ -26,10 +26,11 @@ def write_atomically(path: Path, *content: bytes | memoryview, mode: int = 0o666
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Let what was renamed or removed in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

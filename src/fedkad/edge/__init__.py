@@ -15,7 +15,15 @@ The path of a sample, and the modules in its order:
     outbox      offered to every sink until it is delivered
     sinks/      MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`
 
-`agent` is the loop around them, `assembly` makes its source and sinks, `main` is the command, `checking` its --check.
-`settingsfile` reads the configuration into the values of `settings`; `process` has the log, systemd and forks. Nothing
-here computes scores: they come from `fedkad.detect`.
+The path of what an operator tells, which `commands` has as a value:
+
+    telling     the command line leaves it in the store, as `visiting`, or a broker delivers it
+    inbox       handed out until it is answered
+    obeying     carried out by the watcher, and its reply committed with what it changed
+      orders    what holds until it is told otherwise
+
+`history` and `replaying` answer questions beside the agent. `agent` is the loop around all of them, `assembly` makes
+its source and sinks, `main` is the command, `checking` its --check. `settingsfile` reads the configuration into the
+values of `settings`; `process` has the log, systemd and forks. Nothing here computes scores: they come from
+`fedkad.detect`.
 """

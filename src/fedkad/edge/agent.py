@@ -7,15 +7,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
 from fedkad.edge.assembly import assemble
+from fedkad.edge.commands import Command
 from fedkad.edge.decoding import Decoder
+from fedkad.edge.inbox import Inbox
 from fedkad.edge.outbox import Outbox
 from fedkad.edge.process import HourlyLimit, SystemdNotifier, log_to_stderr
+from fedkad.edge.reloading import reloaded
 from fedkad.edge.settings import AgentSettings
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.status import DeviceStatus
@@ -41,10 +44,10 @@ FINAL_DELIVERY = 5.0
 
 
 class Agent:
-    """Watches the configured devices until it is stopped or its source ends."""
+    """Watches the configured devices until it is stopped or its source ends; `load` reads its settings again."""
 
-    def __init__(self, settings: AgentSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: AgentSettings, load: Callable[[], AgentSettings] | None = None) -> None:
+        self.settings, self._load = settings, load
         self._closing = ExitStack()
         settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)  # the measurements are private
         refusal = f"{settings.state}: an agent already runs with this state folder; stop it, or set another state."
@@ -66,9 +69,10 @@ class Agent:
             name: Watcher(name, device, self.store, settings.maintenance, on_reading)
             for name, device in settings.devices.items()
         }
+        self._inbox = Inbox(self.store, self.watchers)
         self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
         self._notifier = SystemdNotifier()
-        endpoints = assemble(settings, self.store, self.statuses)
+        endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
         self.source, sinks, self._stdout, self._broker, self._connections = endpoints
         self._outbox = Outbox(self.store, sinks)
         closing.callback(self._outbox.close)
@@ -81,7 +85,7 @@ class Agent:
             from fedkad.edge.sinks.prometheus import MetricsServer
 
             closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
-        self._is_stopping = self._is_disk_full = False
+        self._is_stopping = self._is_disk_full = self._is_reload_wanted = False
         self._heard_from: dict[str, None] = {}  # devices since the last round, in that order
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
         self._log_limit = HourlyLimit()
@@ -89,8 +93,12 @@ class Agent:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until SIGTERM, SIGINT or the end of the source; what was taken is committed."""
-        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        """Work until SIGTERM, SIGINT or the end of the source; what was taken is committed.
+
+        SIGHUP lets it read its settings again.
+        """
+        handlers = {signal.SIGTERM: self._stop, signal.SIGINT: self._stop, signal.SIGHUP: self._want_reload}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             self._notifier.ready(f"watching {len(self.watchers)} device(s)")
             while not self._is_stopping and not (self.source.is_finished and not self.store.is_dirty):
@@ -103,10 +111,16 @@ class Agent:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._is_stopping = True
 
+    def _want_reload(self, number: int, frame: FrameType | None) -> None:
+        self._is_reload_wanted = True
+
     def step(self, timeout: float) -> None:
         """One round: take what has arrived, commit if it is time, deliver."""
         now = time.monotonic()
         self._notifier.alive()
+        if self._is_reload_wanted and self.commit():
+            self._is_reload_wanted = False
+            self._reload()
         if self._is_disk_full:  # what was taken must be committed before anything else is taken
             self._wait(min(timeout, max(self._retry_at - now, 0.0)))
         else:
@@ -165,11 +179,16 @@ class Agent:
         self._uncommitted_since = self._uncommitted_since or time.monotonic()
 
     def _learn(self) -> None:
-        """Let one device learn: the samples of the others must not wait for several."""
-        due = next((name for name in self._heard_from if self.watchers[name].is_learning_due), None)
+        """Let one device learn, or settle: the samples of the others must not wait for several."""
+        heard = [self.watchers[name] for name in self._heard_from]
         self._heard_from.clear()
-        if due is not None and self.commit():
-            self.watchers[due].learn(while_waiting=lambda: self._wait(SHORT_POLL))
+        due = next((watcher for watcher in heard if watcher.is_learning_due or watcher.is_settling_due), None)
+        if due is None or not self.commit():
+            return
+        if due.is_settling_due:
+            self._outbox.put(due.settle(while_waiting=lambda: self._wait(SHORT_POLL)))
+        else:
+            due.learn(while_waiting=lambda: self._wait(SHORT_POLL))
 
     def _tick(self) -> None:
         """Notice silence and new models, and poll a broker that only alerts go to."""
@@ -184,6 +203,8 @@ class Agent:
         if self._broker is not None and self.settings.mqtt.broker:
             for _ in range(BATCH):  # each poll reads one message of the broker
                 self._connections[-1].poll(0.0)
+        for command in self._inbox.waiting():
+            self._obey(command)
         if now >= self._next_model_check:
             self._next_model_check = now + MODEL_CHECK
             for watcher in self.watchers.values():
@@ -192,10 +213,20 @@ class Agent:
             if self._outbox.drop_surplus():
                 self._note_change()
 
+    def _obey(self, command: Command) -> None:
+        """Carry out a command, and commit what it changes together with its reply."""
+        if self.commit():
+            self._outbox.put(self._inbox.carry_out(command, while_waiting=lambda: self._wait(SHORT_POLL)))
+            self._note_change()
+            self.commit()
+        else:
+            self._inbox.look_again()
+
     def _is_commit_due(self) -> bool:
         if self._is_disk_full:
             return time.monotonic() >= self._retry_at
         is_urgent = self._outbox.has_new or self._outbox.has_delivered or self.source.unacknowledged >= BATCH
+        is_urgent = is_urgent or self._inbox.has_changed
         if is_urgent or self.source.is_finished or self._is_stopping:
             return True
         waited = time.monotonic() - self._uncommitted_since
@@ -222,7 +253,26 @@ class Agent:
         self._is_disk_full, self._uncommitted_since = False, 0.0
         self.source.acknowledge()
         self._outbox.committed()
+        self._inbox.committed()
         return True
+
+    def _reload(self) -> None:
+        """Use what has changed in the settings, as far as that needs no restart; everything is committed."""
+        if self._load is None:
+            return
+        try:
+            found = reloaded(self.settings, self._load())
+        except (ValueError, OSError) as error:
+            logger.warning("The settings cannot be read again, and stay as they were: %s", error)
+            return
+        before, self.settings = self.settings, found.settings
+        for name, watcher in self.watchers.items():
+            device = self.settings.devices[name]
+            if device != before.devices[name] or self.settings.maintenance != before.maintenance:
+                watcher.configure(device, self.settings.maintenance)
+        if self._broker is not None:
+            self._broker.configure(self.settings.mqtt)
+        logger.log(logging.WARNING if found.refused else logging.INFO, "The settings are read again; %s.", found)
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
@@ -232,6 +282,8 @@ class Agent:
             self._note_change()
         if self._broker is not None:
             self._broker.publish_states(now=is_urgent)
+            if self._inbox.publish_replies(self._broker.reply):
+                self._note_change()
 
     def _write_readings(self) -> None:
         """Write readings to standard output; if the disk is full there, only they are lost."""
@@ -276,10 +328,10 @@ class Agent:
         return {name: status.metrics() for name, status in self.statuses().items()}
 
 
-def watch(settings: AgentSettings) -> None:
-    """Run an agent to its end."""
+def watch(settings: AgentSettings, load: Callable[[], AgentSettings]) -> None:
+    """Run an agent to its end; `load` reads its settings again."""
     log_to_stderr()
-    agent = Agent(settings)
+    agent = Agent(settings, load)
     try:
         agent.run()
     except BrokenPipeError:

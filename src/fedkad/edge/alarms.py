@@ -95,7 +95,7 @@ class Alarms:
 
     @property
     def time(self) -> float:
-        """Of the last scored row; minus infinity without any."""
+        """Time of the last scored row; minus infinity before the first."""
         return self._state.time
 
     @property
@@ -132,8 +132,16 @@ class Alarms:
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet)
 
+    def acknowledge(self, sender: str) -> list[Alert]:
+        """Note that somebody knows of the open incident: it is told once more, and then only when it gets worse."""
+        state = self._state
+        if state.open is None or state.open.get("acknowledged"):
+            return []
+        state.open = {**state.open, "acknowledged": sender}
+        return [self._alert("update", "acknowledged", state.time)]
+
     def silence(self, time: float, reason: str = "maintenance") -> list[Alert]:
-        """Stop judging: an open incident ends for that reason, and what was counted towards another one is dropped.
+        """Begin maintenance, or the like: an open incident ends, and what was counted towards another one is dropped.
 
         No cool-down follows: what is wrong after maintenance is news.
         """
@@ -260,7 +268,8 @@ class Alarms:
         """An update once more, twice as long after the last one as that was after the one before, up to a day."""
         state, every = self._state, self._settings.update_every
         wait = min(every * 2.0 ** min(state.updates, 30), max(LONGEST_WAIT, every))
-        if not every or state.time - state.said < wait - self._slack:
+        is_known = state.open is not None and state.open.get("acknowledged")
+        if is_known or not every or state.time - state.said < wait - self._slack:
             return []
         state.updates += 1
         return [self._alert("update", "still", state.time)]
@@ -296,6 +305,7 @@ class Alarms:
             "channels": incident.causes(state.channels),
             "witness": incident.witness,
             "sentence": incident.sentence,
+            "acknowledged": state.open.get("acknowledged"),
             "reason": reason,
             "provisional": self._is_provisional,
         }

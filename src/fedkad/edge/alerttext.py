@@ -10,6 +10,16 @@ from typing import Any
 MIN_SHARE = 0.1
 """A second channel is named if its share is at least this."""
 
+ENDED_BY = {
+    "maintenance": "ended by maintenance",
+    "muted": "muted",
+    "normal": "said to be normal",
+    "relearn": "ended to learn anew",
+    "settled": "taken for the new normal",
+    "no model": "ended without a model, which the device learns again,",
+}
+"""How the text of an incident's end begins, by a reason that is not in the scores."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_TIME, _LAST_TIME = -62135596800.0, 253402300799.0  # years 1 and 9999, the range of a datetime
 
@@ -33,12 +43,16 @@ def alert_text(alert: Mapping[str, Any], window: float) -> str:
     device = f"{alert['device']}{' (provisional)' if alert.get('provisional') else ''}"
     why = _reasons(alert, _when(alert))
     if alert["event"] == "end":
-        return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {_short(alert['peak'])}"])
+        return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {short_number(alert['peak'])}"])
     if alert["kind"] == "rate":
         numbers = f"{_percent(alert['rate'])} of the last {span(window)} abnormal"
     else:
-        numbers = f"score {_short(alert['score'])}, threshold {_short(alert['threshold'])}"
-    news = {"worse": ", now critical", "still": f", for {span(alert['duration'])}"}.get(alert["reason"], "")
+        numbers = f"score {short_number(alert['score'])}, threshold {short_number(alert['threshold'])}"
+    news = {
+        "worse": ", now critical",
+        "still": f", for {span(alert['duration'])}",
+        "acknowledged": f", acknowledged by {alert.get('acknowledged')}",
+    }.get(alert["reason"], "")
     return f"{device}{news}: {'; '.join([*why, numbers])}"
 
 
@@ -61,10 +75,8 @@ def _when(alert: Mapping[str, Any]) -> str:
 
 def _ending(alert: Mapping[str, Any]) -> str:
     lasted = span(alert["duration"])
-    if alert["reason"] == "maintenance":
-        return f"ended by maintenance after {lasted}"
-    if alert["reason"] == "no model":
-        return f"ended after {lasted}, because the model that judged it is gone and the device learns again"
+    if alert["reason"] in ENDED_BY:
+        return f"{ENDED_BY[alert['reason']]} after {lasted}"
     return f"over, lasted {'one sample' if alert['samples'] == 1 else lasted}"
 
 
@@ -113,7 +125,12 @@ def _fixed(value: float, decimals: int) -> str:
     return text.rstrip("0").rstrip(".") if decimals else text
 
 
-def _short(value: float | None) -> str:
+def short_number(value: float | None) -> str:
+    """A number with three digits, more if it is large.
+
+    >>> short_number(12345.6), short_number(0.12345), short_number(None)
+    ('12346', '0.123', 'unknown')
+    """
     return "unknown" if value is None else f"{value:.3g}" if abs(value) < 1000.0 else f"{value:.5g}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,15 +44,23 @@ def require_extra(settings: AgentSettings) -> None:
             raise SettingsError(f"The configuration uses {section}, which needs pip install 'fedkad[edge]'.")
 
 
-def assemble(settings: AgentSettings, store: Store, statuses: Callable[[], Mapping[str, DeviceStatus]]) -> Endpoints:
-    """Make the source and the sinks; nothing is connected yet."""
+def assemble(
+    settings: AgentSettings,
+    store: Store,
+    statuses: Callable[[], Mapping[str, DeviceStatus]],
+    receive: Callable[[str, bytes], None],
+) -> Endpoints:
+    """Make the source and the sinks; nothing is connected yet. `receive` takes what a broker delivers to be told."""
     stdout = StdoutSink(sys.stdout) if settings.stdout.enabled else None
     sinks: list[AlertSink] = [stdout] if stdout is not None else []
     publications = Publications(settings.mqtt.prefix, settings.name, tuple(settings.devices))
-    source, connections = _source(settings, store, publications)
+    source, connections = _source(settings, store, publications, receive)
     broker = None
     if settings.mqtt.enabled:
         broker = _broker_sink(settings, publications, connections, statuses)
+        if settings.mqtt.broker or settings.source.kind != "mqtt":
+            for topic, device in publications.tells().items():
+                connections[-1].listen(topic, partial(receive, device), retained=False)
         sinks.append(broker)
     if settings.webhook.url:
         from fedkad.edge.sinks.webhook import WebhookSink
@@ -60,7 +69,9 @@ def assemble(settings: AgentSettings, store: Store, statuses: Callable[[], Mappi
     return Endpoints(source, sinks, stdout, broker, connections)
 
 
-def _source(settings: AgentSettings, store: Store, publications: Publications) -> tuple[SampleSource, list[Connection]]:
+def _source(
+    settings: AgentSettings, store: Store, publications: Publications, receive: Callable[[str, bytes], None]
+) -> tuple[SampleSource, list[Connection]]:
     source = settings.source
     has_header = source.format == "csv"
     if source.kind == "stdin":
@@ -73,7 +84,8 @@ def _source(settings: AgentSettings, store: Store, publications: Publications) -
     name = source.client_id or f"fedkad-{settings.name}"
     is_shared = settings.mqtt.enabled and not settings.mqtt.broker
     connection = Connection(source, "source", name, is_lasting=True, will=publications.will() if is_shared else None)
-    return MqttSource(connection, Topics(source.topics, settings.devices), store), [connection]
+    tells = publications.tells() if is_shared else {}
+    return MqttSource(connection, Topics(source.topics, settings.devices), store, tells, receive), [connection]
 
 
 def _broker_sink(

@@ -77,7 +77,7 @@ class Health:
         self._runs = Standstill(len(self._names), state.get("runs") if is_same else None)
         self._missing: dict[str, float] = dict(state.get("missing", {})) if is_same else {}
         self._faulty: set[Key] = {(fault, channel) for fault, channel in state.get("faulty", [])} if is_same else set()
-        self._settled: float | None = state.get("settled")
+        self._recovered: float | None = state.get("recovered")
 
     def state(self) -> dict[str, Any]:
         """All that is known, for JSON."""
@@ -90,7 +90,7 @@ class Health:
             "runs": self._runs.state(),
             "missing": self._missing,
             "faulty": sorted(map(list, self._faulty)),
-            "settled": self._settled,
+            "recovered": self._recovered,
         }
 
     @property
@@ -127,17 +127,17 @@ class Health:
             found["period", ""] = self._period(self._interval)
         if not found and not self._open and not self._faulty:
             return []
-        settled = row.time + memory * self._sampling.period
+        recovered = row.time + memory * self._sampling.period
         if any(fault in RECOVERING and (fault, channel) not in found for fault, channel in self._faulty):
-            self._settled = settled
-        elif self._settled is not None and self._settled > settled:  # the clock was set back
-            self._settled = None
+            self._recovered = recovered
+        elif self._recovered is not None and self._recovered > recovered:  # the clock was set back
+            self._recovered = None
         self._faulty = set(found)
         return self._judge(row.time, found)
 
-    def is_settling(self, time: float) -> bool:
+    def is_recovering(self, time: float) -> bool:
         """Whether a channel has just come back, so that a score says nothing new."""
-        return self._settled is not None and time < self._settled - self._slack
+        return self._recovered is not None and time < self._recovered - self._slack
 
     @property
     def faulty(self) -> list[int]:
@@ -153,15 +153,18 @@ class Health:
         """Samples agree that they come at that interval, which is not the period; None if that is not so."""
         self._interval = interval
 
-    def silence(self, time: float) -> list[Alert]:
-        """Begin maintenance: what is open ends."""
-        return [self._end(key, time, time, "maintenance") for key in list(self._open)]
+    def silence(self, time: float, reason: str) -> list[Alert]:
+        """Tell nothing, because of maintenance or the like: what is open ends for that reason."""
+        return [self._end(key, time, time, reason) for key in list(self._open)]
 
     def accept(self, alert: Mapping[str, Any]) -> None:
         """Take it as normal that the channel of this alert stood still for so long, because a person says so."""
-        if alert.get("fault") == "stuck" and alert["channel"] in self._names:
+        channel = alert["channel"]
+        if alert["fault"] == "stuck" and channel in self._names:
             rows = round(alert["duration"] / self._sampling.period) + 1
-            self._runs.allow(self._names.index(alert["channel"]), rows)
+            if ("stuck", channel) in self._open:
+                rows = self._runs.length(self._names.index(channel))
+            self._runs.allow(self._names.index(channel), rows)
 
     # -- which faults there are ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedkad.edge.grid import GridRow
 from fedkad.edge.model import DeviceModel
@@ -15,10 +16,15 @@ from fedkad.edge.process import run_forked
 from fedkad.edge.settings import ENOUGH_ROWS, DeviceSettings
 from fedkad.edge.store import Store
 
+Array = NDArray[np.float64]
+
 logger = logging.getLogger(__name__)
 
 FORGET_EVERY = 500
 """Rows between two deletions of old rows."""
+
+KEPT_ROWS = 2048
+"""Rows that are kept at least, for when somebody says that they were normal."""
 
 RETRY_AFTER = 600.0
 """Seconds before another attempt after learning failed."""
@@ -63,19 +69,20 @@ class Learner:
         self.fresh += trains
         self._store.add_row(self._device, number, row.time, row.values, trains=trains)
         if number % FORGET_EVERY == 0:
-            self._store.forget(self._device, number - max(4 * self.needed, self._model.memory))
+            self._store.forget(self._device, number - max(4 * self.needed, self._model.memory, KEPT_ROWS))
 
     def forget_all(self, number: int) -> None:
-        """Drop the rows up to that number: they have other channels or another period."""
+        """Drop the rows up to that number: they have other channels or another period, or are not to be learned."""
         self.fresh = 0
         self._store.forget(self._device, number + 1)
+        self._store.forget_evidence(self._device)
 
     def learn(self, while_waiting: Callable[[], None] = lambda: None) -> bool:
         """Learn from the committed rows; True if the model has changed. Everything must be committed just before.
 
         This takes a while, in a forked process because of the memory; `while_waiting` is called every half second.
         """
-        last, rows = self._store.rows_to_learn(self._device, len(self._settings.sampling.channels))
+        last, rows = self._store.rows_to_learn(self._device, len(self._settings.sampling.channels), self._spent)
         self.fresh = int(np.isfinite(rows.sum(axis=1)).sum())  # some were revoked after they were counted
         if self.fresh < self.needed:
             return False
@@ -93,7 +100,7 @@ class Learner:
         model.restart()
         self.is_own = self.is_own or is_first
         self.settle()
-        self._store.forget(self._device, last - model.memory)
+        self._store.forget(self._device, last - max(model.memory, KEPT_ROWS))
         if is_first and model.current is not None:
             doubt = "; from so few it is a guess, expect false alarms" if len(rows) < ENOUGH_ROWS else ""
             logger.info(
@@ -101,6 +108,29 @@ class Learner:
                 *(self._device, len(rows), model.current.threshold, doubt),
             )
         return True
+
+    def confirm(self, rows: Array, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
+        """Learn rows that somebody called normal, once for each mark; everything must be committed just before.
+
+        Raises `ValueError` if they cannot be learned. `DeviceModel.go_back` takes it back.
+        """
+        model = self._model
+        if model.mark == mark:  # the agent was killed before it committed that
+            return
+        run_forked(lambda: model.confirm(rows, mark), while_waiting)
+        if not model.reload():
+            raise ValueError("the model that was learned cannot be read")
+        model.restart()
+
+    def begin_anew(self, number: int, mark: str) -> None:
+        """Set the model aside and drop the rows up to that number: the first model is fitted to those that follow."""
+        self._model.begin_anew(mark)
+        self.forget_all(number)
+        self._retry_at = 0.0
+
+    def configure(self, settings: DeviceSettings) -> None:
+        """Use other settings from now on."""
+        self._settings = settings
 
     def settle(self) -> bool:
         """Mark the rows that the model has learned from; True if there are any that were not marked."""

@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import os
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,17 +15,23 @@ from fedkad import __version__
 MMAP_THRESHOLD, LARGE = -3, 1 << 17
 """The parameter of glibc for the size from which freed memory is returned to the system at once, and that size."""
 
+QUESTIONS = """
+to an agent that runs, or will:
+  fedkad-agent tell CONFIG.toml DEVICE VERB [ARGUMENT]   normal, mute, acknowledge, relearn, budget, undo
+  fedkad-agent incidents CONFIG.toml [DEVICE]            what it has alarmed
+  fedkad-agent status CONFIG.toml                        what it knows of its devices
+  fedkad-agent replay CONFIG.toml FILE                   what it would have alarmed on a recording
+"""
+
 
 def main() -> int:
     """Run ``fedkad-agent``; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="fedkad-agent", description="Watch devices, live: score, explain, alert.")
-    parser.add_argument("config", type=Path, metavar="CONFIG.toml")
-    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
-    parser.add_argument("--version", action="version", version=f"fedkad {__version__}")
-    given = parser.parse_args()
+    arguments = sys.argv[1:]
+    question = COMMANDS.get(arguments[0]) if arguments else None
+    work = question(arguments[1:]) if question else _watching(arguments)
     limit_memory()
     try:
-        run(given.config, check=given.check)
+        work()
     except OSError as error:
         sentence = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
     except ValueError as error:
@@ -59,7 +66,99 @@ def run(config: Path, *, check: bool) -> None:
     from fedkad.edge.assembly import require_extra
 
     require_extra(settings)
-    watch(settings)
+    watch(settings, lambda: load(config))
+
+
+# -- the command line: each parses its arguments, and returns what to do ----------------------------------------------
+
+Work = Callable[[], None]
+
+
+def _watching(arguments: Sequence[str]) -> Work:
+    parser = argparse.ArgumentParser(
+        prog="fedkad-agent",
+        description="Watch devices, live: score, explain, alert.",
+        epilog=QUESTIONS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG.toml")
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
+    parser.add_argument("--version", action="version", version=f"fedkad {__version__}")
+    given = parser.parse_args(arguments)
+    return lambda: run(given.config, check=given.check)
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"fedkad-agent {name}", description=description)
+    parser.add_argument("config", type=Path, metavar="CONFIG.toml")
+    return parser
+
+
+def _telling(arguments: Sequence[str]) -> Work:
+    parser = _parser("tell", "Tell the agent something about a device; it is kept until the agent has acted on it.")
+    parser.add_argument("device", metavar="DEVICE")
+    parser.add_argument("verb", metavar="VERB", help="normal, mute, acknowledge, relearn, budget or undo")
+    parser.add_argument("argument", nargs="?", default="", metavar="ARGUMENT", help="such as 2h, 2/week or an incident")
+    parser.add_argument("--from", dest="sender", default="", metavar="NAME", help="who tells it; your user by default")
+    parser.add_argument("--wait", type=float, default=10.0, metavar="SECONDS", help="for the reply; 10 by default")
+    given = parser.parse_args(arguments)
+
+    def work() -> None:
+        from fedkad.edge.settingsfile import load
+        from fedkad.edge.telling import tell
+
+        print(tell(load(given.config), given.device, given.verb, given.argument, given.sender, given.wait))
+
+    return work
+
+
+def _listing(arguments: Sequence[str]) -> Work:
+    parser = _parser("incidents", "List incidents, the newest at the end.")
+    parser.add_argument("device", nargs="?", default="", metavar="DEVICE", help="all of them without it")
+    parser.add_argument("--last", type=int, default=20, metavar="N", help="how many; 20 by default")
+    given = parser.parse_args(arguments)
+
+    def work() -> None:
+        from fedkad.edge.history import incidents
+        from fedkad.edge.settingsfile import load
+
+        print(incidents(load(given.config), given.device, given.last))
+
+    return work
+
+
+def _asking(arguments: Sequence[str]) -> Work:
+    given = _parser("status", "Show what the agent knows of its devices.").parse_args(arguments)
+
+    def work() -> None:
+        from fedkad.edge.history import status
+        from fedkad.edge.settingsfile import load
+
+        print(status(load(given.config)))
+
+    return work
+
+
+def _replaying(arguments: Sequence[str]) -> Work:
+    parser = _parser("replay", "Show what a recording would have alarmed; the state of the agent is not touched.")
+    parser.add_argument("recording", type=Path, metavar="FILE", help="JSON lines, or CSV")
+    given = parser.parse_args(arguments)
+
+    def work() -> None:
+        from fedkad.edge.replaying import replay
+        from fedkad.edge.settingsfile import load
+
+        print(replay(load(given.config), given.recording))
+
+    return work
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], Work]] = {
+    "tell": _telling,
+    "incidents": _listing,
+    "status": _asking,
+    "replay": _replaying,
+}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.atomicfile import write_atomically
+from fedkad.atomicfile import flush_folder, write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.learning import fit, learn
@@ -60,6 +60,9 @@ class DeviceModel:
         self._device, self._settings, self._store = device, settings, store
         self._folder = DeviceState(settings.learning.folder)
         self._mark = self._folder.path / "given"  # the digest of the configured model that was put in place
+        self._previous, self._undone, self._anew = (
+            self._folder.path / name for name in ("previous.safetensors", "undone", "anew")
+        )
         self.current: Model | None = None
         self.lowest = 0.0
         self.stream: Stream | None = None
@@ -76,7 +79,7 @@ class DeviceModel:
         digest = _digest(given)
         if known is None or digest in ("", known):
             self.reload()
-        if given is None:
+        if given is None or (self._anew.exists() and self._folder.version() is None):
             return
         if self._folder.version() is None or (known is not None and digest not in ("", known)):
             self._put_in_place(given, digest)
@@ -102,7 +105,18 @@ class DeviceModel:
     @property
     def learnt_through(self) -> str:
         """The last row that the model has learned from, as it says itself."""
-        return self.current.learnt_through if self.current else ""
+        return self.current.learnt_through.partition("+")[0] if self.current else ""
+
+    @property
+    def mark(self) -> str:
+        """The mark of the last `confirm`, if the model has learned nothing else since."""
+        return self.current.learnt_through.partition("+")[2] if self.current else ""
+
+    def configure(self, settings: DeviceSettings) -> None:
+        """Use another threshold or budget and other settings for learning; everything must be committed just before."""
+        self._settings = settings
+        if self.current is not None and self.reload():
+            self.restart()
 
     def is_renewed(self) -> bool:
         """Whether another model was put in place."""
@@ -233,6 +247,7 @@ class DeviceModel:
             if self._folder.version() is not None:
                 raise ValueError(f"{self._folder.model} was put in place in the meantime")
             save_model(self._folder.model, replace(model, learnt_through=through), memory)
+            self._anew.unlink(missing_ok=True)
 
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
@@ -249,6 +264,47 @@ class DeviceModel:
             scaled = known.setup.scale(rows)
             model, memory = learn(known, StoredMemory(path), scaled, self._settings.learning.forgetting)
             save_model(path, replace(model, learnt_through=through), memory)
+
+    # -- what an operator tells -----------------------------------------------------------------------------------
+    # Each of these may be killed anywhere and is then repeated with the same mark: it acts once.
+
+    def confirm(self, rows: Array, mark: str) -> None:
+        """Add rows that somebody called normal to the model, and keep the model of before; errors are as in `learn`.
+
+        It waits for the lock: a process of an agent that was killed may still be about to write the same.
+        """
+        with self._folder.locked():
+            path = self._folder.model
+            known, _ = load_model(path, memory=False)
+            check_channels(known, path, self._settings)
+            if known.learnt_through.partition("+")[2] == mark:
+                return
+            learnt, memory = learn(known, StoredMemory(path), known.setup.scale(rows), confirmed=True)
+            write_atomically(self._previous, path.read_bytes())
+            through = known.learnt_through.partition("+")[0]
+            save_model(path, replace(learnt, learnt_through=f"{through}+{mark}"), memory)
+
+    def go_back(self, mark: str) -> bool:
+        """Put the model of before the last `confirm` back; False if there is none."""
+        with self._folder.locked(wait=False):
+            if not self._previous.exists():
+                return self._undone.exists() and self._undone.read_text() == mark  # then it was killed after this
+            write_atomically(self._undone, mark.encode())
+            write_atomically(self._folder.model, self._previous.read_bytes())
+            self._previous.unlink()
+        flush_folder(self._folder.path)
+        return True
+
+    def begin_anew(self, mark: str) -> None:
+        """Set the model aside, and score nothing until a first one is fitted, whatever model is configured."""
+        with self._folder.locked(wait=False):
+            write_atomically(self._anew, mark.encode())
+            self._previous.unlink(missing_ok=True)
+            if self._folder.version() is not None:
+                aside = set_aside(self._folder.model, "old")
+                logger.info("%s: its model was renamed to %s.", self._device, aside.name)
+        flush_folder(self._folder.path)
+        self.current = self.stream = self._version = None
 
 
 def _limits(model: Model) -> tuple[Limits, Limits]:

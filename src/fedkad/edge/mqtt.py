@@ -65,6 +65,7 @@ class Connection:
         self._filters: list[str] = []
         self._connected: list[Callable[[], None]] = []
         self._listeners: dict[str, Callable[[bytes], None]] = {}
+        self._unretained: set[str] = set()  # topics whose retained messages may be of any age, and are ignored
         self._unconfirmed: set[int] = set()
         self.is_connected = self._is_open = self._is_refused = False
         self.generation = 0
@@ -99,9 +100,11 @@ class Connection:
         """Subscribe to topics on every connection."""
         self._filters += filters
 
-    def listen(self, topic: str, then: Callable[[bytes], None]) -> None:
-        """Call `then` with each message of one topic; such messages are not samples."""
+    def listen(self, topic: str, then: Callable[[bytes], None], *, retained: bool = True) -> None:
+        """Call `then` with each message of one topic, unless it is `retained` and unwanted; these are not samples."""
         self._listeners[topic] = then
+        if not retained:
+            self._unretained.add(topic)
         self.subscribe([topic])
 
     def when_connected(self, then: Callable[[], None]) -> None:
@@ -231,7 +234,8 @@ class Connection:
             self.on_message(message)
         else:
             self.acknowledge(message, self.generation)
-            then(bytes(message.payload))
+            if not (message.retain and message.topic in self._unretained):
+                then(bytes(message.payload))
 
     def _on_publish(self, client: paho.Client, _: Any, number: int, reason: ReasonCode, __: Any) -> None:
         self._unconfirmed.discard(number)

@@ -205,6 +205,7 @@ class Alarm:
     rate_limit: Annotated[float, between(0, 1)] = 0.2
     critical: Annotated[float, at_least(1)] = 3.0  # a score of so many thresholds is critical, a lower one a warning
     update_every: Seconds = 600.0  # between two updates of an open incident; 0 for only when it gets worse
+    settle: Seconds = 86400.0  # an incident that goes on steadily for so long becomes the new normal; 0 for never
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for both a budget and a threshold."""

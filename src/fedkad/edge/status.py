@@ -12,7 +12,7 @@ from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import format_time
 from fedkad.edge.settings import Sampling
 
-STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance")
+STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance", "muted")
 """The states of a device; an incident may be open in most of them."""
 
 
@@ -31,6 +31,7 @@ class DeviceStatus:
     budget: Mapping[str, Any] | None = None  # false alarms allowed, and alarms measured
     incident: Alert | None = None  # the last alert of the open incident
     faults: Sequence[Alert] = ()  # the starts of the faults of sensors that are open
+    muted: float | None = None  # until when, in seconds since 1970; None if it is not
     counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
 
     def payload(self) -> dict[str, Any]:
@@ -50,6 +51,7 @@ class DeviceStatus:
             "cause": causes[0]["channel"] if causes else None,
             "incident": self.incident,
             "faults": list(self.faults),
+            "muted": None if self.muted is None else format_time(self.muted),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -63,7 +65,7 @@ class DeviceStatus:
             gauges["alarms_per_week"] = budget["measured_per_week"]
             gauges["alarms_allowed_per_week"] = budget["allowed_per_week"]
             gauges["threshold_factor"] = budget["threshold_factor"]
-        gauges |= {name: self.state == name for name in ("warming", "learning", "stale", "gap", "maintenance")}
+        gauges |= {name: self.state == name for name in ("warming", "learning", "stale", "gap", "maintenance", "muted")}
         return {name: float(value) for name, value in {**gauges, **(self.counters or {})}.items() if value is not None}
 
 

@@ -7,6 +7,8 @@
     judge      the state of adapting thresholds
     source     how far a file was read
     taken      the digest of the last message under each packet number of the broker
+    command    what operators told, and the replies; `fedkad.edge.visiting` writes there as well
+    evidence   the rows of the last incidents, for when somebody says later that they were normal
 
 Changes are collected in memory and written in one transaction. If that fails because the disk is full, they stay
 collected, nothing is acknowledged, and the next commit tries again. A damaged file, whether noticed while writing or
@@ -21,6 +23,7 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -28,6 +31,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedkad.edge.commands import Command
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -50,6 +55,13 @@ MIGRATIONS = (
     """,
     "CREATE INDEX outbox_of_sink ON outbox (sink, key);",
     "CREATE INDEX incident_of_device ON incident (device, number);",
+    """
+    CREATE TABLE command (number INTEGER PRIMARY KEY, id TEXT NOT NULL, device TEXT NOT NULL, verb TEXT NOT NULL,
+        argument TEXT NOT NULL, sender TEXT NOT NULL, time REAL NOT NULL, reply TEXT, accepted INTEGER,
+        published INTEGER NOT NULL, UNIQUE (device, id));
+    CREATE TABLE evidence (device TEXT, incident TEXT, seq INTEGER, time REAL, vals BLOB,
+        PRIMARY KEY (device, incident, seq)) WITHOUT ROWID;
+    """,
 )
 """The steps from one version of the file to the next; a new file takes all of them."""
 
@@ -59,6 +71,21 @@ MAX_WAITING = 100_000
 MAX_INCIDENTS = 1000
 """Incidents remembered per device."""
 
+MAX_COMMANDS = 1000
+"""Commands remembered after they were answered; one that comes again with an id of these acts only once."""
+
+MAX_EVIDENCE, MAX_PROVEN = 2048, 20
+"""Rows kept of an incident, from its beginning, and incidents per device whose rows are kept."""
+
+PUT_COMMAND = (
+    "INSERT INTO command (id, device, verb, argument, sender, time, published) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (device, id) DO UPDATE SET published = min(published, excluded.published)"
+)
+"""Keep a command; one that is there already only gets its reply published again, if it came over a broker."""
+
+
+NO_FAULT = """alert NOT LIKE '%"kind": "health"%'"""
+"""Of the alerts that are kept, those of incidents and not of sensors; also where one is damaged."""
 
 NOT_DAMAGED = (
     *("SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED"),
@@ -153,17 +180,17 @@ class Store:
         found = self._read("SELECT seq, vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?", device, count)
         return [(number, _values(content, channels)) for number, content in reversed(found)]
 
-    def rows_to_learn(self, device: str, channels: int) -> tuple[int, Array]:
-        """The number of the last row, and all rows, with NaN in those that must not be learned from."""
-        return self._safely(lambda: self._rows_to_learn(device, channels))
+    def rows_to_learn(self, device: str, channels: int, after: int = 0) -> tuple[int, Array]:
+        """The number of the last row, and all rows after a number, with NaN in those that must not be learned from."""
+        return self._safely(lambda: self._rows_to_learn(device, channels, after))
 
-    def _rows_to_learn(self, device: str, channels: int) -> tuple[int, Array]:
+    def _rows_to_learn(self, device: str, channels: int, after: int) -> tuple[int, Array]:
         """Not by `_read`: there are many rows, and they would be in memory twice."""
-        database = self._connected()
-        count, last = database.execute("SELECT count(*), max(seq) FROM row WHERE device = ?", (device,)).fetchone()
+        database, wanted = self._connected(), "FROM row WHERE device = ? AND seq > ?"
+        count, last = database.execute(f"SELECT count(*), max(seq) {wanted}", (device, after)).fetchone()
         rows = np.full((count, channels), np.nan)
-        query = "SELECT vals, trains FROM row WHERE device = ? ORDER BY seq"
-        for k, (content, trains) in enumerate(database.execute(query, (device,))):
+        query = f"SELECT vals, trains {wanted} ORDER BY seq"
+        for k, (content, trains) in enumerate(database.execute(query, (device, after))):
             if trains:
                 rows[k] = _values(content, channels)
         return last or 0, rows
@@ -198,6 +225,48 @@ class Store:
             logger.warning("%s: the state of %s is damaged and ignored.", self.path, key)
             return None
 
+    def incident(self, device: str, identity: str = "") -> dict[str, Any] | None:
+        """The last alert of an incident or a fault, or without an id of the last incident; None if there is none."""
+        named = f"id = ? OR (? = '' AND {NO_FAULT})"
+        query = f"SELECT alert FROM incident WHERE device = ? AND ({named}) ORDER BY number DESC LIMIT 1"
+        found = self._read(query, device, identity, identity)
+        try:
+            return dict(json.loads(found[0][0])) if found else None
+        except ValueError:
+            logger.warning("%s: the incident %s of %s is damaged and ignored.", self.path, identity, device)
+            return None
+
+    def rows_between(self, device: str, start: float, end: float, channels: int) -> list[Array]:
+        """The rows of that time that are kept, oldest first, with a gap where some are missing."""
+        part = "SELECT seq, vals FROM {} WHERE device = ? AND time BETWEEN ? AND ?"
+        query = f"{part.format('row')} UNION {part.format('evidence')} ORDER BY seq"
+        rows: list[Array] = []
+        last = None
+        for seq, content in self._read(query, *2 * (device, start, end)):
+            if last is not None and seq > last + 1:
+                rows.append(np.full(channels, np.nan))
+            rows.append(_values(content, channels))
+            last = seq
+        return rows
+
+    def commands(self) -> list[Command]:
+        """The commands that are not answered yet, the oldest first."""
+        query = "SELECT id, device, verb, argument, sender, time FROM command WHERE reply IS NULL ORDER BY number"
+        return [Command(*found) for found in self._read(query)]
+
+    def replies(self) -> list[tuple[Command, bool, str]]:
+        """Commands with whether they were accepted and the reply, where that is still to be published."""
+        query = (
+            "SELECT id, device, verb, argument, sender, time, accepted, reply FROM command"
+            " WHERE reply IS NOT NULL AND NOT published ORDER BY number"
+        )
+        return [(Command(*found[:6]), bool(found[6]), found[7]) for found in self._read(query)]
+
+    def data_version(self) -> int:
+        """A number that changes when another process has written to the file."""
+        ((found,),) = self._read("PRAGMA data_version")
+        return int(found)
+
     def digest(self, number: int) -> bytes | None:
         """The digest of the last message under a packet number of the broker."""
         found = self._read("SELECT digest FROM taken WHERE number = ?", number)
@@ -220,6 +289,10 @@ class Store:
     def forget(self, device: str, before: int) -> None:
         """Drop the rows before that number."""
         self._collect("DELETE FROM row WHERE device = ? AND seq < ?", device, before)
+
+    def forget_evidence(self, device: str) -> None:
+        """Drop the rows of all incidents."""
+        self._collect("DELETE FROM evidence WHERE device = ?", device)
 
     def put_state(self, device: str, state: Mapping[str, Any]) -> None:
         """Keep the state of a device."""
@@ -247,6 +320,39 @@ class Store:
             self._collect(
                 f"DELETE FROM incident WHERE device = ? AND number <= ({older})", device, device, MAX_INCIDENTS
             )
+
+    def put_evidence(self, alert: Mapping[str, Any], since: int, start: float) -> None:
+        """Keep the rows of an incident, those since that number and that time, as far as they have come."""
+        device, identity = alert["device"], alert["id"]
+        first = "SELECT min(seq) FROM evidence WHERE device = ? AND incident = ?"
+        self._collect(
+            "INSERT OR IGNORE INTO evidence SELECT device, ?, seq, time, vals FROM row"
+            f" WHERE device = ? AND seq >= ? AND time >= ? AND seq < coalesce(({first}), ?) + ?",
+            *(identity, device, since, start, device, identity, since, MAX_EVIDENCE),
+        )
+        if alert["event"] == "start":
+            last = f"SELECT id FROM incident WHERE device = ? AND {NO_FAULT} ORDER BY number DESC LIMIT ?"
+            self._collect(
+                f"DELETE FROM evidence WHERE device = ? AND incident <> ? AND incident NOT IN ({last})",
+                *(device, identity, device, MAX_PROVEN - 1),
+            )
+
+    def put_command(self, command: Command, *, published: bool) -> None:
+        """Keep a command until it is answered; `published` if nobody waits for the reply at a broker."""
+        self._collect(PUT_COMMAND, *astuple(command), published)
+
+    def put_reply(self, command: Command, reply: str, *, accepted: bool) -> None:
+        """Answer a command, so that it never acts again."""
+        self._collect(
+            "UPDATE command SET reply = ?, accepted = ? WHERE device = ? AND id = ?",
+            *(reply, accepted, command.device, command.id),
+        )
+        older = "SELECT number FROM command ORDER BY number DESC LIMIT 1 OFFSET ?"
+        self._collect(f"DELETE FROM command WHERE reply IS NOT NULL AND number <= ({older})", MAX_COMMANDS)
+
+    def put_published(self, command: Command) -> None:
+        """Note that a reply was published."""
+        self._collect("UPDATE command SET published = 1 WHERE device = ? AND id = ?", command.device, command.id)
 
     def put_delivered(self, keys: Iterable[int]) -> None:
         """Remove alerts that were delivered."""
@@ -379,10 +485,10 @@ def _migrate(database: sqlite3.Connection, path: Path) -> None:
         database.executescript(f"BEGIN;{script};PRAGMA user_version = {number};COMMIT;")
 
 
-def set_aside(path: Path, mark: str = "damaged") -> Path:
-    """Rename a file that is of no use, with its journal, to a free name; returns that name."""
+def set_aside(path: Path, why: str = "damaged") -> Path:
+    """Rename a file, with its journal if it has one, to a free name that says why; returns that name."""
     number = 1
-    while (aside := path.with_name(f"{path.name}.{mark}-{number}")).exists():
+    while (aside := path.with_name(f"{path.name}.{why}-{number}")).exists():
         number += 1
     os.replace(path, aside)
     for suffix in ("-wal", "-shm"):

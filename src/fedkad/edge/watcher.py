@@ -6,21 +6,33 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.model import Model
 from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import FixedThreshold, parse_budget
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.budget import BudgetLoop
+from fedkad.edge.commands import Command
 from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.health import Health
 from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel
+from fedkad.edge.obeying import Obedience, Obeyed
+from fedkad.edge.orders import StandingOrders
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import DeviceSettings, Maintenance
+from fedkad.edge.settling import Settling, why_not
 from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
+
+Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +58,15 @@ class Watcher:
         maintenance: Sequence[Maintenance] = (),
         on_reading: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.name, self._settings, self._store, self._on_reading = name, settings, store, on_reading
+        self.name, self._configured, self._store, self._on_reading = name, settings, store, on_reading
         self._maintenance = [each for each in maintenance if each.device in ("", name)]
+        self._orders = self._stored_orders()
+        self._settings = settings = self._orders.applied(settings)
         self._row: GridRow | None = None
         self._reading: Reading | None = None
         self._staleness = Staleness(settings.sampling, time.monotonic())
-        self._is_in_maintenance = self._is_timeless_logged = self._is_end_logged = False
+        self._silenced = ""  # why no incident may begin: maintenance, muted
+        self._is_timeless_logged = self._is_end_logged = False
         self.model = DeviceModel(name, settings, store)
         try:
             is_reshaped = self._restore(store.device_state(name) or {})
@@ -78,8 +93,8 @@ class Watcher:
         self.learner = Learner(self.name, self._settings, self._store, self.model, state)
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
-        allowed = parse_budget(self._settings.alarm.budget) if self._settings.alarm.budget else None
-        self._budget = None if allowed is None else BudgetLoop(allowed, state.get("budget", 0.0))
+        self._budget = self._budget_loop(state.get("budget", 0.0))
+        self._settling = Settling.restored(state.get("settling"))
         self._health = Health(self.name, sampling, state.get("health"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
@@ -87,6 +102,16 @@ class Watcher:
         if is_reshaped:
             self.learner.forget_all(self._rows)
         return is_reshaped
+
+    def _budget_loop(self, state: float) -> BudgetLoop | None:
+        allowed = parse_budget(self._settings.alarm.budget) if self._settings.alarm.budget else None
+        return None if allowed is None else BudgetLoop(allowed, state)
+
+    def _stored_orders(self) -> StandingOrders:
+        try:
+            return StandingOrders.restored((self._store.device_state(self.name) or {}).get("orders", {}))
+        except (TypeError, ValueError, AttributeError):
+            return StandingOrders()  # that the state cannot be read is logged below
 
     def put_state(self) -> None:
         """Put the state of the device into the store, if it has changed."""
@@ -103,6 +128,8 @@ class Watcher:
             "health": self._health.state(),
             "hidden": self.model.hidden(),
             "budget": 0.0 if self._budget is None else self._budget.state,
+            "orders": self._orders.state(),
+            "settling": self._settling.state(),
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -144,13 +171,12 @@ class Watcher:
         self._rows += 1
         alerts = self._end_without_model() + self._apply_maintenance(row, arrival)
         judged, faults = self._check_health(row)
-        alerts += faults
-        is_learnable = judged.complete and not self._is_in_maintenance
+        is_learnable = judged.complete and not self._silenced
         self._row, self._reading = judged, self._judge(judged, adapt=is_learnable)
         reading = self._reading
         # What a channel that has come back does to the score is no news; an incident that is open must end, though.
-        is_settling = self._health.is_settling(row.time) and self._alarms.open is None
-        if reading is not None and not self._is_in_maintenance and not is_settling:
+        is_recovering = self._health.is_recovering(row.time) and self._alarms.open is None
+        if reading is not None and not self._silenced and not is_recovering:
             alerts += self._alarm(judged, reading)
         self.learner.keep(
             self._rows,
@@ -158,8 +184,10 @@ class Watcher:
             is_abnormal=reading is not None and reading.is_anomaly,
             is_learnable=is_learnable and self._alarms.open is None,
         )
+        for alert in alerts:
+            self._keep_evidence(alert, row.time)
         self._report_reading()
-        return alerts
+        return alerts + faults
 
     def _judge(self, row: GridRow, *, adapt: bool) -> Reading | None:
         """The reading of a row; with a budget, by the threshold that follows its alarms."""
@@ -176,13 +204,15 @@ class Watcher:
         alerts = self._alarms.update(row, reading, is_provisional=self.learner.is_own and watched < PROVISIONAL)
         if self._budget is not None:
             self._budget.watch(self._alarms.watched - watched, self._alarms.incidents - incidents)
+        if (opened := self._alarms.open) is not None and self._settings.alarm.settle and row.observed:
+            self._settling.note(opened["id"], row.time, reading.score, self._settings.alarm.settle)
         return alerts
 
     def _check_health(self, row: GridRow) -> tuple[GridRow, list[Alert]]:
         """Tell faults of sensors; returns the row without what a faulty sensor says, if the model can do without it."""
-        if self._is_in_maintenance:
-            return row, []
         model = self.model
+        if self._silenced:
+            return row, self._health.silence(row.time, self._silenced)
         alerts = self._health.take(
             row,
             model.impossible(row.values),
@@ -202,15 +232,23 @@ class Watcher:
         return self._alarms.silence(self._alarms.time, "no model")
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
-        """Begin and end planned maintenance; rows that are only counted have no time except their arrival."""
-        was_in_maintenance = self._is_in_maintenance
-        self._is_in_maintenance = self._is_planned(row.time if self._settings.sampling.clock == "message" else arrival)
-        if was_in_maintenance or not self._is_in_maintenance:
+        """Begin and end planned maintenance and muteness; rows that are only counted have no time but their arrival."""
+        now = row.time if self._settings.sampling.clock == "message" else arrival
+        was_silenced, self._silenced = self._silenced, self._why_silent(now, arrival)
+        if was_silenced or not self._silenced:
             return []
-        return self._alarms.silence(row.time) + self._health.silence(row.time)
+        return self._alarms.silence(row.time, self._silenced)
 
-    def _is_planned(self, now: float) -> bool:
-        return any(each.start <= now < each.end for each in self._maintenance)
+    def _why_silent(self, now: float, arrival: float) -> str:
+        if any(each.start <= now < each.end for each in self._maintenance):
+            return "maintenance"
+        return "muted" if self._orders.is_muted(now, arrival) else ""
+
+    def _keep_evidence(self, alert: Alert, now: float) -> None:
+        """Keep the rows of an incident, and those that fill the window before it: it may turn out to be normal."""
+        period, memory = self._settings.sampling.period, self.model.memory
+        start = datetime.fromisoformat(alert["start"]).timestamp() - memory * period
+        self._store.put_evidence(alert, self._rows - math.ceil(max(now - start, 0.0) / period) - 1, start)
 
     def _report_reading(self) -> None:
         """Hand out a line with the reading and the three channels that contribute most to its score."""
@@ -245,7 +283,7 @@ class Watcher:
 
     def _tell_silence(self, now: float) -> list[Alert]:
         """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off."""
-        if not self._staleness.reason or self._is_planned(time.time()):
+        if not self._staleness.reason or self._why_silent(time.time(), time.time()):
             return []
         lasted = self._staleness.lasted(now)
         since = time.time() - lasted if self._row is None else self._row.time
@@ -269,6 +307,39 @@ class Watcher:
             )
         return self.flush()
 
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> Obeyed:
+        """Carry out a command, or raise a `CommandError`; everything must be committed just before."""
+        parts = (self.model, self.learner, self._alarms, self._orders, self._rows)
+        device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
+        obeyed = device.obey(command)
+        for alert in obeyed.alerts:
+            self._keep_evidence(alert, self._alarms.time)
+        self.is_changed = True
+        if self.model.stream is None:
+            self._reading = None
+        if obeyed.forgiven and self._budget is not None:
+            self._budget.forgive()
+        if obeyed.accepted is not None:
+            self._health.accept(obeyed.accepted)
+        has_budget = obeyed.orders.budget != self._orders.budget
+        self._orders = obeyed.orders
+        if has_budget:
+            self.configure(self._configured)
+        return obeyed
+
+    def configure(self, settings: DeviceSettings, maintenance: Sequence[Maintenance] | None = None) -> None:
+        """Use another alarm policy, learning and maintenance; everything must be committed just before."""
+        if maintenance is not None:
+            self._maintenance = [each for each in maintenance if each.device in ("", self.name)]
+        self._configured, self._settings = settings, self._orders.applied(settings)
+        alarm, sampling = self._settings.alarm, self._settings.sampling
+        self._alarms = Alarms(self.name, alarm, sampling.period, sampling.channels, self._alarms.state())
+        self._budget = self._budget_loop(0.0 if self._budget is None else self._budget.state)
+        self.learner.configure(self._settings)
+        self.model.configure(self._settings)
+
     # -- models ---------------------------------------------------------------------------------------------------
 
     def adopt_model(self) -> None:
@@ -283,6 +354,48 @@ class Watcher:
         """Whether there are enough normal rows to learn from, and no incident is open."""
         return self.learner.is_due and self._alarms.open is None
 
+    @property
+    def is_settling_due(self) -> bool:
+        """Whether the open incident has gone on for long enough to be looked at as a new normal."""
+        opened, settle = self._alarms.open, self._settings.alarm.settle
+        is_this = opened is not None and opened["id"] == self._settling.incident
+        return bool(settle) and is_this and self._settling.is_due(self._alarms.time, settle)
+
+    def settle(self, while_waiting: Callable[[], None] = lambda: None) -> list[Alert]:
+        """Take what the open incident shows for normal, if it may be; everything must be committed just before."""
+        opened, model, settle = self._alarms.open, self.model.current, self._settings.alarm.settle
+        assert opened is not None
+        self.is_changed = True
+        reason = self._why_unsettled(opened, model)
+        if not reason:
+            try:
+                self.learner.confirm(self._rows_since(settle), f"settled{self._alarms.incidents}", while_waiting)
+            except (ValueError, OSError) as error:
+                reason = f"its rows cannot be learned: {error}"
+        if reason:
+            self._settling.look_later(settle)
+            logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened["id"], reason)
+            return []
+        logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
+        alerts = self._alarms.silence(self._alarms.time, "settled")
+        for alert in alerts:
+            self._keep_evidence(alert, self._alarms.time)
+        return alerts
+
+    def _why_unsettled(self, incident: Alert, model: Model | None) -> str:
+        """Why the open incident must not become normal yet; empty if it may."""
+        rows = self._rows_since(self._settings.alarm.settle)
+        if model is None or not isinstance(model.scoring, WitnessScoring):
+            return "its model has no witnesses"
+        if not self._settling.is_steady:
+            return "its scores still grow"
+        return why_not(incident, model.setup.scale(rows), model.scoring.bounds) if len(rows) else "no row is kept"
+
+    def _rows_since(self, seconds: float) -> Array:
+        """The rows of the last so many seconds, as far as they are kept."""
+        now, channels = self._alarms.time, len(self._settings.sampling.channels)
+        return np.array(self._store.rows_between(self.name, now - seconds, now, channels)).reshape(-1, channels)
+
     def learn(self, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Learn from the committed rows; everything must be committed just before."""
         self.is_changed = self.learner.learn(while_waiting) or self.is_changed
@@ -292,7 +405,7 @@ class Watcher:
     def status(self) -> DeviceStatus:
         """What is known of the device now; may be called from another thread."""
         reading, grid, alarms, state = self._reading, self._grid, self._alarms, self._state()
-        is_scored = reading is not None and state in ("ok", "maintenance") and reading.state == "ok"
+        is_scored = reading is not None and state in ("ok", "maintenance", "muted") and reading.state == "ok"
         return DeviceStatus(
             state=state,
             progress=self._progress(),
@@ -305,6 +418,7 @@ class Watcher:
             budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
             incident=alarms.open,
             faults=self._health.open,
+            muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
             counters={
                 "rows": grid.rows,
                 "carried": grid.carried,
@@ -327,8 +441,8 @@ class Watcher:
     def _state(self) -> str:
         if self._staleness.reason:
             return "stale"
-        if self._is_in_maintenance:
-            return "maintenance"
+        if self._silenced:
+            return self._silenced
         if self.model.stream is None:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state

@@ -6,6 +6,9 @@
     masking.json           the secrets of secure aggregation, in the middle of a round
     delivered.json         the training whose result was put in use last
     given                  the model that the agent's configuration named when it was put in use
+    previous.safetensors   the agent's detector before an operator called something normal, to take that back
+    undone                 the agent's mark of the command that took it back
+    anew                   the agent's mark of the command to learn anew, until there is a first model
     releases.json          how many noisy replies have left the device
     model.lock             held by a process that reads the model to rewrite it
     round.lock             held while a request is answered

@@ -18,6 +18,10 @@ from fedkad.edge.sinks import to_json
 from fedkad.edge.sinks.publications import Publication, Publications
 from fedkad.edge.status import STATES
 
+SENDER = "Home Assistant"
+MUTED_FOR = "1d"
+"""How long the switch mutes: nobody is to be without alarms because it was forgotten."""
+
 
 def discovery(
     publications: Publications, device: str, channels: Sequence[str], prefix: str = "homeassistant"
@@ -31,7 +35,9 @@ def discovery(
     """
     identity, state_topic = object_id(device, publications.prefix), publications.topic(device, "state")
     availability = publications.availability(device)
-    components = _components(identity, state_topic, channels)
+    components = _components(state_topic, channels) | _controls(publications.topic(device, "tell"))
+    for name, component in components.items():
+        component["unique_id"] = f"{identity}_{name}"
     components["state"] |= _available(availability[:1])
     payload = {
         "dev": {"ids": [identity], "name": device, "mf": "FedKAD", "mdl": "Anomaly detector", "sw": __version__},
@@ -58,9 +64,9 @@ def _available(topics: Sequence[str]) -> dict[str, Any]:
     return {"availability": [{"topic": topic} for topic in topics], "availability_mode": "all"}
 
 
-def _components(identity: str, state_topic: str, channels: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str, Any]]:
     number = {"p": "sensor", "state_class": "measurement", "suggested_display_precision": 2}
-    components: dict[str, dict[str, Any]] = {
+    return {
         "problem": {
             "p": "binary_sensor",
             "name": "Problem",
@@ -101,16 +107,69 @@ def _components(identity: str, state_topic: str, channels: Sequence[str]) -> dic
             "device_class": "enum",
             "options": list(dict.fromkeys(["none", *channels])),
         },
+        "fault": {
+            "p": "sensor",
+            "name": "Sensor fault",
+            "icon": "mdi:lan-disconnect",
+            "device_class": "enum",
+            "options": ["none", *FAULTS],
+            "entity_category": "diagnostic",
+            "value_template": "{{ value_json.faults[0].fault if value_json.faults else 'none' }}",
+        },
     }
-    components["fault"] = {
-        "p": "sensor",
-        "name": "Sensor fault",
-        "icon": "mdi:lan-disconnect",
-        "device_class": "enum",
-        "options": ["none", *FAULTS],
-        "entity_category": "diagnostic",
-        "value_template": "{{ value_json.faults[0].fault if value_json.faults else 'none' }}",
+
+
+def _controls(topic: str) -> dict[str, dict[str, Any]]:
+    """By what an operator answers: buttons for an incident, a switch, and a number."""
+    told = {"command_topic": topic, "qos": 1}
+    button = {"p": "button", **told}
+    return {
+        "normal": {
+            **button,
+            "name": "This was normal",
+            "icon": "mdi:check",
+            "payload_press": _command("normal"),
+        },
+        "acknowledge": {
+            **button,
+            "name": "Acknowledge",
+            "icon": "mdi:hand-back-right",
+            "payload_press": _command("acknowledge"),
+        },
+        "relearn": {
+            **button,
+            "name": "Learn anew",
+            "icon": "mdi:school",
+            "entity_category": "config",
+            "payload_press": _command("relearn"),
+        },
+        "mute": {
+            "p": "switch",
+            **told,
+            "name": "Mute",
+            "icon": "mdi:bell-off",
+            "payload_on": _command("mute", MUTED_FOR),
+            "payload_off": _command("mute", "0"),
+            "state_on": "ON",
+            "state_off": "OFF",
+            "value_template": "{{ 'ON' if value_json.muted else 'OFF' }}",
+        },
+        "budget": {
+            "p": "number",
+            **told,
+            "name": "False alarms per week",
+            "icon": "mdi:bell-ring",
+            "entity_category": "config",
+            "mode": "box",
+            "min": 0.01,
+            "max": 10080,  # one per minute
+            "step": 0.01,
+            "command_template": _command("budget", "{{ value }}/week"),
+            # None is shown as unknown: there is no budget.
+            "value_template": "{{ value_json.budget.allowed_per_week | round(2) if value_json.budget else none }}",
+        },
     }
-    for name, component in components.items():
-        component["unique_id"] = f"{identity}_{name}"
-    return components
+
+
+def _command(verb: str, argument: str = "") -> str:
+    return to_json({"verb": verb, "argument": argument, "from": SENDER})

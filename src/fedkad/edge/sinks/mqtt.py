@@ -61,6 +61,14 @@ class BrokerSink:
                 message = discovery(self._publications, device, channels, self._homeassistant.prefix)
                 self._connection.publish(message)
 
+    def configure(self, settings: MqttSink) -> None:
+        """Publish states in another interval from now on."""
+        self._settings, self._next_state = settings, 0.0
+
+    def reply(self, device: str, told: Mapping[str, Any]) -> bool:
+        """Publish the reply to a command; False without a connection."""
+        return self._connection.publish(self._publications.told(device, told)) is not None
+
     def offer(self, entries: Sequence[Entry]) -> None:
         """Publish the alerts that are not published yet."""
         for key, alert in entries:
@@ -96,8 +104,11 @@ class BrokerSink:
             self._next_state = moment + self._settings.state_every
         for device, status in self._statuses().items():
             incident = status.incident
-            faults = [fault["id"] for fault in status.faults]
-            kind = (status.state, status.abnormal, faults, incident and (incident["id"], incident.get("severity")))
+            kind = (
+                [fault["id"] for fault in status.faults],
+                *(status.state, status.abnormal, status.muted, status.budget and status.budget["allowed"]),
+                incident and (incident["id"], incident.get("severity"), incident.get("acknowledged")),
+            )
             if is_due or self._published.get(device) != kind:
                 self._published[device] = kind
                 self._connection.publish(self._publications.state(device, status))

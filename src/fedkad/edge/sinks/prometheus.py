@@ -28,6 +28,7 @@ GAUGES = {
     "stale": "1 if no sample has come for longer than stale_after.",
     "gap": "1 if the window was just broken by a missing value.",
     "maintenance": "1 during planned maintenance.",
+    "muted": "1 while an operator has muted the device.",
 }
 COUNTERS = {
     "rows": "Rows of the grid.",

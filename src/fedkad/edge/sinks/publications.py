@@ -3,6 +3,8 @@
 =============================  =========  =====================================================
 {prefix}/{device}/state        retained   numbers of the device and the open incident, in JSON
 {prefix}/{device}/alert        each once  alerts, in order, in JSON
+{prefix}/{device}/tell         to it      what somebody tells about the device, in JSON or text
+{prefix}/{device}/told         each once  the reply to that, in JSON
 {prefix}/{device}/status       retained   whether the device is watched: online, offline
 {prefix}/agent/{name}/status   retained   the same for an agent with several devices
 =============================  =========  =====================================================
@@ -53,6 +55,10 @@ class Publications:
         """The topic of a device's `state`, `alert` or `status`; reserved characters are percent-encoded."""
         return f"{self.prefix}/{level(device)}/{leaf}"
 
+    def tells(self) -> dict[str, str]:
+        """The device of each topic on which something can be told."""
+        return {self.topic(device, "tell"): device for device in self.devices}
+
     def availability(self, device: str) -> list[str]:
         """The topics that must all be online for a device to be watched, that of the will first."""
         return list(dict.fromkeys((self.will().topic, self.topic(device, "status"))))
@@ -64,6 +70,10 @@ class Publications:
     def alert(self, alert: Mapping[str, Any]) -> Publication:
         """An alert; not retained, because a later subscriber must not take an old one for a new one."""
         return Publication(self.topic(alert["device"], "alert"), to_json(alert), 1, False)
+
+    def told(self, device: str, reply: Mapping[str, Any]) -> Publication:
+        """The reply to a command; not retained, as it is for whoever sent it."""
+        return Publication(self.topic(device, "told"), to_json(reply), 1, False)
 
     def all_status(self, *, online: bool) -> list[Publication]:
         """The availability of the agent and its devices, for when it starts and stops."""

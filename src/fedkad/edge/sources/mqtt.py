@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from paho.mqtt.client import MQTTMessage
 
@@ -70,18 +70,28 @@ class MqttSource:
     A message whose acknowledgement was lost is sent again, marked as a duplicate and with its old packet number, which
     no other message gets until it is acknowledged. The digest of the last message under each number is committed
     together with the effects of the message: this is how a repeated message is recognised and not taken twice.
+
+    What is told on the topics of `tells`, by device, goes to `receive` and is acknowledged like samples.
     """
 
     header = None
     is_finished = False
 
-    def __init__(self, connection: Connection, topics: Topics, store: Store) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        topics: Topics,
+        store: Store,
+        tells: Mapping[str, str] | None = None,
+        receive: Callable[[str, bytes], None] = lambda device, payload: None,
+    ) -> None:
         self._connection, self._topics, self._store = connection, topics, store
+        self._tells, self._tell = tells or {}, receive
         self._received: list[Received] = []
         self._handed_out: list[Received] = []
         self._digests: dict[int, bytes] = {}
         connection.on_message = self._receive
-        connection.subscribe(topics.filters)
+        connection.subscribe([*topics.filters, *self._tells])
 
     @property
     def unacknowledged(self) -> int:
@@ -108,7 +118,8 @@ class MqttSource:
         message, _ = received
         topic, payload = message.topic, bytes(message.payload)
         self._handed_out.append(received)
-        place = self._topics.place(topic)
+        told = self._tells.get(topic)
+        place = self._topics.place(topic) if told is None else (told, None)
         digest = hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).digest()
         is_repeated = message.dup and digest == (self._digests.get(message.mid) or self._store.digest(message.mid))
         # A retained message may be of any age, and is not a sample of now.
@@ -116,6 +127,9 @@ class MqttSource:
             return None
         if message.qos:
             self._digests[message.mid] = digest
+        if told is not None:
+            self._tell(told, payload)
+            return None
         return RawMessage(payload, time.time(), *place)
 
     def put_position(self) -> None:

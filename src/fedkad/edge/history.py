@@ -1,0 +1,117 @@
+"""``fedkad-agent incidents`` and ``status``: what the store knows, as tables for a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alerttext import format_time, short_number, span
+from fedkad.edge.orders import StandingOrders
+from fedkad.edge.settings import AgentSettings, DeviceSettings, SettingsError
+from fedkad.edge.visiting import StoreVisitor
+from fedkad.locks import is_held
+
+
+def incidents(settings: AgentSettings, device: str, last: int) -> str:
+    """The last incidents of a device, or of all, the newest at the end."""
+    if device and device not in settings.devices:
+        raise SettingsError(f"There is no device {device!r}; the devices are {', '.join(list(settings.devices)[:8])}.")
+    found = StoreVisitor(settings.state).incidents(device, last)
+    return incident_table(found) if found else "No incidents."
+
+
+def status(settings: AgentSettings) -> str:
+    """Whether the agent runs, and what it knows of every device."""
+    visitor = StoreVisitor(settings.state)
+    states, waiting = visitor.states(), visitor.waiting()
+    lines = [_status_row(name, device, states.get(name)) for name, device in settings.devices.items()]
+    head = (
+        "device",
+        "state",
+        "rows",
+        "last scored",
+        "score",
+        "threshold",
+        "budget",
+        "incidents",
+        "open incident",
+        "faults",
+    )
+    running = "runs" if is_held(settings.state / "agent.lock") else "does not run"
+    told = f"; {waiting} command(s) wait for it" if waiting else ""
+    return "\n".join([f"The agent {settings.name} {running}{told}.", "", table(head, lines)])
+
+
+def incident_table(alerts: Iterable[Alert]) -> str:
+    """Incidents by their last alerts."""
+    head = ("start", "device", "lasted", "severity", "peak", "end", "acknowledged", "id", "what")
+    return table(head, [_incident_row(alert) for alert in alerts])
+
+
+def _incident_row(alert: Alert) -> Sequence[str]:
+    causes = alert.get("channels") or [{"channel": ""}]
+    return (
+        _shown(alert["start"]),
+        alert["device"],
+        span(alert["duration"]),
+        alert.get("fault") or alert["severity"],
+        short_number(alert["peak"]) if "peak" in alert else "",
+        alert["reason"] if alert["event"] == "end" or alert["reason"] == "normal" else "open",
+        alert.get("acknowledged") or "",
+        alert["id"],
+        alert.get("sentence") or causes[0]["channel"],
+    )
+
+
+def _status_row(name: str, settings: DeviceSettings, state: Mapping[str, Any] | None) -> Sequence[str]:
+    state = state or {}
+    alarms, orders = state.get("alarms", {}), StandingOrders.restored(state.get("orders", {}))
+    opened = alarms.get("open") or {}
+    return (
+        name,
+        _state(settings, state, orders),
+        str(state.get("seq", 0)),
+        _shown(format_time(alarms["time"])) if alarms.get("time") is not None else "never",
+        short_number(alarms.get("score")) if alarms.get("score") is not None else "",
+        short_number(alarms.get("threshold")) if alarms.get("threshold") is not None else "",
+        orders.applied(settings).alarm.budget,
+        str(alarms.get("incidents", 0)),
+        opened.get("id", "") + (f", acknowledged by {opened['acknowledged']}" if opened.get("acknowledged") else ""),
+        "; ".join(fault["sentence"] for fault in state.get("health", {}).get("open", [])),
+    )
+
+
+def _state(settings: DeviceSettings, state: Mapping[str, Any], orders: StandingOrders) -> str:
+    if orders.is_muted(time.time()):
+        return f"mute until {_shown(format_time(orders.muted_until))}"
+    if not state:
+        return "not heard of"
+    if Path(settings.learning.folder, "model.safetensors").exists():
+        return "monitored"
+    return f"learning, {state.get('fresh', 0)} of {settings.learning.first} rows"
+
+
+def _shown(time: str) -> str:
+    """A time of an alert, to the second.
+
+    >>> _shown("2026-03-01T12:15:02.000Z")
+    '2026-03-01 12:15:02Z'
+    """
+    return f"{time[:10]} {time[11:19]}Z"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows below their head, in columns; those that are empty throughout are left out.
+
+    >>> print(table(("device", "open", "rows"), [("pump-1", "", "7"), ("fan", "", "12")]))
+    device  rows
+    pump-1  7
+    fan     12
+    """
+    columns = [each for each in zip(head, *rows, strict=True) if any(each[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines = zip(*columns, strict=True)
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

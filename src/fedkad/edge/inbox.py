@@ -1,0 +1,98 @@
+"""Commands on their way in: kept in the store until the device they are about has answered them.
+
+They come over a broker, or another process has written them into the store. Both are durable before anything happens,
+and the reply is committed together with what the command has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedkad.edge.alarmstate import Alert
+from fedkad.edge.commands import Command, CommandError, check, read_command
+from fedkad.edge.store import Store
+from fedkad.edge.watcher import Watcher
+
+logger = logging.getLogger(__name__)
+
+
+class Inbox:
+    """The commands about the devices of an agent."""
+
+    def __init__(self, store: Store, watchers: Mapping[str, Watcher]) -> None:
+        self._store, self._watchers = store, watchers
+        self._version = -1  # of the file when it was last looked at
+        self._has_new = self._has_replies = True  # there may be some from before
+        self.has_changed = False  # there are commands or replies that are not committed
+
+    def receive(self, device: str, payload: bytes) -> None:
+        """Keep the command in a message about a device; what cannot be one is only answered."""
+        now = time.time()
+        try:
+            command = read_command(payload, device, now)
+        except CommandError as error:
+            command = Command(f"refused-{now:.6f}", device, "", "", "", now)
+            self._store.put_command(command, published=False)
+            self._answer(command, str(error), accepted=False)
+        else:
+            self._store.put_command(command, published=False)
+        self.has_changed = True
+
+    def committed(self) -> None:
+        """Hand out and publish what has just been committed."""
+        if self.has_changed:
+            self.has_changed, self._has_new, self._has_replies = False, True, True
+
+    def waiting(self) -> list[Command]:
+        """The committed commands that are not answered; the store is read only if it may have some."""
+        if (version := self._store.data_version()) != self._version:
+            self._version, self._has_new = version, True
+        if not self._has_new:
+            return []
+        self._has_new = False
+        return self._store.commands()
+
+    def look_again(self) -> None:
+        """Hand out what is waiting once more: something could not be carried out yet."""
+        self._has_new = True
+
+    def carry_out(self, command: Command, while_waiting: Callable[[], None]) -> list[Alert]:
+        """Let the device obey and keep its reply; returns its alerts. Everything must be committed just before."""
+        sender = command.sender or "somebody"
+        try:
+            check(command, self._watchers)
+            obeyed = self._watchers[command.device].obey(command, while_waiting)
+        except (CommandError, OSError) as error:
+            logger.info("%s: %s told %r, which is refused: %s", command.device, sender, str(command), error)
+            self._answer(command, str(error), accepted=False)
+            return []
+        except Exception as error:  # a bug; without an answer it would be tried for ever
+            logger.error("%s: %r failed because of a bug in the agent: %r.", command.device, str(command), error)
+            self._answer(command, "It failed because of a bug in the agent; see its log.", accepted=False)
+            return []
+        logger.info("%s: %s told %r. %s", command.device, sender, str(command), obeyed.reply)
+        self._answer(command, obeyed.reply, accepted=True)
+        return obeyed.alerts
+
+    def _answer(self, command: Command, reply: str, *, accepted: bool) -> None:
+        self._store.put_reply(command, reply, accepted=accepted)
+        self.has_changed = True
+
+    def publish_replies(self, publish: Callable[[str, Mapping[str, Any]], bool]) -> bool:
+        """Publish the committed replies that a broker waits for; True if that has to be committed.
+
+        `publish` takes a device and the reply, and returns False without a connection.
+        """
+        if not self._has_replies:
+            return False
+        replies = self._store.replies()
+        for command, accepted, reply in replies:
+            told = {"id": command.id, "verb": command.verb, "argument": command.argument, "from": command.sender}
+            if not publish(command.device, {**told, "accepted": accepted, "reply": reply}):
+                return False
+            self._store.put_published(command)
+        self._has_replies = False
+        return bool(replies)

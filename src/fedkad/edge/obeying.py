@@ -1,0 +1,187 @@
+"""How a device carries out what an operator tells.
+
+Everything must be committed just before. The effects and the reply are then committed together; what is written to a
+model before that carries the mark of the command, so that a command that a kill has cut off acts once all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alerttext import format_time
+from fedkad.edge.commands import Command, CommandError, budget_of, incident_of, mute_of, stretch_of
+from fedkad.edge.learning import Learner
+from fedkad.edge.model import DeviceModel
+from fedkad.edge.orders import StandingOrders
+from fedkad.edge.payload import find_zone, quoted
+from fedkad.edge.settings import DeviceSettings
+from fedkad.edge.store import Store
+
+
+class Obeyed(NamedTuple):
+    """What came of a command: the reply, the alerts to be sent, and the orders that hold from now on."""
+
+    reply: str
+    alerts: list[Alert]
+    orders: StandingOrders
+    forgiven: bool = False  # whether an incident does not count against the budget any more
+    accepted: Alert | None = None  # the fault of a sensor that is none
+
+
+@dataclass(frozen=True)
+class Obedience:
+    """One device at the moment of a command; `row` and `time` are the number and the time of its last row."""
+
+    device: str
+    settings: DeviceSettings
+    store: Store
+    model: DeviceModel
+    learner: Learner
+    alarms: Alarms
+    orders: StandingOrders
+    row: int
+    time: float
+    while_waiting: Callable[[], None] = lambda: None
+
+    def obey(self, command: Command) -> Obeyed:
+        """Carry out a command; raises a `CommandError` with the reply if that is impossible."""
+        verbs: dict[str, Callable[[Command], Obeyed]] = {
+            "normal": self._normal,
+            "mute": self._mute,
+            "acknowledge": self._acknowledge,
+            "relearn": self._relearn,
+            "budget": self._budget,
+            "undo": self._undo,
+        }
+        return verbs[command.verb](command)
+
+    def _obeyed(self, reply: str, alerts: list[Alert] | None = None, orders: StandingOrders | None = None) -> Obeyed:
+        return Obeyed(reply, alerts or [], orders or self.orders)
+
+    # -- incidents ------------------------------------------------------------------------------------------------
+
+    def _incident(self, identity: str) -> dict[str, Any]:
+        """The last alert of an incident; without an id, of the open one or else the last."""
+        opened = self.alarms.open
+        if opened is not None and identity in ("", opened["id"]):
+            return opened
+        found = self.store.incident(self.device, identity)
+        if found is None:
+            what = f"no incident {quoted(identity)}" if identity else "no incident yet"
+            raise CommandError(f"{self.device} has {what}; see fedkad-agent incidents.")
+        return found
+
+    def _is_open(self, incident: Alert) -> bool:
+        return self.alarms.open is not None and self.alarms.open["id"] == incident["id"]
+
+    def _acknowledge(self, command: Command) -> Obeyed:
+        incident, sender = self._incident(incident_of(command)), command.sender or "somebody"
+        reply = f"The incident {incident['id']} is acknowledged."
+        is_news, alerts = not incident.get("acknowledged"), list[Alert]()
+        if self._is_open(incident):
+            alerts = self.alarms.acknowledge(sender)
+        else:
+            self.store.put_alert([], {**incident, "acknowledged": sender})
+        return self._obeyed(reply, alerts)._replace(forgiven=is_news and incident["kind"] != "health")
+
+    # -- what is normal -------------------------------------------------------------------------------------------
+
+    def _normal(self, command: Command) -> Obeyed:
+        stretch = stretch_of(command, find_zone(self.settings.sampling.zone))
+        incident, alerts = None, list[Alert]()
+        start, end = stretch.start, stretch.end
+        if start is None or end is None:
+            incident = self._incident(stretch.incident)
+            if incident["kind"] == "health":
+                return self._accept(incident, command)
+            start, end = _seconds(incident["start"]), _seconds(incident["time"])
+            end = max(end, self.time) if self._is_open(incident) else end
+        count = self._learn(start, end, _mark(command))
+        if incident is None:
+            opened = self.alarms.open
+            incident = opened if opened is not None and start <= _seconds(opened["start"]) <= end else None
+        if incident is not None and self._is_open(incident):
+            alerts = self.alarms.silence(self.time, "normal")
+        elif incident is not None:  # somebody may have taken it for a fault
+            self.store.put_alert([], {**incident, "reason": "normal", "acknowledged": None})
+        return self._obeyed(f"{count} rows since {format_time(start)} are learned as normal.", alerts)
+
+    def _accept(self, fault: Alert, command: Command) -> Obeyed:
+        """Take what was told of a sensor for normal: that it stands still for so long, or has such values."""
+        if fault["fault"] == "stuck":
+            reply = f"It is normal that {fault['channel']} of {self.device} stands still for so long."
+            return self._obeyed(reply)._replace(accepted=fault)
+        if fault["fault"] != "impossible":
+            raise CommandError(f"{fault['id']} is {fault['fault']}; only what is stuck or impossible can be normal.")
+        start, end = _seconds(fault["start"]), _seconds(fault["time"])
+        count = self._learn(start, max(end, self.time) if fault["event"] == "start" else end, _mark(command))
+        return self._obeyed(f"{count} rows since {format_time(start)} are learned as normal.")
+
+    def _learn(self, start: float, end: float, mark: str) -> int:
+        """Learn the rows of a time as confirmed, with those before that fill the window; returns how many there are."""
+        if self.model.current is None:
+            raise CommandError(f"{self.device} has no model yet, and takes all rows that come for normal.")
+        lead = self.model.memory * self.settings.sampling.period
+        rows = self.store.rows_between(self.device, start - lead, end, len(self.settings.sampling.channels))
+        if not rows:
+            raise CommandError(
+                f"No row of {self.device} from {format_time(start)} to {format_time(end)} is kept; "
+                "name a later time or incident."
+            )
+        try:
+            self.learner.confirm(np.array(rows), mark, self.while_waiting)
+        except (ValueError, OSError) as error:
+            raise CommandError(f"{self.device} cannot learn these rows: {error}") from None
+        return len(rows)
+
+    def _undo(self, command: Command) -> Obeyed:
+        try:
+            is_done = self.model.go_back(_mark(command))
+        except (ValueError, OSError) as error:
+            raise CommandError(f"{self.device} cannot go back: {error}") from None
+        if not is_done:
+            raise CommandError(f"{self.device} has no earlier model; only the last normal can be taken back, once.")
+        if self.model.reload():
+            self.model.restart()
+        return self._obeyed("The model of before is in use again, without what was learned since.")
+
+    def _relearn(self, command: Command) -> Obeyed:
+        try:
+            self.learner.begin_anew(self.row, _mark(command))
+        except (ValueError, OSError) as error:
+            raise CommandError(f"{self.device} cannot learn anew: {error}") from None
+        alerts = self.alarms.silence(self.time, "relearn")
+        return self._obeyed(f"{self.device} learns anew, from the next {self.learner.needed} normal rows.", alerts)
+
+    # -- standing orders ------------------------------------------------------------------------------------------
+
+    def _mute(self, command: Command) -> Obeyed:
+        seconds = mute_of(command)
+        orders = self.orders.muted(command.time, seconds)
+        if not seconds:
+            return self._obeyed(f"{self.device} is not mute any more.", orders=orders)
+        alerts = self.alarms.silence(self.time, "muted")
+        return self._obeyed(f"{self.device} is mute until {format_time(orders.muted_until)}.", alerts, orders)
+
+    def _budget(self, command: Command) -> Obeyed:
+        budget = budget_of(command)
+        now = f"a budget of {budget}" if budget else "the configured threshold or budget again"
+        return self._obeyed(f"{self.device} has {now}.", orders=replace(self.orders, budget=budget))
+
+
+def _mark(command: Command) -> str:
+    """What a model is marked with: letters and digits, whatever the id is."""
+    return hashlib.blake2b(f"{command.device}/{command.id}".encode(), digest_size=8).hexdigest()
+
+
+def _seconds(time: str) -> float:
+    """The inverse of `format_time`, to the millisecond."""
+    return datetime.fromisoformat(time).timestamp()

@@ -1,0 +1,52 @@
+"""What a device was told until it is told otherwise: another budget, and to be mute for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fedkad.edge.settings import DeviceSettings
+
+
+@dataclass(frozen=True)
+class StandingOrders:
+    """The orders of an operator that hold now; those of a device that was told nothing are empty.
+
+    >>> orders = StandingOrders().muted(100.0, 60.0)
+    >>> orders.is_muted(120.0), orders.is_muted(170.0), orders.muted(130.0, 0.0).is_muted(140.0)
+    (True, False, False)
+    """
+
+    budget: str = ""  # false alarms allowed, instead of those in the configuration
+    muted_since: float = 0.0  # seconds since 1970
+    muted_until: float = 0.0
+
+    def muted(self, since: float, seconds: float) -> StandingOrders:
+        """The same with another time to be mute; 0 seconds for none."""
+        until = since + seconds if seconds else 0.0
+        return replace(self, muted_since=since if seconds else 0.0, muted_until=until)
+
+    def is_muted(self, *moments: float) -> bool:
+        """Whether any of these moments is in the time to be mute.
+
+        A row has two: its own time, which the device's clock may have wrong, and its arrival, which may be late.
+        """
+        return any(self.muted_since <= moment < self.muted_until for moment in moments)
+
+    def applied(self, settings: DeviceSettings) -> DeviceSettings:
+        """The settings of the device as they hold under these orders."""
+        if not self.budget:
+            return settings
+        return replace(settings, alarm=replace(settings.alarm, budget=self.budget, threshold=""))
+
+    def state(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> StandingOrders:
+        """The inverse of `state`; what is missing was not told."""
+        return cls(
+            str(state.get("budget", "")), float(state.get("muted_since", 0.0)), float(state.get("muted_until", 0.0))
+        )

@@ -1,0 +1,99 @@
+"""``fedkad-agent replay``: what the agent would have alarmed on a recording, with these settings.
+
+The agent itself reads the recording, as lines on its standard input, in a temporary folder that has copies of the
+models that the devices have now. Nothing of its state is touched, and nobody is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedkad.edge.agent import Agent
+from fedkad.edge.alerttext import span
+from fedkad.edge.history import incident_table, table
+from fedkad.edge.process import log_to_stderr
+from fedkad.edge.settings import (
+    AgentSettings,
+    DeviceSettings,
+    HomeAssistant,
+    MqttSink,
+    Prometheus,
+    SettingsError,
+    SourceSettings,
+    Stdout,
+    WebhookSettings,
+)
+from fedkad.edge.visiting import StoreVisitor
+
+WEEK = 7 * 86400.0
+
+
+def replay(settings: AgentSettings, recording: Path) -> str:
+    """Run the agent over a recording; returns its incidents and a summary for each device."""
+    if not recording.is_file():
+        raise SettingsError(f"{recording}: no such file; name a recording, JSON lines or CSV.")
+    log_to_stderr()
+    logging.getLogger("fedkad.edge").setLevel(logging.WARNING)
+    with tempfile.TemporaryDirectory(prefix="fedkad-replay-") as folder:
+        alone = _alone(settings, Path(folder), recording)
+        with recording.open("rb") as file:
+            os.dup2(file.fileno(), 0)
+        agent = Agent(alone)
+        try:
+            agent.run()
+        finally:
+            agent.close()
+        visitor = StoreVisitor(alone.state)
+        found, states = visitor.incidents(), visitor.states()
+    head = ("device", "rows", "scored", "incidents", "per week", "open at the end")
+    summary = table(head, [_summary(name, states.get(name, {})) for name in settings.devices])
+    return "\n\n".join([incident_table(found) if found else "No incidents.", summary])
+
+
+def _alone(settings: AgentSettings, folder: Path, recording: Path) -> AgentSettings:
+    """The settings of an agent that reads lines, tells nobody, and has all that it writes in a folder."""
+    source, is_lines = settings.source, settings.source.kind != "mqtt"
+    has_rows = recording.suffix.lower() == ".csv" or (is_lines and source.format == "csv")
+    read = SourceSettings(
+        kind="stdin", format="csv" if has_rows else "json", device_key=source.device_key, time_key=source.time_key
+    )
+    devices = {
+        name: _with_copy(device, folder / "devices" / str(number))
+        for number, (name, device) in enumerate(settings.devices.items())
+    }
+    return replace(
+        settings,
+        devices=devices,
+        state=folder / "state",
+        source=read,
+        mqtt=MqttSink(),
+        homeassistant=HomeAssistant(),
+        webhook=WebhookSettings(),
+        prometheus=Prometheus(),
+        stdout=Stdout(enabled=False),
+    )
+
+
+def _with_copy(device: DeviceSettings, folder: Path) -> DeviceSettings:
+    """The settings of a device whose folder is another, with a copy of its model."""
+    folder.mkdir(parents=True)
+    present = Path(device.learning.folder, "model.safetensors")
+    if present.exists():
+        shutil.copyfile(present, folder / present.name)
+    given = "" if present.exists() else device.learning.model
+    return replace(device, learning=replace(device.learning, folder=str(folder), model=given))
+
+
+def _summary(name: str, state: Mapping[str, Any]) -> tuple[str, ...]:
+    alarms = state.get("alarms", {})
+    watched, count = float(alarms.get("watched", 0.0)), int(alarms.get("incidents", 0))
+    weekly = f"{count * WEEK / watched:.3g}" if watched else "unknown"
+    opened = (alarms.get("open") or {}).get("id", "")
+    return name, str(state.get("seq", 0)), span(watched), str(count), weekly, opened

@@ -1,0 +1,111 @@
+"""When a change that stays becomes the new normal.
+
+A new set-point is an incident first. If it goes on steadily for `settle`, the device takes it for normal, unless that
+could hide a fault:
+
+- the score must not grow: a drift is not a level;
+- every channel must be near to where it has been before, at most one range of its training beyond its bounds;
+- no channel may have stopped moving, and no value may be impossible;
+- a critical incident must have been acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.places import Bounds, absurd
+from fedkad.edge.alarmstate import Alert
+
+Array = NDArray[np.float64]
+
+PARTS = 8
+"""Parts of `settle` in which scores are averaged; what is not steady yet is looked at again after one of them."""
+
+GROWTH = 1.25
+"""How much higher the scores of the second half may be than those of the first."""
+
+NEAR = 1.0
+"""How many ranges of training a channel may be outside of its bounds."""
+
+OUTLIERS = 0.01
+"""Share of the rows at either end that does not count for where a channel is."""
+
+
+@dataclass
+class Settling:
+    """How the scores of one incident went so far; the state is a small JSON object.
+
+    >>> settling = Settling()
+    >>> for minute in range(16):
+    ...     settling.note("pump-1-7", 60.0 * minute, 5.0, settle=960.0)
+    >>> settling.is_due(900.0, settle=960.0), settling.is_due(960.0, settle=960.0), settling.is_steady
+    (False, True, True)
+    """
+
+    incident: str = ""
+    since: float = 0.0
+    totals: list[float] = field(default_factory=lambda: [0.0] * PARTS)
+    counts: list[int] = field(default_factory=lambda: [0] * PARTS)
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any] | None) -> Settling:
+        """The inverse of `state`."""
+        return cls(**state) if state else cls()
+
+    def state(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def note(self, incident: str, time: float, score: float, settle: float) -> None:
+        """Take the score of a row in an open incident."""
+        if incident != self.incident:
+            self.incident, self.since, self.totals, self.counts = incident, time, [0.0] * PARTS, [0] * PARTS
+        part = min(max(int((time - self.since) / settle * PARTS), 0), PARTS - 1)
+        self.totals[part] += min(score, 1e6)
+        self.counts[part] += 1
+
+    def is_due(self, time: float, settle: float) -> bool:
+        """Whether the incident has gone on for long enough."""
+        return bool(self.incident) and time - self.since >= settle
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether there are scores in every part, and they do not grow."""
+        if not all(self.counts):
+            return False
+        means = [total / count for total, count in zip(self.totals, self.counts, strict=True)]
+        half = PARTS // 2
+        return sum(means[half:]) <= GROWTH * sum(means[:half])
+
+    def look_later(self, settle: float) -> None:
+        """Forget the first part, so that the next look comes after one part more."""
+        self.since += settle / PARTS
+        self.totals, self.counts = [*self.totals[1:], 0.0], [*self.counts[1:], 0]
+
+
+def why_not(incident: Alert, rows: Array, bounds: Bounds) -> str:
+    """Why what the scaled `rows` of an incident show must not become normal, as the end of a sentence; empty if it may.
+
+    >>> bounds = Bounds(*np.zeros((2, 3, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((3, 1)))
+    >>> steady = 0.5 + 0.1 * np.sin(np.arange(100.0))[:, None]
+    >>> why_not({"severity": "warning"}, steady, bounds), why_not({"severity": "warning"}, 3.0 * steady, bounds)
+    ('', 'it is too far from what is known')
+    """
+    if incident["severity"] == "critical" and not incident.get("acknowledged"):
+        return "it is critical and nobody has acknowledged it"
+    low, high, unit = bounds.low[0], bounds.high[0], bounds.unit
+    if absurd(rows, low, high, unit).any():
+        return "some of its values are impossible"
+    moves = ~bounds.switch & (high > low)
+    spans = np.nanmax(rows, axis=0) - np.nanmin(rows, axis=0)
+    if (moves & (spans == 0.0)).any():
+        return "a channel has stopped moving"
+    least, most = np.nanquantile(rows, [OUTLIERS, 1.0 - OUTLIERS], axis=0)
+    if (least < low - NEAR * unit).any() or (most > high + NEAR * unit).any():
+        return "it is too far from what is known"
+    return ""

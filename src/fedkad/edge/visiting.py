@@ -1,0 +1,110 @@
+"""The store of an agent as another process sees it: to read what is known, and to leave a command.
+
+The agent may run meanwhile, so nothing is repaired, renamed or upgraded here; its own `Store` does that. Every visit
+opens the file anew: the agent may have put another one in the place of a damaged one.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedkad.edge.alarmstate import Alert
+from fedkad.edge.commands import Command
+from fedkad.edge.store import MIGRATIONS, PUT_COMMAND, StoreError
+
+PATIENCE = 5.0
+"""Seconds that a visit waits while the agent writes."""
+
+
+class CommandReply(NamedTuple):
+    """The answer to a command."""
+
+    accepted: bool
+    text: str
+
+
+class StoreVisitor:
+    """Visits the store in the state folder of an agent.
+
+    Raises a `StoreError` if there is none, or it is of another version, and an `OSError` if it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "agent.sqlite"
+
+    def leave(self, command: Command) -> None:
+        """Leave a command for the agent, if it is not there; once this returns, it is durable."""
+        with self._visit("rw") as database:
+            if not _found(database, command):
+                database.execute(PUT_COMMAND, (*astuple(command), True))
+
+    def reply(self, command: Command) -> CommandReply | None:
+        """The answer to a command; None if there is none yet.
+
+        A command that is gone was in a damaged file, and is left again.
+        """
+        with self._visit("ro") as database:
+            found = _found(database, command)
+        if not found:
+            self.leave(command)
+            return None
+        accepted, text = found[0]
+        return None if text is None else CommandReply(bool(accepted), text)
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """The state of every device; those that cannot be read are left out."""
+        with self._visit("ro") as database:
+            found = database.execute("SELECT name, state FROM device ORDER BY name").fetchall()
+        return {name: state for name, text in found if isinstance(state := _plain(text), dict)}
+
+    def incidents(self, device: str = "", last: int = 1000) -> list[Alert]:
+        """The last alerts of the last incidents, of one device or all, the oldest first."""
+        query = "SELECT alert FROM incident WHERE device = ? OR ? = '' ORDER BY number DESC LIMIT ?"
+        with self._visit("ro") as database:
+            found = database.execute(query, (device, device, last)).fetchall()
+        return [alert for (text,) in reversed(found) if isinstance(alert := _plain(text), dict)]
+
+    def waiting(self) -> int:
+        """Commands that are not answered."""
+        with self._visit("ro") as database:
+            return int(database.execute("SELECT count(*) FROM command WHERE reply IS NULL").fetchone()[0])
+
+    @contextmanager
+    def _visit(self, mode: str) -> Iterator[sqlite3.Connection]:
+        if not self._path.exists():
+            raise StoreError(f"{self._path}: there is no such file; start the agent with this configuration first.")
+        try:
+            address = f"{self._path.absolute().as_uri()}?mode={mode}"
+            with closing(sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)) as database:
+                database.text_factory = lambda content: content.decode(errors="replace")
+                self._check(database)
+                yield database
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path}: {error}") from None
+
+    def _check(self, database: sqlite3.Connection) -> None:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version != len(MIGRATIONS):
+            raise StoreError(
+                f"{self._path}: written by another version of fedkad (format {version}, this one has "
+                f"{len(MIGRATIONS)}); restart the agent with this version."
+            )
+        database.execute("PRAGMA synchronous=FULL")
+
+
+def _found(database: sqlite3.Connection, command: Command) -> list[Any]:
+    query = "SELECT accepted, reply FROM command WHERE device = ? AND id = ?"
+    return database.execute(query, (command.device, command.id)).fetchall()
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,526 @@
+"""A device does what an operator tells, once, even if it is killed between any two steps of it."""
+
+import json
+import mmap
+import os
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count, groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedkad import KoopmanDetector
+from fedkad.detect.series import Series
+from fedkad.edge import store as store_module
+from fedkad.edge.commands import Command
+from fedkad.edge.history import incident_table
+from fedkad.edge.inbox import Inbox
+from fedkad.edge.payload import Sample
+from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
+from fedkad.edge.store import Store
+from fedkad.edge.watcher import Watcher
+from tests.fixtures.broker import logged
+
+CHANNELS = ("flow", "pressure", "current")
+BEGIN = 1_700_000_000.0
+Array = NDArray[np.float64]
+
+
+def series(rows: int, seed: int = 1) -> Array:
+    t = np.arange(rows)[:, None]
+    noise = 0.05 * np.random.default_rng(seed).normal(size=(rows, len(CHANNELS)))
+    values: Array = np.sin(t / np.array([5.0, 8.0, 11.0])) + noise
+    return values
+
+
+def settings(folder: Path, **alarm: Any) -> DeviceSettings:
+    return DeviceSettings(
+        Sampling(channels=CHANNELS, period=1.0, max_gap=3.0, stale_after=10.0, zone="UTC"),
+        replace(Alarm(clear_after=5.0, cool_down=0.0, rate_limit=0.0), **alarm),
+        Learning(model=str(folder / "model.fedkad"), folder=str(folder / "pump"), every=0, first=300),
+    )
+
+
+class Post:
+    """A watcher with its store, inbox and outbox, as the agent has them."""
+
+    def __init__(self, folder: Path, **alarm: Any) -> None:
+        self.folder, self.store = folder, Store(folder / "agent.sqlite")
+        self.watcher = Watcher("pump", settings(folder, **alarm), self.store)
+        self.inbox = Inbox(self.store, {"pump": self.watcher})
+        self.now = self.watcher._rows
+        self.alerts: list[dict[str, Any]] = []
+
+    def feed(self, rows: Array) -> list[dict[str, Any]]:
+        found = []
+        for row in rows:
+            moment = BEGIN + self.now
+            values = dict(zip(CHANNELS, map(float, row), strict=True))
+            found += self.watcher.take(Sample("pump", moment, values), moment)
+            self.now += 1
+        self._put(found)
+        self.commit()
+        return found
+
+    def _put(self, alerts: list[dict[str, Any]]) -> None:
+        self.alerts += alerts
+        for alert in alerts:
+            self.store.put_alert(["log"], alert)
+
+    def commit(self) -> None:
+        self.watcher.put_state()
+        self.store.commit()
+
+    def send(self, verb: str, argument: str = "", identity: str = "1") -> None:
+        command = Command(identity, "pump", verb, argument, "anna", BEGIN + self.now)
+        self.store.put_command(command, published=True)
+        self.store.commit()
+        self.inbox.look_again()
+
+    def carry_out(self) -> None:
+        """What the agent does with every command that waits."""
+        for command in self.inbox.waiting():
+            self.commit()
+            self._put(self.inbox.carry_out(command, lambda: None))
+            self.commit()
+
+    def tell(self, verb: str, argument: str = "", identity: str = "") -> tuple[bool, str]:
+        identity = identity or f"{verb}-{time.monotonic_ns()}"
+        self.send(verb, argument, identity)
+        self.carry_out()
+        return self.reply(identity)
+
+    def reply(self, identity: str) -> tuple[bool, str]:
+        found = self.store._read("SELECT accepted, reply FROM command WHERE id = ?", identity)
+        return bool(found[0][0]), found[0][1]
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.fedkad"
+    train = Series(series(3000, 0), CHANNELS)
+    KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(train).save(path)
+    return path
+
+
+@pytest.fixture
+def post(tmp_path: Path, fitted: Path) -> Iterator[Post]:
+    shutil.copy(fitted, tmp_path)
+    with logged():
+        made = Post(tmp_path)
+        yield made
+        made.close()
+
+
+SHIFT = np.array([0.0, 3.0, 0.0])
+
+
+def trouble(post: Post) -> dict[str, Any]:
+    """Let an incident begin that goes on."""
+    live = series(400)
+    post.feed(live[:100])
+    post.feed(live[100:140] + SHIFT)
+    incident = post.watcher.status().incident
+    assert incident is not None
+    return incident
+
+
+def same_again(post: Post) -> list[dict[str, Any]]:
+    """An hour later, the same rows as those of the trouble, with those before it."""
+    post.now += 3600
+    live = series(400)
+    return post.feed(np.concatenate([live[:100], live[100:140] + SHIFT]))
+
+
+def memory(folder: Path) -> Any:
+    return KoopmanDetector.load(folder / "pump" / "model.safetensors").memory_
+
+
+# -- what each command does -----------------------------------------------------------------------------------------
+
+
+def test_what_was_normal_is_learnt_as_confirmed_and_no_alarm_again(post: Post) -> None:
+    incident = trouble(post)
+    known = memory(post.folder)
+    accepted, reply = post.tell("normal")
+    assert accepted, reply
+    assert "learned as normal" in reply
+    end = post.alerts[-1]
+    assert (end["event"], end["reason"], end["id"]) == ("end", "normal", incident["id"])
+    assert "said to be normal" in end["text"]
+    assert post.watcher.status().incident is None
+    learnt = memory(post.folder)
+    assert len(learnt.places.lengths) == len(known.places.lengths) + 1
+    assert learnt.statistics.count > known.statistics.count
+    assert same_again(post) == []
+    # Something else is still told.
+    assert [alert["event"] for alert in post.feed(series(400)[140:160] + 8.0)][:1] == ["start"]
+
+
+def test_an_incident_of_long_ago_can_still_be_called_normal(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.edge.learning.KEPT_ROWS", 50)
+    monkeypatch.setattr("fedkad.edge.learning.FORGET_EVERY", 10)
+    incident = trouble(post)
+    post.feed(series(900)[140:])
+    assert len(post.store.last_rows("pump", 9999, 3)) < 100
+    accepted, reply = post.tell("normal", incident["id"])
+    assert accepted, reply
+    assert memory(post.folder).places.lengths.tolist()[-1] >= 40
+    assert post.store.incident("pump", incident["id"])["reason"] == "normal"  # type: ignore[index]
+    assert same_again(post) == []
+
+
+def test_a_time_can_be_called_normal(post: Post) -> None:
+    trouble(post)
+    start, end = (f"2023-11-14T22:{minute}" for minute in ("15:00", "15:40"))  # 100 to 140 s after BEGIN
+    accepted, reply = post.tell("normal", f"{start}/{end}")
+    assert accepted, reply
+    assert post.watcher.status().incident is None
+    assert post.tell("normal", "2020-01-01T00:00/2020-01-02T00:00") == (
+        False,
+        "No row of pump from 2020-01-01T00:00:00.000Z to 2020-01-02T00:00:00.000Z is kept; "
+        "name a later time or incident.",
+    )
+
+
+def test_what_was_called_normal_can_be_taken_back_once(post: Post) -> None:
+    trouble(post)
+    before = (post.folder / "pump" / "model.safetensors").read_bytes()
+    assert post.tell("undo")[0] is False
+    assert post.tell("normal")[0]
+    assert (post.folder / "pump" / "model.safetensors").read_bytes() != before
+    assert post.tell("undo")[0]
+    assert (post.folder / "pump" / "model.safetensors").read_bytes() == before
+    accepted, reply = post.tell("undo")
+    assert not accepted
+    assert "only the last normal can be taken back" in reply
+    assert [alert["event"] for alert in same_again(post)][:1] == ["start"]
+
+
+def test_a_muted_device_begins_no_incident_and_learns_nothing(post: Post) -> None:
+    incident = trouble(post)
+    assert post.tell("mute", "100s")[0]
+    end = post.alerts[-1]
+    assert (end["event"], end["reason"], end["id"]) == ("end", "muted", incident["id"])
+    live = series(400)
+    assert post.feed(live[140:230] + SHIFT) == []
+    assert post.watcher.status().state == "muted"
+    _, rows = post.store.rows_to_learn("pump", 3, 140)
+    assert np.isnan(rows).all()
+    alerts = post.feed(live[230:260] + SHIFT)  # it is over after 100 s, and what is wrong then is news
+    assert [alert["event"] for alert in alerts] == ["start"]
+    assert alerts[0]["start"] == "2023-11-14T22:17:20.000Z"
+
+
+def test_mute_ends_when_it_is_told_to(post: Post) -> None:
+    trouble(post)
+    assert post.tell("mute", "1h")[0]
+    assert post.feed(series(400)[140:160] + SHIFT) == []
+    assert post.tell("mute", "0")[0]
+    assert [alert["event"] for alert in post.feed(series(400)[160:180] + SHIFT)] == ["start"]
+
+
+def test_mute_survives_a_restart(post: Post) -> None:
+    trouble(post)
+    post.tell("mute", "1h")
+    post.close()
+    again = Post(post.folder)
+    assert again.feed(series(400)[140:160] + SHIFT) == []
+    again.close()
+
+
+def test_an_acknowledged_incident_is_told_once_more_and_not_again(tmp_path: Path, fitted: Path) -> None:
+    shutil.copy(fitted, tmp_path)
+    post = Post(tmp_path, update_every=10.0)
+    incident = trouble(post)
+    assert post.tell("acknowledge", incident["id"]) == (True, f"The incident {incident['id']} is acknowledged.")
+    told = post.alerts[-1]
+    assert (told["event"], told["reason"], told["acknowledged"]) == ("update", "acknowledged", "anna")
+    assert "acknowledged by anna" in told["text"]
+    assert post.feed(series(400)[140:200] + SHIFT) == []
+    post.close()
+    post = Post(tmp_path, update_every=10.0)
+    assert post.feed(series(400)[200:260] + SHIFT) == []
+    (end,) = post.feed(series(400)[260:320])
+    assert (end["event"], end["reason"], end["acknowledged"]) == ("end", "cleared", "anna")
+    assert post.store.incident("pump")["acknowledged"] == "anna"  # type: ignore[index]
+    post.close()
+
+
+def test_an_incident_that_is_over_can_be_acknowledged(post: Post) -> None:
+    incident = trouble(post)
+    post.feed(series(400)[140:200])
+    sent = len(post.alerts)
+    assert post.tell("acknowledge")[0]
+    assert len(post.alerts) == sent
+    kept = post.store.incident("pump", incident["id"])
+    assert kept is not None
+    assert (kept["acknowledged"], kept["event"], kept["reason"]) == ("anna", "end", "cleared")
+    assert post.tell("acknowledge", "pump-0") == (
+        False,
+        "pump has no incident 'pump-0'; see fedkad-agent incidents.",
+    )
+
+
+def test_a_device_learns_anew_from_new_rows(post: Post) -> None:
+    trouble(post)
+    before = (post.folder / "pump" / "model.safetensors").read_bytes()
+    accepted, reply = post.tell("relearn")
+    assert (accepted, reply) == (True, "pump learns anew, from the next 300 normal rows.")
+    assert (post.alerts[-1]["event"], post.alerts[-1]["reason"]) == ("end", "relearn")
+    assert (post.folder / "pump" / "model.safetensors.old-1").read_bytes() == before
+    assert post.watcher.status().state == "learning"
+    post.close()
+    again = Post(post.folder)  # the configured model must not come back
+    assert again.watcher.status().state == "learning"
+    assert again.watcher.status().progress == {"have": 0, "need": 300, "seconds": 300.0}
+    again.feed(series(700)[400:] + SHIFT)
+    assert again.watcher.is_learning_due
+    again.watcher.learn()
+    again.commit()
+    assert again.watcher.status().state != "learning"
+    assert again.feed(series(800)[700:] + SHIFT) == []
+    again.close()
+    last = Post(post.folder)
+    assert last.watcher.status().state == "waiting"
+    last.close()
+
+
+def test_a_budget_holds_until_it_is_told_otherwise(post: Post) -> None:
+    post.feed(series(100))
+    own = post.watcher.status().threshold
+    assert post.watcher.status().budget is None
+    assert post.tell("budget", "1/hour") == (True, "pump has a budget of 1/hour.")
+    post.feed(series(120)[100:])
+    told = post.watcher.status()
+    assert told.budget is not None
+    assert told.budget["allowed"] == "1/hour"
+    assert told.threshold != own
+    post.close()
+    again = Post(post.folder)
+    again.feed(series(140)[120:])
+    assert again.watcher.status().threshold == pytest.approx(told.threshold, rel=0.01)  # it sinks while nothing happens
+    assert again.tell("budget", "default")[0]
+    again.feed(series(160)[140:])
+    assert (again.watcher.status().budget, again.watcher.status().threshold) == (None, own)
+    again.close()
+
+
+def test_what_cannot_be_done_is_answered(tmp_path: Path) -> None:
+    with logged() as lines:
+        (tmp_path / "model.fedkad").write_bytes(b"")
+        post = Post.__new__(Post)
+        post.folder, post.store = tmp_path, Store(tmp_path / "agent.sqlite")
+        given = settings(tmp_path)
+        post.watcher = Watcher("pump", replace(given, learning=replace(given.learning, model="")), post.store)
+        post.inbox, post.now, post.alerts = Inbox(post.store, {"pump": post.watcher}), 0, []
+        assert post.tell("normal") == (False, "pump has no incident yet; see fedkad-agent incidents.")
+        assert post.tell("normal", "2026-03-01T08:00/2026-03-01T09:00") == (
+            False,
+            "pump has no model yet, and takes all rows that come for normal.",
+        )
+        assert post.tell("dance")[0] is False
+        assert any("anna told 'dance', which is refused" in line for line in lines)
+        post.close()
+
+
+def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
+    trouble(post)
+    for _ in range(3):
+        post.tell("normal", identity="same")
+    assert len(memory(post.folder).places.lengths) == 1
+    assert [alert["event"] for alert in post.alerts] == ["start", "end"]
+    assert len(post.store._read("SELECT * FROM command")) == 1
+
+
+def test_old_commands_are_forgotten_but_none_that_waits(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_COMMANDS", 3)
+    post.send("mute", "1h", "waits")
+    for number in range(6):
+        command = Command(str(number), "pump", "mute", "0", "", 0.0)
+        post.store.put_command(command, published=True)
+        post.store.put_reply(command, "done", accepted=True)
+    post.store.commit()
+    assert [name for (name,) in post.store._read("SELECT id FROM command ORDER BY number")] == ["waits", "3", "4", "5"]
+
+
+def test_rows_of_few_incidents_are_kept_and_of_each_only_so_many(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_EVIDENCE", 12)
+    monkeypatch.setattr(store_module, "MAX_PROVEN", 2)
+    live = series(1000)
+    for start in range(100, 900, 100):
+        post.feed(live[start : start + 60])
+        post.feed(live[start + 60 : start + 100] + SHIFT)
+    post.feed(live[900:950])
+    kept = dict(post.store._read("SELECT incident, count(*) FROM evidence GROUP BY incident"))
+    last = [post.alerts[k]["id"] for k in range(len(post.alerts)) if post.alerts[k]["event"] == "start"][-2:]
+    assert list(kept) == last
+    assert set(kept.values()) == {12}
+
+
+# -- kills ----------------------------------------------------------------------------------------------------------
+
+
+def tripped(left: mmap.mmap, agent: int) -> Callable[[], None]:
+    """What is called at every step: at the n-th it kills the agent, also from the process that learns."""
+
+    def step() -> None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(agent, signal.SIGKILL)
+            time.sleep(60)
+
+    return step
+
+
+def lay_wires(step: Callable[[], None]) -> None:
+    """Before and after everything that reaches the disk."""
+
+    def wired(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            step()
+            result = original(*given, **named)
+            step()
+            return result
+
+        setattr(owner, name, call)
+
+    for owner, name in ((os, "replace"), (os, "unlink"), (Store, "commit")):
+        wired(owner, name)
+
+    def grouped(*given: Any, **named: Any) -> Iterator[Any]:
+        yield from groupby(*given, **named)
+        step()  # all statements are executed, and the transaction is not committed
+
+    vars(store_module)["groupby"] = grouped
+
+
+def killed_at(folder: Path, number: int) -> bool:
+    """Carry out what waits in another process that is killed at its n-th step; False if it has not so many."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            left = mmap.mmap(-1, 1)
+            left[0] = number
+            post = Post(folder)
+            lay_wires(tripped(left, os.getpid()))
+            post.carry_out()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGKILL), status
+    return status == signal.SIGKILL
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a device has after a command: its state, model, files, history, and what it sent."""
+    database = sqlite3.connect(folder / "agent.sqlite")
+    tables = ("device", "incident", "evidence", "outbox", "command", "row")
+    found: dict[str, Any] = {name: database.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+    database.close()
+    found["device"] = [json.loads(state) for _, state in found["device"]]
+    for path in sorted((folder / "pump").iterdir()):
+        if path.suffix not in (".lock", ".part"):  # partial files of killed writers are removed after an hour
+            found[path.name] = path.read_bytes()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument"),
+    [("normal", ""), ("undo", ""), ("mute", "1h"), ("acknowledge", ""), ("relearn", ""), ("budget", "1/hour")],
+)
+def test_a_command_that_is_killed_between_any_two_steps_acts_once(
+    tmp_path: Path, fitted: Path, verb: str, argument: str
+) -> None:
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    shutil.copy(fitted, prepared)
+    with logged():
+        post = Post(prepared)
+        trouble(post)
+        if verb == "undo":
+            post.tell("normal", identity="before")
+        post.send(verb, argument, "once")
+        post.close()
+
+        def trial(number: int) -> Path:
+            """A copy at the same place, since the model that is configured is named by its path."""
+            folder = tmp_path / "trial"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(prepared, folder)
+            return folder
+
+        folder = trial(0)
+        calm = Post(folder)
+        calm.carry_out()
+        assert calm.reply("once")[0], calm.reply("once")
+        calm.close()
+        wanted = outcome(folder)
+        for number in count(1):
+            folder = trial(number)
+            is_killed = killed_at(folder, number)
+            again = Post(folder)
+            again.carry_out()
+            again.close()
+            found = outcome(folder)
+            assert found.keys() == wanted.keys(), number
+            for key in wanted:
+                assert found[key] == wanted[key], (number, key)
+            if not is_killed:
+                break
+    assert number > 3
+
+
+# -- faults of sensors ------------------------------------------------------------------------------------------------
+
+
+def test_a_channel_may_stand_still_for_as_long_as_a_person_calls_normal(post: Post) -> None:
+    live = series(1200)
+    live[300:380, 1] = live[299, 1]
+    live[700:780, 1] = live[699, 1]
+    (fault,) = [alert for alert in post.feed(live[:360]) if alert["kind"] == "health"]
+    assert post.tell("normal", fault["id"]) == (True, "It is normal that pressure of pump stands still for so long.")
+    told = post.feed(live[360:])
+    assert [(alert["event"], alert["id"]) for alert in told if alert["kind"] == "health"] == [("end", fault["id"])]
+    post.close()
+    assert incident_table([fault]).splitlines()[1].split()[5] == "stuck"
+
+
+def test_an_impossible_value_is_normal_if_a_person_says_so(post: Post) -> None:
+    live = series(400)
+    live[100:140, 0] += 40.0
+    fault = post.feed(live[:130])[0]
+    assert (fault["kind"], fault["fault"]) == ("health", "impossible")
+    accepted, reply = post.tell("normal", fault["id"])
+    assert accepted, reply
+    assert "are learned as normal" in reply
+    assert [alert["event"] for alert in post.feed(live[130:]) if alert["kind"] == "health"] == ["end"]
+    post.now += 3600
+    assert not [alert for alert in post.feed(live) if alert["kind"] == "health"]
+
+
+def test_silence_cannot_be_called_normal_and_a_fault_is_not_the_last_incident(post: Post) -> None:
+    incident = trouble(post)
+    post.feed(series(400)[140:200])
+    post._put(post.watcher.tick(time.monotonic() + 11.0))
+    fault = post.alerts[-1]
+    assert fault["fault"] == "silent"
+    accepted, reply = post.tell("normal", fault["id"])
+    assert (accepted, reply) == (False, f"{fault['id']} is silent; only what is stuck or impossible can be normal.")
+    assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
+    assert post.tell("acknowledge", fault["id"])[0]

@@ -1,0 +1,165 @@
+"""A change that stays becomes the new normal, and a fault does not."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedkad import KoopmanDetector
+from fedkad.detect.series import Series
+from fedkad.detect.witnesses import WitnessScoring
+from fedkad.edge.payload import Sample
+from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
+from fedkad.edge.settling import PARTS, Settling, why_not
+from fedkad.edge.store import Store
+from fedkad.edge.watcher import Watcher
+from tests.fixtures.broker import logged
+
+Array = NDArray[np.float64]
+CHANNELS = ("flow", "pressure", "temperature")
+BEGIN, SETTLE = 1_700_000_000.0, 400.0
+
+
+def machine(rows: int, seed: int, first: int = 0) -> Array:
+    t = np.arange(first, first + rows)[:, None]
+    noise = 0.05 * np.random.default_rng(seed).normal(size=(rows, 3))
+    found: Array = np.sin(t / np.array([5.0, 8.0, 11.0])) + noise
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.fedkad"
+    train = Series(machine(3000, 0), CHANNELS)
+    KoopmanDetector(window=8, rank=6, observables=16, sample_period=1.0).fit(train).save(path)
+    return path
+
+
+Make = Callable[[], Watcher]
+
+
+@pytest.fixture
+def make(tmp_path: Path, model: Path) -> Make:
+    settings = DeviceSettings(
+        Sampling(channels=CHANNELS, period=1.0, max_gap=3.0, stale_after=10.0),
+        Alarm(clear_after=30.0, cool_down=0.0, rate_limit=0.0, settle=SETTLE),
+        Learning(model=str(model), folder=str(tmp_path / "pump"), every=0),
+    )
+
+    def made() -> Watcher:
+        return Watcher("pump", settings, Store(tmp_path / "agent.sqlite"))
+
+    return made
+
+
+def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
+    """Feed rows, and settle when it is due, as the agent does."""
+    alerts = []
+    for k, row in enumerate(rows, start=first):
+        values = dict(zip(CHANNELS, map(float, row), strict=True))
+        alerts += watcher.take(Sample("pump", BEGIN + k, values), BEGIN + k)
+        if watcher.is_settling_due:
+            watcher.put_state()
+            watcher._store.commit()
+            alerts += watcher.settle()
+    watcher.put_state()
+    watcher._store.commit()
+    return alerts
+
+
+def changed(rows: int, seed: int, how: Callable[[Array], None]) -> Array:
+    live = machine(rows, seed)
+    how(live)
+    return live
+
+
+def warmer(live: Array) -> None:
+    live[100:, 2] += 1.2
+
+
+def test_a_change_that_stays_becomes_normal_and_other_faults_are_still_found(make: Make) -> None:
+    with logged() as lines:
+        watcher = make()
+        live = changed(1400, 1, warmer)
+        live[1200:1206, 0] += 3.0
+        alerts = feed(watcher, live[:300], 0)
+        watcher._store.close()
+        watcher = make()  # killed meanwhile
+        alerts += feed(watcher, live[300:], 300)
+    settled, fault = [alert for alert in alerts if alert["event"] == "end" and alert["duration"] > 1.0]
+    assert (settled["reason"], settled["id"]) == ("settled", alerts[0]["id"])
+    assert SETTLE <= settled["duration"] <= SETTLE + 60.0
+    assert settled["text"].startswith("pump: taken for the new normal after 6.7 min")
+    assert fault["channels"][0]["channel"] == "flow"
+    assert 1195 <= datetime.fromisoformat(fault["start"]).timestamp() - BEGIN < 1210
+    assert any("is normal from now on" in line for line in lines)
+
+
+def test_what_has_become_normal_can_be_taken_back(make: Make) -> None:
+    with logged():
+        watcher = make()
+        feed(watcher, changed(700, 1, warmer), 0)
+        assert watcher.status().incident is None
+        assert watcher.model.go_back("mark")
+        watcher.model.reload()
+        watcher.model.restart()
+        alerts = feed(watcher, machine(60, 2, 700) + np.array([0.0, 0.0, 1.2]), 700)
+    assert [alert["event"] for alert in alerts] == ["start"]
+
+
+def drifting(live: Array) -> None:
+    live[100:, 2] += 1.0 + np.arange(len(live) - 100) / 300.0
+
+
+def far(live: Array) -> None:
+    live[100:, 2] += 9.0
+
+
+def stuck(live: Array) -> None:
+    live[100:, 2] = 1.2
+
+
+@pytest.mark.parametrize("fault", [drifting, far, stuck], ids=lambda fault: fault.__name__)
+def test_a_fault_does_not_become_normal(make: Make, fault: Callable[[Array], None]) -> None:
+    with logged() as lines:
+        alerts = feed(make(), changed(1200, 1, fault), 0)
+    assert [alert for alert in alerts if alert["reason"] == "settled"] == []
+    assert any("does not become normal yet" in line for line in lines)
+
+
+def test_a_critical_incident_becomes_normal_only_if_somebody_knows_of_it(model: Path) -> None:
+    scoring = KoopmanDetector.load(model).model_.scoring
+    assert isinstance(scoring, WitnessScoring)
+    rows = np.random.default_rng(0).normal(size=(100, 3))
+    assert why_not({"severity": "warning"}, rows, scoring.bounds) == ""
+    assert "nobody has acknowledged" in why_not({"severity": "critical"}, rows, scoring.bounds)
+    assert why_not({"severity": "critical", "acknowledged": "anna"}, rows, scoring.bounds) == ""
+    rows[50, 1] = 1e6
+    assert "impossible" in why_not({"severity": "warning"}, rows, scoring.bounds)
+
+
+def test_what_is_not_steady_is_looked_at_again_after_a_part() -> None:
+    settling = Settling()
+    for k in range(160):
+        settling.note("x", float(k), 1.0 if k < 80 else 2.0, 160.0)
+    assert settling.is_due(160.0, 160.0)
+    assert not settling.is_steady
+    for part in range(1, PARTS):
+        settling.look_later(160.0)
+        start = 160 + 20 * (part - 1)
+        assert not settling.is_due(float(start), 160.0)
+        for k in range(start, start + 20):
+            settling.note("x", float(k), 2.0, 160.0)
+        assert settling.is_due(float(start + 20), 160.0)
+        again = Settling.restored(json.loads(json.dumps(settling.state())))
+        assert again == settling
+        # The first half has the parts from `part` on, of which those before the fifth are low.
+        low = max(4 - part, 0)
+        assert settling.is_steady == (1.25 * (low * 1.0 + (4 - low) * 2.0) >= 4 * 2.0)
+    settling.note("y", 999.0, 1.0, 160.0)
+    assert not settling.is_due(1000.0, 160.0)

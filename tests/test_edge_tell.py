@@ -1,0 +1,363 @@
+"""The agent as a process that is told and asked: from the command line, over a broker, and by a signal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fedkad.detect.detector import KoopmanDetector
+from tests.fixtures.broker import (
+    CHANNELS,
+    EPOCH,
+    PATIENCE,
+    Array,
+    Broker,
+    Client,
+    Process,
+    broken,
+    config,
+    rows_committed,
+    sample,
+    saved_model,
+    series,
+    wait_for,
+)
+from tests.fixtures.forge import ForkedAgent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_model(tmp_path_factory.mktemp("model"))
+
+
+class Said(NamedTuple):
+    """What a command printed, and how it ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def ask(folder: Path, *arguments: str) -> Said:
+    """Run `fedkad-agent` with a subcommand to its end."""
+    out, err = folder / f"out-{time.monotonic_ns()}", folder / f"err-{time.monotonic_ns()}"
+    with out.open("wb") as to, err.open("wb") as errors:
+        process = ForkedAgent(arguments, os.environ, to, errors)
+        process.stdin.close()
+        status = process.wait(PATIENCE)
+    said = Said(status, out.read_text(), err.read_text())
+    out.unlink()
+    err.unlink()
+    return said
+
+
+class Site:
+    """An agent that follows a file, and the file."""
+
+    def __init__(self, folder: Path, model: Path, **more: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.file, self.sent = folder, folder / "samples.jsonl", 0
+        self.file.touch()
+        more = {"learning": {"model": str(model)}, **more}
+        self.process = Process(folder, config({"kind": "file", "path": str(self.file)}, **more))
+
+    def write(self, rows: Array) -> None:
+        """Append rows, and wait until they are committed."""
+        with self.file.open("a") as file:
+            for row in range(len(rows)):
+                values = dict(zip(CHANNELS, rows[row].tolist(), strict=True))
+                file.write(json.dumps({"time": EPOCH + self.sent + row, **values}) + "\n")
+        self.sent += len(rows)
+
+    def wait(self) -> None:
+        wait_for(lambda: rows_committed(self.folder / "state", "pump") == self.sent, self.process.log)
+
+    def tell(self, *words: str) -> Said:
+        return ask(self.folder, "tell", str(self.process.config), *words)
+
+    def ask(self, question: str, *words: str) -> Said:
+        return ask(self.folder, question, str(self.process.config), *words)
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "state" / "devices" / "pump" / "model.safetensors"
+
+
+def confirmed(model: Path) -> int:
+    """How many stretches a model has that somebody called normal."""
+    places = KoopmanDetector.load(model).memory_.places
+    assert places is not None
+    return len(places.lengths)
+
+
+TROUBLE = broken(series(200), 100, 130)
+
+
+def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, model: Path) -> None:
+    site = Site(tmp_path, model)
+    with site.process:
+        site.write(TROUBLE[:120])
+        site.wait()
+        (start,) = site.process.alerts()
+        listed = site.ask("incidents")
+        assert (listed.status, listed.err) == (0, "")
+        assert start["id"] in listed.out
+        assert " open " in listed.out
+        shown = site.ask("status")
+        assert "The agent hall runs." in shown.out
+        assert start["id"] in shown.out
+
+        said = site.tell("pump", "acknowledge", "--from", "anna")
+        assert said == (0, f"The incident {start['id']} is acknowledged.\n", "")
+        said = site.tell("pump", "normal", start["id"], "--wait", "60")
+        assert (said.status, said.err) == (0, "")
+        assert "learned as normal" in said.out
+        wait_for(lambda: len(site.process.alerts()) == 3)
+        assert [alert["reason"] for alert in site.process.alerts()] == ["threshold", "acknowledged", "normal"]
+        site.process.wait_for_log("pump: anna told 'acknowledge'. The incident")
+        assert confirmed(site.model) == 1
+        assert site.tell("pump", "undo").status == 0
+        assert confirmed(site.model) == 0
+        assert site.process.stop() == 0
+    assert "does not run" in site.ask("status").out
+    assert " normal " in site.ask("incidents", "pump", "--last", "1").out
+
+
+def test_what_is_told_while_the_agent_is_away_is_done_when_it_comes_back(tmp_path: Path, model: Path) -> None:
+    site = Site(tmp_path, model)
+    said = site.tell("pump", "mute", "1h")
+    assert said.status == 1
+    assert "there is no such file; start the agent with this configuration first." in said.err
+    with site.process:
+        site.write(TROUBLE[:90])
+        site.wait()
+        site.process.kill()
+    said = site.tell("pump", "mute", "1h")
+    assert said == (0, "Accepted; the agent does not run now, and acts on it at its next start.\n", "")
+    assert "1 command(s) wait for it" in site.ask("status").out
+    with site.process:
+        site.process.wait_for_log("told 'mute 1h'. pump is mute until")
+        site.write(TROUBLE[90:])
+        site.wait()
+        assert site.process.alerts() == []
+        assert "mute until" in site.ask("status").out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("pmup", "mute", "1h"), "There is no device 'pmup'; the devices are pump."),
+        (("pump", "silence"), "There is no command 'silence'; tell one of normal, mute,"),
+        (("pump", "mute"), "mute '' must be a time such as 90s, 30m, 2h or 1d"),
+        (("pump", "normal", "pump-7"), "pump has no incident 'pump-7'; see fedkad-agent incidents."),
+    ],
+)
+def test_what_is_refused_is_said_in_a_sentence(tmp_path: Path, model: Path, words: tuple[str], sentence: str) -> None:
+    site = Site(tmp_path, model)
+    with site.process:
+        site.write(TROUBLE[:30])
+        site.wait()
+        said = site.tell(*words, "--wait", str(PATIENCE))
+        assert (said.status, said.out) == (1, "")
+        assert said.err.startswith(f"error: {sentence}")
+        assert site.process.is_running
+
+
+def test_what_was_told_acts_once_however_often_the_agent_is_killed(tmp_path: Path, model: Path) -> None:
+    site, chance = Site(tmp_path, model), random.Random(3)
+    site.process.start()
+    site.write(TROUBLE[:120])
+    site.wait()
+    (start,) = site.process.alerts()
+    for number in range(8):
+        said = site.tell("pump", "normal", start["id"], "--wait", "0", "--from", f"anna-{number}")
+        assert said.status == 0, said.err
+        time.sleep(chance.uniform(0.0, 0.4))
+        site.process.kill()
+        site.process.start()
+    database = sqlite3.connect(tmp_path / "state" / "agent.sqlite")
+    left = "SELECT count(*) FROM command WHERE reply IS NULL"
+    wait_for(lambda: database.execute(left).fetchone()[0] == 0, site.process.log)
+    assert {accepted for (accepted,) in database.execute("SELECT accepted FROM command")} == {1}
+    database.close()
+    # Each one is one more stretch in the model: none is lost, and none is there twice.
+    assert confirmed(site.model) == 8
+    assert site.process.stop() == 0
+
+
+# -- over a broker --------------------------------------------------------------------------------------------------
+
+
+def told(client: Client, identity: str) -> list[dict[str, Any]]:
+    return [heard.content for heard in client.on("fedkad/pump/told") if heard.content["id"] == identity]
+
+
+def mqtt_text(broker: Broker, model: Path, *, shared: bool, file: Path) -> str:
+    """An agent whose commands come over the connection of its samples, or over another."""
+    learning = {"model": str(model)}
+    if shared:
+        return config(broker.source(), learning=learning, mqtt={})
+    return config({"kind": "file", "path": str(file)}, learning=learning, mqtt={"broker": broker.url})
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_operator_answers_an_alarm_over_the_broker(tmp_path: Path, model: Path, shared: bool) -> None:
+    file = tmp_path / "samples.jsonl"
+    file.touch()
+    with Broker(tmp_path) as broker, broker.client() as client:
+        client.publish("fedkad/pump/tell", "mute 1h", retain=True)  # it may be of any age, and is not obeyed
+        client.subscribe("fedkad/pump/told", "fedkad/pump/state", "fedkad/pump/alert")
+        with Process(tmp_path, mqtt_text(broker, model, shared=shared, file=file)) as process:
+            process.wait_for_log("connected.")
+            lines = [sample(TROUBLE, row) for row in range(120)]
+            if shared:
+                client.publish_all("in/pump", lines)
+            else:
+                file.write_text("\n".join(lines) + "\n")
+            wait_for(lambda: client.on("fedkad/pump/alert"), process.log)
+
+            client.publish("fedkad/pump/tell", '{"id": "a", "verb": "acknowledge", "from": "anna"}')
+            (reply,) = wait_for(lambda: told(client, "a"), process.log)
+            assert reply["accepted"]
+            assert (reply["verb"], reply["from"]) == ("acknowledge", "anna")
+            assert "is acknowledged" in reply["reply"]
+            for times in (1, 2):  # the second is answered again, and does nothing
+                client.publish("fedkad/pump/tell", '{"id": "n", "verb": "normal", "from": "anna"}')
+                wait_for(lambda times=times: len(told(client, "n")) == times, process.log)  # type: ignore[misc]
+            assert told(client, "n")[0] == told(client, "n")[1]
+            assert told(client, "n")[0]["accepted"], told(client, "n")
+            state = tmp_path / "state" / "devices" / "pump" / "model.safetensors"
+            assert confirmed(state) == 1
+
+            client.publish("fedkad/pump/tell", "mute 2h")
+            wait_for(lambda: json.loads(client.last("fedkad/pump/state") or "{}").get("muted"), process.log)
+            client.publish("fedkad/pump/tell", "mute 0")
+            wait_for(lambda: json.loads(client.last("fedkad/pump/state") or "{}").get("muted") is None, process.log)
+            client.publish("fedkad/pump/tell", '{"id": "b", "verb": "budget", "argument": "0/week"}')
+            (reply,) = wait_for(lambda: told(client, "b"), process.log)
+            assert not reply["accepted"]
+            assert reply["reply"].startswith("budget '0/week' must be a number of false alarms")
+            client.publish("fedkad/pump/tell", "{")
+            wait_for(lambda: "must be JSON" in str(client.last("fedkad/pump/told")), process.log)
+            assert process.log.count("told 'normal'") == 1
+            assert "mute 1h" not in process.log
+            reasons = [heard.content["reason"] for heard in client.on("fedkad/pump/alert")]
+            assert reasons == ["threshold", "acknowledged", "normal"]
+            assert process.stop() == 0
+
+
+def test_what_the_broker_keeps_for_an_agent_that_is_killed_acts_once(tmp_path: Path, model: Path) -> None:
+    chance, count = random.Random(5), 12
+    with Broker(tmp_path) as broker, broker.client() as client:
+        client.subscribe("fedkad/pump/told")
+        process = Process(tmp_path, mqtt_text(broker, model, shared=True, file=tmp_path)).start()
+        process.wait_for_log("connected.")
+        client.publish_all("in/pump", [sample(TROUBLE, row) for row in range(120)])
+        wait_for(process.alerts, process.log)
+        for number in range(count):
+            client.publish("fedkad/pump/tell", json.dumps({"id": str(number), "verb": "normal", "from": "anna"}))
+            time.sleep(chance.uniform(0.0, 0.5))
+            process.kill()
+            process.start()
+        for number in range(count):
+            wait_for(lambda number=number: told(client, str(number)), process.log)  # type: ignore[misc]
+            assert told(client, str(number))[0]["accepted"]
+        assert confirmed(tmp_path / "state" / "devices" / "pump" / "model.safetensors") == count
+        assert process.stop() == 0
+
+
+# -- replay ---------------------------------------------------------------------------------------------------------
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_recording_is_replayed_as_it_was_alarmed_and_nothing_is_touched(tmp_path: Path, model: Path) -> None:
+    site = Site(tmp_path, model)
+    with site.process:
+        site.write(TROUBLE)
+        site.wait()
+        assert site.process.stop() == 0
+    start, _ = site.process.alerts()
+    before = digests(tmp_path / "state")
+    said = site.ask("replay", str(site.file))
+    assert (said.status, said.err) == (0, "")
+    assert start["id"] in said.out
+    assert "cleared" in said.out
+    assert digests(tmp_path / "state") == before
+    # The same as a table, and with settings under which it is no incident.
+    table = tmp_path / "samples.csv"
+    lines = [",".join(map(str, (EPOCH + k, *TROUBLE[k].tolist()))) for k in range(len(TROUBLE))]
+    table.write_text("\n".join([f"time,{','.join(CHANNELS)}", *lines]) + "\n")
+    assert start["id"] in site.ask("replay", str(table)).out
+    site.process.config.write_text(site.process.config.read_text().replace("[alarm]", "[alarm]\nmin_duration = 500"))
+    assert site.ask("replay", str(table)).out.startswith("No incidents.")
+    assert site.ask("replay", str(tmp_path / "none.csv")).err.endswith("name a recording, JSON lines or CSV.\n")
+    assert digests(tmp_path / "state") == before
+
+
+def test_a_replay_without_a_model_learns_from_the_recording(tmp_path: Path) -> None:
+    file = tmp_path / "samples.jsonl"
+    rows = broken(series(900), 800, 830)
+    file.write_text("\n".join(sample(rows, k) for k in range(len(rows))) + "\n")
+    text = config({"kind": "stdin"}, learning={"first": 500}, detector={"window": 6, "rank": 5, "observables": 16})
+    (tmp_path / "agent.toml").write_text(text)
+    said = ask(tmp_path, "replay", str(tmp_path / "agent.toml"), str(file))
+    assert said.status == 0, said.err
+    assert "pump-20231114T22" in said.out
+    assert not (tmp_path / "state").exists()
+
+
+# -- settings that are read again -----------------------------------------------------------------------------------
+
+
+def test_settings_are_read_again_while_it_runs(tmp_path: Path, model: Path) -> None:
+    site = Site(tmp_path, model, alarm={"min_duration": 500, "clear_after": 3})
+    path, text = site.process.config, site.process.config.read_text()
+    with site.process:
+        site.write(TROUBLE[:110])
+        site.wait()
+        assert site.process.alerts() == []
+        assert site.process.process is not None
+        hangup = partial(site.process.process.send_signal, signal.SIGHUP)
+
+        path.write_text(text.replace("min_duration = 500", "min_duration = = 0"))
+        hangup()
+        site.process.wait_for_log("The settings cannot be read again, and stay as they were:")
+        path.write_text(text.replace("min_duration = 500", "min_duration = -1"))
+        hangup()
+        site.process.wait_for_log("min_duration = -1 in [alarm] must be")
+        site.write(TROUBLE[110:115])
+        site.wait()
+        assert site.process.alerts() == []
+
+        changed = text.replace("min_duration = 500", "min_duration = 0").replace("period = 1\n", "period = 2\n")
+        path.write_text(changed)
+        hangup()
+        site.process.wait_for_log(
+            "The settings are read again; from now on these hold: min_duration in [alarm]; "
+            "these stay as they were until a restart: period in [sampling]"
+        )
+        site.write(TROUBLE[115:])
+        site.wait()
+        assert [alert["event"] for alert in site.process.alerts()] == ["start", "end"]
+        # As if nothing had been read: the window was kept, and no row was scored twice.
+        site.process.assert_scored_once(TROUBLE)
+        hangup()
+        site.process.wait_for_log("these stay as they were until a restart: period", 2)
+        assert site.process.stop() == 0
