@@ -125,7 +125,7 @@ def test_the_defaults_are_the_true_ones(section: str) -> None:
 def test_the_defaults_in_words_are_the_true_ones() -> None:
     settings = parse(SMALLEST, Path("/home"))
     sampling = settings.devices["d"].sampling
-    assert (sampling.max_gap, sampling.stale_after) == (3 * 60.0, 10 * 60.0)
+    assert (sampling.hold, sampling.silent_after) == (3 * 60.0, 10 * 60.0)
     assert settings.name == socket.gethostname()
 
 

@@ -148,7 +148,7 @@ def test_an_interval_is_told_until_it_is_the_period() -> None:
     health = Health("pump", PLAN)
     health.note_interval(300.0)
     (alert,) = fed(health, noisy(5))
-    assert alert["sentence"].startswith("samples come every 5 min, but period in [sampling] is 1 s")
+    assert alert["sentence"].startswith("samples come every 5 min, but the period is 1 s")
     health.note_interval(None)
     assert shown(fed(health, noisy(20, 5))) == [("end", "period", None)]
 

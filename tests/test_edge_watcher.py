@@ -16,7 +16,7 @@ from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
 from fedkad.edge.alerttext import format_time
 from fedkad.edge.payload import Sample
-from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling, SettingsError
+from fedkad.edge.settings import BY_PERIOD, Alarm, DeviceSettings, Learning, Maintenance, Sampling, SettingsError
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from fedkad.federation.devicestate import DeviceState
@@ -579,3 +579,37 @@ def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make)
     assert watcher.status().state == "stale"
     watcher._maintenance = []  # it is over, and still nothing comes
     assert told(watcher.tick(time.monotonic() + 12.0)) == [("start", "silent", None)]
+
+
+# -- slow and irregular reporters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_device_that_sends_every_eleven_seconds_is_told_with_its_interval(make: Make, live: bool) -> None:
+    watcher, alerts = make(sampling={"max_gap": BY_PERIOD, "stale_after": BY_PERIOD}), list[dict[str, Any]]()
+    for k, row in enumerate(series(100)):
+        at = BEGIN + 11.0 * k
+        alerts += take(watcher, at, dict(zip(CHANNELS, map(float, row), strict=True)), at if live else time.time())
+    (alert,) = [alert for alert in alerts if alert["kind"] == "health"]
+    assert (alert["fault"], alert["sentence"]) == (
+        "period",
+        'samples come every 11 s, but the period is 1 s; set period = "11s" in [sampling]',
+    )
+    assert watcher.status().state == "ok"
+    assert (watcher.status().counters or {})["off_clock"] == 0
+
+
+def test_a_device_that_sends_faster_than_its_period_is_logged_once(make: Make, said: list[str]) -> None:
+    watcher = make(sampling={"period": 60.0})
+    for k in range(300):
+        take(watcher, BEGIN + k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + k)
+    words = "samples come every 1 s, but the period is 60 s: only the first one in each period counts."
+    assert sum(words in line for line in said) == 1
+
+
+def test_a_device_with_a_sign_of_life_every_hour_is_not_silent_between(make: Make) -> None:
+    watcher = make(sampling={"period": 60.0, "max_gap": BY_PERIOD, "stale_after": BY_PERIOD})
+    for k in range(6):
+        take(watcher, BEGIN + 3600.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + 3600.0 * k)
+    assert watcher.tick(time.monotonic() + 7200.0) == []
+    assert told(watcher.tick(time.monotonic() + 9100.0)) == [("start", "silent", None)]

@@ -51,7 +51,7 @@ class Beyond(NamedTuple):
 class Health:
     """The faults of one device.
 
-    `sampling` must be complete; `state` is what `state()` returned, to continue from there.
+    `state` is what `state()` returned, to continue from there.
 
     >>> health = Health("pump-1", Sampling(channels=("flow",), period=1.0, max_gap=3.0, stale_after=10.0))
     >>> for second, flow in enumerate([3.0, 3.1, -3277.0, 3.2] + [3.0] * 11):
@@ -184,16 +184,16 @@ class Health:
 
     def _period(self, interval: float) -> str:
         return (
-            f"samples come every {span(interval)}, but period in [sampling] is {span(self._sampling.period)}; "
-            f'set period = "{interval:.3g}s", or leave it out'
+            f"samples come every {span(interval)}, but the period is {span(self._sampling.period)}; "
+            f'set period = "{interval:.3g}s" in [sampling]'
         )
 
     def _silent_channels(self, row: GridRow) -> dict[Key, str]:
         """Channels that have had no value for `stale_after`."""
         absent = [name for name, is_nan in zip(self._names, np.isnan(row.values).tolist(), strict=True) if is_nan]
         self._missing = {name: min(self._missing.get(name, row.time), row.time) for name in absent}
-        allowed = self._sampling.stale_after - self._sampling.max_gap - self._slack
-        told = span(self._sampling.stale_after)
+        allowed = self._sampling.silent_after - self._sampling.hold - self._slack
+        told = span(self._sampling.silent_after)
         return {
             ("channel silent", name): f"{name} has sent nothing for {told}, and the others are judged without it"
             for name, since in self._missing.items()
@@ -213,7 +213,7 @@ class Health:
                 alerts.append(self._end(key, time, time, "channel removed"))
                 continue
             gone = self._gone[key] = min(self._gone.get(key, time), time)
-            if time - gone >= self._sampling.stale_after - self._slack:
+            if time - gone >= self._sampling.silent_after - self._slack:
                 alerts.append(self._end(key, gone, time, "recovered"))
         return alerts
 
@@ -223,7 +223,7 @@ class Health:
         if fault == "stuck":
             return time - (self._runs.length(self._names.index(channel)) - 1) * self._sampling.period
         if fault == "channel silent":
-            return self._missing[channel] - self._sampling.max_gap
+            return self._missing[channel] - self._sampling.hold
         return time
 
     def _begin(self, key: Key, start: float, time: float, sentence: str) -> Alert:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -181,11 +181,15 @@ class Sampling:
             period = f"the period, {self.period:g} s in [{section.place('period')}]"
             raise SettingError("stale_after", self.stale_after, f"at least {period}")
 
-    def completed(self) -> Sampling:
-        """With what follows from the period: a last value stands for three rows, and ten without one are stale."""
-        gap = 3.0 * self.period if self.max_gap == BY_PERIOD else self.max_gap
-        stale = max(10.0 * self.period, 2.0 * gap, 10.0) if self.stale_after == BY_PERIOD else self.stale_after
-        return replace(self, max_gap=gap, stale_after=stale)
+    @property
+    def hold(self) -> float:
+        """Seconds that a last value stands for a missing one: `max_gap`, or three periods."""
+        return 3.0 * self.period if self.max_gap == BY_PERIOD else self.max_gap
+
+    @property
+    def silent_after(self) -> float:
+        """Seconds without a row after which a device is stale: `stale_after`, or ten periods."""
+        return max(10.0 * self.period, 2.0 * self.hold, 10.0) if self.stale_after == BY_PERIOD else self.stale_after
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fedkad.detect.threshold import SECONDS, parse_budget
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import format_time
-from fedkad.edge.settings import Sampling
+from fedkad.edge.settings import BY_PERIOD, Sampling
 
 STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance", "muted")
 """The states of a device; an incident may be open in most of them."""
@@ -117,17 +117,22 @@ class Staleness:
         self._has_unflushed = self._has_unflushed and not is_due
         return is_due
 
-    def check(self, now: float) -> bool:
-        """Whether the device has become stale; True once, then `reason` says why."""
-        if self.reason or now - self._last_row <= self._sampling.stale_after:
+    def check(self, now: float, rhythm: float = 0.0) -> bool:
+        """Whether the device has become stale; True once, then `reason` says why.
+
+        Without a written `stale_after` it may be silent for twice as long as it is by its rhythm.
+        """
+        is_written = self._sampling.stale_after != BY_PERIOD
+        allowed = self._sampling.silent_after if is_written else max(self._sampling.silent_after, 2.0 * rhythm)
+        if self.reason or now - self._last_row <= allowed:
             return False
         silent = now - self._last_sample
         if not self._was_heard:
             self.reason = (
                 "no sample has come since the agent was started; check its name, and topics or path in [source]"
             )
-        elif silent < self._sampling.stale_after:
-            self.reason = f"samples come, but none could be judged for {self._sampling.stale_after:g} s"
+        elif silent < allowed:
+            self.reason = f"samples come, but none could be judged for {allowed:g} s"
         else:
             self.reason = f"no sample has come for {silent:.0f} s"
         return True

@@ -26,6 +26,7 @@ from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel
 from fedkad.edge.obeying import Obedience, Obeyed
 from fedkad.edge.orders import StandingOrders
+from fedkad.edge.pace import Pace
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import DeviceSettings, Maintenance
 from fedkad.edge.settling import Settling, why_not
@@ -41,6 +42,10 @@ PROVISIONAL = 6 * 86400.0
 
 MANY_AT_ONCE = 20
 """Samples without a time that share a slot with others before that is logged."""
+
+
+OTHER = 1.5
+"""Samples whose interval differs from the period by this factor come at another one."""
 
 
 class Watcher:
@@ -66,7 +71,7 @@ class Watcher:
         self._reading: Reading | None = None
         self._staleness = Staleness(settings.sampling, time.monotonic())
         self._silenced = ""  # why no incident may begin: maintenance, muted
-        self._is_timeless_logged = self._is_end_logged = False
+        self._is_timeless_logged = self._is_end_logged = self._is_pace_logged = False
         self.model = DeviceModel(name, settings, store)
         try:
             is_reshaped = self._restore(store.device_state(name) or {})
@@ -95,7 +100,7 @@ class Watcher:
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
         self._budget = self._budget_loop(state.get("budget", 0.0))
         self._settling = Settling.restored(state.get("settling"))
-        self._health = Health(self.name, sampling, state.get("health"))
+        self._health, self._pace = Health(self.name, sampling, state.get("health")), Pace(state.get("pace"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
         )
@@ -126,6 +131,7 @@ class Watcher:
             "grid": self._grid.state(),
             "alarms": self._alarms.state(),
             "health": self._health.state(),
+            "pace": self._pace.state(),
             "hidden": self.model.hidden(),
             "budget": 0.0 if self._budget is None else self._budget.state,
             "orders": self._orders.state(),
@@ -147,8 +153,21 @@ class Watcher:
         elif moment is None or sampling.clock == "arrival":
             moment = arrival
             self._warn_if_timeless()
-        rows = self._grid.add(moment, sample.values)
+        rows = self._grid.add(moment, sample.values, None if sampling.clock == "count" else arrival)
+        if sampling.clock != "count" and self._pace.note(moment, sample.values):
+            self._judge_pace(is_timed=sample.time is not None)
         return [alert for row in rows for alert in self._take_row(row, arrival)]
+
+    def _judge_pace(self, *, is_timed: bool) -> None:
+        """Tell a device that sends more slowly than the grid has rows, and log one that sends faster."""
+        interval, period = self._pace.agreed or math.nan, self._settings.sampling.period
+        self._health.note_interval(interval if interval >= OTHER * period else None)
+        if is_timed and interval * OTHER <= period and not self._is_pace_logged:
+            self._is_pace_logged = True
+            logger.warning(
+                "%s: samples come every %g s, but the period is %g s: only the first one in each period counts.",
+                *(self.name, interval, period),
+            )
 
     def _warn_if_timeless(self) -> None:
         """Log once that samples without a time come too fast: only the first one per period counts."""
@@ -273,7 +292,7 @@ class Watcher:
         alerts = self._end_without_model()
         if self._staleness.is_flush_due(now):
             alerts += self.flush()
-        if self._staleness.check(now):
+        if self._staleness.check(now, self._grid.rhythm):
             self.is_changed = True
             logger.warning("%s: %s; it is stale.", self.name, self._staleness.reason)
             if self._row is not None:
