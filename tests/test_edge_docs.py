@@ -31,6 +31,7 @@ SMALLEST: dict[str, Any] = {"devices": ["d"], "sampling": {"channels": ["a"], "p
 IN_WORDS = {
     ("top level", "devices"): "none, needed",
     ("top level", "name"): "the host's name",
+    ("sampling", "period"): "inferred",
     ("sampling", "max_gap"): "3 periods",
     ("sampling", "stale_after"): "10 periods",
     ("[maintenance]", "from"): "none, needed",

@@ -16,7 +16,16 @@ from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
 from fedkad.edge.alerttext import format_time
 from fedkad.edge.payload import Sample
-from fedkad.edge.settings import BY_PERIOD, Alarm, DeviceSettings, Learning, Maintenance, Sampling, SettingsError
+from fedkad.edge.settings import (
+    BY_PERIOD,
+    INFERRED,
+    Alarm,
+    DeviceSettings,
+    Learning,
+    Maintenance,
+    Sampling,
+    SettingsError,
+)
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from fedkad.federation.devicestate import DeviceState
@@ -613,3 +622,49 @@ def test_a_device_with_a_sign_of_life_every_hour_is_not_silent_between(make: Mak
         take(watcher, BEGIN + 3600.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + 3600.0 * k)
     assert watcher.tick(time.monotonic() + 7200.0) == []
     assert told(watcher.tick(time.monotonic() + 9100.0)) == [("start", "silent", None)]
+
+
+@pytest.mark.parametrize("kills", [set(), {3, 20, 21, 30}])
+def test_a_period_that_is_not_written_is_that_of_the_first_samples(
+    make: Make, said: list[str], kills: set[int]
+) -> None:
+    new = {"learning": {"model": "", "first": 300}, "sampling": {"period": INFERRED, "max_gap": BY_PERIOD}}
+    watcher, generator = make(**new), np.random.default_rng(0)
+    for k, row in enumerate(series(400)):
+        at = BEGIN + 10.0 * k + generator.uniform(-1.0, 1.0)
+        take(watcher, at, dict(zip(CHANNELS, map(float, row), strict=True)), at)
+        assert (watcher.status().why == "its period is not known yet") == (k < 20)
+        commit(watcher)
+        if watcher.is_learning_due:
+            watcher.learn()
+        if k in kills:
+            watcher._store.close()
+            watcher = make(**new)
+    status = watcher.status()
+    assert status.state == "ok"
+    assert watcher._settings.sampling.period == pytest.approx(10.0, rel=0.01)
+    assert 395 <= (status.counters or {})["rows"] <= 405  # those that waited are among them
+    assert sum("which is its period from now on" in line for line in said) == 1
+    assert not status.faults
+
+
+def test_a_period_that_is_not_written_is_that_of_the_model(make: Make) -> None:
+    watcher = make(sampling={"period": INFERRED})
+    assert watcher._settings.sampling.period == 1.0
+    feed(watcher, series(30))
+    assert watcher.status().state == "ok"
+
+
+def test_an_input_that_ends_early_shows_its_period_by_what_there_is(make: Make) -> None:
+    watcher = make(learning={"model": ""}, sampling={"period": INFERRED})
+    for k in range(5):
+        take(watcher, BEGIN + 5.0 * k, dict.fromkeys(CHANNELS, 1.0), BEGIN)
+    watcher.finish()
+    assert (watcher._settings.sampling.period, (watcher.status().counters or {})["rows"]) == (5.0, 5)
+
+
+def test_a_clock_that_stands_still_is_no_reason_to_wait_for_ever(make: Make) -> None:
+    watcher = make(learning={"model": ""}, sampling={"period": INFERRED})
+    for _ in range(1001):
+        take(watcher, BEGIN, dict.fromkeys(CHANNELS, 1.0), BEGIN)
+    assert watcher._settings.sampling.period == 1.0

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from fedkad.detect.stream import Stream
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.grid import GridRow, without
 from fedkad.edge.health import Beyond
-from fedkad.edge.settings import DeviceSettings, SettingsError
+from fedkad.edge.settings import INFERRED, DeviceSettings, SettingsError
 from fedkad.edge.store import Store, set_aside
 from fedkad.federation.devicestate import DeviceState
 
@@ -354,10 +355,18 @@ def outgrown_note(model: Model, path: Path, settings: DeviceSettings) -> str:
     )
 
 
+def fitted_period(settings: DeviceSettings) -> float:
+    """The period of the model that a device begins with; `INFERRED` if there is none, or it does not say."""
+    for path in (Path(settings.learning.folder) / "model.safetensors", Path(settings.learning.model or ".")):
+        with suppress(ModelFileError, OSError):
+            return load_model(path, memory=False)[0].settings.sample_period or INFERRED
+    return INFERRED
+
+
 def period_note(model: Model, settings: DeviceSettings) -> str:
     """What is wrong if the model was fitted to another period than the configured one; else empty."""
     fitted, period = model.settings.sample_period, settings.sampling.period
-    if fitted is None or abs(fitted - period) <= PERIOD_TOLERANCE * period:
+    if fitted is None or period == INFERRED or abs(fitted - period) <= PERIOD_TOLERANCE * period:
         return ""
     return (
         f"the model was fitted to samples {fitted:g} s apart, but period in [sampling] is {period:g} s; "

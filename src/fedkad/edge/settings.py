@@ -44,6 +44,9 @@ MOST_ROWS = 1_000_000
 ENOUGH_ROWS = 700
 """Rows below which a threshold is a guess: they hardly contain the highest normal score."""
 
+INFERRED = 0.0
+"""A period that is not written, and follows from the model or from the first samples."""
+
 BY_PERIOD = -1.0
 """A duration that is not written and follows from the period, unlike 0."""
 
@@ -166,7 +169,7 @@ class Sampling:
     """
 
     channels: Channels = ()  # in the order of the model
-    period: Annotated[Seconds, at_least(SHORTEST_PERIOD)] = 1.0  # between two rows of the grid
+    period: Annotated[Seconds, at_least(SHORTEST_PERIOD)] = INFERRED  # between two rows of the grid
     lateness: Seconds = 0.0  # a slot waits so long for late values
     max_gap: Seconds = BY_PERIOD  # a last value stands so long for a missing one; then the window breaks; 0 for never
     stale_after: Seconds = BY_PERIOD  # a device without a sample for so long is stale
@@ -301,7 +304,7 @@ class DeviceSettings:
     @property
     def first_rows(self) -> int:
         """Rows for the first model: as written, or those of one cycle, but enough to set a threshold by."""
-        cycle = math.ceil(self.learning.cycle / self.sampling.period)
+        cycle = math.ceil(self.learning.cycle / self.sampling.period) if self.sampling.period != INFERRED else 0
         return self.learning.first or min(max(cycle, ENOUGH_ROWS), MOST_ROWS)
 
     def check(self, section: FileSection) -> None:

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,12 +24,12 @@ from fedkad.edge.commands import Command
 from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.health import Health
 from fedkad.edge.learning import Learner
-from fedkad.edge.model import DeviceModel
+from fedkad.edge.model import DeviceModel, fitted_period
 from fedkad.edge.obeying import Obedience, Obeyed
 from fedkad.edge.orders import StandingOrders
-from fedkad.edge.pace import Pace
+from fedkad.edge.pace import FirstSamples, Pace
 from fedkad.edge.payload import Sample
-from fedkad.edge.settings import DeviceSettings, Maintenance
+from fedkad.edge.settings import BY_PERIOD, INFERRED, DeviceSettings, Maintenance
 from fedkad.edge.settling import Settling, why_not
 from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
@@ -43,6 +44,9 @@ PROVISIONAL = 6 * 86400.0
 MANY_AT_ONCE = 20
 """Samples without a time that share a slot with others before that is logged."""
 
+
+UNKNOWN_SILENCE = 3600.0
+"""Seconds that a device may be silent while its period is not known."""
 
 OTHER = 1.5
 """Samples whose interval differs from the period by this factor come at another one."""
@@ -66,32 +70,57 @@ class Watcher:
         self.name, self._configured, self._store, self._on_reading = name, settings, store, on_reading
         self._maintenance = [each for each in maintenance if each.device in ("", name)]
         self._orders = self._stored_orders()
-        self._settings = settings = self._orders.applied(settings)
         self._row: GridRow | None = None
         self._reading: Reading | None = None
-        self._staleness = Staleness(settings.sampling, time.monotonic())
         self._silenced = ""  # why no incident may begin: maintenance, muted
         self._is_timeless_logged = self._is_end_logged = self._is_pace_logged = False
-        self.model = DeviceModel(name, settings, store)
+        self._begin()
+
+    def _begin(self, state: Mapping[str, Any] | None = None) -> None:
+        """Watch from that state on, or from the stored one."""
+        name = self.name
+        self._period = self._configured.sampling.period or self._known_period(state)
+        self._settings = self._orders.applied(self._with_period(self._configured))
+        self._staleness = Staleness(self._settings.sampling, time.monotonic())
+        self.model = DeviceModel(name, self._settings, self._store)
         try:
-            is_reshaped = self._restore(store.device_state(name) or {})
+            is_reshaped = self._restore((self._store.device_state(name) or {}) if state is None else state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: its stored state cannot be read (%r); it starts again.", name, error)
-            is_reshaped = self._restore({"seq": store.last_number(name)})
+            is_reshaped = self._restore({"seq": self._store.last_number(name)})
         self.is_changed = self.learner.settle()
         if self.model.current is not None:
             self.model.restart(empty=is_reshaped)
-        else:
+        elif self._first is None:
             logger.info(
                 "%s: no model yet; one is fitted to %d normal rows, of which %d are there.",
                 *(name, self.learner.needed, self.learner.fresh),
             )
+
+    def _known_period(self, state: Mapping[str, Any] | None) -> float:
+        """A period that is not written: that of before, or of the model; `INFERRED` if the samples must show it."""
+        try:
+            stored = (self._store.device_state(self.name) or {}) if state is None else state
+            before = stored.get("period") or (stored.get("grid") or {}).get("period")
+        except (TypeError, ValueError, AttributeError):
+            before = None  # that the state cannot be read is logged elsewhere
+        is_counted = self._configured.sampling.clock == "count"  # then the samples show nothing
+        return float(before or fitted_period(self._configured) or (1.0 if is_counted else INFERRED))
+
+    def _with_period(self, settings: DeviceSettings) -> DeviceSettings:
+        """The settings with the period that is in use; while there is none, a device may be silent for an hour."""
+        sampling = settings.sampling
+        if self._period:
+            return replace(settings, sampling=replace(sampling, period=self._period))
+        stale_after = UNKNOWN_SILENCE if sampling.stale_after == BY_PERIOD else sampling.stale_after
+        return replace(settings, sampling=replace(sampling, period=1.0, stale_after=stale_after))
 
     # -- durable state --------------------------------------------------------------------------------------------
 
     def _restore(self, state: Mapping[str, Any]) -> bool:
         """Continue from a stored state; True if its rows have other channels or another period."""
         sampling, grid = self._settings.sampling, state.get("grid")
+        self._first = None if self._period else FirstSamples(state.get("first"))
         self.model.restore_hidden(state.get("hidden", []))
         self._rows, self._counted = int(state.get("seq", 0)), int(state.get("counted", 0))
         self._refused = int(state.get("refused", 0))
@@ -125,10 +154,12 @@ class Watcher:
         self.is_changed = False
         state = {
             "seq": self._rows,
+            "period": self._period,
+            "first": None if self._first is None else self._first.state(),
             "counted": self._counted,
             "refused": self._refused,
             **self.learner.state(),
-            "grid": self._grid.state(),
+            "grid": self._grid.state() if self._first is None else None,
             "alarms": self._alarms.state(),
             "health": self._health.state(),
             "pace": self._pace.state(),
@@ -146,6 +177,8 @@ class Watcher:
         """Take a sample; returns its alerts, usually none."""
         self._staleness.note_sample(time.monotonic())
         self.is_changed = True
+        if self._first is not None:
+            return self._find_period(self._first, sample, arrival)
         sampling, moment = self._settings.sampling, sample.time
         if sampling.clock == "count":
             self._counted += 1
@@ -157,6 +190,24 @@ class Watcher:
         if sampling.clock != "count" and self._pace.note(moment, sample.values):
             self._judge_pace(is_timed=sample.time is not None)
         return [alert for row in rows for alert in self._take_row(row, arrival)]
+
+    def _find_period(self, first: FirstSamples, sample: Sample, arrival: float) -> list[Alert]:
+        """Keep a sample until the period is known; then all of them are taken."""
+        is_timed = sample.time is not None and self._settings.sampling.clock == "message"
+        moment = sample.time if sample.time is not None and is_timed else arrival
+        period = first.add(moment, sample.values, arrival, is_timed=is_timed)
+        return [] if period is None else self._use_period(first)
+
+    def _use_period(self, first: FirstSamples) -> list[Alert]:
+        """Begin with the period that the first samples show."""
+        kept = {"refused": self._refused, "orders": self._orders.state(), "health": self._health.state()}
+        self._begin({**kept, "period": first.period})
+        logger.info("%s: its samples come every %g s, which is its period from now on.", self.name, self._period)
+        return [
+            alert
+            for time, values, arrival in first.samples
+            for alert in self.take(Sample(self.name, time, values), arrival)
+        ]
 
     def _judge_pace(self, *, is_timed: bool) -> None:
         """Tell a device that sends more slowly than the grid has rows, and log one that sends faster."""
@@ -318,13 +369,14 @@ class Watcher:
 
     def finish(self) -> list[Alert]:
         """Judge the last rows, after the input has ended."""
+        alerts = [] if self._first is None or not self._first.samples else self._use_period(self._first)
         needed = self.learner.needed
         if self.model.stream is None and self.learner.fresh < needed and not self._is_end_logged:
             self._is_end_logged = True
             logger.warning(
                 "%s: the input has ended with %d of %d rows for a first model.", self.name, self.learner.fresh, needed
             )
-        return self.flush()
+        return alerts + self.flush()
 
     # -- operators ------------------------------------------------------------------------------------------------
 
@@ -352,7 +404,7 @@ class Watcher:
         """Use another alarm policy, learning and maintenance; everything must be committed just before."""
         if maintenance is not None:
             self._maintenance = [each for each in maintenance if each.device in ("", self.name)]
-        self._configured, self._settings = settings, self._orders.applied(settings)
+        self._configured, self._settings = settings, self._orders.applied(self._with_period(settings))
         alarm, sampling = self._settings.alarm, self._settings.sampling
         self._alarms = Alarms(self.name, alarm, sampling.period, sampling.channels, self._alarms.state())
         self._budget = self._budget_loop(0.0 if self._budget is None else self._budget.state)
@@ -452,7 +504,9 @@ class Watcher:
         )
 
     def _without(self) -> str:
-        """The channels that are missing while the others are judged, in words."""
+        """What is missing, in words: the period, or channels while the others are judged."""
+        if self._first is not None:
+            return "its period is not known yet"
         reading = self._reading
         absent = reading.absent if reading is not None and reading.state == "ok" else []
         return f"judged without {', '.join(absent)}" if absent else ""
