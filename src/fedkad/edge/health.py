@@ -114,7 +114,7 @@ class Health:
         How long channels stand still is learned if it `learns`, and judged if it `judges`; `memory` is the number of
         rows that the score of a row depends on.
         """
-        values = without(row.values, [each.channel for each in impossible])
+        values = without(row.values, [each.channel for each in impossible]) if impossible else row.values
         self._runs.add(values, learns=learns)
         if not row.observed:  # nothing was measured, which neither begins nor ends anything
             return []

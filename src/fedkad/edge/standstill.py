@@ -31,6 +31,9 @@ SELDOM = 0.05
 USUAL = 0.4
 """and so does one that has the same value in a larger share of them, as a switch or a small counter does."""
 
+NEVER = 2**62
+"""More rows than any run has."""
+
 VALUES = 4
 """Values that are counted to find a usual one; a value in more than a fifth of the rows cannot be missed."""
 
@@ -81,12 +84,11 @@ class Standstill:
             self._moves += learns
             return
         if learns:
-            self._count_moves()
-            for k in np.flatnonzero(moved & (self._run > 0)).tolist():
-                self._learn(k, float(before[k]))
+            self._learn(moved, before)
         self._run += 1
         self._run[moved] = 1
-        self._run[np.isnan(values)] = 0
+        if math.isnan(values.sum()):
+            self._run[np.isnan(values)] = 0
         self._is_moving = bool((self._run == 1).all())
 
     def _count_moves(self) -> None:
@@ -96,27 +98,32 @@ class Standstill:
             np.maximum(self._longest, 1, out=self._longest)
             self._moves = 0
 
-    def _learn(self, k: int, value: float) -> None:
-        """Learn from the run at that value, which has just ended; one that was stuck teaches nothing."""
-        run = int(self._run[k])
-        if self._is_stuck(k):
-            return
-        self._runs[k] += 1
-        self._rows[k] += run
-        self.allow(k, run)
-        if run > 1:
-            _count(self._usual[k], value, run)
+    def _learn(self, moved: NDArray[np.bool_], before: Array) -> None:
+        """Learn from the runs of channels that have moved; one that was stuck teaches nothing."""
+        self._count_moves()
+        single = moved & (self._run == 1)
+        self._runs += single
+        self._rows += single
+        np.maximum(self._longest, single, out=self._longest)
+        for k in np.flatnonzero(moved & (self._run > 1)).tolist():
+            if not self._is_stuck(k):
+                run = int(self._run[k])
+                self._runs[k] += 1
+                self._rows[k] += run
+                self.allow(k, run)
+                _count(self._usual[k], float(before[k]), run)
 
     def allow(self, k: int, rows: int) -> None:
         """Take it as normal that a channel stands still for so many rows."""
-        self._longest[k] = max(self._longest[k], rows)
-        self._limit[k] = max(MARGIN * self._longest[k], LEAST)
+        longest = max(int(self._longest[k]), rows)
+        self._longest[k], self._limit[k] = longest, max(MARGIN * longest, LEAST)
 
     def stuck(self) -> list[int]:
         """The channels that stand still for longer than they ever did in normal rows."""
         if self._is_moving:
             return []
-        return [k for k in np.flatnonzero(self._run > self._limit).tolist() if self._is_stuck(k)]
+        over = self._run > self._limit
+        return [k for k in np.flatnonzero(over).tolist() if self._is_stuck(k)] if over.any() else []
 
     def _is_stuck(self, k: int) -> bool:
         if self._run[k] <= self._limit[k]:
@@ -124,7 +131,10 @@ class Standstill:
         self._count_moves()
         runs, rows = self._runs[k], self._rows[k]
         most = max(self._usual[k].values(), default=0)
-        return bool(runs >= ENOUGH and runs >= SELDOM * rows and most <= USUAL * rows)
+        if runs >= ENOUGH and runs >= SELDOM * rows and most <= USUAL * rows:
+            return True
+        self._limit[k] = NEVER  # it rests by nature, and nothing more is learned before the run ends
+        return False
 
     def length(self, k: int) -> int:
         """Rows for which a channel has stood still, that in which it came to stand included."""
