@@ -344,6 +344,16 @@ def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
     assert len(post.store._read("SELECT * FROM command")) == 1
 
 
+def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post: Post) -> None:
+    trouble(post)
+    rows = np.array(post.store.rows_between("pump", BEGIN + 90, BEGIN + 139, 3))
+    post.watcher.model.confirm(rows, "mark")  # after this agent has read the model
+    assert post.watcher.model.mark == ""
+    post.watcher.learner.confirm(rows, "mark")
+    assert post.watcher.model.mark == "mark"
+    assert len(memory(post.folder).places.lengths) == 1
+
+
 def test_old_commands_are_forgotten_but_none_that_waits(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "MAX_COMMANDS", 3)
     post.send("mute", "1h", "waits")

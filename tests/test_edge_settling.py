@@ -105,9 +105,7 @@ def test_what_has_become_normal_can_be_taken_back(make: Make) -> None:
         watcher = make()
         feed(watcher, changed(700, 1, warmer), 0)
         assert watcher.status().incident is None
-        assert watcher.model.go_back("mark")
-        watcher.model.reload()
-        watcher.model.restart()
+        watcher.learner.go_back("mark")
         alerts = feed(watcher, machine(60, 2, 700) + np.array([0.0, 0.0, 1.2]), 700)
     assert [alert["event"] for alert in alerts] == ["start"]
 

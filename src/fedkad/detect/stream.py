@@ -204,7 +204,7 @@ class Stream:
         raw.append(parts)
         judged.append((earlier, since))
         count, threshold = len(raw), judge.value
-        score = scoring.combine([sum(part) / count for part in zip(*raw, strict=True)])
+        score = scoring.combine([total / count for total in map(sum, zip(*raw, strict=True))])
         abnormal = judge.judge(score) if adapt else score > threshold
         if not abnormal and scoring.impossible(parts, free):
             abnormal = True

@@ -55,6 +55,15 @@ class Sight(NamedTuple):
     square: Array  # mean square of the window, per channel
 
 
+class Frame(NamedTuple):
+    """Where value, residuals, level and variance may be, side by side."""
+
+    middle: Array
+    sharpness: Array  # one over the spread of residuals, 0 if a channel is not judged by prediction, 1 for the others
+    half: Array  # the width on either side of the middle
+    calm: Array  # as far as nothing counts but the squares of departures
+
+
 @dataclass(frozen=True)
 class WitnessScoring:
     """Motion, fit and place."""
@@ -87,7 +96,7 @@ class WitnessScoring:
         return np.full(self.dynamics.lifting.window, 1.0 / self.dynamics.lifting.window)
 
     def see(self, windows: Array, values: Array) -> Seen:
-        """A `Sight` of one window, or of windows that follow on from each other; `values` are their newest samples."""
+        """What a `Sight` has, of one window or of windows that follow on from each other, with their newest samples."""
         lifting = self.dynamics.lifting
         coordinates, own, _ = self.lifted(windows)
         if len(self._unjudged):
@@ -100,7 +109,7 @@ class WitnessScoring:
             before = windows[0, : -lifting.channels].reshape(-1, lifting.channels)
             samples = np.concatenate([before, windows[:, -lifting.channels :]])
             level, square = (window_means(rows, lifting.window) for rows in (samples, samples * samples))
-        return Sight(values, windows, coordinates, own, level, square)
+        return values, windows, coordinates, own, level, square
 
     @cached_property
     def _unjudged(self) -> NDArray[np.intp]:
@@ -112,16 +121,20 @@ class WitnessScoring:
     def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
         """Motion, fit, values outside, and levels and spreads outside; not in units yet."""
         newest = since[-1]
-        departures, misfit, outside = self._look(earlier, since)
-        motion = self._motion(departures)
-        # Nearly always every channel is there, and where it has been; NaN would be the largest.
-        if outside.item(outside.argmax()) <= 0.0:
+        misfit, deviations = self._look(earlier, since)
+        departures = deviations[..., self._of_departures]
+        beyond_calm = self._beyond(deviations, self._frame.calm)
+        # Nearly always every channel is there and where it has been, and no departure is large; NaN is the largest.
+        if beyond_calm.item(beyond_calm.argmax()) <= 0.0:
+            motion = inner(departures, departures) * self._share
             nothing = 0.0 * motion
             parts: tuple[Array, ...] = (motion, misfit, nothing, nothing)
         elif np.isnan(newest[0]).any():
-            parts = tuple(np.moveaxis(self._terms(earlier, newest, departures, outside).sum(axis=-1), -1, 0))
+            parts = tuple(np.moveaxis(self._terms(earlier, newest, deviations).sum(axis=-1), -1, 0))
         else:
-            parts = (motion, misfit, *(place.sum(axis=-1) for place in self._places(newest, outside)))
+            clipped = np.minimum(departures, LINEAR_BEYOND)
+            motion = inner(clipped, departures + departures - clipped) * self._share
+            parts = (motion, misfit, *(place.sum(axis=-1) for place in self._places(newest, deviations)))
         if len(self.bounds.relief):
             relief = self._relief(newest)
             parts = tuple(part * relief for part in parts)
@@ -129,19 +142,17 @@ class WitnessScoring:
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same parts split over the channels, `(…, 4, n)`."""
-        departures, _, outside = self._look(earlier, since)
-        parts, terms = self.score(earlier, since), self._terms(earlier, since[-1], departures, outside)
+        parts, terms = self.score(earlier, since), self._terms(earlier, since[-1], self._look(earlier, since)[1])
         # Sums of the same terms in another order: scaled so that the channels add up to the parts.
         sums = terms.sum(axis=-1)
         factors = np.stack(parts, axis=-1) / np.where(sums > 0.0, sums, 1.0)
         found: Array = terms * factors[..., None]
         return found
 
-    def _look(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array, Array]:
-        """Departures of the predicted samples, the misfit of the window, and what lies outside.
+    def _look(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array]:
+        """The misfit of the window, and how far everything is from its middle, without sign, side by side.
 
-        All steps ahead stand side by side in the departures, which are in spreads and without their sign. What lies
-        outside is positive: of the value, of the departures, of the level and of the variance of each channel.
+        That is the value of each channel, the departures of all steps ahead, in spreads, the level and the variance.
 
         With a = Q^H c the misfit is ‖z‖² − 2 aᵀZ_jᵀz + aᵀZ_jᵀZ_j a over the judged channels, per sample and channel;
         rounding can make it slightly negative.
@@ -154,15 +165,11 @@ class WitnessScoring:
         misfit = abs(square.dot(self._energy) + (energy - cross - cross) * self._per_sample)
         samples = [seen[1][..., -channels:] for seen in since]
         residuals = (samples[0] if len(samples) == 1 else np.concatenate(samples, axis=-1)) - predicted[..., 2 * rank :]
-        middle, sharpness, half = self._frame
+        frame = self._frame
         deviations = np.concatenate((values, residuals, level, square - level * level), axis=-1)
-        deviations -= middle
-        deviations *= sharpness
-        np.abs(deviations, out=deviations)
-        outside = deviations - half
-        if len(self._switches):
-            outside[..., self._switches] = np.abs(outside[..., self._switches]) - ROUNDING
-        return deviations[..., channels : -2 * channels], misfit, outside
+        deviations -= frame.middle
+        deviations *= frame.sharpness
+        return misfit, np.abs(deviations, out=deviations)
 
     @cached_property
     def _predictions(self) -> Array:
@@ -172,8 +179,7 @@ class WitnessScoring:
         return np.concatenate([last.T, last.T @ (judged.T @ judged) @ last, *self.dynamics.newest_decoders], axis=1)
 
     @cached_property
-    def _frame(self) -> tuple[Array, Array, Array]:
-        """Middle, sharpness and half width of value, residuals, level and variance, side by side."""
+    def _frame(self) -> Frame:
         low, high = self.bounds[:2]
         least, most = (np.stack([*bound[:2], np.maximum(np.exp(bound[2]) - STILL, 0.0) ** 2]) for bound in (low, high))
         middle, half = (least + most) / 2.0, (most - least) / 2.0
@@ -182,19 +188,24 @@ class WitnessScoring:
         jump = np.full_like(self.spread, NEVER)
         jump[-1] = self.jump / self.spread[-1]
         one = np.ones(self._channels)
-        return (
+        return Frame(
             np.concatenate([middle[0], self.centre.ravel(), *middle[1:]]),
             np.concatenate([one, sharpness.ravel(), one, one]),
             np.concatenate([half[0], jump.ravel(), *half[1:]]),
+            np.concatenate([half[0], np.minimum(jump, LINEAR_BEYOND).ravel(), *half[1:]]),
         )
 
-    def _motion(self, departures: Array) -> Array:
-        """Mean of g(e) over the judged channels and the steps ahead."""
-        clipped = np.minimum(departures, LINEAR_BEYOND)
-        return inner(clipped, departures + departures - clipped) / (self._judged_count * len(self.spread))
+    @cached_property
+    def _of_departures(self) -> slice:
+        return slice(self._channels, -2 * self._channels)
 
-    def _terms(self, earlier: Seen, newest: Seen, departures: Array, outside: Array) -> Array:
+    @cached_property
+    def _share(self) -> float:
+        return 1.0 / (self._judged_count * len(self.spread))
+
+    def _terms(self, earlier: Seen, newest: Seen, deviations: Array) -> Array:
         """The parts channel by channel, `(…, 4, n)`; a channel that is missing has none, and the others count more."""
+        departures = deviations[..., self._of_departures]
         clipped = np.minimum(departures, LINEAR_BEYOND)
         motion = self._by_channel(clipped * (2.0 * departures - clipped))
         predicted = earlier[2].dot(self.dynamics.powers[-1].T).dot(self._window_decoder)
@@ -202,7 +213,7 @@ class WitnessScoring:
         there = ~np.isnan(newest[0])
         judged = np.maximum((self.judged & there).sum(axis=-1), 1.0)[..., None]
         means = [motion / (judged * len(self.spread)), misfit / (judged * self.dynamics.lifting.window)]
-        split = np.stack([*means, *self._places(newest, outside)], axis=-2)
+        split = np.stack([*means, *self._places(newest, deviations)], axis=-2)
         return np.where(there[..., None, :], split, 0.0)
 
     @cached_property
@@ -238,11 +249,18 @@ class WitnessScoring:
     def _switches(self) -> NDArray[np.intp]:
         return np.flatnonzero(self.bounds.switch)
 
-    def _places(self, newest: Seen, outside: Array) -> tuple[Array, Array]:
+    def _beyond(self, deviations: Array, width: Array) -> Array:
+        """How far everything is beyond this width, negative inside; a switch must have one of its two values."""
+        found: Array = deviations - width
+        if len(self._switches):
+            found[..., self._switches] = np.abs(found[..., self._switches]) - ROUNDING
+        return found
+
+    def _places(self, newest: Seen, deviations: Array) -> tuple[Array, Array]:
         """How far each channel is outside: by its value or a jump, in ranges, and by its level and spread."""
         low, high, unit, *_ = self.bounds
         channels, (values, *_, level, square) = self._channels, newest
-        excess = np.maximum(outside, 0.0)
+        excess = np.maximum(self._beyond(deviations, self._frame.half), 0.0)
         jump = excess[..., -3 * channels : -2 * channels] * self.spread[-1]
         away = OUTSIDE * np.minimum(np.maximum(excess[..., :channels], jump) / unit, ABSURD)
         spread = beyond(log_spread(square - level * level), low[2], high[2])
@@ -267,7 +285,7 @@ class WitnessScoring:
 
     def distances(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array]:
         """How far each channel is outside by its value or a jump, and by its level and spread."""
-        return self._places(since[-1], self._look(earlier, since)[2])
+        return self._places(since[-1], self._look(earlier, since)[1])
 
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
         """Whether a channel of the sample lies more than five ranges outside of its bounds."""

@@ -91,7 +91,7 @@ def _state(settings: DeviceSettings, state: Mapping[str, Any], orders: StandingO
         return "not heard of"
     if Path(settings.learning.folder, "model.safetensors").exists():
         return "monitored"
-    return f"learning, {state.get('fresh', 0)} of {settings.learning.first} rows"
+    return f"learning, {state.get('fresh', 0)} of {settings.first_rows} rows"
 
 
 def _shown(time: str) -> str:

@@ -109,24 +109,32 @@ class Learner:
             )
         return True
 
+    # -- what an operator tells -----------------------------------------------------------------------------------
+    # Once for each mark; everything must be committed just before. A `ValueError` says why it is impossible.
+
     def confirm(self, rows: Array, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
-        """Learn rows that somebody called normal, once for each mark; everything must be committed just before.
-
-        Raises `ValueError` if they cannot be learned. `DeviceModel.go_back` takes it back.
-        """
+        """Learn rows that somebody called normal; `go_back` takes it back."""
         model = self._model
-        if model.mark == mark:  # the agent was killed before it committed that
-            return
-        run_forked(lambda: model.confirm(rows, mark), while_waiting)
-        if not model.reload():
-            raise ValueError("the model that was learned cannot be read")
-        model.restart()
+        if model.mark != mark:  # otherwise the agent was killed before it committed that
+            run_forked(lambda: model.confirm(rows, mark), while_waiting)
+            self._use_again()
 
-    def begin_anew(self, number: int, mark: str) -> None:
+    def go_back(self, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
+        """Use the model of before the last `confirm` again."""
+        run_forked(lambda: self._model.go_back(mark), while_waiting)
+        self._use_again()
+
+    def begin_anew(self, number: int, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Set the model aside and drop the rows up to that number: the first model is fitted to those that follow."""
-        self._model.begin_anew(mark)
+        run_forked(lambda: self._model.put_aside(mark), while_waiting)
+        self._model.forget()
         self.forget_all(number)
         self._retry_at = 0.0
+
+    def _use_again(self) -> None:
+        if not self._model.reload():
+            raise ValueError("the model on the disk cannot be used; see the log of the agent.")
+        self._model.restart()
 
     def configure(self, settings: DeviceSettings) -> None:
         """Use other settings from now on."""

@@ -150,6 +150,7 @@ class DeviceModel:
             return False
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
+        self._anew.unlink(missing_ok=True)  # there is a first model again
         self.current = self._with_configured_threshold(model)
         self.lowest = self._find_lowest(self.current)
         return True
@@ -248,7 +249,6 @@ class DeviceModel:
             if self._folder.version() is not None:
                 raise ValueError(f"{self._folder.model} was put in place in the meantime")
             save_model(self._folder.model, replace(model, learnt_through=through), memory)
-            self._anew.unlink(missing_ok=True)
 
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
@@ -267,44 +267,46 @@ class DeviceModel:
             save_model(path, replace(model, learnt_through=through), memory)
 
     # -- what an operator tells -----------------------------------------------------------------------------------
-    # Each of these may be killed anywhere and is then repeated with the same mark: it acts once.
+    # Each of these may be killed anywhere and is then repeated with the same mark: it acts once. All wait for the lock,
+    # because a process of an agent that was killed may still be about to write the same: run them in a fork.
 
     def confirm(self, rows: Array, mark: str) -> None:
-        """Add rows that somebody called normal to the model, and keep the model of before; errors are as in `learn`.
-
-        It waits for the lock: a process of an agent that was killed may still be about to write the same.
-        """
+        """Add rows that somebody called normal to the model, and keep the model of before; errors are as in `learn`."""
         with self._folder.locked():
             path = self._folder.model
             known, _ = load_model(path, memory=False)
-            check_channels(known, path, self._settings)
-            if known.learnt_through.partition("+")[2] == mark:
+            through, _, done = known.learnt_through.partition("+")
+            if done == mark:
                 return
+            check_channels(known, path, self._settings)
             learnt, memory = learn(known, StoredMemory(path), known.setup.scale(rows), confirmed=True)
             write_atomically(self._previous, path.read_bytes())
-            through = known.learnt_through.partition("+")[0]
             save_model(path, replace(learnt, learnt_through=f"{through}+{mark}"), memory)
 
-    def go_back(self, mark: str) -> bool:
-        """Put the model of before the last `confirm` back; False if there is none."""
-        with self._folder.locked(wait=False):
+    def go_back(self, mark: str) -> None:
+        """Put the model of before the last `confirm` back; raises `ValueError` if there is none."""
+        with self._folder.locked():
             if not self._previous.exists():
-                return self._undone.exists() and self._undone.read_text() == mark  # then it was killed after this
+                if self._undone.exists() and self._undone.read_text() == mark:  # then it was killed after this
+                    return
+                raise ValueError("there is no earlier model; only the last normal can be taken back, once.")
             write_atomically(self._undone, mark.encode())
             write_atomically(self._folder.model, self._previous.read_bytes())
             self._previous.unlink()
-        flush_folder(self._folder.path)
-        return True
+            flush_folder(self._folder.path)
 
-    def begin_anew(self, mark: str) -> None:
-        """Set the model aside, and score nothing until a first one is fitted, whatever model is configured."""
-        with self._folder.locked(wait=False):
+    def put_aside(self, mark: str) -> None:
+        """Rename the model, so that a first one is fitted, whatever model is configured."""
+        with self._folder.locked():
             write_atomically(self._anew, mark.encode())
             self._previous.unlink(missing_ok=True)
             if self._folder.version() is not None:
                 aside = set_aside(self._folder.model, "old")
                 logger.info("%s: its model was renamed to %s.", self._device, aside.name)
-        flush_folder(self._folder.path)
+            flush_folder(self._folder.path)
+
+    def forget(self) -> None:
+        """Score nothing until there is another model."""
         self.current = self.stream = self._version = None
 
 

@@ -144,18 +144,14 @@ class Obedience:
 
     def _undo(self, command: Command) -> Obeyed:
         try:
-            is_done = self.model.go_back(_mark(command))
+            self.learner.go_back(_mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot go back: {error}") from None
-        if not is_done:
-            raise CommandError(f"{self.device} has no earlier model; only the last normal can be taken back, once.")
-        if self.model.reload():
-            self.model.restart()
         return self._obeyed("The model of before is in use again, without what was learned since.")
 
     def _relearn(self, command: Command) -> Obeyed:
         try:
-            self.learner.begin_anew(self.row, _mark(command))
+            self.learner.begin_anew(self.row, _mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot learn anew: {error}") from None
         alerts = self.alarms.silence(self.time, "relearn")
