@@ -20,7 +20,7 @@ MARGIN = 3
 """A channel is stuck if a run is longer than this many times the longest one in normal rows,"""
 
 LEAST = 30
-"""and longer than this many rows. Of 8 servers of SMD (304 channels, 19 weeks) nothing is called stuck then."""
+"""and longer than this many rows. Nothing on SMD machine-1-* (304 channels, 19 weeks) is called stuck then."""
 
 ENOUGH = 100
 """Runs after which the longest one means something."""
