@@ -581,6 +581,24 @@ def test_a_device_is_silent_until_it_has_sent_for_a_while_and_a_kill_tells_nothi
     assert alerts[0]["duration"] == 11.0
 
 
+def test_no_device_is_silent_while_the_agent_hears_nobody_nor_just_after(make: Make) -> None:
+    watcher, now = make(), time.monotonic()
+    assert watcher.tick(now + 11.0, hears=False) == watcher.tick(now + 19.0) == []
+    assert watcher.status().state == "stale"
+    assert told(watcher.tick(now + 22.0)) == [("start", "silent", None)]
+
+
+def test_a_channel_that_has_never_come_is_named(make: Make) -> None:
+    watcher, now = make(), time.monotonic()
+    for k in range(60):
+        take(watcher, BEGIN + k, {"flow": 1.0 + k, "current": 2.0}, BEGIN + k)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: now + 5.0)
+        take(watcher, BEGIN + 60, {"flow": 1.0, "current": 2.0}, BEGIN + 60)
+    (alert,) = watcher.tick(now + 12.0)
+    assert alert["sentence"] == "samples come, but none could be judged for 10 s, since pressure has never come"
+
+
 def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make) -> None:
     now = time.time()
     watcher = make((Maintenance(now - 60.0, now + 3600.0, "pump"),))

@@ -142,6 +142,13 @@ class SampleGrid:
         return self._close_ripe()
 
     @property
+    def unseen(self) -> list[str]:
+        """The channels that have never come, without which there are no rows; empty once all have."""
+        if self._seen:
+            return []
+        return [name for name, slot in zip(self._names, self._measured, strict=True) if slot == NEVER]
+
+    @property
     def rhythm(self) -> float:
         """The seconds for which the most silent channel is silent when all is well; 0 if none repeats a silence."""
         return max(self._rhythm.slots, default=0) * self._period

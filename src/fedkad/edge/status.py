@@ -98,6 +98,7 @@ class Staleness:
         self._last_sample = self._last_row = now
         self._was_heard = self._has_unflushed = False
         self.reason = ""  # why the device is stale; empty while it is not
+        self.is_heard = False  # whether it is stale although samples come
 
     def note_sample(self, now: float) -> None:
         """A sample has come."""
@@ -105,7 +106,7 @@ class Staleness:
 
     def note_row(self, now: float) -> None:
         """A row was judged."""
-        self._last_row, self.reason = now, ""
+        self._last_row, self.reason, self.is_heard = now, "", False
 
     def lasted(self, now: float) -> float:
         """Seconds since the last row, or since the agent was started."""
@@ -132,6 +133,7 @@ class Staleness:
                 "no sample has come since the agent was started; check its name, and topics or path in [source]"
             )
         elif silent < allowed:
+            self.is_heard = True
             self.reason = f"samples come, but none could be judged for {allowed:g} s"
         else:
             self.reason = f"no sample has come for {silent:.0f} s"

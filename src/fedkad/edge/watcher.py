@@ -72,6 +72,7 @@ class Watcher:
         self._orders = self._stored_orders()
         self._row: GridRow | None = None
         self._reading: Reading | None = None
+        self._deaf = -math.inf  # when the agent last heard nobody
         self._silenced = ""  # why no incident may begin: maintenance, muted
         self._is_timeless_logged = self._is_end_logged = self._is_pace_logged = False
         self._begin()
@@ -338,14 +339,16 @@ class Watcher:
 
     # -- time passes ----------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[Alert]:
-        """Notice silence; `now` is monotonic."""
+    def tick(self, now: float, *, hears: bool = True) -> list[Alert]:
+        """Notice silence; `now` is monotonic. While the agent hears nobody, no device can be said to be silent."""
+        if not hears:
+            self._deaf = now
         alerts = self._end_without_model()
         if self._staleness.is_flush_due(now):
             alerts += self.flush()
         if self._staleness.check(now, self._grid.rhythm):
             self.is_changed = True
-            logger.warning("%s: %s; it is stale.", self.name, self._staleness.reason)
+            logger.warning("%s: %s; it is stale.", self.name, self._silence())
             if self._row is not None:
                 self._alarms.interrupt(self._row.time)
             self._report_reading()
@@ -355,11 +358,18 @@ class Watcher:
         """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off."""
         if not self._staleness.reason or self._why_silent(time.time(), time.time()):
             return []
+        if now - self._deaf <= self._settings.sampling.silent_after:  # its samples may still be on their way
+            return []
         lasted = self._staleness.lasted(now)
         since = time.time() - lasted if self._row is None else self._row.time
-        alerts = self._health.note_silence(since + lasted, since, self._staleness.reason)
+        alerts = self._health.note_silence(since + lasted, since, self._silence())
         self.is_changed = self.is_changed or bool(alerts)
         return alerts
+
+    def _silence(self) -> str:
+        """Why the device is stale, with the channels that have never come: there is no row without them."""
+        unseen = self._grid.unseen if self._staleness.is_heard else []
+        return self._staleness.reason + (f", since {', '.join(unseen)} has never come" if unseen else "")
 
     def flush(self) -> list[Alert]:
         """Judge the rows that still wait for late values."""
@@ -485,7 +495,7 @@ class Watcher:
             threshold=None if reading is None else reading.threshold,
             abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
             rate=None if math.isnan(alarms.rate) else alarms.rate,
-            why=self._staleness.reason or self._without() or grid.broken,
+            why=self._silence() or self._without() or grid.broken,
             budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
             incident=alarms.open,
             faults=self._health.open,
