@@ -55,6 +55,7 @@ topics = ["plant/{{device}}"]
 [sampling]
 channels = {channels}
 period = 1
+stale_after = 3600
 
 [alarm]
 clear_after = 5

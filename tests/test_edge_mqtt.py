@@ -577,8 +577,11 @@ def test_a_silent_device_is_stale_and_no_anomaly(states: tuple[Client, Process])
     client, process = states
     found = state(client, "silent")
     assert (found["state"], found["abnormal"], found["incident"], found["score"]) == ("stale", False, None, None)
-    assert not client.on("states-out/silent/alert")
-    assert not process.alerts("silent")
+    wait_for(lambda: client.on("states-out/silent/alert"), "its fault is not told")
+    (alert,) = client.on("states-out/silent/alert")
+    assert (alert.content["kind"], alert.content["fault"], alert.content["event"]) == ("health", "silent", "start")
+    assert [fault["id"] for fault in found["faults"]] == [alert.content["id"]]
+    assert [told["id"] for told in process.alerts("silent")] == [alert.content["id"]]
 
 
 def test_planned_maintenance_silences(states: tuple[Client, Process]) -> None:

@@ -119,7 +119,7 @@ def far(live: Array) -> None:
 
 
 def stuck(live: Array) -> None:
-    live[100:, 2] = 1.2
+    live[60:, 2] = 1.2  # so early that it is not known yet for how long it may stand still
 
 
 @pytest.mark.parametrize("fault", [drifting, far, stuck], ids=lambda fault: fault.__name__)
@@ -128,6 +128,15 @@ def test_a_fault_does_not_become_normal(make: Make, fault: Callable[[Array], Non
         alerts = feed(make(), changed(1200, 1, fault), 0)
     assert [alert for alert in alerts if alert["reason"] == "settled"] == []
     assert any("does not become normal yet" in line for line in lines)
+
+
+def test_a_channel_that_is_told_to_be_stuck_is_not_judged_and_becomes_no_normal(make: Make) -> None:
+    live = machine(1200, 1)
+    live[300:, 2] = 1.2
+    with logged():
+        alerts = feed(make(), live, 0)
+    assert [alert for alert in alerts if alert["reason"] == "settled"] == []
+    assert [(alert["fault"], alert["event"]) for alert in alerts if alert["kind"] == "health"] == [("stuck", "start")]
 
 
 def test_a_critical_incident_becomes_normal_only_if_somebody_knows_of_it(model: Path) -> None:
