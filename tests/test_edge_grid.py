@@ -97,7 +97,7 @@ def punctual(draw: st.DrawFn) -> tuple[Sampling, Samples]:
     return Sampling(channels=channels, period=period, lateness=lateness, max_gap=max_gap), ordered
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(punctual())
 def test_the_rows_are_those_of_all_samples_at_once_in_whatever_order_they_came(drawn: tuple[Sampling, Samples]) -> None:
     plan, samples = drawn

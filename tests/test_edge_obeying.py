@@ -450,6 +450,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "argument"),
     [("normal", ""), ("undo", ""), ("mute", "1h"), ("acknowledge", ""), ("relearn", ""), ("budget", "1/hour")],

@@ -164,17 +164,27 @@ def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector
     assert learnable[-80:].all()
 
 
-def test_what_was_brief_and_not_critical_is_learnt_from_and_raises_the_threshold(make: Make) -> None:
-    watcher, live = make(learning={"every": 100}, alarm={"budget": "1/day", "clear_after": 2.0}), series(300)
+def test_an_incident_near_the_threshold_raises_it(make: Make) -> None:
+    watcher, live = make(alarm={"budget": "1/day", "clear_after": 2.0}), series(300)
     threshold = watcher.model.current.threshold if watcher.model.current is not None else 0.0
     live[150, 0] += 0.35
-    alerts = feed(watcher, live)
-    commit(watcher)
-    (end,) = [alert for alert in alerts if alert["event"] == "end"]
+    (end,) = [alert for alert in feed(watcher, live) if alert["event"] == "end"]
     assert threshold < end["peak"] < 1.25 * threshold
     assert watcher.status().threshold == pytest.approx(threshold * np.exp(0.1), rel=1e-3)
+
+
+def test_what_happens_again_and_again_is_learnt_from(make: Make) -> None:
+    """One in fifty samples jumps: the first five incidents are taken for faults, and then it is the model."""
+    watcher, live = make(learning={"every": 100}, alarm={"clear_after": 2.0}), series(1000)
+    live[100::50, 0] += 0.6
+    ends = [alert for alert in feed(watcher, live) if alert["event"] == "end"]
+    commit(watcher)
+    assert {alert["severity"] for alert in ends} == {"warning"}
+    assert len(ends) >= 15
     _, rows = watcher._store.rows_to_learn("pump", 3)
-    assert np.isfinite(rows).all()
+    learnable = np.isfinite(rows.sum(axis=1))
+    assert not learnable[[100, 150, 200, 250, 300]].any()
+    assert learnable[400::50].all()
 
 
 def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:

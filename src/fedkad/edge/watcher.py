@@ -41,8 +41,12 @@ logger = logging.getLogger(__name__)
 PROVISIONAL = 6 * 86400.0
 """Seconds judged by a model of the agent's own in which alarms are provisional: with its first day, a week."""
 
+WEEK = 604800.0
+OFTEN = 5.0
+"""Incidents per week, in budgets, from which on they are taken for something that the model has to learn."""
+
 BRIEF = 3600.0
-"""Seconds up to which an incident that went away by itself is learned from."""
+"""Seconds up to which an incident that went away by itself may be learned from."""
 
 MANY_AT_ONCE = 20
 """Samples without a time that share a slot with others before that is logged."""
@@ -316,17 +320,23 @@ class Watcher:
     def _conclude(self, alert: Alert, now: float) -> None:
         """Keep what an operator may ask for; at the end of an incident count it, and decide whether to learn from it.
 
-        What went away by itself within the hour was rare rather than wrong, unless it was critical or somebody calls it
-        a fault. If none of it were learned from, the model would never know what its device does now and then.
+        An incident is taken for a fault and left out. But where there are many more than a budget allows, it is the
+        model that is wrong: what goes away by itself within the hour is then learned from, unless it was critical or
+        somebody calls it a fault. Otherwise the device would alarm for ever at what it does every day.
         """
         self._keep_evidence(alert, now)
         if alert["event"] != "end":
             return
         is_fault = alert["severity"] == "critical" or alert["acknowledged"] or alert["duration"] > BRIEF
-        if alert["reason"] != "cleared" or is_fault:
+        if alert["reason"] != "cleared" or is_fault or not self._is_alarmed_often():
             self.learner.leave_out(self._row_number(datetime.fromisoformat(alert["start"]).timestamp()))
         if self._budget is not None and not alert["acknowledged"] and alert["peak"] is not None:
             self._budget.count(alert["peak"])
+
+    def _is_alarmed_often(self) -> bool:
+        """Whether there were so many incidents in a week that they are hardly faults."""
+        allowed = 1.0 if self._budget is None else max(self._budget.allowed * WEEK, 1.0)
+        return self._alarms.begun_since(self._alarms.time - WEEK) > OFTEN * allowed
 
     def _row_number(self, moment: float) -> int:
         """The number of the row at that time, or of one shortly before it."""
