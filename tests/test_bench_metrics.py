@@ -123,6 +123,7 @@ def vus_of_aeon(labels: Flags, scores: Array, buffer: int) -> float:
     return float(range_pr_vus_score(labels.astype(int), scores, max_buffer_size=buffer))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(scored(), st.sampled_from([0, 1, 2, 7, 20]))
 def test_vus_is_that_of_aeon(case: tuple[Flags, Array], buffer: int) -> None:

@@ -537,6 +537,7 @@ def test_demo_is_deterministic_and_honest(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(path.name for path in Path("demo/data/test").iterdir()) == [f"pump-{k:02d}.csv" for k in (1, 2, 3)]
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_demo(tmp_path: Path) -> None:
     texts = {Done("demo", "--devices", "1", "--seed", seed, "--out", tmp_path).out for seed in (0, 1)}
     assert len(texts) == 2

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,15 @@ def test_a_device_with_a_model_of_its_own_no_longer_needs_the_named_one(tmp_path
     assert note.startswith(f"pump: {tmp_path / 'none'}: no such file;")
     assert note.endswith("The device has its own model and continues with that.")
     refused(tmp_path, "the model has the channels", sampling={"channels": CHANNELS[::-1]})
+
+
+def test_a_model_that_the_agent_made_for_other_channels_is_only_told(tmp_path: Path, model: Path) -> None:
+    path = own_model(tmp_path, b"")
+    known, memory = load_model(model)
+    modelfile.save_model(path, replace(known, learnt_through="a/pump:7"), memory)
+    told, note = checked(tmp_path, sampling={"channels": CHANNELS[::-1]}).split("\n")
+    assert "0 with a model" in told
+    assert f"are now {', '.join(CHANNELS[::-1])}. The agent will rename it and learn again." in note
 
 
 def test_models_are_read_without_their_statistics(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The page about the agent: it names every key with its default, every state and number, and none that is not there."""
 
+import json
 import re
 import socket
 import tomllib
@@ -14,9 +15,11 @@ import pytest
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.grid import GridRow
-from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance
+from fedkad.edge.health import FAULTS, Beyond, Health
+from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance, Sampling
 from fedkad.edge.settingsfile import parse
 from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES
+from fedkad.edge.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL
 from fedkad.edge.status import STATES, DeviceStatus
 from fedkad.settingerror import UnknownSettingError
 from fedkad.settingkinds import DURATION, parse_duration
@@ -28,6 +31,7 @@ SMALLEST: dict[str, Any] = {"devices": ["d"], "sampling": {"channels": ["a"], "p
 IN_WORDS = {
     ("top level", "devices"): "none, needed",
     ("top level", "name"): "the host's name",
+    ("sampling", "period"): "inferred",
     ("sampling", "max_gap"): "3 periods",
     ("sampling", "stale_after"): "10 periods",
     ("[maintenance]", "from"): "none, needed",
@@ -122,7 +126,7 @@ def test_the_defaults_are_the_true_ones(section: str) -> None:
 def test_the_defaults_in_words_are_the_true_ones() -> None:
     settings = parse(SMALLEST, Path("/home"))
     sampling = settings.devices["d"].sampling
-    assert (sampling.max_gap, sampling.stale_after) == (3 * 60.0, 10 * 60.0)
+    assert (sampling.hold, sampling.silent_after) == (3 * 60.0, 10 * 60.0)
     assert settings.name == socket.gethostname()
 
 
@@ -148,3 +152,20 @@ def test_the_alert_that_is_shown_has_what_alerts_have() -> None:
     readings = [stream.update([value]) for value in (*np.sin(np.arange(30.0) / 7.0), 9.0)]
     (alert,) = Alarms("d", Alarm(), 1.0, ["flow"]).update(GridRow(0.0, readings[-1].seen, True, True), readings[-1])
     assert set(re.findall(r'"(\w+)":', shown)) == {*alert, *alert["channels"][0]}
+
+
+def test_the_alert_of_a_fault_that_is_shown_has_what_such_alerts_have() -> None:
+    text = chapter("Faults of sensors")
+    (shown,) = re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
+    health = Health("d", Sampling(channels=("flow",), period=1.0, max_gap=3.0, stale_after=10.0))
+    (alert,) = health.take(GridRow(0.0, np.array([-9.0]), True, True), [Beyond(0, 0.0, 1.0)])
+    assert list(json.loads(shown)) == list(alert)
+    assert [row[0].strip("`") for row in tables(text)["fault"]] == list(FAULTS)
+    assert MARGIN == 3  # which is written in words
+    for said in (
+        f"{LEAST} rows",
+        f"{100 * SELDOM:.0f} % of the rows",
+        f"{100 * USUAL:.0f} % of them",
+        f"{ENOUGH} times",
+    ):
+        assert said in text

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkad.edge.grid import CONFIRM, COUNTERS, MAX_SUSPECTS, GridRow, SampleGrid
-from fedkad.edge.settings import Sampling
+from fedkad.edge.settings import BY_PERIOD, Sampling
 
 Samples = list[tuple[float, dict[str, float]]]
 NAMES = ("a", "b", "c")
@@ -39,6 +39,15 @@ def plain(rows: list[GridRow]) -> list[tuple[float, list[float | None], bool, bo
     ]
 
 
+def naive_rhythm(silences: list[tuple[str, int, int]], name: str) -> int:
+    """Slots for which a channel is silent by its rhythm: what it repeated today or yesterday, and a quarter more."""
+    if not silences:
+        return 0
+    now = silences[-1][1]
+    longest = sorted(silence for each, day, silence in silences if each == name and now - 1 <= day <= now)
+    return int(1.25 * longest[-3]) if len(longest) >= 3 else 0
+
+
 def naive_rows(plan: Sampling, samples: Samples) -> list[GridRow]:
     """All rows of samples none of which is late, off the clock or a duplicate, slot by slot."""
     origin = samples[0][0]
@@ -47,17 +56,24 @@ def naive_rows(plan: Sampling, samples: Samples) -> list[GridRow]:
         slots.setdefault(int(np.floor((time - origin) / plan.period + 0.5)), {}).update(measurements)
     rows: list[GridRow] = []
     measured: dict[str, tuple[int, float]] = {}
+    silences: list[tuple[str, int, int]] = []
     for slot in range(min(slots), max(slots) + 1):
-        held = slots.get(slot, {})
+        held, now = slots.get(slot, {}), origin + slot * plan.period
+        for name in held:
+            if name in measured and 1 < slot - measured[name][0] <= 86400.0 / plan.period:
+                silences.append((name, int(now // 86400), slot - measured[name][0]))
         measured |= {name: (slot, value) for name, value in held.items()}
-        values = np.full(len(plan.channels), np.nan)
+        values, usual = np.full(len(plan.channels), np.nan), True
         for k, name in enumerate(plan.channels):
-            if name in measured and (slot - measured[name][0]) * plan.period <= plan.max_gap + 1e-9:
+            age, rhythm = slot - measured.get(name, (-(10**9), 0.0))[0], naive_rhythm(silences, name)
+            reach = max(3, rhythm) if plan.max_gap == BY_PERIOD else int(plan.max_gap / plan.period + 1e-9)
+            if age <= reach:
                 values[k] = measured[name][1]
-        unfilled = np.isnan(values).any()
-        if unfilled and (len(measured) < len(plan.channels) or (not held and rows and np.isnan(rows[-1].values).any())):
+            usual = usual and (not age or age <= min(rhythm, reach))
+        void, partial = np.isnan(values).all(), np.isnan(values).any()
+        if (partial and len(measured) < len(plan.channels)) or (void and rows and np.isnan(rows[-1].values).all()):
             continue
-        rows.append(GridRow(origin + slot * plan.period, values, bool(held), len(held) == len(values)))
+        rows.append(GridRow(now, values, bool(held), usual))
     return rows
 
 
@@ -65,11 +81,12 @@ def naive_rows(plan: Sampling, samples: Samples) -> list[GridRow]:
 def punctual(draw: st.DrawFn) -> tuple[Sampling, Samples]:
     """Samples of up to three channels in the order of their arrival, none later than allowed."""
     period = draw(st.sampled_from([1.0, 0.1, 60.0]))
-    lateness, max_gap = period * draw(st.sampled_from([0.0, 1.0, 2.5])), period * draw(st.sampled_from([0, 1, 3, 20]))
+    lateness = period * draw(st.sampled_from([0.0, 1.0, 2.5]))
+    max_gap = draw(st.sampled_from([0.0, period, 3.0 * period, 20.0 * period, BY_PERIOD]))
     channels = NAMES[: draw(st.integers(1, 3))]
     arrivals: list[tuple[float, float, dict[str, float]]] = []
     slot = 0
-    for number in range(draw(st.integers(1, 25))):
+    for number in range(draw(st.integers(1, 40))):
         for name in draw(st.sets(st.sampled_from(channels), min_size=1)):
             jitter = draw(st.sampled_from([-0.4, 0.0, 0.4])) if arrivals else 0.0
             time = START + (slot + jitter) * period
@@ -80,7 +97,7 @@ def punctual(draw: st.DrawFn) -> tuple[Sampling, Samples]:
     return Sampling(channels=channels, period=period, lateness=lateness, max_gap=max_gap), ordered
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(punctual())
 def test_the_rows_are_those_of_all_samples_at_once_in_whatever_order_they_came(drawn: tuple[Sampling, Samples]) -> None:
     plan, samples = drawn
@@ -124,7 +141,7 @@ def test_an_unbroken_stretch_has_a_row_for_each_slot_and_no_value_older_than_all
     for row in rows:
         ages = [row.time - measured[value] for value in row.values if not np.isnan(value)]
         assert all(-0.5 <= age <= plan.max_gap + 0.5 for age in ages)
-        assert row.complete <= row.observed
+        assert not row.complete or np.isfinite(row.values).all()
     assert not rows or np.isfinite(rows[0].values).any()
 
 
@@ -385,3 +402,75 @@ def test_counters_are_plain_integers() -> None:
     grid = SampleGrid(sampling(2))
     fed(grid, [(START, {"a": 1.0, "b": 2.0}), (START + 1, {"a": 1.0}), (START + 3, {"a": 1.0})])
     assert all(type(getattr(grid, name)) is int for name in COUNTERS)
+
+
+# -- slow and irregular reporters -------------------------------------------------------------------------------------
+
+
+def irregular(intervals: Iterable[float]) -> Samples:
+    times = START + np.cumsum([0.0, *intervals])
+    return [(float(time), {"a": float(k)}) for k, time in enumerate(times)]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_device_that_is_slower_than_its_grid_is_held_and_nothing_is_set_aside(arrives: bool) -> None:
+    """One sample in 11 s on a grid of 1 s, live or from a file."""
+    grid, rows = SampleGrid(sampling(max_gap=BY_PERIOD)), list[GridRow]()
+    for time, values in irregular([11.0] * 1999):
+        rows += grid.add(time, values, time if arrives else None)
+    assert (grid.off_clock, grid.state()["aside"]) == (0, [])
+    assert sum(row.observed for row in rows) == 2000
+    assert sum(row.complete for row in rows[100:]) == len(rows) - 100  # the values between are held, and learned from
+    assert len(rows) > 21_900
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_four_weeks_of_reports_on_change_with_a_sign_of_life_every_hour(arrives: bool) -> None:
+    generator = np.random.default_rng(0)
+    intervals, time = [], 0.0
+    while time < 28 * 86400.0:
+        is_day = 6 <= time / 3600 % 24 < 23
+        change = generator.exponential(240.0 if is_day else 9000.0)
+        intervals.append(float(min(max(change, 5.0), 3600.0)))
+        time += intervals[-1]
+    grid, rows = SampleGrid(sampling(period=60.0, max_gap=BY_PERIOD)), list[GridRow]()
+    for moment, values in irregular(intervals):
+        rows += grid.add(moment, values, moment + 0.3 if arrives else None)
+    assert grid.off_clock == 0
+    lost = sum(bool(np.isnan(row.values).any()) for row in rows)
+    assert lost <= 40  # most of them in the first night
+    assert sum(row.complete for row in rows) > 0.97 * 28 * 1440
+
+
+def test_an_outage_is_no_rhythm() -> None:
+    grid = SampleGrid(sampling(period=60.0, max_gap=BY_PERIOD))
+    rows = fed(grid, irregular([60.0] * 100 + [600.0] + [60.0] * 100 + [600.0] + [60.0] * 5))
+    assert sum(bool(np.isnan(row.values).any()) for row in rows) == 2
+    assert grid.rhythm == 0.0
+
+
+def test_a_rhythm_is_forgotten_after_two_days() -> None:
+    grid = SampleGrid(sampling(period=60.0, max_gap=BY_PERIOD))
+    fed(grid, irregular([300.0] * 10 + [60.0] * 60))
+    assert grid.rhythm == 360.0
+    fed(grid, irregular([60.0] * 3 * 1440 + [120.0]))
+    assert grid.rhythm == 0.0
+
+
+def test_a_time_that_agrees_with_its_arrival_is_never_set_aside() -> None:
+    grid = SampleGrid(sampling())
+    fed(grid, steady(START + 7200.0, 5))  # a clock that was an hour or two ahead
+    (gap, row) = grid.add(START + 40.0, {"a": 1.0}, START + 41.0)
+    assert (grid.broken, row.time, gap.observed) == (None, START + 40.0, False)
+    assert plain(grid.add(START + 9040.0, {"a": 2.0}, START + 9040.0))[-1] == (START + 9040.0, [2.0], True, True)
+    assert grid.add(START + 20_000.0, {"a": 2.0}, START + 9041.0) == []  # and one that does not agree still is
+    assert grid.off_clock == 0
+
+
+def test_a_dead_channel_leaves_the_rhythm_of_the_others_alone() -> None:
+    """Every slot has its row while a value is held, even if another channel is missing: there is no hidden gap."""
+    grid = SampleGrid(sampling(2, max_gap=BY_PERIOD))
+    fed(grid, steady(START, 2, channels=2))
+    rows = fed(grid, [(START + 2 + 3 * k, {"a": float(k)}) for k in range(20)])
+    assert np.diff([row.time for row in rows]).tolist() == [1.0] * (len(rows) - 1)
+    assert np.isfinite([row.values[0] for row in rows]).all()

@@ -27,6 +27,12 @@ from tests.fixtures.broker import PATIENCE, Broker, Client, rows_committed, wait
 from tests.fixtures.forge import ForkedAgent
 from tests.fixtures.sabotage.killpoints import KILL_AT, POINTS
 
+TOLD = 60
+"""Rows of the device that is told again and again that they were normal."""
+
+COMMANDS = 2
+"""Commands in the time of a kill at a point."""
+
 RANDOM_KILLS = int(os.environ.get("FEDKAD_TEST_KILLS", "30"))
 CHANNELS = ("flow", "pressure", "current")
 ROWS = 2500
@@ -38,7 +44,7 @@ BEGIN = 1_700_000_000
 CONFIG = """
 name = "{name}"
 state = "{name}"
-devices = ["steady", "learner"]
+devices = ["steady", "learner", "told"]
 commit_every = 0.05
 
 [source]
@@ -49,6 +55,7 @@ topics = ["plant/{{device}}"]
 [sampling]
 channels = {channels}
 period = 1
+stale_after = 3600
 
 [alarm]
 clear_after = 5
@@ -75,12 +82,16 @@ def series(rows: int, seed: int) -> NDArray[np.float64]:
     return values
 
 
+def message(number: int, row: NDArray[np.float64]) -> str:
+    return json.dumps({"ts": 1000 * (BEGIN + number), "values": dict(zip(CHANNELS, map(float, row), strict=True))})
+
+
 def messages() -> Iterator[tuple[str, str]]:
     live = series(ROWS, 1)
     for start in range(50, ROWS, 150):
         live[start : start + 8, start % 3] += 4.0
     for k, row in enumerate(live):
-        payload = json.dumps({"ts": 1000 * (BEGIN + k), "values": dict(zip(CHANNELS, map(float, row), strict=True))})
+        payload = message(k, row)
         yield from ((f"plant/{device}", payload) for device in ("steady", "learner"))
 
 
@@ -93,11 +104,15 @@ class Plant:
         for name in ("calm", "killed"):
             text = CONFIG.format(name=name, port=broker.port, channels=list(CHANNELS))
             (folder / f"{name}.toml").write_text(text)
-        client.subscribe("calm/+/alert", "killed/+/alert")
+        client.subscribe("calm/+/alert", "killed/+/alert", "killed/told/told")
+        self.commands = 0
         # The broker keeps messages only for sessions that it knows.
         for name in ("calm", "killed"):
             agent = self.start(name)
             wait_for(lambda name=name: "connected." in self.log(name), "no connection")  # type: ignore[misc]
+            if name == "killed":
+                client.publish_all("plant/told", [message(k, row) for k, row in enumerate(series(TOLD, 1))])
+                wait_for(lambda: rows_committed(folder / "killed", "told") == TOLD, self.log("killed"))
             agent.terminate()
             agent.wait(PATIENCE)
 
@@ -124,10 +139,18 @@ class Plant:
             each.wait_for_publish(PATIENCE)
         return len(sent)
 
+    def tell(self) -> None:
+        """Say once more that all rows of one device were normal."""
+        command = {"id": str(self.commands), "verb": "normal", "argument": f"{BEGIN}/{BEGIN + TOLD}", "from": "test"}
+        self._client.publish("killed/told/tell", json.dumps(command))
+        self.commands += 1
+
     def kill_at(self, point: str, number: int) -> None:
         """Let the agent work until it kills itself at that point."""
         agent = self.start("killed", **{KILL_AT: f"{point}:{number}"})
         deadline = time.monotonic() + PATIENCE
+        for _ in range(COMMANDS):
+            self.tell()
         while agent.poll() is None:
             if self._sent // 2 - rows_committed(self._folder / "killed", "steady") < AHEAD:
                 self.publish(SLICE)
@@ -139,6 +162,7 @@ class Plant:
         """Kill it at whatever it does then."""
         agent = self.start("killed")
         self.publish(SLICE)
+        self.tell()
         time.sleep(seconds)
         agent.kill()
         agent.wait(PATIENCE)
@@ -152,8 +176,16 @@ class Plant:
             for device in ("steady", "learner"):
                 wait_for(lambda folder=folder, device=device: rows_committed(folder, device) == ROWS, self.log(name))  # type: ignore[misc]
             wait_for(lambda folder=folder: not waiting(folder), f"{name} keeps alerts")  # type: ignore[misc]
+            if name == "killed":
+                wait_for(lambda: len(self.answered()) == self.commands, f"{len(self.answered())} replies")
             agent.terminate()
             assert agent.wait(PATIENCE) == 0
+
+    def answered(self) -> set[str]:
+        """The commands whose replies were heard; each must be that it was done."""
+        replies = [heard.content for heard in self._client.on("killed/told/told")]
+        assert all(reply["accepted"] for reply in replies), replies
+        return {reply["id"] for reply in replies}
 
     def alerts(self, name: str) -> Counter[str]:
         """The alerts of the steady device that were heard, with how often."""
@@ -228,5 +260,11 @@ def test_kills_lose_nothing_and_repeat_only_what_was_in_flight(tmp_path: Path) -
     assert counters == {"rows": ROWS, "carried": 0, "duplicates": 0, "late": 0, "off_clock": 0, "jumps": 0}
     assert learner["learnt"] >= 3
     assert KoopmanDetector.load(tmp_path / "killed" / "devices" / "learner" / "model.safetensors").model_.learnt_through
+    # A device that was told: each command has added the pairs of its rows once.
+    told = KoopmanDetector.load(tmp_path / "killed" / "devices" / "told" / "model.safetensors").memory_
+    pairs = TOLD - detector.window - detector.horizon + 1
+    assert told.statistics.count == detector.memory_.statistics.count + plant.commands * pairs
     repeated = sum(heard.values()) - len(heard)
-    print(f"{2 * len(POINTS) + RANDOM_KILLS} kills, {len(wanted)} alerts, {repeated} repeated")
+    print(
+        f"{2 * len(POINTS) + RANDOM_KILLS} kills, {len(wanted)} alerts, {repeated} repeated, {plant.commands} commands"
+    )

@@ -561,7 +561,8 @@ def state(client: Client, device: str) -> dict[str, Any]:
 
 
 def test_a_device_without_a_model_says_how_far_it_has_come(states: tuple[Client, Process]) -> None:
-    wait_for(lambda: state(states[0], "young").get("progress") == {"have": 40, "need": 300}, "no progress")
+    progress = {"have": 40, "need": 300, "seconds": 260.0}
+    wait_for(lambda: state(states[0], "young").get("progress") == progress, "no progress")
     assert state(states[0], "young")["state"] == "learning"
     assert state(states[0], "young")["score"] is None
 
@@ -576,8 +577,11 @@ def test_a_silent_device_is_stale_and_no_anomaly(states: tuple[Client, Process])
     client, process = states
     found = state(client, "silent")
     assert (found["state"], found["abnormal"], found["incident"], found["score"]) == ("stale", False, None, None)
-    assert not client.on("states-out/silent/alert")
-    assert not process.alerts("silent")
+    wait_for(lambda: client.on("states-out/silent/alert"), "its fault is not told")
+    (alert,) = client.on("states-out/silent/alert")
+    assert (alert.content["kind"], alert.content["fault"], alert.content["event"]) == ("health", "silent", "start")
+    assert [fault["id"] for fault in found["faults"]] == [alert.content["id"]]
+    assert [told["id"] for told in process.alerts("silent")] == [alert.content["id"]]
 
 
 def test_planned_maintenance_silences(states: tuple[Client, Process]) -> None:
@@ -603,10 +607,13 @@ def test_a_budget_says_what_is_allowed_and_what_was_measured(states: tuple[Clien
     assert budget()["allowed"] == "2/day"
     assert budget()["allowed_per_week"] == pytest.approx(14.0)
     assert budget()["measured_per_week"] == pytest.approx(starts * 604800 / scored)
-    (threshold,) = {reading["threshold"] for reading in process.readings("thrifty") if "score" in reading}
+    thresholds = [reading["threshold"] for reading in process.readings("thrifty") if "score" in reading]
     used = copy.deepcopy(detector()).rejudge("2/day", 1.0)
-    assert threshold == pytest.approx(used.threshold_)
+    assert thresholds[0] == pytest.approx(used.threshold_)
     assert used.threshold_ != detector().threshold_
+    # The threshold follows the incidents; its factor is that of the last row, which time has lowered a little since.
+    assert thresholds[-1] > 1.05 * thresholds[0]
+    assert budget()["threshold_factor"] == pytest.approx(thresholds[-1] / used.threshold_, rel=1e-3)
 
 
 # -- another model --------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.edge import store as store_module
 from fedkad.edge.commands import Command
+from fedkad.edge.history import incident_table
 from fedkad.edge.inbox import Inbox
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
@@ -343,6 +344,16 @@ def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
     assert len(post.store._read("SELECT * FROM command")) == 1
 
 
+def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post: Post) -> None:
+    trouble(post)
+    rows = np.array(post.store.rows_between("pump", BEGIN + 90, BEGIN + 139, 3))
+    post.watcher.model.confirm(rows, "mark")  # after this agent has read the model
+    assert post.watcher.model.mark == ""
+    post.watcher.learner.confirm(rows, "mark")
+    assert post.watcher.model.mark == "mark"
+    assert len(memory(post.folder).places.lengths) == 1
+
+
 def test_old_commands_are_forgotten_but_none_that_waits(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "MAX_COMMANDS", 3)
     post.send("mute", "1h", "waits")
@@ -439,6 +450,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "argument"),
     [("normal", ""), ("undo", ""), ("mute", "1h"), ("acknowledge", ""), ("relearn", ""), ("budget", "1/hour")],
@@ -483,3 +495,43 @@ def test_a_command_that_is_killed_between_any_two_steps_acts_once(
             if not is_killed:
                 break
     assert number > 3
+
+
+# -- faults of sensors ------------------------------------------------------------------------------------------------
+
+
+def test_a_channel_may_stand_still_for_as_long_as_a_person_calls_normal(post: Post) -> None:
+    live = series(1200)
+    live[300:380, 1] = live[299, 1]
+    live[700:780, 1] = live[699, 1]
+    (fault,) = [alert for alert in post.feed(live[:360]) if alert["kind"] == "health"]
+    assert post.tell("normal", fault["id"]) == (True, "It is normal that pressure of pump stands still for so long.")
+    told = post.feed(live[360:])
+    assert [(alert["event"], alert["id"]) for alert in told if alert["kind"] == "health"] == [("end", fault["id"])]
+    post.close()
+    assert incident_table([fault]).splitlines()[1].split()[5] == "stuck"
+
+
+def test_an_impossible_value_is_normal_if_a_person_says_so(post: Post) -> None:
+    live = series(400)
+    live[100:140, 0] += 40.0
+    fault = post.feed(live[:130])[0]
+    assert (fault["kind"], fault["fault"]) == ("health", "impossible")
+    accepted, reply = post.tell("normal", fault["id"])
+    assert accepted, reply
+    assert "are learned as normal" in reply
+    assert [alert["event"] for alert in post.feed(live[130:]) if alert["kind"] == "health"] == ["end"]
+    post.now += 3600
+    assert not [alert for alert in post.feed(live) if alert["kind"] == "health"]
+
+
+def test_silence_cannot_be_called_normal_and_a_fault_is_not_the_last_incident(post: Post) -> None:
+    incident = trouble(post)
+    post.feed(series(400)[140:200])
+    post._put(post.watcher.tick(time.monotonic() + 11.0))
+    fault = post.alerts[-1]
+    assert fault["fault"] == "silent"
+    accepted, reply = post.tell("normal", fault["id"])
+    assert (accepted, reply) == (False, f"{fault['id']} is silent; only what is stuck or impossible can be normal.")
+    assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
+    assert post.tell("acknowledge", fault["id"])[0]

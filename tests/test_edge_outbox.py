@@ -59,6 +59,7 @@ def test_what_was_taken_does_not_come_again_after_a_kill(tmp_path: Path) -> None
         assert len(agent.alerts()) == 2
 
 
+@pytest.mark.slow
 def test_an_output_that_is_full_stops_nothing_and_loses_no_alert(tmp_path: Path) -> None:
     rows = broken(series(60), 20, 26)
     (tmp_path / "agent.toml").write_text(quick(tmp_path))

@@ -35,7 +35,7 @@ def test_little_is_enough_and_the_rest_follows() -> None:
     assert settings.source.kind == "stdin"
     assert settings.stdout.enabled
     assert not settings.mqtt.enabled
-    assert (sampling.max_gap, sampling.stale_after) == (6.0, 20.0)
+    assert (sampling.hold, sampling.silent_after) == (6.0, 20.0)
     assert settings.state == Path("/etc/fedkad/state")
     assert settings.devices["pump-2"].learning.folder == "/etc/fedkad/state/devices/pump-2"
 
@@ -322,8 +322,8 @@ def test_every_device_has_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_no_gap_is_carried_over_if_so_it_is_written() -> None:
     for text, gap, stale in (("", 6.0, 20.0), ("max_gap = 0", 0.0, 20.0), ("max_gap = 60", 60.0, 120.0)):
         sampling = parsed(LEAST + text).devices["pump-1"].sampling
-        assert (sampling.max_gap, sampling.stale_after) == (gap, stale)
-    assert parsed(LEAST + "stale_after = 2").devices["pump-1"].sampling.stale_after == 2.0
+        assert (sampling.hold, sampling.silent_after) == (gap, stale)
+    assert parsed(LEAST + "stale_after = 2").devices["pump-1"].sampling.silent_after == 2.0
     text = LEAST + "[override.pump-2.sampling]\nmax_gap = 0\n"
     carried = {}
     for name, device in parsed(text).devices.items():

@@ -37,6 +37,7 @@ ALERT: dict[str, Any] = {
     "channels": [{"channel": "flow", "share": 0.6, "seen": 3.2, "expected": 5.1}],
     "text": "pump-1: flow",
 }
+FAULT = {"id": "pump-1-h1", "device": "pump-1", "kind": "health", "fault": "stuck", "channel": "pressure"}
 
 
 # --- JSON lines
@@ -390,9 +391,11 @@ def test_the_state_of_a_device() -> None:
         "budget": None,
         "cause": "flow",
         "incident": ALERT,
+        "faults": [],
         "muted": None,
     }
     assert DeviceStatus(state="ok", incident={"channels": []}).payload()["cause"] is None
+    assert DeviceStatus(state="ok", faults=[FAULT]).payload()["cause"] == "pressure"
 
 
 def test_the_discovery_message() -> None:
@@ -410,7 +413,7 @@ def test_the_discovery_message() -> None:
     components = payload["cmps"]
     assert {name: entry["p"] for name, entry in components.items()} == {
         "problem": "binary_sensor",
-        **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause"], "sensor"),
+        **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause", "fault"], "sensor"),
         **dict.fromkeys(["normal", "acknowledge", "relearn"], "button"),
         "mute": "switch",
         "budget": "number",
@@ -453,13 +456,21 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 "anomaly_rate": "7.0",
                 "state": "ok",
                 "cause": "flow",
+                "fault": "none",
             },
         ),
         (
             DeviceStatus(state="warming", score=math.nan),
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
-                **{"state": "warming", "cause": "none", "mute": "OFF", "budget": "None"},
+                **{"state": "warming", "cause": "none", "fault": "none", "mute": "OFF", "budget": "None"},
+            },
+        ),
+        (
+            DeviceStatus(state="ok", score=2.5, threshold=6.0, rate=0.0, faults=[FAULT]),
+            {
+                **{"problem": "ON", "score": "2.5", "threshold": "6.0", "anomaly_rate": "0.0"},
+                **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
             },
         ),
     ],
@@ -474,7 +485,7 @@ def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str
     assert payload["cmps"]["cause"]["options"] == ["none", "flow"]
     assert status.state in payload["cmps"]["state"]["options"]
     attributes = jinja2.Template(payload["cmps"]["cause"]["json_attributes_template"]).render(value_json=value)
-    assert json.loads(attributes) == (status.incident or {})
+    assert json.loads(attributes) == (status.incident or [*status.faults, {}][0])
 
 
 def test_what_home_assistant_sends_are_commands() -> None:

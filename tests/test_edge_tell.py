@@ -82,8 +82,8 @@ class Site:
     def wait(self) -> None:
         wait_for(lambda: rows_committed(self.folder / "state", "pump") == self.sent, self.process.log)
 
-    def tell(self, *words: str) -> Said:
-        return ask(self.folder, "tell", str(self.process.config), *words)
+    def tell(self, *words: str, wait: float = PATIENCE) -> Said:
+        return ask(self.folder, "tell", str(self.process.config), *words, "--wait", str(wait))
 
     def ask(self, question: str, *words: str) -> Said:
         return ask(self.folder, question, str(self.process.config), *words)
@@ -108,7 +108,7 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
     with site.process:
         site.write(TROUBLE[:120])
         site.wait()
-        (start,) = site.process.alerts()
+        (start,) = wait_for(site.process.alerts, site.process.log)
         listed = site.ask("incidents")
         assert (listed.status, listed.err) == (0, "")
         assert start["id"] in listed.out
@@ -119,7 +119,7 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
 
         said = site.tell("pump", "acknowledge", "--from", "anna")
         assert said == (0, f"The incident {start['id']} is acknowledged.\n", "")
-        said = site.tell("pump", "normal", start["id"], "--wait", "60")
+        said = site.tell("pump", "normal", start["id"])
         assert (said.status, said.err) == (0, "")
         assert "learned as normal" in said.out
         wait_for(lambda: len(site.process.alerts()) == 3)
@@ -167,7 +167,7 @@ def test_what_is_refused_is_said_in_a_sentence(tmp_path: Path, model: Path, word
     with site.process:
         site.write(TROUBLE[:30])
         site.wait()
-        said = site.tell(*words, "--wait", str(PATIENCE))
+        said = site.tell(*words)
         assert (said.status, said.out) == (1, "")
         assert said.err.startswith(f"error: {sentence}")
         assert site.process.is_running
@@ -178,9 +178,9 @@ def test_what_was_told_acts_once_however_often_the_agent_is_killed(tmp_path: Pat
     site.process.start()
     site.write(TROUBLE[:120])
     site.wait()
-    (start,) = site.process.alerts()
+    (start,) = wait_for(site.process.alerts, site.process.log)
     for number in range(8):
-        said = site.tell("pump", "normal", start["id"], "--wait", "0", "--from", f"anna-{number}")
+        said = site.tell("pump", "normal", start["id"], "--from", f"anna-{number}", wait=0.0)
         assert said.status == 0, said.err
         time.sleep(chance.uniform(0.0, 0.4))
         site.process.kill()
@@ -355,7 +355,7 @@ def test_settings_are_read_again_while_it_runs(tmp_path: Path, model: Path) -> N
         )
         site.write(TROUBLE[115:])
         site.wait()
-        assert [alert["event"] for alert in site.process.alerts()] == ["start", "end"]
+        wait_for(lambda: [alert["event"] for alert in site.process.alerts()] == ["start", "end"], site.process.log)
         # As if nothing had been read: the window was kept, and no row was scored twice.
         site.process.assert_scored_once(TROUBLE)
         hangup()

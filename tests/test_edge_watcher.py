@@ -14,8 +14,18 @@ from fedkad import KoopmanDetector
 from fedkad.detect import learning
 from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
+from fedkad.edge.alerttext import format_time
 from fedkad.edge.payload import Sample
-from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Maintenance, Sampling
+from fedkad.edge.settings import (
+    BY_PERIOD,
+    INFERRED,
+    Alarm,
+    DeviceSettings,
+    Learning,
+    Maintenance,
+    Sampling,
+    SettingsError,
+)
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from fedkad.federation.devicestate import DeviceState
@@ -148,10 +158,33 @@ def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector
     _, rows = watcher._store.rows_to_learn("pump", 3)
     learnable = np.isfinite(rows.sum(axis=1))
     memory = model.stream().memory
-    assert learnable[: 150 - memory].all()
+    assert learnable[: 150 - memory - 3].all()
     assert not learnable[150 - memory + 1 : 160].any()  # what led to it, and it
     assert not learnable[200:203].any()
     assert learnable[-80:].all()
+
+
+def test_an_incident_near_the_threshold_raises_it(make: Make) -> None:
+    watcher, live = make(alarm={"budget": "1/day", "clear_after": 2.0}), series(300)
+    threshold = watcher.model.current.threshold if watcher.model.current is not None else 0.0
+    live[150, 0] += 0.35
+    (end,) = [alert for alert in feed(watcher, live) if alert["event"] == "end"]
+    assert threshold < end["peak"] < 1.25 * threshold
+    assert watcher.status().threshold == pytest.approx(threshold * np.exp(0.1), rel=1e-3)
+
+
+def test_what_happens_again_and_again_is_learnt_from(make: Make) -> None:
+    """One in fifty samples jumps: the first five incidents are taken for faults, and then it is the model."""
+    watcher, live = make(learning={"every": 100}, alarm={"clear_after": 2.0}), series(1000)
+    live[100::50, 0] += 0.6
+    ends = [alert for alert in feed(watcher, live) if alert["event"] == "end"]
+    commit(watcher)
+    assert {alert["severity"] for alert in ends} == {"warning"}
+    assert len(ends) >= 15
+    _, rows = watcher._store.rows_to_learn("pump", 3)
+    learnable = np.isfinite(rows.sum(axis=1))
+    assert not learnable[[100, 150, 200, 250, 300]].any()
+    assert learnable[400::50].all()
 
 
 def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:
@@ -175,7 +208,9 @@ def test_a_silent_device_is_stale_and_no_anomaly(make: Make) -> None:
     now = time.monotonic()
     assert watcher.tick(now + 5.0) == []
     assert watcher.status().state == "ok"
-    assert watcher.tick(now + 11.0) == []
+    (alert,) = watcher.tick(now + 11.0)
+    assert (alert["kind"], alert["fault"], alert["text"]) == ("health", "silent", "pump: no sample has come for 11 s")
+    assert watcher.tick(now + 12.0) == []
     assert watcher.status().state == "stale"
     assert watcher.status().score is None
     assert not watcher.status().abnormal
@@ -378,11 +413,298 @@ def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, m
     expected = KoopmanDetector.load(Path(watcher._settings.learning.model)).rejudge("1/day", 1.0).threshold_
     told = watcher.status()
     hours, budget = (200 - 6) / 3600, told.budget or {}
-    incidents = (told.counters or {})["incidents"]
-    assert incidents > 0
-    # Every incident raises the threshold by a tenth; a few minutes lower it by next to nothing.
-    assert budget["threshold_factor"] == pytest.approx(np.exp(0.1 * incidents - 0.1 * 194 / 86400))
+    # A few minutes lower the threshold by next to nothing, and what is far above it does not raise it.
+    assert (told.counters or {})["incidents"] > 0
+    assert budget["threshold_factor"] == pytest.approx(np.exp(-0.1 * 194 / 86400))
     assert told.threshold == pytest.approx(expected * budget["threshold_factor"], rel=1e-5)
     assert budget["allowed_per_week"] == pytest.approx(7.0)
     assert budget["watched_hours"] == pytest.approx(hours)
     assert budget["measured_per_week"] == pytest.approx((told.counters or {})["incidents"] * 7 * 24 / hours)
+
+
+# -- back to monitoring by itself -------------------------------------------------------------------------------------
+
+
+def with_open_incident(make: Make, **changes: Any) -> Watcher:
+    """A device that has a model of its own, with an incident that is open and committed."""
+    watcher = make(learning={"model": "", "first": 600}, **changes)
+    live = series(700)
+    feed(watcher, live[:600])
+    commit(watcher)
+    watcher.learn()
+    live[690:] += 5.0
+    (alert,) = feed(watcher, live[600:], 600)
+    assert alert["event"] == "start"
+    commit(watcher)
+    watcher._store.close()
+    return watcher
+
+
+@pytest.mark.parametrize("fate", ["removed", "damaged"])
+def test_an_open_incident_ends_when_its_model_is_gone_and_the_device_learns_again(
+    make: Make, tmp_path: Path, fate: str, said: list[str]
+) -> None:
+    with_open_incident(make)
+    path = tmp_path / "pump" / "model.safetensors"
+    if fate == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(b"nonsense")
+    again = make(learning={"model": "", "first": 600})
+    (alert,) = again.tick(time.monotonic())
+    assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "no model", 9.0)
+    assert "ended without a model, which the device learns again, after 9 s" in alert["text"]
+    assert again.tick(time.monotonic()) == []
+    assert again.status().state == "learning"
+    feed(again, series(1400)[700:], 700)
+    assert again.is_learning_due
+    commit(again)
+    again.learn()
+    live = series(1500)
+    live[1450:1460] += 5.0
+    told = feed(again, live[1400:], 1400)
+    assert [alert["event"] for alert in told] == ["start", "end"]
+
+
+def test_changed_channels_put_the_model_that_learned_the_old_ones_aside(
+    make: Make, tmp_path: Path, said: list[str]
+) -> None:
+    with_open_incident(make)
+    fewer = {"channels": ("flow", "current")}
+    again = make(learning={"model": "", "first": 600}, sampling=fewer)
+    assert (tmp_path / "pump" / "model.safetensors.outgrown-1").exists()
+    assert any("channels in [sampling] are now flow, current" in line for line in said)
+    live = series(1400)
+    (alert,) = feed(again, live[700:701], 700)  # a row comes before the first tick
+    assert (alert["event"], alert["reason"]) == ("end", "no model")
+    assert feed(again, live[701:], 701) == []
+    commit(again)
+    again.learn()
+    feed(again, series(1450)[1400:], 1400)
+    assert again.status().state == "ok"
+
+
+def test_a_given_model_of_other_channels_is_never_put_aside(make: Make, tmp_path: Path) -> None:
+    make()
+    with pytest.raises(SettingsError, match="the model has the channels"):
+        make(sampling={"channels": ("flow", "current")})
+    assert (tmp_path / "pump" / "model.safetensors").exists()
+
+
+# -- faults of sensors ------------------------------------------------------------------------------------------------
+
+
+def told(alerts: list[dict[str, Any]]) -> list[tuple[str, str, str | None]]:
+    return [(alert["event"], alert.get("fault", "incident"), alert.get("channel")) for alert in alerts]
+
+
+def with_stuck_pressure(rows: int = 500) -> Array:
+    """Pressure stands still in the rows 300 … 379."""
+    live = series(rows)
+    live[300:380, 1] = live[299, 1]
+    return live
+
+
+def test_a_stuck_channel_is_told_before_it_recovers_and_its_recovery_is_no_incident(make: Make) -> None:
+    watcher, live = make(), with_stuck_pressure()
+    first = feed(watcher, live[:380])
+    assert ("start", "stuck", "pressure") in told(first)
+    assert watcher.status().why == "judged without pressure"
+    assert watcher.status().payload()["faults"][0]["fault"] == "stuck"
+    after = feed(watcher, live[380:], 380)
+    assert told([alert for alert in after if alert["event"] == "start"]) == []
+    assert ("end", "stuck", "pressure") in told(after)
+    assert watcher.status().state == "ok"
+    assert watcher.status().metrics()["faults"] == 1
+    assert watcher.status().metrics()["faults_open"] == 0
+
+
+def test_a_slow_channel_that_jumps_when_it_is_released_begins_no_incident(make: Make, tmp_path: Path) -> None:
+    def slow(rows: int, seed: int) -> Array:
+        noise = 0.05 * np.random.default_rng(seed).normal(size=(rows, 3))
+        return np.asarray(np.sin(np.arange(rows)[:, None] / np.array([40.0, 60.0, 80.0])) + noise)
+
+    live = slow(600, 1)
+    live[300:420, 1] = live[299, 1]
+    fitted = KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(Series(slow(3000, 0), CHANNELS))
+    fitted.save(tmp_path / "slow.fedkad")
+    starts = []
+    for heeds in (True, False):
+        folder = {"folder": str(tmp_path / f"slow-{heeds}"), "model": str(tmp_path / "slow.fedkad")}
+        watcher = make(learning=folder)
+        if not heeds:
+            watcher._health.is_recovering = lambda time: False  # type: ignore[method-assign]
+        alerts = feed(watcher, live)
+        starts.append([alert for alert in alerts if alert["event"] == "start" and alert["kind"] == "score"])
+        watcher._store.close()
+        (tmp_path / "agent.sqlite").unlink()
+    jumped = [[alert for alert in found if alert["time"] >= format_time(BEGIN + 419)] for found in starts]
+    assert (len(jumped[0]), len(jumped[1])) == (0, 1)
+
+
+@pytest.mark.parametrize("kills", [{299}, {310, 335}, {340, 378, 381}, {383, 389, 395}])
+def test_a_kill_while_a_channel_is_stuck_changes_no_alert(make: Make, tmp_path: Path, kills: set[int]) -> None:
+    live, calm = with_stuck_pressure(), make()
+    expected = feed(calm, live)
+    calm._store.close()
+    (tmp_path / "agent.sqlite").unlink()
+    watcher, alerts = make(), []
+    for k, row in enumerate(live):
+        alerts += feed(watcher, row[None], k)
+        commit(watcher)
+        if k in kills:
+            watcher._store.close()
+            watcher = make()
+    assert alerts == expected
+
+
+def test_an_impossible_value_is_a_fault_of_the_sensor_and_no_incident(make: Make) -> None:
+    watcher, live = make(learning={"every": 100}), series(200)
+    live[100, 0] = -3277.0
+    alerts = feed(watcher, live)
+    assert told(alerts) == [("start", "impossible", "flow"), ("end", "impossible", "flow")]
+    assert alerts[0]["sentence"] == "flow is -3277, which is impossible where -1.097 to 1.085 is normal"
+    commit(watcher)
+    _, rows = watcher._store.rows_to_learn("pump", 3)
+    assert np.isnan(rows[100]).all()
+    assert np.isfinite(rows[101:]).all()
+
+
+def test_a_silent_channel_is_named_and_the_others_are_judged(make: Make) -> None:
+    watcher, live = make(), series(400)
+    live[200:210, 2] += 5.0
+    alerts = feed(watcher, live[:100])
+    for k in range(100, 300):
+        flow, _, current = map(float, live[k])
+        alerts += take(watcher, BEGIN + k, {"flow": flow, "current": current}, BEGIN + k)
+    assert watcher.status().why == "judged without pressure"
+    alerts += feed(watcher, live[300:], 300)
+    assert told(alerts) == [
+        ("start", "channel silent", "pressure"),
+        ("start", "incident", None),
+        ("end", "incident", None),
+        ("end", "channel silent", "pressure"),
+    ]
+    assert alerts[0]["start"] == format_time(BEGIN + 100)
+    assert alerts[1]["channels"][0]["channel"] == "current"
+
+
+def test_a_device_is_silent_until_it_has_sent_for_a_while_and_a_kill_tells_nothing_twice(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    (start,) = watcher.tick(time.monotonic() + 11.0)
+    commit(watcher)
+    watcher._store.close()
+    again = make()
+    assert again.tick(time.monotonic() + 12.0) == []
+    assert [each["id"] for each in again.status().faults] == [start["id"]]
+    alerts = feed(again, series(100)[60:], 60)
+    assert [(alert["event"], alert["id"]) for alert in alerts] == [("end", start["id"])]
+    assert alerts[0]["duration"] == 11.0
+
+
+def test_no_device_is_silent_while_the_agent_hears_nobody_nor_just_after(make: Make) -> None:
+    watcher, now = make(), time.monotonic()
+    assert watcher.tick(now + 11.0, hears=False) == watcher.tick(now + 19.0) == []
+    assert watcher.status().state == "stale"
+    assert told(watcher.tick(now + 22.0)) == [("start", "silent", None)]
+
+
+def test_a_channel_that_has_never_come_is_named(make: Make) -> None:
+    watcher, now = make(), time.monotonic()
+    for k in range(60):
+        take(watcher, BEGIN + k, {"flow": 1.0 + k, "current": 2.0}, BEGIN + k)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: now + 5.0)
+        take(watcher, BEGIN + 60, {"flow": 1.0, "current": 2.0}, BEGIN + 60)
+    (alert,) = watcher.tick(now + 12.0)
+    assert alert["sentence"] == "samples come, but none could be judged for 10 s, since pressure has never come"
+
+
+def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make) -> None:
+    now = time.time()
+    watcher = make((Maintenance(now - 60.0, now + 3600.0, "pump"),))
+    assert watcher.tick(time.monotonic() + 11.0) == []
+    assert watcher.status().state == "stale"
+    watcher._maintenance = []  # it is over, and still nothing comes
+    assert told(watcher.tick(time.monotonic() + 12.0)) == [("start", "silent", None)]
+
+
+# -- slow and irregular reporters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_device_that_sends_every_eleven_seconds_is_told_with_its_interval(make: Make, live: bool) -> None:
+    watcher, alerts = make(sampling={"max_gap": BY_PERIOD, "stale_after": BY_PERIOD}), list[dict[str, Any]]()
+    for k, row in enumerate(series(100)):
+        at = BEGIN + 11.0 * k
+        alerts += take(watcher, at, dict(zip(CHANNELS, map(float, row), strict=True)), at if live else time.time())
+    (alert,) = [alert for alert in alerts if alert["kind"] == "health"]
+    assert (alert["fault"], alert["sentence"]) == (
+        "period",
+        'samples come every 11 s, but the period is 1 s; set period = "11s" in [sampling]',
+    )
+    assert watcher.status().state == "ok"
+    assert (watcher.status().counters or {})["off_clock"] == 0
+
+
+def test_a_device_that_sends_faster_than_its_period_is_logged_once(make: Make, said: list[str]) -> None:
+    watcher = make(sampling={"period": 60.0})
+    for k in range(300):
+        take(watcher, BEGIN + k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + k)
+    words = "samples come every 1 s, but the period is 60 s: only the first one in each period counts."
+    assert sum(words in line for line in said) == 1
+
+
+def test_a_device_with_a_sign_of_life_every_hour_is_not_silent_between(make: Make) -> None:
+    watcher = make(sampling={"period": 60.0, "max_gap": BY_PERIOD, "stale_after": BY_PERIOD})
+    for k in range(6):
+        take(watcher, BEGIN + 3600.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + 3600.0 * k)
+    assert watcher.tick(time.monotonic() + 7200.0) == []
+    assert told(watcher.tick(time.monotonic() + 9100.0)) == [("start", "silent", None)]
+
+
+@pytest.mark.parametrize("kills", [set(), {3, 20, 21, 30}])
+def test_a_period_that_is_not_written_is_that_of_the_first_samples(
+    make: Make, said: list[str], kills: set[int]
+) -> None:
+    new = {"learning": {"model": "", "first": 300}, "sampling": {"period": INFERRED, "max_gap": BY_PERIOD}}
+    watcher, generator = make(**new), np.random.default_rng(0)
+    for k, row in enumerate(series(400)):
+        at = BEGIN + 10.0 * k + generator.uniform(-1.0, 1.0)
+        take(watcher, at, dict(zip(CHANNELS, map(float, row), strict=True)), at)
+        assert (watcher.status().why == "its period is not known yet") == (k < 20)
+        commit(watcher)
+        if watcher.is_learning_due:
+            watcher.learn()
+        if k in kills:
+            watcher._store.close()
+            watcher = make(**new)
+    status = watcher.status()
+    assert status.state == "ok"
+    assert watcher._settings.sampling.period == pytest.approx(10.0, rel=0.01)
+    assert 395 <= (status.counters or {})["rows"] <= 405  # those that waited are among them
+    assert sum("which is its period from now on" in line for line in said) == 1
+    assert not status.faults
+
+
+def test_a_period_that_is_not_written_is_that_of_the_model(make: Make) -> None:
+    watcher = make(sampling={"period": INFERRED})
+    assert watcher._settings.sampling.period == 1.0
+    feed(watcher, series(30))
+    assert watcher.status().state == "ok"
+
+
+def test_an_input_that_ends_early_shows_its_period_by_what_there_is(make: Make) -> None:
+    watcher = make(learning={"model": ""}, sampling={"period": INFERRED})
+    for k in range(5):
+        take(watcher, BEGIN + 5.0 * k, dict.fromkeys(CHANNELS, 1.0), BEGIN)
+    watcher.finish()
+    assert (watcher._settings.sampling.period, (watcher.status().counters or {})["rows"]) == (5.0, 5)
+
+
+def test_a_clock_that_stands_still_is_no_reason_to_wait_for_ever(make: Make) -> None:
+    watcher = make(learning={"model": ""}, sampling={"period": INFERRED})
+    for _ in range(1001):
+        take(watcher, BEGIN, dict.fromkeys(CHANNELS, 1.0), BEGIN)
+    assert watcher._settings.sampling.period == 1.0

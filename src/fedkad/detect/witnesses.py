@@ -295,6 +295,12 @@ class WitnessScoring:
         low, high, unit, *_ = self.bounds
         return suspect & absurd(values, low[0], high[0], unit).any(axis=-1)
 
+    @property
+    def possible(self) -> tuple[Array, Array]:
+        """The least and the greatest scaled value of each channel that is not impossible."""
+        low, high, unit, *_ = self.bounds
+        return low[0] - ABSURD * unit, high[0] + ABSURD * unit
+
     # -- parts into a score ------------------------------------------------------------------------------------
 
     def voices(self, parts: Sequence[Any]) -> tuple[Any, Any, Any]:

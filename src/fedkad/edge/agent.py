@@ -196,8 +196,9 @@ class Agent:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK
+        hears = self.settings.source.kind != "mqtt" or self._connections[0].is_connected
         for watcher in self.watchers.values():
-            self._outbox.put(watcher.tick(now))
+            self._outbox.put(watcher.tick(now, hears=hears))
             if watcher.is_changed:
                 self._note_change()
         if self._broker is not None and self.settings.mqtt.broker:

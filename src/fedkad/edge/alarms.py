@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedkad.detect.stream import Reading
-from fedkad.edge.alarmstate import AbnormalRate, AlarmState, Alert, Episode, as_number
+from fedkad.edge.alarmstate import MOST_BEGUN, AbnormalRate, AlarmState, Alert, Episode, as_number
 from fedkad.edge.alerttext import alert_text, as_datetime, format_time
 from fedkad.edge.grid import GridRow
 from fedkad.edge.settings import Alarm
@@ -97,6 +97,10 @@ class Alarms:
     def time(self) -> float:
         """Time of the last scored row; minus infinity before the first."""
         return self._state.time
+
+    def begun_since(self, time: float) -> int:
+        """How many incidents have begun since then, as far as they are remembered."""
+        return sum(moment >= time for moment in self._state.begun)
 
     @property
     def watched(self) -> float:
@@ -210,7 +214,7 @@ class Alarms:
             return []
         state.excursion, state.recent = None, []
         state.incidents += 1
-        state.updates = 0
+        state.updates, state.begun = 0, [*state.begun[1 - MOST_BEGUN :], float(state.time)]
         start = f"{as_datetime(state.incident.start):%Y%m%dT%H%M%SZ}"
         state.open = {"id": f"{self._device}-{start}-{state.incidents}", "kind": kind}
         return [self._alert("start", reason, state.time)]

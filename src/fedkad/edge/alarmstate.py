@@ -15,6 +15,9 @@ MAX_CHANNELS = 5
 
 LARGEST = sys.float_info.max
 
+MOST_BEGUN = 100
+"""Incidents whose beginnings are remembered."""
+
 BUCKETS = 60
 """The window is counted in this many parts, so that months of rows need no more memory than a minute."""
 
@@ -157,6 +160,7 @@ class AlarmState:
     open: Alert | None = None  # the last alert of the open incident
     said: float = -math.inf  # time of the last alert
     updates: int = 0  # of the open incident that told nothing new
+    begun: list[float] = field(default_factory=list)  # when the last incidents began
     quiet: float | None = None  # since when an open incident has been quiet
     told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate
     cool_until: float = -math.inf  # until then only a critical score begins an incident

@@ -13,7 +13,7 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import split_broker
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.model import check_channels, period_note
+from fedkad.edge.model import check_channels, outgrown_note, period_note
 from fedkad.edge.payload import PayloadError
 from fedkad.edge.readers import CsvReader
 from fedkad.edge.settings import (
@@ -167,6 +167,9 @@ def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) 
         return None
     except ModelFileError as error:  # it may be in use elsewhere, and the agent must not replace it
         raise SettingsError(f"{name}: {error}") from None
+    if note := outgrown_note(found, path, device):
+        notes.append(f"{name}: {note} The agent will rename it and learn again.")
+        return None
     check_channels(found, path, device)
     return found
 

@@ -6,7 +6,7 @@ mute           2h, 0                      no incident begins for so long; 0 ends
 acknowledge    an incident                a fault that somebody knows of; nothing for the open incident, or the last
 relearn                                   set the model aside, and fit a first one to new rows
 budget         2/week, default            false alarms allowed, instead of those in the configuration
-undo                                      take back the last normal
+undo                                      take back the last normal, said or settled
 =============  =========================  =========================================================================
 """
 

@@ -2,24 +2,26 @@
 
 A detector learns from rows that are `period` apart, each with a value of every channel. Devices send channels one by
 one, late, twice, with a clock that is set while they run, or not at all. This module decides when a slot closes, what
-replaces a missing value and when a window breaks. Only the times of the samples count: the same samples give the same
-rows, whether they come live or from a broker's queue.
+replaces a missing value and when a window breaks. The times of the samples count; their arrival only confirms a time
+that would otherwise have to be confirmed by the samples that follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import floor, isnan, nan
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.edge.settings import Sampling
+from fedkad.edge.rhythm import DAY, Rhythm
+from fedkad.edge.settings import BY_PERIOD, Sampling
 
 Array = NDArray[np.float64]
 
-CONFIRM = 5  # times in a row that must agree before another clock is believed
+CONFIRM = 5  # times in a row that must agree before another clock is believed, unless they agree with their arrival
+PUNCTUAL = 60.0  # seconds by which a time that agrees with its arrival may differ from it, or `lateness`
 LEAP = 10  # periods that a clock may run ahead at once, even where `max_gap` is shorter
 MAX_SUSPECTS = 256  # samples that wait for such an agreement; a clock that stands still would collect them forever
 COUNTERS = ("rows", "carried", "duplicates", "late", "off_clock", "jumps")
@@ -29,13 +31,22 @@ NEVER = -(2**62)  # the slot of a channel that was never measured
 class GridRow(NamedTuple):
     """One row of the grid, at the centre of its slot in seconds since 1970.
 
-    It has one value per channel; NaN if none was measured for longer than `max_gap`: the window breaks here.
+    It has one value per channel; NaN if none was measured for longer than it may be held: the window breaks here.
     """
 
     time: float
     values: Array
     observed: bool  # at least one value was measured in this slot
-    complete: bool  # all were: only such rows are learned from
+    complete: bool  # all were, or are silent by their rhythm: only such rows are learned from
+
+
+def without(values: Array, channels: Sequence[int]) -> Array:
+    """The values of a row, with NaN in those channels."""
+    if not channels:
+        return values
+    values = values.copy()
+    values[list(channels)] = nan
+    return values
 
 
 class SampleGrid:
@@ -43,7 +54,8 @@ class SampleGrid:
 
     The first sample is the centre of a slot, so a jitter of half a period either way does no harm. A slot closes as
     soon as it has a value of every channel and all slots before it are closed, or when the newest time is `lateness`
-    past its end. A missing value is then replaced by the last measured one, up to `max_gap` old.
+    past its end. A missing value is then replaced by the last measured one, up to `max_gap` old. If that is
+    not written, it is three periods, or as long as the channel is silent by its rhythm (`rhythm`).
 
     Parameters
     ----------
@@ -60,7 +72,7 @@ class SampleGrid:
         Values dropped because their slot already had one of that channel, and because it was closed.
     off_clock, jumps : int
         Samples dropped because their time was implausible, and how often another clock was adopted, including after a
-        long silence.
+        silence longer than any by rhythm.
     broken : str, optional
         Why there is no unbroken window now: "gap", or "clock" if it was set back.
 
@@ -81,12 +93,14 @@ class SampleGrid:
     def __init__(self, sampling: Sampling, state: Mapping[str, Any] | None = None) -> None:
         self._names, self._period, self._lateness = sampling.channels, sampling.period, sampling.lateness
         self._index = {name: k for k, name in enumerate(self._names)}
-        self._reach = floor(sampling.max_gap / self._period + 1e-9)  # slots that a value may be carried over
-        self._step = max(sampling.max_gap, LEAP * self._period)
-        self._ahead = max(self._step, self._lateness)
+        self._reach = floor(sampling.hold / self._period + 1e-9)  # slots that a value may be carried over
+        self._is_reach_written = sampling.max_gap != BY_PERIOD
+        self._ahead = max(sampling.hold, LEAP * self._period, self._lateness)
+        self._rhythm = Rhythm(len(self._names), self._period)
         self.rows = self.carried = self.duplicates = self.late = self.off_clock = self.jumps = 0
         self.broken: str | None = None
         self._seen = False  # whether every channel was measured once, so that there is a window to break
+        self._is_void = False  # whether the last row had no value at all
         self._suspects: list[tuple[float, dict[str, float]]] = []  # samples whose time does not fit
         self._agreeing, self._last_agreeing = 0, nan  # how many distinct times they have, and the last of these
         self._begin(nan)
@@ -99,9 +113,13 @@ class SampleGrid:
         self._open: dict[int, dict[str, float]] = {}
         self._last = np.zeros(len(self._names))
         self._measured = [NEVER] * len(self._names)
+        self._steady = NEVER  # the slot in which the next row has every channel measured one slot after the last time
 
-    def add(self, time: float, values: Mapping[str, float]) -> list[GridRow]:
-        """Take a sample with finite values of some or all channels; returns the rows that it closed, in order."""
+    def add(self, time: float, values: Mapping[str, float], arrival: float | None = None) -> list[GridRow]:
+        """Take a sample with finite values of some or all channels; returns the rows that it closed, in order.
+
+        A time that agrees with the arrival of the sample is believed, whatever the times before it were.
+        """
         if isnan(self._origin):
             self._begin(time)
         slot = floor((time - self._origin) / self._period + 0.5)
@@ -110,11 +128,30 @@ class SampleGrid:
             self._newest = max(self._newest, time)
             return [self._measure(slot, values)]
         if self._is_off(time):
-            return self._suspect(time, values)
+            if arrival is None or abs(time - arrival) > max(PUNCTUAL, self._lateness):
+                return self._suspect(time, values)
+            self._drop_suspects()
+            self._suspects = [(time, dict(values))]
+            return self._adopt_clock()
         self._drop_suspects()
+        return self._take(time, values)
+
+    def _take(self, time: float, values: Mapping[str, float]) -> list[GridRow]:
         self._newest = max(self._newest, time)
-        self._put(slot, values)
+        self._put(floor((time - self._origin) / self._period + 0.5), values)
         return self._close_ripe()
+
+    @property
+    def unseen(self) -> list[str]:
+        """The channels that have never come, without which there are no rows; empty once all have."""
+        if self._seen:
+            return []
+        return [name for name, slot in zip(self._names, self._measured, strict=True) if slot == NEVER]
+
+    @property
+    def rhythm(self) -> float:
+        """The seconds for which the most silent channel is silent when all is well; 0 if none repeats a silence."""
+        return max(self._rhythm.slots, default=0) * self._period
 
     def flush(self) -> list[GridRow]:
         """Close all slots up to the newest with data: the source has been silent longer than `lateness`."""
@@ -134,6 +171,8 @@ class SampleGrid:
             "measured": self._measured.copy(),
             "seen": self._seen,
             "broken": self.broken,
+            "void": self._is_void,
+            "rhythm": self._rhythm.state(),
             "aside": [[time, values.copy()] for time, values in self._suspects],
             "moments": [self._agreeing, None if isnan(self._last_agreeing) else self._last_agreeing],
             "counters": {name: getattr(self, name) for name in COUNTERS},
@@ -148,7 +187,8 @@ class SampleGrid:
         self._next, self._begun = state["next"], state["begun"]
         self._open = {slot: dict(held) for slot, held in state["open"]}
         self._last, self._measured = np.array(state["last"], dtype=np.float64), list(state["measured"])
-        self._seen, self.broken = state["seen"], state["broken"]
+        self._seen, self.broken, self._is_void = state["seen"], state["broken"], state.get("void", False)
+        self._rhythm = Rhythm(len(self._names), self._period, state.get("rhythm"))
         self._suspects = [(time, dict(values)) for time, values in state["aside"]]
         self._agreeing, last = state["moments"]
         self._last_agreeing = nan if last is None else last
@@ -188,51 +228,62 @@ class SampleGrid:
                 continue
             row = self._fill(slot, held)
             self._next, self._begun = slot + 1, True
-            if np.isnan(row.values).any():
-                if not held:  # the empty slots that follow cannot be filled either
-                    self._next = min([last + 1, *self._open])
-                if not self._seen or (self.broken and not held):
-                    continue
-                self.broken = self.broken or "gap"
-            else:
-                self.broken = None
+            missing = int(np.count_nonzero(np.isnan(row.values)))
+            was_void, self._is_void = self._is_void, missing == len(self._names)
+            if self._is_void:  # the empty slots that follow cannot be filled either
+                self._next = min([last + 1, *self._open])
+            if (missing and not self._seen) or (self._is_void and was_void):
+                continue
+            self.broken = (self.broken or "gap") if missing else None
             rows.append(row)
             self.rows += 1
-            self.carried += int(np.count_nonzero(~np.isnan(row.values))) - len(held)
+            self.carried += len(self._names) - missing - len(held)
         return rows
 
     def _measure(self, slot: int, values: Mapping[str, float]) -> GridRow:
         """The row of the next slot, with a value of every channel."""
         self._last = np.array([values[name] for name in self._names], dtype=np.float64)
         self._last.flags.writeable = False  # the row shares it
-        self._measured = [slot] * len(self._names)
+        if slot != self._steady:
+            for k in range(len(self._names)):
+                self._note_silence(k, slot)
+        self._measured, self._steady = [slot] * len(self._names), slot + 1
         self._next, self._begun = slot + 1, True
-        self._seen, self.broken = True, None
+        self._seen, self.broken, self._is_void = True, None, False
         self.rows += 1
         return GridRow(self._origin + slot * self._period, self._last, True, True)
 
     def _fill(self, slot: int, held: Mapping[str, float]) -> GridRow:
-        """The row of a slot that lacks channels, whose last values are used for up to `max_gap`."""
+        """The row of a slot that lacks channels, whose last values are held for a while."""
+        self._steady = NEVER
         if held:
             self._last = self._last.copy()
             for name, value in held.items():
                 self._last[self._index[name]] = value
+                self._note_silence(self._index[name], slot)
                 self._measured[self._index[name]] = slot
             self._seen = self._seen or NEVER not in self._measured
-        values = np.where(np.array(self._measured) < slot - self._reach, nan, self._last)
-        return GridRow(self._origin + slot * self._period, values, bool(held), False)
+        ages, rhythm = slot - np.array(self._measured), np.array(self._rhythm.slots)
+        reach = self._reach if self._is_reach_written else np.maximum(self._reach, rhythm)
+        values = np.where(ages > reach, nan, self._last)
+        is_usual = bool(((ages <= rhythm) & (ages <= reach) | (ages == 0)).all())
+        return GridRow(self._origin + slot * self._period, values, bool(held), is_usual)
+
+    def _note_silence(self, k: int, slot: int) -> None:
+        if (last := self._measured[k]) != NEVER:
+            self._rhythm.note(k, self._origin + slot * self._period, slot - last)
 
     # -- clocks ---------------------------------------------------------------------------------------------------
 
     def _is_off(self, time: float) -> bool:
         oldest = self._origin + (self._next - 1.5) * self._period - self._lateness
-        return time < oldest or time > self._newest + self._ahead
+        return time < oldest or time > self._newest + max(self._ahead, self.rhythm)
 
     def _suspect(self, time: float, values: Mapping[str, float]) -> list[GridRow]:
         """Hold a sample whose time does not fit, until enough of them agree that the clock was changed."""
         newest = max((earlier for earlier, _ in self._suspects), default=nan)
         # Channels with their own timestamps come slightly out of order: a sample may be as old as in `_is_off`.
-        if not -self._lateness - self._period <= time - newest <= self._step:
+        if not -self._lateness - self._period <= time - newest <= max(self._ahead, DAY):
             self._drop_suspects()
         if len(self._suspects) == MAX_SUSPECTS:
             del self._suspects[0]
@@ -259,9 +310,19 @@ class SampleGrid:
             time = self._origin + self._next * self._period
             rows.append(GridRow(time, np.full(len(self._names), nan), False, False))
             self.rows += 1
-            self.broken = why
+            self.broken, self._is_void = why, True
+        if why == "gap":
+            self._note_silences(samples)
         self.jumps += 1
         self._begin(samples[0][0])
         for sample in samples:
-            rows += self.add(*sample)
+            rows += self._take(*sample)
         return rows
+
+    def _note_silences(self, samples: Sequence[tuple[float, Mapping[str, float]]]) -> None:
+        """Note how long each channel was silent before these samples: by its rhythm it may be so again."""
+        for name, k in self._index.items():
+            times = [time for time, values in samples if name in values]
+            if times and self._measured[k] != NEVER:
+                last = self._origin + self._measured[k] * self._period
+                self._rhythm.note(k, times[0], round((times[0] - last) / self._period))

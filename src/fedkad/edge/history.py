@@ -28,7 +28,18 @@ def status(settings: AgentSettings) -> str:
     visitor = StoreVisitor(settings.state)
     states, waiting = visitor.states(), visitor.waiting()
     lines = [_status_row(name, device, states.get(name)) for name, device in settings.devices.items()]
-    head = ("device", "state", "rows", "last scored", "score", "threshold", "budget", "incidents", "open incident")
+    head = (
+        "device",
+        "state",
+        "rows",
+        "last scored",
+        "score",
+        "threshold",
+        "budget",
+        "incidents",
+        "open incident",
+        "faults",
+    )
     running = "runs" if is_held(settings.state / "agent.lock") else "does not run"
     told = f"; {waiting} command(s) wait for it" if waiting else ""
     return "\n".join([f"The agent {settings.name} {running}{told}.", "", table(head, lines)])
@@ -46,8 +57,8 @@ def _incident_row(alert: Alert) -> Sequence[str]:
         _shown(alert["start"]),
         alert["device"],
         span(alert["duration"]),
-        alert["severity"],
-        short_number(alert["peak"]),
+        alert.get("fault") or alert["severity"],
+        short_number(alert["peak"]) if "peak" in alert else "",
         alert["reason"] if alert["event"] == "end" or alert["reason"] == "normal" else "open",
         alert.get("acknowledged") or "",
         alert["id"],
@@ -69,6 +80,7 @@ def _status_row(name: str, settings: DeviceSettings, state: Mapping[str, Any] | 
         orders.applied(settings).alarm.budget,
         str(alarms.get("incidents", 0)),
         opened.get("id", "") + (f", acknowledged by {opened['acknowledged']}" if opened.get("acknowledged") else ""),
+        "; ".join(fault["sentence"] for fault in state.get("health", {}).get("open", [])),
     )
 
 
@@ -79,7 +91,7 @@ def _state(settings: DeviceSettings, state: Mapping[str, Any], orders: StandingO
         return "not heard of"
     if Path(settings.learning.folder, "model.safetensors").exists():
         return "monitored"
-    return f"learning, {state.get('fresh', 0)} of {settings.learning.first} rows"
+    return f"learning, {state.get('fresh', 0)} of {settings.first_rows} rows"
 
 
 def _shown(time: str) -> str:

@@ -117,6 +117,8 @@ def _listing(arguments: Sequence[str]) -> Work:
     parser.add_argument("device", nargs="?", default="", metavar="DEVICE", help="all of them without it")
     parser.add_argument("--last", type=int, default=20, metavar="N", help="how many; 20 by default")
     given = parser.parse_args(arguments)
+    if given.last < 1:
+        parser.error(f"--last {given.last} must be at least 1")
 
     def work() -> None:
         from fedkad.edge.history import incidents

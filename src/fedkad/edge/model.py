@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +22,15 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Stream
-from fedkad.edge.settings import DeviceSettings, SettingsError
+from fedkad.detect.witnesses import WitnessScoring
+from fedkad.edge.grid import GridRow, without
+from fedkad.edge.health import Beyond
+from fedkad.edge.settings import INFERRED, DeviceSettings, SettingsError
 from fedkad.edge.store import Store, set_aside
 from fedkad.federation.devicestate import DeviceState
 
 Array = NDArray[np.float64]
+Limits = tuple[Array, Array]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +39,9 @@ PERIOD_TOLERANCE = 0.01
 
 THRESHOLD_INTERVAL = 60.0
 """Seconds between two commits of an adapting threshold, whose state is large and changes slowly."""
+
+
+NO_LIMITS: Limits = (np.array(-math.inf), np.array(math.inf))
 
 
 class DeviceModel:
@@ -58,6 +68,8 @@ class DeviceModel:
         self.lowest = 0.0
         self.stream: Stream | None = None
         self._threshold_put = 0.0
+        self._hidden: dict[int, list[int]] = {}  # channels by the number of a row
+        self._normal = self._possible = NO_LIMITS
         self._version: tuple[int, int] | None = None
         self._begin()
 
@@ -113,21 +125,22 @@ class DeviceModel:
         return version is not None and version != self._version
 
     def reload(self) -> bool:
-        """Load the model from the disk; True if it is used. A damaged file is renamed, one of other channels kept."""
+        """Load the model from the disk; True if it is used.
+
+        A damaged file is renamed, and so is one that learned the device's earlier channels; any other is kept.
+        """
         version = self._folder.version()
         if version is None:
             return False
         self._version, path = version, self._folder.model
         try:
             model, _ = load_model(path, memory=False)
+            if self.current is None and (note := outgrown_note(model, path, self._settings)):
+                self._rename(version, note, "outgrown")
+                return False
             check_channels(model, path, self._settings)
         except DamagedFileError as error:
-            if self._folder.version() == version:
-                aside = set_aside(path)
-                logger.warning(
-                    "%s: %s It was renamed to %s, and the device continues without it.",
-                    *(self._device, error, aside.name),
-                )
+            self._rename(version, str(error), "damaged")
             return False
         except (ModelFileError, SettingsError) as error:
             # An intact model for something else: it belongs to someone, and must not be replaced.
@@ -137,9 +150,18 @@ class DeviceModel:
             return False
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
+        self._anew.unlink(missing_ok=True)  # there is a first model again
         self.current = self._with_configured_threshold(model)
         self.lowest = self._find_lowest(self.current)
         return True
+
+    def _rename(self, version: tuple[int, int], why: str, mark: str) -> None:
+        """Put a file that is of no use out of the way, unless another one has just taken its place."""
+        if self._folder.version() == version:
+            aside = set_aside(self._folder.model, mark)
+            logger.warning(
+                "%s: %s It was renamed to %s, and the device continues without it.", self._device, why, aside.name
+            )
 
     def _with_configured_threshold(self, model: Model) -> Model:
         alarm, period = self._settings.alarm, self._settings.sampling.period
@@ -160,15 +182,46 @@ class DeviceModel:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
         assert self.current is not None
         stream = self.stream = Stream(self.current)
+        self._normal, self._possible = _limits(self.current)
         channels = len(self._settings.sampling.channels)
-        for values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
-            stream.update(values, adapt=False, bridge=False)
+        for number, values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
+            stream.update(without(values, self._hidden.get(number, [])), adapt=False, bridge=False)
         try:
             kept = self._store.judge_state(self._device)
             if kept and kept["model"] == self._named_version():
                 stream.judge.restore(kept["judge"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: the stored threshold cannot be read (%r); it starts again.", self._device, error)
+
+    @property
+    def bridges(self) -> bool:
+        """Whether rows that lack channels are judged by the others."""
+        return self.current is not None and self.current.scoring.bridges
+
+    def impossible(self, values: Array) -> list[Beyond]:
+        """The channels whose value is impossible in the light of all that was learned; usually none."""
+        least, greatest = self._possible
+        wrong = (values < least) | (values > greatest)
+        if self.stream is None or not wrong.any():
+            return []
+        low, high = self._normal
+        return [Beyond(k, float(low[k]), float(high[k])) for k in np.flatnonzero(wrong).tolist()]
+
+    def hide(self, number: int, row: GridRow, channels: list[int]) -> GridRow:
+        """The row of that number without the values of faulty channels; a restart hides them again."""
+        if not channels:
+            return row
+        self._hidden = {known: hidden for known, hidden in self._hidden.items() if known > number - self.memory}
+        self._hidden[number] = channels
+        return row._replace(values=without(row.values, channels), complete=False)
+
+    def hidden(self) -> list[tuple[int, list[int]]]:
+        """What is hidden of recent rows, to be committed."""
+        return list(self._hidden.items())
+
+    def restore_hidden(self, hidden: Sequence[tuple[int, list[int]]]) -> None:
+        """Continue with what was committed."""
+        self._hidden = dict(hidden)
 
     @property
     def memory(self) -> int:
@@ -196,7 +249,6 @@ class DeviceModel:
             if self._folder.version() is not None:
                 raise ValueError(f"{self._folder.model} was put in place in the meantime")
             save_model(self._folder.model, replace(model, learnt_through=through), memory)
-            self._anew.unlink(missing_ok=True)
 
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
@@ -215,45 +267,57 @@ class DeviceModel:
             save_model(path, replace(model, learnt_through=through), memory)
 
     # -- what an operator tells -----------------------------------------------------------------------------------
-    # Each of these may be killed anywhere and is then repeated with the same mark: it acts once.
+    # Each of these may be killed anywhere and is then repeated with the same mark: it acts once. All wait for the lock,
+    # because a process of an agent that was killed may still be about to write the same: run them in a fork.
 
     def confirm(self, rows: Array, mark: str) -> None:
-        """Add rows that somebody called normal to the model, and keep the model of before; errors are as in `learn`.
-
-        It waits for the lock: a process of an agent that was killed may still be about to write the same.
-        """
+        """Add rows that somebody called normal to the model, and keep the model of before; errors are as in `learn`."""
         with self._folder.locked():
             path = self._folder.model
             known, _ = load_model(path, memory=False)
-            check_channels(known, path, self._settings)
-            if known.learnt_through.partition("+")[2] == mark:
+            through, _, done = known.learnt_through.partition("+")
+            if done == mark:
                 return
+            check_channels(known, path, self._settings)
             learnt, memory = learn(known, StoredMemory(path), known.setup.scale(rows), confirmed=True)
             write_atomically(self._previous, path.read_bytes())
-            through = known.learnt_through.partition("+")[0]
             save_model(path, replace(learnt, learnt_through=f"{through}+{mark}"), memory)
 
-    def go_back(self, mark: str) -> bool:
-        """Put the model of before the last `confirm` back; False if there is none."""
-        with self._folder.locked(wait=False):
+    def go_back(self, mark: str) -> None:
+        """Put the model of before the last `confirm` back; raises `ValueError` if there is none."""
+        with self._folder.locked():
             if not self._previous.exists():
-                return self._undone.exists() and self._undone.read_text() == mark  # then it was killed after this
+                if self._undone.exists() and self._undone.read_text() == mark:  # then it was killed after this
+                    return
+                raise ValueError("there is no earlier model; only the last normal can be taken back, once.")
             write_atomically(self._undone, mark.encode())
             write_atomically(self._folder.model, self._previous.read_bytes())
             self._previous.unlink()
-        flush_folder(self._folder.path)
-        return True
+            flush_folder(self._folder.path)
 
-    def begin_anew(self, mark: str) -> None:
-        """Set the model aside, and score nothing until a first one is fitted, whatever model is configured."""
-        with self._folder.locked(wait=False):
+    def put_aside(self, mark: str) -> None:
+        """Rename the model, so that a first one is fitted, whatever model is configured."""
+        with self._folder.locked():
             write_atomically(self._anew, mark.encode())
             self._previous.unlink(missing_ok=True)
             if self._folder.version() is not None:
                 aside = set_aside(self._folder.model, "old")
                 logger.info("%s: its model was renamed to %s.", self._device, aside.name)
-        flush_folder(self._folder.path)
+            flush_folder(self._folder.path)
+
+    def forget(self) -> None:
+        """Score nothing until there is another model."""
         self.current = self.stream = self._version = None
+
+
+def _limits(model: Model) -> tuple[Limits, Limits]:
+    """The least and the greatest normal, and possible, values of each channel, if the scoring knows any."""
+    scoring, scaling = model.scoring, model.setup.scaling
+    if not isinstance(scoring, WitnessScoring):
+        return NO_LIMITS, NO_LIMITS
+    normal = (scoring.bounds.low[0], scoring.bounds.high[0])
+    (low, high), (least, greatest) = ((scaling.restore(a), scaling.restore(b)) for a, b in (normal, scoring.possible))
+    return (low, high), (least, greatest)
 
 
 def _digest(path: Path | None) -> str:
@@ -265,9 +329,8 @@ def _digest(path: Path | None) -> str:
 
 def check_channels(model: Model, path: Path, settings: DeviceSettings) -> None:
     """Refuse a model whose channels are not the configured ones in the same order."""
-    channels = settings.sampling.channels
-    setup = model.setup
-    if setup.channels != len(channels) or (setup.names is not None and setup.names != channels):
+    channels, setup = settings.sampling.channels, model.setup
+    if not _has_channels(model, settings):
         own = path.parent == Path(settings.learning.folder)
         otherwise = "remove the file so that the device learns again" if own else "name another model"
         raise SettingsError(
@@ -276,10 +339,36 @@ def check_channels(model: Model, path: Path, settings: DeviceSettings) -> None:
         )
 
 
+def _has_channels(model: Model, settings: DeviceSettings) -> bool:
+    channels, setup = settings.sampling.channels, model.setup
+    return setup.channels == len(channels) and (setup.names is None or setup.names == channels)
+
+
+def outgrown_note(model: Model, path: Path, settings: DeviceSettings) -> str:
+    """What is said of a model that the agent made for channels that the device no longer has; empty for any other.
+
+    Only a model that has learned here is the agent's own to put aside; one that was given or delivered is not.
+    """
+    if not model.learnt_through or _has_channels(model, settings):
+        return ""
+    return (
+        f"{path}: the model has learned the channels {', '.join(model.setup.channel_names)}, but channels in "
+        f"[sampling] are now {', '.join(settings.sampling.channels)}."
+    )
+
+
+def fitted_period(settings: DeviceSettings) -> float:
+    """The period of the model that a device begins with; `INFERRED` if there is none, or it does not say."""
+    for path in (Path(settings.learning.folder) / "model.safetensors", Path(settings.learning.model or ".")):
+        with suppress(ModelFileError, OSError):
+            return load_model(path, memory=False)[0].settings.sample_period or INFERRED
+    return INFERRED
+
+
 def period_note(model: Model, settings: DeviceSettings) -> str:
     """What is wrong if the model was fitted to another period than the configured one; else empty."""
     fitted, period = model.settings.sample_period, settings.sampling.period
-    if fitted is None or abs(fitted - period) <= PERIOD_TOLERANCE * period:
+    if fitted is None or period == INFERRED or abs(fitted - period) <= PERIOD_TOLERANCE * period:
         return ""
     return (
         f"the model was fitted to samples {fitted:g} s apart, but period in [sampling] is {period:g} s; "

@@ -32,7 +32,8 @@ class Obeyed(NamedTuple):
     reply: str
     alerts: list[Alert]
     orders: StandingOrders
-    forgiven: bool = False  # whether an incident does not count against the budget any more
+    forgiven: float | None = None  # the peak of an incident that does not count against the budget any more
+    accepted: Alert | None = None  # the fault of a sensor that is none
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,11 @@ class Obedience:
     def _acknowledge(self, command: Command) -> Obeyed:
         incident, sender = self._incident(incident_of(command)), command.sender or "somebody"
         reply = f"The incident {incident['id']} is acknowledged."
-        is_news, alerts = not incident.get("acknowledged"), list[Alert]()
         if self._is_open(incident):
-            alerts = self.alarms.acknowledge(sender)
-        else:
-            self.store.put_alert([], {**incident, "acknowledged": sender})
-        return self._obeyed(reply, alerts)._replace(forgiven=is_news)
+            return self._obeyed(reply, self.alarms.acknowledge(sender))
+        self.store.put_alert([], {**incident, "acknowledged": sender})
+        is_counted = incident["kind"] != "health" and not incident.get("acknowledged")
+        return self._obeyed(reply)._replace(forgiven=incident["peak"] if is_counted else None)
 
     # -- what is normal -------------------------------------------------------------------------------------------
 
@@ -99,6 +99,8 @@ class Obedience:
         start, end = stretch.start, stretch.end
         if start is None or end is None:
             incident = self._incident(stretch.incident)
+            if incident["kind"] == "health":
+                return self._accept(incident, command)
             start, end = _seconds(incident["start"]), _seconds(incident["time"])
             end = max(end, self.time) if self._is_open(incident) else end
         count = self._learn(start, end, _mark(command))
@@ -110,6 +112,17 @@ class Obedience:
         elif incident is not None:  # somebody may have taken it for a fault
             self.store.put_alert([], {**incident, "reason": "normal", "acknowledged": None})
         return self._obeyed(f"{count} rows since {format_time(start)} are learned as normal.", alerts)
+
+    def _accept(self, fault: Alert, command: Command) -> Obeyed:
+        """Take what was told of a sensor for normal: that it stands still for so long, or has such values."""
+        if fault["fault"] == "stuck":
+            reply = f"It is normal that {fault['channel']} of {self.device} stands still for so long."
+            return self._obeyed(reply)._replace(accepted=fault)
+        if fault["fault"] != "impossible":
+            raise CommandError(f"{fault['id']} is {fault['fault']}; only what is stuck or impossible can be normal.")
+        start, end = _seconds(fault["start"]), _seconds(fault["time"])
+        count = self._learn(start, max(end, self.time) if fault["event"] == "start" else end, _mark(command))
+        return self._obeyed(f"{count} rows since {format_time(start)} are learned as normal.")
 
     def _learn(self, start: float, end: float, mark: str) -> int:
         """Learn the rows of a time as confirmed, with those before that fill the window; returns how many there are."""
@@ -130,18 +143,14 @@ class Obedience:
 
     def _undo(self, command: Command) -> Obeyed:
         try:
-            is_done = self.model.go_back(_mark(command))
+            self.learner.go_back(_mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot go back: {error}") from None
-        if not is_done:
-            raise CommandError(f"{self.device} has no earlier model; only the last normal can be taken back, once.")
-        if self.model.reload():
-            self.model.restart()
         return self._obeyed("The model of before is in use again, without what was learned since.")
 
     def _relearn(self, command: Command) -> Obeyed:
         try:
-            self.learner.begin_anew(self.row, _mark(command))
+            self.learner.begin_anew(self.row, _mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot learn anew: {error}") from None
         alerts = self.alarms.silence(self.time, "relearn")

@@ -32,7 +32,7 @@ class StandingOrders:
 
         A row has two: its own time, which the device's clock may have wrong, and its arrival, which may be late.
         """
-        return any(self.muted_since <= moment < self.muted_until for moment in moments)
+        return self.muted_until > 0.0 and any(self.muted_since <= moment < self.muted_until for moment in moments)
 
     def applied(self, settings: DeviceSettings) -> DeviceSettings:
         """The settings of the device as they hold under these orders."""

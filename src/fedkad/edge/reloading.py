@@ -9,10 +9,13 @@ from fedkad.edge.settings import AgentSettings, DeviceSettings
 
 T = TypeVar("T")
 
+DERIVED = {"max_gap": "period", "stale_after": "period"}
+"""Keys that follow from another unless they are written: only that one is named."""
+
 AT_ONCE: dict[str, tuple[str, ...] | None] = {
     "": ("commit_every", "maintenance"),
     "alarm": None,
-    "learning": ("first", "every", "forgetting"),
+    "learning": ("cycle", "first", "every", "forgetting"),
     "mqtt": ("state_every",),
 }
 """The keys of each section that need no restart; None for all of them."""
@@ -56,6 +59,8 @@ def reloaded(old: AgentSettings, new: AgentSettings) -> Reloaded:
                 continue
             if is_dataclass(before):
                 taken[name] = merged(before, after, name)
+                continue
+            if name in DERIVED and getattr(old, DERIVED[name]) != getattr(new, DERIVED[name]):
                 continue
             keys = AT_ONCE.get(section, ())
             is_taken = keys is None or name in keys

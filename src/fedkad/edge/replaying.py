@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkad.edge.agent import Agent
-from fedkad.edge.alerttext import span
+from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.history import incident_table, table
 from fedkad.edge.process import log_to_stderr
 from fedkad.edge.settings import (
@@ -94,6 +94,6 @@ def _with_copy(device: DeviceSettings, folder: Path) -> DeviceSettings:
 def _summary(name: str, state: Mapping[str, Any]) -> tuple[str, ...]:
     alarms = state.get("alarms", {})
     watched, count = float(alarms.get("watched", 0.0)), int(alarms.get("incidents", 0))
-    weekly = f"{count * WEEK / watched:.3g}" if watched else "unknown"
+    weekly = short_number(count * WEEK / watched if watched else None)
     opened = (alarms.get("open") or {}).get("id", "")
     return name, str(state.get("seq", 0)), span(watched), str(count), weekly, opened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,6 +43,9 @@ MOST_ROWS = 1_000_000
 
 ENOUGH_ROWS = 700
 """Rows below which a threshold is a guess: they hardly contain the highest normal score."""
+
+INFERRED = 0.0
+"""A period that is not written, and follows from the model or from the first samples."""
 
 BY_PERIOD = -1.0
 """A duration that is not written and follows from the period, unlike 0."""
@@ -166,7 +169,7 @@ class Sampling:
     """
 
     channels: Channels = ()  # in the order of the model
-    period: Annotated[Seconds, at_least(SHORTEST_PERIOD)] = 1.0  # between two rows of the grid
+    period: Annotated[Seconds, at_least(SHORTEST_PERIOD)] = INFERRED  # between two rows of the grid
     lateness: Seconds = 0.0  # a slot waits so long for late values
     max_gap: Seconds = BY_PERIOD  # a last value stands so long for a missing one; then the window breaks; 0 for never
     stale_after: Seconds = BY_PERIOD  # a device without a sample for so long is stale
@@ -181,11 +184,15 @@ class Sampling:
             period = f"the period, {self.period:g} s in [{section.place('period')}]"
             raise SettingError("stale_after", self.stale_after, f"at least {period}")
 
-    def completed(self) -> Sampling:
-        """With what follows from the period: a last value stands for three rows, and ten without one are stale."""
-        gap = 3.0 * self.period if self.max_gap == BY_PERIOD else self.max_gap
-        stale = max(10.0 * self.period, 2.0 * gap, 10.0) if self.stale_after == BY_PERIOD else self.stale_after
-        return replace(self, max_gap=gap, stale_after=stale)
+    @property
+    def hold(self) -> float:
+        """Seconds that a last value stands for a missing one: `max_gap`, or three periods."""
+        return 3.0 * self.period if self.max_gap == BY_PERIOD else self.max_gap
+
+    @property
+    def silent_after(self) -> float:
+        """Seconds without a row after which a device is stale: `stale_after`, or ten periods."""
+        return max(10.0 * self.period, 2.0 * self.hold, 10.0) if self.stale_after == BY_PERIOD else self.stale_after
 
 
 @dataclass(frozen=True)
@@ -297,7 +304,7 @@ class DeviceSettings:
     @property
     def first_rows(self) -> int:
         """Rows for the first model: as written, or those of one cycle, but enough to set a threshold by."""
-        cycle = math.ceil(self.learning.cycle / self.sampling.period)
+        cycle = math.ceil(self.learning.cycle / self.sampling.period) if self.sampling.period != INFERRED else 0
         return self.learning.first or min(max(cycle, ENOUGH_ROWS), MOST_ROWS)
 
     def check(self, section: FileSection) -> None:

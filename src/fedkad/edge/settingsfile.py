@@ -51,7 +51,7 @@ def _device(name: str, section: FileSection, state: Path) -> DeviceSettings:
     device = read(DeviceSettings, section)
     folder, model = (text.replace("{device}", name) for text in (device.learning.folder, device.learning.model))
     learning = replace(device.learning, folder=str(state / folder), model=model)
-    return replace(device, sampling=device.sampling.completed(), learning=learning)
+    return replace(device, learning=learning)
 
 
 def _check_folders(settings: AgentSettings, sections: Sections) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from fedkad.detect.threshold import SECONDS, parse_budget
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import format_time
-from fedkad.edge.settings import Sampling
+from fedkad.edge.settings import BY_PERIOD, Sampling
 
 STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance", "muted")
 """The states of a device; an incident may be open in most of them."""
@@ -30,6 +30,7 @@ class DeviceStatus:
     why: str | None = None  # the device is stale, or its window broken
     budget: Mapping[str, Any] | None = None  # false alarms allowed, and alarms measured
     incident: Alert | None = None  # the last alert of the open incident
+    faults: Sequence[Alert] = ()  # the starts of the faults of sensors that are open
     muted: float | None = None  # until when, in seconds since 1970; None if it is not
     counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
 
@@ -42,13 +43,14 @@ class DeviceStatus:
         ('1970-01-01T00:00:00.000Z', 'ok', 9.5, None, 'flow')
         """
         names = ("score", "threshold", "abnormal", "rate", "progress", "why", "budget")
-        causes = self.incident.get("channels") if self.incident else None
+        causes = self.incident.get("channels") if self.incident else self.faults
         return {
             "state": self.state,
             "time": None if self.time is None else format_time(self.time),
             **{name: getattr(self, name) for name in names},
             "cause": causes[0]["channel"] if causes else None,
             "incident": self.incident,
+            "faults": list(self.faults),
             "muted": None if self.muted is None else format_time(self.muted),
         }
 
@@ -58,6 +60,7 @@ class DeviceStatus:
         budget = self.budget or {}
         gauges["anomaly_rate"] = self.rate
         gauges["incident_open"] = self.incident is not None
+        gauges["faults_open"] = len(self.faults)
         if budget.get("measured_per_week") is not None:
             gauges["alarms_per_week"] = budget["measured_per_week"]
             gauges["alarms_allowed_per_week"] = budget["allowed_per_week"]
@@ -95,6 +98,7 @@ class Staleness:
         self._last_sample = self._last_row = now
         self._was_heard = self._has_unflushed = False
         self.reason = ""  # why the device is stale; empty while it is not
+        self.is_heard = False  # whether it is stale although samples come
 
     def note_sample(self, now: float) -> None:
         """A sample has come."""
@@ -102,7 +106,11 @@ class Staleness:
 
     def note_row(self, now: float) -> None:
         """A row was judged."""
-        self._last_row, self.reason = now, ""
+        self._last_row, self.reason, self.is_heard = now, "", False
+
+    def lasted(self, now: float) -> float:
+        """Seconds since the last row, or since the agent was started."""
+        return now - self._last_row
 
     def is_flush_due(self, now: float) -> bool:
         """Whether open slots of the grid should be closed because nothing more comes; True once per silence."""
@@ -110,17 +118,23 @@ class Staleness:
         self._has_unflushed = self._has_unflushed and not is_due
         return is_due
 
-    def check(self, now: float) -> bool:
-        """Whether the device has become stale; True once, then `reason` says why."""
-        if self.reason or now - self._last_row <= self._sampling.stale_after:
+    def check(self, now: float, rhythm: float = 0.0) -> bool:
+        """Whether the device has become stale; True once, then `reason` says why.
+
+        Without a written `stale_after` it may be silent for twice as long as it is by its rhythm.
+        """
+        is_written = self._sampling.stale_after != BY_PERIOD
+        allowed = self._sampling.silent_after if is_written else max(self._sampling.silent_after, 2.0 * rhythm)
+        if self.reason or now - self._last_row <= allowed:
             return False
         silent = now - self._last_sample
         if not self._was_heard:
             self.reason = (
                 "no sample has come since the agent was started; check its name, and topics or path in [source]"
             )
-        elif silent < self._sampling.stale_after:
-            self.reason = f"samples come, but none could be judged for {self._sampling.stale_after:g} s"
+        elif silent < allowed:
+            self.is_heard = True
+            self.reason = f"samples come, but none could be judged for {allowed:g} s"
         else:
             self.reason = f"no sample has come for {silent:.0f} s"
         return True

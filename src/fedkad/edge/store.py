@@ -84,6 +84,9 @@ PUT_COMMAND = (
 """Keep a command; one that is there already only gets its reply published again, if it came over a broker."""
 
 
+NO_FAULT = """alert NOT LIKE '%"kind": "health"%'"""
+"""Of the alerts that are kept, those of incidents and not of sensors; also where one is damaged."""
+
 NOT_DAMAGED = (
     *("SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED"),
     *("SQLITE_PERM", "SQLITE_NOMEM", "SQLITE_AUTH", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT"),
@@ -172,10 +175,10 @@ class Store:
         ((found,),) = self._read("SELECT max(seq) FROM row WHERE device = ?", device)
         return found or 0
 
-    def last_rows(self, device: str, count: int, channels: int) -> list[Array]:
-        """The last rows of a device, oldest first; a damaged one is a gap."""
-        found = self._read("SELECT vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?", device, count)
-        return [_values(content, channels) for (content,) in reversed(found)]
+    def last_rows(self, device: str, count: int, channels: int) -> list[tuple[int, Array]]:
+        """The last rows of a device with their numbers, oldest first; a damaged one is a gap."""
+        found = self._read("SELECT seq, vals FROM row WHERE device = ? ORDER BY seq DESC LIMIT ?", device, count)
+        return [(number, _values(content, channels)) for number, content in reversed(found)]
 
     def rows_to_learn(self, device: str, channels: int, after: int = 0) -> tuple[int, Array]:
         """The number of the last row, and all rows after a number, with NaN in those that must not be learned from."""
@@ -223,8 +226,9 @@ class Store:
             return None
 
     def incident(self, device: str, identity: str = "") -> dict[str, Any] | None:
-        """The last alert of an incident, or of the last one; None if there is none."""
-        query = "SELECT alert FROM incident WHERE device = ? AND (id = ? OR ? = '') ORDER BY number DESC LIMIT 1"
+        """The last alert of an incident or a fault, or without an id of the last incident; None if there is none."""
+        named = f"id = ? OR (? = '' AND {NO_FAULT})"
+        query = f"SELECT alert FROM incident WHERE device = ? AND ({named}) ORDER BY number DESC LIMIT 1"
         found = self._read(query, device, identity, identity)
         try:
             return dict(json.loads(found[0][0])) if found else None
@@ -327,7 +331,7 @@ class Store:
             *(identity, device, since, start, device, identity, since, MAX_EVIDENCE),
         )
         if alert["event"] == "start":
-            last = "SELECT id FROM incident WHERE device = ? ORDER BY number DESC LIMIT ?"
+            last = f"SELECT id FROM incident WHERE device = ? AND {NO_FAULT} ORDER BY number DESC LIMIT ?"
             self._collect(
                 f"DELETE FROM evidence WHERE device = ? AND incident <> ? AND incident NOT IN ({last})",
                 *(device, identity, device, MAX_PROVEN - 1),

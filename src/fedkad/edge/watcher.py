@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,12 +22,14 @@ from fedkad.edge.alarmstate import Alert
 from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.commands import Command
 from fedkad.edge.grid import GridRow, SampleGrid
+from fedkad.edge.health import Health
 from fedkad.edge.learning import Learner
-from fedkad.edge.model import DeviceModel
+from fedkad.edge.model import DeviceModel, fitted_period
 from fedkad.edge.obeying import Obedience, Obeyed
 from fedkad.edge.orders import StandingOrders
+from fedkad.edge.pace import FirstSamples, Pace
 from fedkad.edge.payload import Sample
-from fedkad.edge.settings import DeviceSettings, Maintenance
+from fedkad.edge.settings import BY_PERIOD, INFERRED, DeviceSettings, Maintenance
 from fedkad.edge.settling import Settling, why_not
 from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
@@ -38,8 +41,22 @@ logger = logging.getLogger(__name__)
 PROVISIONAL = 6 * 86400.0
 """Seconds judged by a model of the agent's own in which alarms are provisional: with its first day, a week."""
 
+WEEK = 604800.0
+OFTEN = 5.0
+"""Incidents per week, in budgets, from which on they are taken for something that the model has to learn."""
+
+BRIEF = 3600.0
+"""Seconds up to which an incident that went away by itself may be learned from."""
+
 MANY_AT_ONCE = 20
 """Samples without a time that share a slot with others before that is logged."""
+
+
+UNKNOWN_SILENCE = 3600.0
+"""Seconds that a device may be silent while its period is not known."""
+
+OTHER = 1.5
+"""Samples whose interval differs from the period by this factor come at another one."""
 
 
 class Watcher:
@@ -60,32 +77,59 @@ class Watcher:
         self.name, self._configured, self._store, self._on_reading = name, settings, store, on_reading
         self._maintenance = [each for each in maintenance if each.device in ("", name)]
         self._orders = self._stored_orders()
-        self._settings = settings = self._orders.applied(settings)
         self._row: GridRow | None = None
         self._reading: Reading | None = None
-        self._staleness = Staleness(settings.sampling, time.monotonic())
+        self._deaf = -math.inf  # when the agent last heard nobody
         self._silenced = ""  # why no incident may begin: maintenance, muted
-        self._is_timeless_logged = self._is_end_logged = False
-        self.model = DeviceModel(name, settings, store)
+        self._is_timeless_logged = self._is_end_logged = self._is_pace_logged = False
+        self._begin()
+
+    def _begin(self, state: Mapping[str, Any] | None = None) -> None:
+        """Watch from that state on, or from the stored one."""
+        name = self.name
+        self._period = self._configured.sampling.period or self._known_period(state)
+        self._settings = self._orders.applied(self._with_period(self._configured))
+        self._staleness = Staleness(self._settings.sampling, time.monotonic())
+        self.model = DeviceModel(name, self._settings, self._store)
         try:
-            is_reshaped = self._restore(store.device_state(name) or {})
+            is_reshaped = self._restore((self._store.device_state(name) or {}) if state is None else state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: its stored state cannot be read (%r); it starts again.", name, error)
-            is_reshaped = self._restore({"seq": store.last_number(name)})
+            is_reshaped = self._restore({"seq": self._store.last_number(name)})
         self.is_changed = self.learner.settle()
         if self.model.current is not None:
             self.model.restart(empty=is_reshaped)
-        else:
+        elif self._first is None:
             logger.info(
                 "%s: no model yet; one is fitted to %d normal rows, of which %d are there.",
                 *(name, self.learner.needed, self.learner.fresh),
             )
+
+    def _known_period(self, state: Mapping[str, Any] | None) -> float:
+        """A period that is not written: that of before, or of the model; `INFERRED` if the samples must show it."""
+        try:
+            stored = (self._store.device_state(self.name) or {}) if state is None else state
+            before = stored.get("period") or (stored.get("grid") or {}).get("period")
+        except (TypeError, ValueError, AttributeError):
+            before = None  # that the state cannot be read is logged elsewhere
+        is_counted = self._configured.sampling.clock == "count"  # then the samples show nothing
+        return float(before or fitted_period(self._configured) or (1.0 if is_counted else INFERRED))
+
+    def _with_period(self, settings: DeviceSettings) -> DeviceSettings:
+        """The settings with the period that is in use; while there is none, a device may be silent for an hour."""
+        sampling = settings.sampling
+        if self._period:
+            return replace(settings, sampling=replace(sampling, period=self._period))
+        stale_after = UNKNOWN_SILENCE if sampling.stale_after == BY_PERIOD else sampling.stale_after
+        return replace(settings, sampling=replace(sampling, period=1.0, stale_after=stale_after))
 
     # -- durable state --------------------------------------------------------------------------------------------
 
     def _restore(self, state: Mapping[str, Any]) -> bool:
         """Continue from a stored state; True if its rows have other channels or another period."""
         sampling, grid = self._settings.sampling, state.get("grid")
+        self._first = None if self._period else FirstSamples(state.get("first"))
+        self.model.restore_hidden(state.get("hidden", []))
         self._rows, self._counted = int(state.get("seq", 0)), int(state.get("counted", 0))
         self._refused = int(state.get("refused", 0))
         self.learner = Learner(self.name, self._settings, self._store, self.model, state)
@@ -93,6 +137,7 @@ class Watcher:
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
         self._budget = self._budget_loop(state.get("budget", 0.0))
         self._settling = Settling.restored(state.get("settling"))
+        self._health, self._pace = Health(self.name, sampling, state.get("health")), Pace(state.get("pace"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
         )
@@ -117,11 +162,16 @@ class Watcher:
         self.is_changed = False
         state = {
             "seq": self._rows,
+            "period": self._period,
+            "first": None if self._first is None else self._first.state(),
             "counted": self._counted,
             "refused": self._refused,
             **self.learner.state(),
-            "grid": self._grid.state(),
+            "grid": self._grid.state() if self._first is None else None,
             "alarms": self._alarms.state(),
+            "health": self._health.state(),
+            "pace": self._pace.state(),
+            "hidden": self.model.hidden(),
             "budget": 0.0 if self._budget is None else self._budget.state,
             "orders": self._orders.state(),
             "settling": self._settling.state(),
@@ -135,6 +185,8 @@ class Watcher:
         """Take a sample; returns its alerts, usually none."""
         self._staleness.note_sample(time.monotonic())
         self.is_changed = True
+        if self._first is not None:
+            return self._find_period(self._first, sample, arrival)
         sampling, moment = self._settings.sampling, sample.time
         if sampling.clock == "count":
             self._counted += 1
@@ -142,8 +194,39 @@ class Watcher:
         elif moment is None or sampling.clock == "arrival":
             moment = arrival
             self._warn_if_timeless()
-        rows = self._grid.add(moment, sample.values)
+        rows = self._grid.add(moment, sample.values, None if sampling.clock == "count" else arrival)
+        if sampling.clock != "count" and self._pace.note(moment, sample.values):
+            self._judge_pace(is_timed=sample.time is not None)
         return [alert for row in rows for alert in self._take_row(row, arrival)]
+
+    def _find_period(self, first: FirstSamples, sample: Sample, arrival: float) -> list[Alert]:
+        """Keep a sample until the period is known; then all of them are taken."""
+        is_timed = sample.time is not None and self._settings.sampling.clock == "message"
+        moment = sample.time if sample.time is not None and is_timed else arrival
+        period = first.add(moment, sample.values, arrival, is_timed=is_timed)
+        return [] if period is None else self._use_period(first)
+
+    def _use_period(self, first: FirstSamples) -> list[Alert]:
+        """Begin with the period that the first samples show."""
+        kept = {"refused": self._refused, "orders": self._orders.state(), "health": self._health.state()}
+        self._begin({**kept, "period": first.period})
+        logger.info("%s: its samples come every %g s, which is its period from now on.", self.name, self._period)
+        return [
+            alert
+            for time, values, arrival in first.samples
+            for alert in self.take(Sample(self.name, time, values), arrival)
+        ]
+
+    def _judge_pace(self, *, is_timed: bool) -> None:
+        """Tell a device that sends more slowly than the grid has rows, and log one that sends faster."""
+        interval, period = self._pace.agreed or math.nan, self._settings.sampling.period
+        self._health.note_interval(interval if interval >= OTHER * period else None)
+        if is_timed and interval * OTHER <= period and not self._is_pace_logged:
+            self._is_pace_logged = True
+            logger.warning(
+                "%s: samples come every %g s, but the period is %g s: only the first one in each period counts.",
+                *(self.name, interval, period),
+            )
 
     def _warn_if_timeless(self) -> None:
         """Log once that samples without a time come too fast: only the first one per period counts."""
@@ -164,22 +247,20 @@ class Watcher:
     def _take_row(self, row: GridRow, arrival: float) -> list[Alert]:
         self._staleness.note_row(time.monotonic())
         self._rows += 1
-        alerts = self._apply_maintenance(row, arrival)
-        is_learnable = row.complete and not self._silenced
-        self._row, self._reading = row, self._judge(row, adapt=is_learnable)
+        alerts = self._end_without_model() + self._apply_maintenance(row, arrival)
+        judged, faults = self._check_health(row)
+        is_learnable = judged.complete and not self._silenced
+        self._row, self._reading = judged, self._judge(judged, adapt=is_learnable)
         reading = self._reading
-        if reading is not None and not self._silenced:
-            alerts += self._alarm(row, reading)
-        self.learner.keep(
-            self._rows,
-            row,
-            is_abnormal=reading is not None and reading.is_anomaly,
-            is_learnable=is_learnable and self._alarms.open is None,
-        )
+        # What a channel that has come back does to the score is no news; an incident that is open must end, though.
+        is_recovering = self._health.is_recovering(row.time) and self._alarms.open is None
+        if reading is not None and not self._silenced and not is_recovering:
+            alerts += self._alarm(judged, reading)
+        self.learner.keep(self._rows, row, is_learnable=is_learnable)
         for alert in alerts:
-            self._keep_evidence(alert, row.time)
+            self._conclude(alert, row.time)
         self._report_reading()
-        return alerts
+        return alerts + faults
 
     def _judge(self, row: GridRow, *, adapt: bool) -> Reading | None:
         """The reading of a row; with a budget, by the threshold that follows its alarms."""
@@ -191,24 +272,75 @@ class Watcher:
         return model.stream.update(row.values, adapt=adapt, bridge=False)
 
     def _alarm(self, row: GridRow, reading: Reading) -> list[Alert]:
-        """The alerts of a reading; what begins counts against the budget."""
-        incidents, watched = self._alarms.incidents, self._alarms.watched
+        """The alerts of a reading."""
+        watched = self._alarms.watched
         alerts = self._alarms.update(row, reading, is_provisional=self.learner.is_own and watched < PROVISIONAL)
         if self._budget is not None:
-            self._budget.watch(self._alarms.watched - watched, self._alarms.incidents - incidents)
+            self._budget.watch(self._alarms.watched - watched)
         if (opened := self._alarms.open) is not None and self._settings.alarm.settle and row.observed:
             self._settling.note(opened["id"], row.time, reading.score, self._settings.alarm.settle)
         return alerts
 
+    def _check_health(self, row: GridRow) -> tuple[GridRow, list[Alert]]:
+        """Tell faults of sensors; returns the row without what a faulty sensor says, if the model can do without it."""
+        model = self.model
+        if self._silenced:
+            return row, self._health.silence(row.time, self._silenced)
+        alerts = self._health.take(
+            row,
+            model.impossible(row.values),
+            judges=model.stream is not None,
+            learns=self._alarms.open is None,
+            memory=model.memory,
+        )
+        faulty = self._health.faulty if model.bridges else []
+        return model.hide(self._rows, row, faulty), alerts
+
+    def _end_without_model(self) -> list[Alert]:
+        """End an incident whose model is gone: nothing could clear it, and nothing is learned while it is open."""
+        if self.model.stream is not None or (incident := self._alarms.open) is None:
+            return []
+        self.is_changed = True
+        logger.warning("%s: the model that judged %s is gone; the incident ends.", self.name, incident["id"])
+        return self._alarms.silence(self._alarms.time, "no model")
+
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
         """Begin and end planned maintenance and muteness; rows that are only counted have no time but their arrival."""
         now = row.time if self._settings.sampling.clock == "message" else arrival
-        was_silenced = self._silenced
+        was_silenced, self._silenced = self._silenced, self._why_silent(now, arrival)
+        if was_silenced or not self._silenced:
+            return []
+        return self._alarms.silence(row.time, self._silenced)
+
+    def _why_silent(self, now: float, arrival: float) -> str:
         if any(each.start <= now < each.end for each in self._maintenance):
-            self._silenced = "maintenance"
-        else:
-            self._silenced = "muted" if self._orders.is_muted(now, arrival) else ""
-        return self._alarms.silence(row.time, self._silenced) if self._silenced and not was_silenced else []
+            return "maintenance"
+        return "muted" if self._orders.is_muted(now, arrival) else ""
+
+    def _conclude(self, alert: Alert, now: float) -> None:
+        """Keep what an operator may ask for; at the end of an incident count it, and decide whether to learn from it.
+
+        An incident is taken for a fault and left out. But where there are many more than a budget allows, it is the
+        model that is wrong: what goes away by itself within the hour is then learned from, unless it was critical or
+        somebody calls it a fault. Otherwise the device would alarm for ever at what it does every day.
+        """
+        self._keep_evidence(alert, now)
+        if alert["event"] != "end":
+            return
+        is_fault = alert["severity"] == "critical" or alert["acknowledged"] or alert["duration"] > BRIEF
+        if alert["reason"] != "cleared" or is_fault or not self._is_alarmed_often():
+            self.learner.leave_out(self._row_number(datetime.fromisoformat(alert["start"]).timestamp()))
+        if self._budget is not None and not alert["acknowledged"] and alert["peak"] is not None:
+            self._budget.count(alert["peak"])
+
+    def _is_alarmed_often(self) -> bool:
+        """Whether there were so many incidents in a week that they are hardly faults."""
+        allowed = 1.0 if self._budget is None else max(self._budget.allowed * WEEK, 1.0)
+        return self._alarms.begun_since(self._alarms.time - WEEK) > OFTEN * allowed
+
+    def _row_number(self, moment: float) -> int:
+        """The number of the row at that time, or of one shortly before it."""
+        return self._rows - math.ceil(max(self._alarms.time - moment, 0.0) / self._settings.sampling.period) - 1
 
     def _keep_evidence(self, alert: Alert, now: float) -> None:
         """Keep the rows of an incident, and those that fill the window before it: it may turn out to be normal."""
@@ -234,18 +366,37 @@ class Watcher:
 
     # -- time passes ----------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[Alert]:
-        """Notice silence; `now` is monotonic."""
-        alerts: list[Alert] = []
+    def tick(self, now: float, *, hears: bool = True) -> list[Alert]:
+        """Notice silence; `now` is monotonic. While the agent hears nobody, no device can be said to be silent."""
+        if not hears:
+            self._deaf = now
+        alerts = self._end_without_model()
         if self._staleness.is_flush_due(now):
-            alerts = self.flush()
-        if self._staleness.check(now):
+            alerts += self.flush()
+        if self._staleness.check(now, self._grid.rhythm):
             self.is_changed = True
-            logger.warning("%s: %s; it is stale.", self.name, self._staleness.reason)
+            logger.warning("%s: %s; it is stale.", self.name, self._silence())
             if self._row is not None:
                 self._alarms.interrupt(self._row.time)
             self._report_reading()
+        return alerts + self._tell_silence(now)
+
+    def _tell_silence(self, now: float) -> list[Alert]:
+        """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off."""
+        if not self._staleness.reason or self._why_silent(time.time(), time.time()):
+            return []
+        if now - self._deaf <= self._settings.sampling.silent_after:  # its samples may still be on their way
+            return []
+        lasted = self._staleness.lasted(now)
+        since = time.time() - lasted if self._row is None else self._row.time
+        alerts = self._health.note_silence(since + lasted, since, self._silence())
+        self.is_changed = self.is_changed or bool(alerts)
         return alerts
+
+    def _silence(self) -> str:
+        """Why the device is stale, with the channels that have never come: there is no row without them."""
+        unseen = self._grid.unseen if self._staleness.is_heard else []
+        return self._staleness.reason + (f", since {', '.join(unseen)} has never come" if unseen else "")
 
     def flush(self) -> list[Alert]:
         """Judge the rows that still wait for late values."""
@@ -255,13 +406,14 @@ class Watcher:
 
     def finish(self) -> list[Alert]:
         """Judge the last rows, after the input has ended."""
+        alerts = [] if self._first is None or not self._first.samples else self._use_period(self._first)
         needed = self.learner.needed
         if self.model.stream is None and self.learner.fresh < needed and not self._is_end_logged:
             self._is_end_logged = True
             logger.warning(
                 "%s: the input has ended with %d of %d rows for a first model.", self.name, self.learner.fresh, needed
             )
-        return self.flush()
+        return alerts + self.flush()
 
     # -- operators ------------------------------------------------------------------------------------------------
 
@@ -271,12 +423,14 @@ class Watcher:
         device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
         obeyed = device.obey(command)
         for alert in obeyed.alerts:
-            self._keep_evidence(alert, self._alarms.time)
+            self._conclude(alert, self._alarms.time)
         self.is_changed = True
         if self.model.stream is None:
             self._reading = None
-        if obeyed.forgiven and self._budget is not None:
-            self._budget.forgive()
+        if obeyed.forgiven is not None and self._budget is not None:
+            self._budget.forgive(obeyed.forgiven)
+        if obeyed.accepted is not None:
+            self._health.accept(obeyed.accepted)
         has_budget = obeyed.orders.budget != self._orders.budget
         self._orders = obeyed.orders
         if has_budget:
@@ -287,7 +441,7 @@ class Watcher:
         """Use another alarm policy, learning and maintenance; everything must be committed just before."""
         if maintenance is not None:
             self._maintenance = [each for each in maintenance if each.device in ("", self.name)]
-        self._configured, self._settings = settings, self._orders.applied(settings)
+        self._configured, self._settings = settings, self._orders.applied(self._with_period(settings))
         alarm, sampling = self._settings.alarm, self._settings.sampling
         self._alarms = Alarms(self.name, alarm, sampling.period, sampling.channels, self._alarms.state())
         self._budget = self._budget_loop(0.0 if self._budget is None else self._budget.state)
@@ -333,7 +487,7 @@ class Watcher:
         logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
         alerts = self._alarms.silence(self._alarms.time, "settled")
         for alert in alerts:
-            self._keep_evidence(alert, self._alarms.time)
+            self._conclude(alert, self._alarms.time)
         return alerts
 
     def _why_unsettled(self, incident: Alert, model: Model | None) -> str:
@@ -368,9 +522,10 @@ class Watcher:
             threshold=None if reading is None else reading.threshold,
             abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
             rate=None if math.isnan(alarms.rate) else alarms.rate,
-            why=self._staleness.reason or self._without() or grid.broken,
+            why=self._silence() or self._without() or grid.broken,
             budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
             incident=alarms.open,
+            faults=self._health.open,
             muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
             counters={
                 "rows": grid.rows,
@@ -380,12 +535,15 @@ class Watcher:
                 "off_clock": grid.off_clock,
                 "refused": self._refused,
                 "incidents": alarms.incidents,
+                "faults": self._health.count,
                 "learnt": self.learner.learned,
             },
         )
 
     def _without(self) -> str:
-        """The channels that are missing while the others are judged, in words."""
+        """What is missing, in words: the period, or channels while the others are judged."""
+        if self._first is not None:
+            return "its period is not known yet"
         reading = self._reading
         absent = reading.absent if reading is not None and reading.state == "ok" else []
         return f"judged without {', '.join(absent)}" if absent else ""

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from fedkad import __version__
+from fedkad.edge.health import FAULTS
 from fedkad.edge.sinks import to_json
 from fedkad.edge.sinks.publications import Publication, Publications
 from fedkad.edge.status import STATES
@@ -70,7 +71,7 @@ def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str
             "p": "binary_sensor",
             "name": "Problem",
             "device_class": "problem",
-            "value_template": "{{ 'ON' if value_json.incident else 'OFF' }}",
+            "value_template": "{{ 'ON' if value_json.incident or value_json.faults else 'OFF' }}",
         },
         "score": {**number, "name": "Score", "icon": "mdi:chart-line", "value_template": "{{ value_json.score }}"},
         "threshold": {
@@ -102,9 +103,18 @@ def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str
             "icon": "mdi:magnify",
             "value_template": "{{ value_json.cause or 'none' }}",
             "json_attributes_topic": state_topic,
-            "json_attributes_template": "{{ (value_json.incident or {}) | tojson }}",
+            "json_attributes_template": "{{ (value_json.incident or (value_json.faults or [{}])[0]) | tojson }}",
             "device_class": "enum",
             "options": list(dict.fromkeys(["none", *channels])),
+        },
+        "fault": {
+            "p": "sensor",
+            "name": "Sensor fault",
+            "icon": "mdi:lan-disconnect",
+            "device_class": "enum",
+            "options": ["none", *FAULTS],
+            "entity_category": "diagnostic",
+            "value_template": "{{ value_json.faults[0].fault if value_json.faults else 'none' }}",
         },
     }
 

@@ -18,6 +18,7 @@ GAUGES = {
     "threshold": "Score above which a sample is abnormal.",
     "abnormal": "1 if the last sample is abnormal.",
     "incident_open": "1 while an incident is open.",
+    "faults_open": "Faults of sensors that are open.",
     "anomaly_rate": "Share of abnormal samples in the rate window, between 0 and 1.",
     "learning": "1 while there is no model yet.",
     "alarms_per_week": "Alarms per week of scored time, false or not; with a budget only.",
@@ -37,6 +38,7 @@ COUNTERS = {
     "off_clock": "Samples with an implausible time.",
     "refused": "Messages that could not be read, or had values that could not.",
     "incidents": "Incidents begun.",
+    "faults": "Faults of sensors begun.",
     "learnt": "How often the dynamics were fitted again.",
 }
 

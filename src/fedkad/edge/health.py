@@ -1,0 +1,255 @@
+"""Faults of sensors, told as alerts of their own beside those of incidents.
+
+    silent           the device: no row for `stale_after`
+    channel silent   a channel without a value for `stale_after`, while others come
+    stuck            a channel that stands still for longer than it ever did (`standstill`)
+    impossible       a value more than five ranges outside of all that the channel has shown
+    period           samples that come at another interval than the configured one
+
+Each has a start and an end. At most one of a kind is open per channel, and it ends only after it was gone for
+`stale_after`, so that what comes and goes is one fault. There is no clock and no I/O: the same rows give the same
+alerts, and the state is a small JSON object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alerttext import as_datetime, format_time, span
+from fedkad.edge.grid import GridRow, without
+from fedkad.edge.settings import Sampling
+from fedkad.edge.standstill import Standstill
+
+FAULTS = ("silent", "channel silent", "stuck", "impossible", "period")
+"""The kinds of fault."""
+
+RECOVERING = ("channel silent", "stuck")
+"""Faults after which a channel returns with a jump: it is no news, as long as the window remembers what was before."""
+
+SLACK = 1e-3
+"""Durations may fall short by this share of a period, because times in seconds since 1970 are rounded."""
+
+Array = NDArray[np.float64]
+Key = tuple[str, str]
+"""A fault and its channel, which is empty if the fault is the device's."""
+
+
+class Beyond(NamedTuple):
+    """A channel whose value is impossible, and the least and the greatest that it should have."""
+
+    channel: int
+    least: float
+    greatest: float
+
+
+class Health:
+    """The faults of one device.
+
+    `state` is what `state()` returned, to continue from there.
+
+    >>> health = Health("pump-1", Sampling(channels=("flow",), period=1.0, max_gap=3.0, stale_after=10.0))
+    >>> for second, flow in enumerate([3.0, 3.1, -3277.0, 3.2] + [3.0] * 11):
+    ...     row = GridRow(float(second), np.array([flow]), True, True)
+    ...     for alert in health.take(row, [Beyond(0, 0.0, 9.0)] if flow < 0.0 else []):
+    ...         print(alert["event"], alert["id"], alert["fault"], alert["duration"])
+    ...         print(alert["text"])
+    start pump-1-19700101T000002Z-h1 impossible 0.0
+    pump-1: flow is -3277, which is impossible where 0 to 9 is normal
+    end pump-1-19700101T000002Z-h1 impossible 1.0
+    pump-1: over, lasted 1 s; flow is -3277, which is impossible where 0 to 9 is normal
+    """
+
+    def __init__(self, device: str, sampling: Sampling, state: Mapping[str, Any] | None = None) -> None:
+        self._device, self._sampling, self._names = device, sampling, list(sampling.channels)
+        self._slack = SLACK * sampling.period
+        state = state or {}
+        self.count = int(state.get("count", 0))  # faults begun so far
+        self._open: dict[Key, Alert] = {(each["fault"], each["channel"] or ""): each for each in state.get("open", [])}
+        self._gone: dict[Key, float] = {(fault, channel): time for fault, channel, time in state.get("gone", [])}
+        self._interval: float | None = state.get("interval")
+        is_same = state.get("channels") == self._names
+        self._runs = Standstill(len(self._names), state.get("runs") if is_same else None)
+        self._missing: dict[str, float] = dict(state.get("missing", {})) if is_same else {}
+        self._faulty: set[Key] = {(fault, channel) for fault, channel in state.get("faulty", [])} if is_same else set()
+        self._recovered: float | None = state.get("recovered")
+
+    def state(self) -> dict[str, Any]:
+        """All that is known, for JSON."""
+        return {
+            "channels": self._names,
+            "count": self.count,
+            "open": list(self._open.values()),
+            "gone": [[*key, time] for key, time in self._gone.items()],
+            "interval": self._interval,
+            "runs": self._runs.state(),
+            "missing": self._missing,
+            "faulty": sorted(map(list, self._faulty)),
+            "recovered": self._recovered,
+        }
+
+    @property
+    def open(self) -> list[Alert]:
+        """The start of every fault that is open, the oldest first; not to be changed."""
+        return list(self._open.values())
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        row: GridRow,
+        impossible: Sequence[Beyond] = (),
+        *,
+        judges: bool = True,
+        learns: bool = True,
+        memory: int = 0,
+    ) -> list[Alert]:
+        """Take the next row; returns its alerts, usually none.
+
+        How long channels stand still is learned if it `learns`, and judged if it `judges`; `memory` is the number of
+        rows that the score of a row depends on.
+        """
+        values = without(row.values, [each.channel for each in impossible]) if impossible else row.values
+        self._runs.add(values, learns=learns)
+        if not row.observed:  # nothing was measured, which neither begins nor ends anything
+            return []
+        found = self._stuck(values) if judges else {}
+        if not row.complete or self._missing:
+            found |= self._silent_channels(row)
+        for each in impossible:
+            found["impossible", self._names[each.channel]] = self._impossible(row, each)
+        if self._interval is not None:
+            found["period", ""] = self._period(self._interval)
+        if not found and not self._open and not self._faulty:
+            return []
+        recovered = row.time + memory * self._sampling.period
+        if any(fault in RECOVERING and (fault, channel) not in found for fault, channel in self._faulty):
+            self._recovered = recovered
+        elif self._recovered is not None and self._recovered > recovered:  # the clock was set back
+            self._recovered = None
+        self._faulty = set(found)
+        return self._judge(row.time, found)
+
+    def is_recovering(self, time: float) -> bool:
+        """Whether a channel has just come back, so that a score says nothing new."""
+        return self._recovered is not None and time < self._recovered - self._slack
+
+    @property
+    def faulty(self) -> list[int]:
+        """The channels whose values mean nothing now, because they are stuck or impossible."""
+        return [self._names.index(name) for fault, name in sorted(self._faulty) if fault in ("stuck", "impossible")]
+
+    def note_silence(self, time: float, since: float, sentence: str) -> list[Alert]:
+        """No row has come between `since` and `time`."""
+        self._gone.pop(("silent", ""), None)
+        return [] if ("silent", "") in self._open else [self._begin(("silent", ""), since, time, sentence)]
+
+    def note_interval(self, interval: float | None) -> None:
+        """Samples agree that they come at that interval, which is not the period; None if that is not so."""
+        self._interval = interval
+
+    def silence(self, time: float, reason: str) -> list[Alert]:
+        """Tell nothing, because of maintenance or the like: what is open ends for that reason."""
+        return [self._end(key, time, time, reason) for key in list(self._open)]
+
+    def accept(self, alert: Mapping[str, Any]) -> None:
+        """Take it as normal that the channel of this alert stood still for so long, because a person says so."""
+        channel = alert["channel"]
+        if alert["fault"] == "stuck" and channel in self._names:
+            rows = round(alert["duration"] / self._sampling.period) + 1
+            if ("stuck", channel) in self._open:
+                rows = self._runs.length(self._names.index(channel))
+            self._runs.allow(self._names.index(channel), rows)
+
+    # -- which faults there are ---------------------------------------------------------------------------------------
+
+    def _stuck(self, values: Array) -> dict[Key, str]:
+        found = {}
+        for k in self._runs.stuck():
+            rows = (self._runs.length(k), self._runs.longest(k))
+            lasted, longest = (span(count * self._sampling.period) for count in rows)
+            sentence = f"has been {values[k]:.6g} for {lasted}, and never the same for more than {longest} before"
+            found["stuck", self._names[k]] = f"{self._names[k]} {sentence}"
+        return found
+
+    def _impossible(self, row: GridRow, beyond: Beyond) -> str:
+        channel, least, greatest = beyond
+        normal = f"{least:.4g} to {greatest:.4g}" if least < greatest else f"{least:.4g}"
+        return f"{self._names[channel]} is {row.values[channel]:.6g}, which is impossible where {normal} is normal"
+
+    def _period(self, interval: float) -> str:
+        return (
+            f"samples come every {span(interval)}, but the period is {span(self._sampling.period)}; "
+            f'set period = "{interval:.3g}s" in [sampling]'
+        )
+
+    def _silent_channels(self, row: GridRow) -> dict[Key, str]:
+        """Channels that have had no value for `stale_after`."""
+        absent = [name for name, is_nan in zip(self._names, np.isnan(row.values).tolist(), strict=True) if is_nan]
+        self._missing = {name: min(self._missing.get(name, row.time), row.time) for name in absent}
+        allowed = self._sampling.silent_after - self._sampling.hold - self._slack
+        told = span(self._sampling.silent_after)
+        return {
+            ("channel silent", name): f"{name} has sent nothing for {told}, and the others are judged without it"
+            for name, since in self._missing.items()
+            if row.time - since >= allowed
+        }
+
+    # -- from faults to alerts ----------------------------------------------------------------------------------------
+
+    def _judge(self, time: float, found: Mapping[Key, str]) -> list[Alert]:
+        alerts = []
+        for key, sentence in found.items():
+            self._gone.pop(key, None)
+            if key not in self._open:
+                alerts.append(self._begin(key, self._start(key, time), time, sentence))
+        for key in [key for key in self._open if key not in found]:
+            if key[1] and key[1] not in self._names:
+                alerts.append(self._end(key, time, time, "channel removed"))
+                continue
+            gone = self._gone[key] = min(self._gone.get(key, time), time)
+            if time - gone >= self._sampling.silent_after - self._slack:
+                alerts.append(self._end(key, gone, time, "recovered"))
+        return alerts
+
+    def _start(self, key: Key, time: float) -> float:
+        """When a fault that is told now began."""
+        fault, channel = key
+        if fault == "stuck":
+            return time - (self._runs.length(self._names.index(channel)) - 1) * self._sampling.period
+        if fault == "channel silent":
+            return self._missing[channel] - self._sampling.hold
+        return time
+
+    def _begin(self, key: Key, start: float, time: float, sentence: str) -> Alert:
+        self.count += 1
+        fault, channel = key
+        alert = self._open[key] = {
+            "id": f"{self._device}-{as_datetime(start):%Y%m%dT%H%M%SZ}-h{self.count}",
+            "device": self._device,
+            "event": "start",
+            "kind": "health",
+            "fault": fault,
+            "channel": channel or None,
+            "severity": "warning",
+            "start": format_time(start),
+            "time": format_time(time),
+            "duration": round(max(time - start, 0.0), 3),
+            "sentence": sentence,
+            "reason": "fault",
+            "text": f"{self._device}: {sentence}",
+        }
+        return alert
+
+    def _end(self, key: Key, gone: float, time: float, reason: str) -> Alert:
+        begun = self._open.pop(key)
+        self._gone.pop(key, None)
+        lasted = max(round(gone - datetime.fromisoformat(begun["start"]).timestamp(), 3), 0.0)
+        how = "over" if reason == "recovered" else f"over ({reason})"
+        text = f"{self._device}: {how}, lasted {span(lasted)}; {begun['sentence']}"
+        return begun | {"event": "end", "time": format_time(time), "duration": lasted, "reason": reason, "text": text}

@@ -1,0 +1,140 @@
+"""At which interval a device sends, seen from the times of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import isnan, nan
+from statistics import fmean, median
+from typing import Any
+
+from fedkad.edge.settings import SHORTEST_PERIOD
+
+BLOCK = 20
+"""Intervals that are looked at together."""
+
+AGREEING = 0.8
+"""They agree if so large a share of them"""
+
+NEAR = 0.2
+"""is so near to their median."""
+
+
+ROUND = {1: 0.03, 2: 0.005}
+"""By how large a share an interval may differ from one of so many digits that it is taken for."""
+
+MOST_WAITING = 1000
+"""Samples that wait for their period to be known; there are so many if their clock stands still."""
+
+A_SECOND = 1.0
+"""The shortest period that is inferred from arrivals, and that of a clock that stands still."""
+
+
+class Pace:
+    """The intervals between samples of one channel, the first one that is in a block.
+
+    `state` is what `state()` returned, to continue from there.
+
+    >>> pace = Pace()
+    >>> for k in range(21):
+    ...     if pace.note(300.4 * k, ["power"]):
+    ...         print(pace.interval, pace.agreed)
+    300.0 300.0
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {}
+        self._channel: str = state.get("channel", "")
+        self._last: float = nan if state.get("last") is None else state["last"]
+        self._intervals: list[float] = list(state.get("intervals", []))
+        self.interval: float | None = state.get("interval")  # of the last block: the mean if they agree, or the median
+        self.agreed: float | None = state.get("agreed")  # the same, if the intervals of that block agree
+
+    def state(self) -> dict[str, Any]:
+        """All that is known, for JSON."""
+        return {
+            "channel": self._channel,
+            "last": None if isnan(self._last) else self._last,
+            "intervals": self._intervals,
+            "interval": self.interval,
+            "agreed": self.agreed,
+        }
+
+    def note(self, time: float, channels: Collection[str]) -> bool:
+        """Take the time of a sample with values of these channels; True if it fills a block."""
+        if self._channel not in channels:
+            if self._channel:
+                return False
+            self._channel = next(iter(channels))
+        step, self._last = time - self._last, time
+        if not step > 0.0:  # the first one, or a clock that was set back
+            return False
+        self._intervals.append(step)
+        if len(self._intervals) < BLOCK:
+            return False
+        near = _near(self._intervals)
+        is_agreed = len(near) >= AGREEING * BLOCK
+        self.interval = _rounded(fmean(near) if is_agreed else median(self._intervals))
+        self.agreed = self.interval if is_agreed else None
+        self._intervals, self._channel, self._last = [], "", nan
+        return True
+
+    def guess(self) -> float | None:
+        """The mean of the intervals so far that are near to their median, or of the last block; None without any."""
+        return _rounded(fmean(_near(self._intervals))) if self._intervals else self.interval
+
+
+def _near(intervals: list[float]) -> list[float]:
+    """Those that are near to their median."""
+    middle = median(intervals)
+    return [each for each in intervals if abs(each - middle) <= NEAR * middle]
+
+
+def _rounded(interval: float) -> float:
+    """The interval that is meant: people set round ones, and samples come a little early or late.
+
+    >>> [_rounded(each) for each in (9.8, 299.6, 3604.0, 0.1248, 11.3)]
+    [10.0, 300.0, 3600.0, 0.125, 11.3]
+    """
+    for digits, tolerance in ROUND.items():
+        short = float(f"{interval:.{digits}g}")
+        if abs(short - interval) <= tolerance * interval:
+            return short
+    return float(f"{interval:.3g}")
+
+
+class FirstSamples:
+    """The first samples of a device whose period is not written, which wait until it is known.
+
+    The period is the mean of the first intervals between samples of one channel if they agree, or else their median.
+    `state` is what `state()` returned.
+
+    >>> first = FirstSamples()
+    >>> [first.add(10.02 * k, {"flow": 1.0}, 0.0, is_timed=True) for k in range(21)][-2:]
+    [None, 10.0]
+    >>> len(first.samples)
+    21
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {}
+        self.samples: list[tuple[float | None, dict[str, float], float]] = [
+            (time, dict(values), arrival) for time, values, arrival in state.get("samples", [])
+        ]
+        self._pace, self._is_timed = Pace(state.get("pace")), bool(state.get("timed", True))
+
+    def state(self) -> dict[str, Any]:
+        """All that is known, for JSON."""
+        return {"samples": self.samples, "pace": self._pace.state(), "timed": self._is_timed}
+
+    def add(self, time: float, values: Mapping[str, float], arrival: float, *, is_timed: bool) -> float | None:
+        """Keep a sample, whose time is that of its arrival unless it is timed; returns the period once it is known."""
+        self.samples.append((time if is_timed else None, dict(values), arrival))
+        self._is_timed = self._is_timed and is_timed
+        is_known = self._pace.note(time, values) or len(self.samples) >= MOST_WAITING
+        return self.period if is_known else None
+
+    @property
+    def period(self) -> float:
+        """The period by the samples so far."""
+        found = self._pace.guess() or A_SECOND
+        return max(found, SHORTEST_PERIOD if self._is_timed else A_SECOND)
