@@ -150,13 +150,15 @@ def replay(document: Document, arriving: Arriving, operator: Operator | None = N
         clock = SimulatedClock(0.0)
         closing.enter_context(clock.in_use())
         for moment, messages in chain(arriving, [(math.inf, ())] * 3):  # what is left is judged, committed and told
-            clock.now = max(clock.now, moment) if moment < math.inf else clock.now + 3600.0
+            clock.now = max(clock.now, moment) if moment < math.inf else clock.now + 61.0
             file.writelines(json.dumps(message) + "\n" for message in messages)
             file.flush()
             if agent is None:
                 agent = Agent(parse(merged(document, own), Path(name)))
                 closing.callback(agent.close)
             agent.step(0.0)
+            if moment == math.inf:
+                agent.commit()
             for line in written.getvalue().splitlines() if written.tell() else ():
                 alerts.append(json.loads(line))
                 if operator is not None:
