@@ -16,12 +16,15 @@ the same house without them.
 - *New set-point*: in a third run the set-point rises by 3 °C for good at the beginning of week 6. What belongs to it
   are the incidents that begin within two days after it, less those of the twin in the same time.
 
-`--set` holds for every run; each `--against` adds a variant, of one setting or several with spaces between them.
+With `--answered-after 8` somebody acknowledges each incident that is a fault, and no other, eight hours after it was
+told; by default nobody answers. `--set` holds for every run; each `--against` adds a variant, of one setting or several
+with spaces between them.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +33,7 @@ from functools import reduce
 from statistics import median
 from typing import Any, NamedTuple
 
+from fedkad.edge.alarmstate import Alert
 from measurements.house_model import (
     BEGAN,
     DAY,
@@ -44,7 +48,17 @@ from measurements.house_model import (
     with_faults,
 )
 from measurements.measure import heading, one_blas_thread
-from measurements.replay import IncidentSpan, add_options, incidents, merged, processes, replay, setting, variants
+from measurements.replay import (
+    IncidentSpan,
+    Operator,
+    add_options,
+    incidents,
+    merged,
+    processes,
+    replay,
+    setting,
+    variants,
+)
 
 REPEATS = 3
 AFTERMATH = 60
@@ -66,6 +80,7 @@ class HouseRun(NamedTuple):
     seed: int
     weeks: int
     settings: tuple[str, ...]
+    answered_after: float  # hours until somebody acknowledges an incident that is a fault
 
 
 class Measured(NamedTuple):
@@ -115,13 +130,20 @@ def measure(case: HouseRun) -> Measured:
     """Run one case from its first message to its last."""
     house = house_of(case.run, case.seed, case.weeks)
     before = time.process_time() + os.times().children_user
-    alerts = replay(configuration(house, case.settings), arriving(house, case.weeks * WEEK))
+    operator = Operator(lambda alert: not is_false(begun(alert), house.faults), case.answered_after * 3600.0)
+    alerts = replay(configuration(house, case.settings), arriving(house, case.weeks * WEEK), operator)
     return Measured(house.faults, incidents(alerts), time.process_time() + os.times().children_user - before)
 
 
 def at(row: float) -> float:
     """The time of a row."""
     return BEGAN + row * MINUTE
+
+
+def begun(alert: Alert) -> IncidentSpan:
+    """An incident as its first alert tells it."""
+    known = incidents([alert])[0]
+    return known._replace(end=known.told)
 
 
 def is_false(incident: IncidentSpan, faults: Sequence[HouseFault]) -> bool:
@@ -217,6 +239,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--weeks", type=int, default=12)
+    parser.add_argument("--answered-after", type=float, default=math.inf, help="hours; never unless it is given")
     add_options(parser)
     chosen = parser.parse_args()
     one_blas_thread()
@@ -225,7 +248,9 @@ def main() -> None:
     heading(f"The agent's alarms in a house: {chosen.weeks} weeks, {chosen.seeds} seed(s), budget 1/week")
     with processes(chosen.jobs) as pool:
         for name, settings in variants(chosen):
-            cases = [HouseRun(run, seed, chosen.weeks, settings) for run in names for seed in seeds]
+            cases = [
+                HouseRun(run, seed, chosen.weeks, settings, chosen.answered_after) for run in names for seed in seeds
+            ]
             measured = iter(pool.map(measure, cases))
             runs = {run: [next(measured) for _ in seeds] for run in names}
             spent = sum(each.seconds for some in runs.values() for each in some) / len(seeds)

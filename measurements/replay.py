@@ -10,25 +10,33 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import tempfile
 import time
 import tomllib
 import warnings
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from fedkad.edge.agent import Agent
+from fedkad.edge.alarmstate import Alert
+from fedkad.edge.commands import Command, new_id
 from fedkad.edge.settingsfile import parse
+from fedkad.edge.visiting import StoreVisitor
 
 Document = Mapping[str, Any]
 """A parsed agent.toml."""
+
+Arriving = Iterable[tuple[float, Sequence[Mapping[str, Any]]]]
+"""Messages, by the moments at which they arrive."""
 
 
 class IncidentSpan(NamedTuple):
@@ -108,32 +116,56 @@ def processes(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
 
 
-def replay(document: Document, arriving: Iterable[tuple[float, Sequence[Document]]]) -> list[dict[str, Any]]:
+class Operator:
+    """Acknowledges the incidents that are faults, some time after each was told, as `fedkad-agent tell` would."""
+
+    def __init__(self, is_fault: Callable[[Alert], bool], after: float) -> None:
+        self._is_fault, self._after = is_fault, after
+        self._due: list[tuple[float, Alert]] = []
+
+    def hear(self, alert: Alert, now: float) -> None:
+        """Hear of something new."""
+        if alert["event"] == "start" and alert["kind"] != "health" and self._is_fault(alert):
+            self._due.append((now + self._after, alert))
+
+    def answer(self, agent: Agent, now: float) -> None:
+        """Leave what is due in the store of the agent, which acts on it with its next step."""
+        while self._due and self._due[0][0] <= now:
+            _, alert = self._due.pop(0)
+            agent.commit()  # in one process nobody else could write before
+            command = Command(new_id(), alert["device"], "acknowledge", alert["id"], "operator", now)
+            StoreVisitor(agent.settings.state).leave(command)
+
+
+def replay(document: Document, arriving: Arriving, operator: Operator | None = None) -> list[Alert]:
     """Feed messages, by the moments at which they arrive, to an agent with these settings; returns all its alerts."""
     logging.getLogger("fedkad.edge").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     written = io.StringIO()
-    with tempfile.TemporaryDirectory() as name, redirect_stdout(written):
+    alerts: list[Alert] = []
+    with tempfile.TemporaryDirectory() as name, redirect_stdout(written), ExitStack() as closing:
         feed = Path(name) / "messages.jsonl"
         own = {"name": "replay", "commit_every": "1h", "source": {"kind": "file", "path": str(feed)}}
+        file, agent = closing.enter_context(feed.open("w")), None
         clock = SimulatedClock(0.0)
-        with feed.open("w") as file, clock.in_use():
-            agent: Agent | None = None
-            try:
-                for moment, messages in arriving:
-                    clock.now = max(clock.now, moment)
-                    file.writelines(json.dumps(message) + "\n" for message in messages)
-                    file.flush()
-                    agent = agent or Agent(parse(merged(document, own), Path(name)))
-                    agent.step(0.0)
-                for _ in range(3):  # what is left is judged, committed and delivered
-                    clock.sleep(3600.0)
-                    if agent is not None:
-                        agent.step(0.0)
-            finally:
-                if agent is not None:
-                    agent.close()
-    return [json.loads(line) for line in written.getvalue().splitlines()]
+        closing.enter_context(clock.in_use())
+        for moment, messages in chain(arriving, [(math.inf, ())] * 3):  # what is left is judged, committed and told
+            clock.now = max(clock.now, moment) if moment < math.inf else clock.now + 3600.0
+            file.writelines(json.dumps(message) + "\n" for message in messages)
+            file.flush()
+            if agent is None:
+                agent = Agent(parse(merged(document, own), Path(name)))
+                closing.callback(agent.close)
+            agent.step(0.0)
+            for line in written.getvalue().splitlines() if written.tell() else ():
+                alerts.append(json.loads(line))
+                if operator is not None:
+                    operator.hear(alerts[-1], clock.now)
+            written.seek(0)
+            written.truncate()
+            if operator is not None:
+                operator.answer(agent, clock.now)
+    return alerts
 
 
 def incidents(alerts: Iterable[Mapping[str, Any]]) -> list[IncidentSpan]:

@@ -3,9 +3,10 @@
     python -m measurements.servers [--set alarm.min_duration=3m] [--against learning.first=10080]
 
 Each recording of five weeks goes through a real agent on a simulated clock (`measurements.replay`), a row a minute,
-with `budget = "1/week"`; the agent begins without a model and learns as it does everywhere. Labels are used only to
-count, in the second half: an incident that overlaps no labelled anomaly nor the hour after one is a false alarm, and an
-anomaly is found if an incident overlaps it. Labels of SMD are not complete, so some "false" alarms may be true.
+with `budget = "1/week"`; it collects the first half for its first model, and goes on learning after that. Labels are
+used only to count, in the second half: an incident that overlaps no labelled anomaly nor the hour after one is a false
+alarm, and an anomaly is found if an incident overlaps it. Labels of SMD are not complete, so some "false" alarms may be
+true.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Watched(NamedTuple):
     anomalies: int
     found: int
     updates: int
+    open: float  # share of the time in which an incident was open
 
 
 def machine(name: str) -> Entity:
@@ -62,6 +64,7 @@ def watch(name: str, settings: Sequence[str]) -> Watched:
         "devices": [name],
         "sampling": {"period": "1m", "channels": channels},
         "alarm": {"budget": "1/week"},
+        "learning": {"first": len(entity.train)},
     }
     document = reduce(merged, map(setting, settings), document)
     found = incidents(replay(document, arriving(np.vstack([entity.train, entity.test]), channels)))
@@ -76,7 +79,8 @@ def compared(found: Sequence[IncidentSpan], half: int, labels: Flags) -> Watched
     late = AFTERMATH * MINUTE
     false = sum(not any(each.start <= end + late and each.end >= start for start, end in spans) for each in judged)
     hits = sum(any(each.start <= end and each.end >= start for each in judged) for start, end in spans)
-    return Watched(len(labels) / WEEK, false, len(spans), hits, sum(each.updates for each in judged))
+    lasted = sum(min(each.end, at(half + len(labels))) - each.start for each in judged) / MINUTE / len(labels)
+    return Watched(len(labels) / WEEK, false, len(spans), hits, sum(each.updates for each in judged), lasted)
 
 
 def main() -> None:
@@ -94,7 +98,7 @@ def main() -> None:
             every = []
             for name, each in zip(chosen.machines, pool.map(watch, chosen.machines, repeat(settings)), strict=True):
                 every.append(each)
-                found = f"{each.found} of {each.anomalies} found, {each.updates} updates"
+                found = f"{each.found:2} of {each.anomalies:2} found, {each.updates:4} updates, {each.open:.0%} open"
                 print(f"    {name:14}{each.false / each.weeks:6.1f} false alarms a week, {found}", flush=True)
             rates = [each.false / each.weeks for each in every]
             hits, anomalies = sum(each.found for each in every), sum(each.anomalies for each in every)

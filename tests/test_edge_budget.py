@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedkad.detect.clusters import declustered
 from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.threshold import event_threshold
-from fedkad.edge.budget import GAIN, HIGHEST, BudgetLoop
+from fedkad.edge.budget import GAIN, HIGHEST, MARGINAL, BudgetLoop
 
 WEEK = 604800.0
 MINUTES_PER_WEEK = 10080
@@ -23,7 +23,9 @@ def incidents_per_week(fitted: float, lowest: float, weeks: int, seed: int) -> n
     for week in range(weeks):
         for score in generator.exponential(size=MINUTES_PER_WEEK).tolist():
             alarm = score > loop.threshold(fitted, lowest)
-            loop.watch(60.0, int(alarm))
+            loop.watch(60.0)
+            if alarm:
+                loop.count(score)
             counts[week] += alarm
     return counts
 
@@ -46,10 +48,10 @@ def test_quiet_does_not_lower_the_threshold_below_what_the_fit_leaves_open() -> 
     assert 0.7 * found.value < lowest < found.value
     loop = BudgetLoop(1.0 / WEEK)
     for _ in range(100):
-        loop.watch(WEEK, 0)
+        loop.watch(WEEK)
         assert loop.threshold(found.value, lowest) == pytest.approx(max(lowest, loop.factor * found.value))
     assert loop.threshold(found.value, lowest) == pytest.approx(lowest)
-    loop.watch(0.0, 1)  # years of quiet are not saved up
+    loop.count(lowest)  # years of quiet are not saved up
     assert loop.threshold(found.value, lowest) == pytest.approx(lowest * math.exp(GAIN))
 
 
@@ -63,7 +65,9 @@ def test_the_lower_end_covers_the_threshold_of_another_recording() -> None:
 def test_the_threshold_stays_between_its_bounds(steps: list[tuple[float, int]], fitted: float, share: float) -> None:
     loop = BudgetLoop(1.0 / WEEK)
     for seconds, incidents in steps:
-        loop.watch(seconds, incidents)
+        loop.watch(seconds)
+        for _ in range(incidents):
+            loop.count(fitted)
         value = loop.threshold(fitted, share * fitted)
         assert share * fitted * (1 - 1e-12) <= value <= HIGHEST * fitted * (1 + 1e-12)
     assert BudgetLoop(1.0 / WEEK, loop.state).threshold(fitted, share * fitted) == loop.threshold(
@@ -74,11 +78,23 @@ def test_the_threshold_stays_between_its_bounds(steps: list[tuple[float, int]], 
 def test_what_a_person_called_a_fault_does_not_count() -> None:
     with_fault, without = BudgetLoop(1.0 / WEEK), BudgetLoop(1.0 / WEEK)
     for loop in (with_fault, without):
-        loop.watch(86400.0, 2)
-    with_fault.watch(60.0, 1)
-    without.watch(60.0, 0)
-    with_fault.forgive()
+        loop.threshold(2.0, 1.5)
+        loop.watch(86400.0)
+        loop.count(2.1)
+    with_fault.count(2.2)
+    with_fault.forgive(2.2)
     assert with_fault.threshold(2.0, 1.5) == pytest.approx(without.threshold(2.0, 1.5))
+
+
+def test_what_is_far_above_the_threshold_does_not_raise_it() -> None:
+    loop = BudgetLoop(1.0 / WEEK)
+    before = loop.threshold(2.0, 1.5)
+    for _ in range(20):
+        loop.count(2.0 * MARGINAL + 0.01)
+        loop.forgive(5.0)
+    assert loop.threshold(2.0, 1.5) == before
+    loop.count(2.0 * MARGINAL - 0.01)
+    assert loop.threshold(2.0, 1.5) == pytest.approx(before * math.exp(GAIN))
 
 
 def test_too_few_scores_leave_no_lower_end() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from measurements.house import Measured, arriving, at, configuration, delay, false_alarms, is_false
 from measurements.house_model import BEGAN, DAY, DURATIONS, MINUTE, WEEK, House, HouseFault, simulate_house, with_faults
-from measurements.replay import IncidentSpan, incidents, replay, seconds
+from measurements.replay import IncidentSpan, Operator, incidents, replay, seconds
 from measurements.servers import Watched, compared
 
 
@@ -71,11 +71,15 @@ def test_two_days_of_one_device_go_through_a_real_agent(house: House) -> None:
     for temperature, told in ((values, True), (house.rows["climate"]["temperature"], False)):
         alone = House({"climate": {**house.rows["climate"], "temperature": temperature}}, house.arrives)
         settings = ["learning.first=1500", "alarm.budget=", "alarm.threshold=30"]
-        found = incidents(replay(configuration(alone, settings), arriving(alone, 2 * DAY)))
+        operator = Operator(lambda alert: True, after=300.0)
+        alerts = replay(configuration(alone, settings), arriving(alone, 2 * DAY), operator)
+        found = incidents(alerts)
         assert [each.device for each in found if at(2500) <= each.told <= at(2505) < each.end <= at(2560)] == told * [
             "climate"
         ]
         assert all(each.start >= at(1500) for each in found)
+        answered = [alert["acknowledged"] for alert in alerts if alert["event"] == "update" and alert["acknowledged"]]
+        assert bool(answered) == told
     assert time.monotonic() - began < 1e6  # not the simulated one
 
 
@@ -111,5 +115,6 @@ def test_incidents_of_a_server_are_compared_with_its_labels() -> None:
     spans = [(50, 60), (1050, 1060), (1095, 1100), (1150, 1151), (1171, 1172), (1499, 1600)]
     found = [IncidentSpan("a", "score", at(start), at(start), at(end), 2, "") for start, end in spans]
     health = IncidentSpan("a", "health", at(1300), at(1300), at(1301), 0, "")
-    assert compared([*found, health], 1000, labels) == Watched(1.0, 2, 2, 2, 10)
-    assert compared(found[3:4], 1000, labels) == Watched(1.0, 0, 2, 0, 2)
+    lasted = (10 + 5 + 1 + 1 + 101) / WEEK
+    assert compared([*found, health], 1000, labels) == pytest.approx(Watched(1.0, 2, 2, 2, 10, lasted))
+    assert compared(found[3:4], 1000, labels) == pytest.approx(Watched(1.0, 0, 2, 0, 2, 1 / WEEK))

@@ -33,7 +33,7 @@ RETRY_AFTER = 600.0
 class Learner:
     """Keeps the rows of a device, and fits its model to them once there are enough.
 
-    Rows that are complete and normal are learned from, except those just before an anomaly. The model file names the
+    Complete rows are learned from, except those of faults. The model file names the
     last row that it has learned from; if the agent is killed before it commits that, it does so after its restart.
     `state` is what `state()` returned, or empty. The model is the device's own if it was fitted here from the first.
     """
@@ -44,7 +44,7 @@ class Learner:
         self._device, self._settings, self._store, self._model = device, settings, store, model
         self.fresh, self.learned = int(state.get("fresh", 0)), int(state.get("learnt", 0))
         self._spent, self.is_own = int(state.get("spent", 0)), bool(state.get("own", False))
-        self._retry_at, self._was_abnormal = 0.0, False
+        self._retry_at = 0.0
 
     def state(self) -> dict[str, Any]:
         """The counters to be committed."""
@@ -60,16 +60,16 @@ class Learner:
         """Whether there are enough rows, and the last attempt did not just fail."""
         return 0 < self.needed <= self.fresh and time.monotonic() >= self._retry_at
 
-    def keep(self, number: int, row: GridRow, *, is_abnormal: bool, is_learnable: bool) -> None:
-        """Keep a row, to learn from it if it is normal and learnable."""
-        if is_abnormal and not self._was_abnormal:
-            self._store.revoke(self._device, number - self._model.memory)  # these may have been the beginning of it
-        self._was_abnormal = is_abnormal
-        trains = is_learnable and not is_abnormal
-        self.fresh += trains
-        self._store.add_row(self._device, number, row.time, row.values, trains=trains)
+    def keep(self, number: int, row: GridRow, *, is_learnable: bool) -> None:
+        """Keep a row, to learn from it if it is learnable."""
+        self.fresh += is_learnable
+        self._store.add_row(self._device, number, row.time, row.values, trains=is_learnable)
         if number % FORGET_EVERY == 0:
             self._store.forget(self._device, number - max(4 * self.needed, self._model.memory, KEPT_ROWS))
+
+    def leave_out(self, number: int) -> None:
+        """Do not learn from the rows since that number, nor from those that fill the window before it."""
+        self._store.revoke(self._device, number - self._model.memory)
 
     def forget_all(self, number: int) -> None:
         """Drop the rows up to that number: they have other channels or another period, or are not to be learned."""

@@ -32,7 +32,7 @@ class Obeyed(NamedTuple):
     reply: str
     alerts: list[Alert]
     orders: StandingOrders
-    forgiven: bool = False  # whether an incident does not count against the budget any more
+    forgiven: float | None = None  # the peak of an incident that does not count against the budget any more
     accepted: Alert | None = None  # the fault of a sensor that is none
 
 
@@ -85,12 +85,11 @@ class Obedience:
     def _acknowledge(self, command: Command) -> Obeyed:
         incident, sender = self._incident(incident_of(command)), command.sender or "somebody"
         reply = f"The incident {incident['id']} is acknowledged."
-        is_news, alerts = not incident.get("acknowledged"), list[Alert]()
         if self._is_open(incident):
-            alerts = self.alarms.acknowledge(sender)
-        else:
-            self.store.put_alert([], {**incident, "acknowledged": sender})
-        return self._obeyed(reply, alerts)._replace(forgiven=is_news and incident["kind"] != "health")
+            return self._obeyed(reply, self.alarms.acknowledge(sender))
+        self.store.put_alert([], {**incident, "acknowledged": sender})
+        is_counted = incident["kind"] != "health" and not incident.get("acknowledged")
+        return self._obeyed(reply)._replace(forgiven=incident["peak"] if is_counted else None)
 
     # -- what is normal -------------------------------------------------------------------------------------------
 

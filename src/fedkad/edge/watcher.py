@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 PROVISIONAL = 6 * 86400.0
 """Seconds judged by a model of the agent's own in which alarms are provisional: with its first day, a week."""
 
+BRIEF = 3600.0
+"""Seconds up to which an incident that went away by itself is learned from."""
+
 MANY_AT_ONCE = 20
 """Samples without a time that share a slot with others before that is logged."""
 
@@ -249,14 +252,9 @@ class Watcher:
         is_recovering = self._health.is_recovering(row.time) and self._alarms.open is None
         if reading is not None and not self._silenced and not is_recovering:
             alerts += self._alarm(judged, reading)
-        self.learner.keep(
-            self._rows,
-            row,
-            is_abnormal=reading is not None and reading.is_anomaly,
-            is_learnable=is_learnable and self._alarms.open is None,
-        )
+        self.learner.keep(self._rows, row, is_learnable=is_learnable)
         for alert in alerts:
-            self._keep_evidence(alert, row.time)
+            self._conclude(alert, row.time)
         self._report_reading()
         return alerts + faults
 
@@ -270,11 +268,11 @@ class Watcher:
         return model.stream.update(row.values, adapt=adapt, bridge=False)
 
     def _alarm(self, row: GridRow, reading: Reading) -> list[Alert]:
-        """The alerts of a reading; what begins counts against the budget."""
-        incidents, watched = self._alarms.incidents, self._alarms.watched
+        """The alerts of a reading."""
+        watched = self._alarms.watched
         alerts = self._alarms.update(row, reading, is_provisional=self.learner.is_own and watched < PROVISIONAL)
         if self._budget is not None:
-            self._budget.watch(self._alarms.watched - watched, self._alarms.incidents - incidents)
+            self._budget.watch(self._alarms.watched - watched)
         if (opened := self._alarms.open) is not None and self._settings.alarm.settle and row.observed:
             self._settling.note(opened["id"], row.time, reading.score, self._settings.alarm.settle)
         return alerts
@@ -314,6 +312,25 @@ class Watcher:
         if any(each.start <= now < each.end for each in self._maintenance):
             return "maintenance"
         return "muted" if self._orders.is_muted(now, arrival) else ""
+
+    def _conclude(self, alert: Alert, now: float) -> None:
+        """Keep what an operator may ask for; at the end of an incident count it, and decide whether to learn from it.
+
+        What went away by itself within the hour was rare rather than wrong, unless it was critical or somebody calls it
+        a fault. If none of it were learned from, the model would never know what its device does now and then.
+        """
+        self._keep_evidence(alert, now)
+        if alert["event"] != "end":
+            return
+        is_fault = alert["severity"] == "critical" or alert["acknowledged"] or alert["duration"] > BRIEF
+        if alert["reason"] != "cleared" or is_fault:
+            self.learner.leave_out(self._row_number(datetime.fromisoformat(alert["start"]).timestamp()))
+        if self._budget is not None and not alert["acknowledged"] and alert["peak"] is not None:
+            self._budget.count(alert["peak"])
+
+    def _row_number(self, moment: float) -> int:
+        """The number of the row at that time, or of one shortly before it."""
+        return self._rows - math.ceil(max(self._alarms.time - moment, 0.0) / self._settings.sampling.period) - 1
 
     def _keep_evidence(self, alert: Alert, now: float) -> None:
         """Keep the rows of an incident, and those that fill the window before it: it may turn out to be normal."""
@@ -396,12 +413,12 @@ class Watcher:
         device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
         obeyed = device.obey(command)
         for alert in obeyed.alerts:
-            self._keep_evidence(alert, self._alarms.time)
+            self._conclude(alert, self._alarms.time)
         self.is_changed = True
         if self.model.stream is None:
             self._reading = None
-        if obeyed.forgiven and self._budget is not None:
-            self._budget.forgive()
+        if obeyed.forgiven is not None and self._budget is not None:
+            self._budget.forgive(obeyed.forgiven)
         if obeyed.accepted is not None:
             self._health.accept(obeyed.accepted)
         has_budget = obeyed.orders.budget != self._orders.budget
@@ -460,7 +477,7 @@ class Watcher:
         logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
         alerts = self._alarms.silence(self._alarms.time, "settled")
         for alert in alerts:
-            self._keep_evidence(alert, self._alarms.time)
+            self._conclude(alert, self._alarms.time)
         return alerts
 
     def _why_unsettled(self, incident: Alert, model: Model | None) -> str:
