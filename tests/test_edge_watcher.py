@@ -570,6 +570,17 @@ def test_an_impossible_value_is_a_fault_of_the_sensor_and_no_incident(make: Make
     assert np.isfinite(rows[101:]).all()
 
 
+def test_a_channel_that_has_never_moved_may_begin_to_and_is_an_incident(make: Make, tmp_path: Path) -> None:
+    train, live = series(3000, 0), series(200)
+    train[:, 2] = live[:, 2] = 0.0
+    live[100:120, 2] = 500.0
+    fitted = KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(Series(train, CHANNELS))
+    fitted.save(tmp_path / "off.fedkad")
+    alerts = feed(make(learning={"model": str(tmp_path / "off.fedkad"), "folder": str(tmp_path / "off")}), live)
+    assert told(alerts)[0] == ("start", "incident", None)
+    assert {alert["kind"] for alert in alerts} == {"score"}
+
+
 def test_a_silent_channel_is_named_and_the_others_are_judged(make: Make) -> None:
     watcher, live = make(), series(400)
     live[200:210, 2] += 5.0

@@ -317,7 +317,8 @@ def _limits(model: Model) -> tuple[Limits, Limits]:
         return NO_LIMITS, NO_LIMITS
     normal = (scoring.bounds.low[0], scoring.bounds.high[0])
     (low, high), (least, greatest) = ((scaling.restore(a), scaling.restore(b)) for a, b in (normal, scoring.possible))
-    return (low, high), (least, greatest)
+    moves = low < high  # one that has never moved may begin to: that is an incident, and no fault of its sensor
+    return (low, high), (np.where(moves, least, -math.inf), np.where(moves, greatest, math.inf))
 
 
 def _digest(path: Path | None) -> str:
