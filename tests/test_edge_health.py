@@ -77,7 +77,7 @@ def played(course: Sequence[tuple[float, float, int]]) -> list[tuple[float, floa
     return [(float(time), a, b) for time, (a, b) in enumerate(rows) if not (math.isnan(a) and math.isnan(b))]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(courses)
 def test_faults_are_those_of_a_loop_over_each_channel(course: list[tuple[float, float, int]]) -> None:
     rows = played(course)
@@ -89,7 +89,7 @@ def test_faults_are_those_of_a_loop_over_each_channel(course: list[tuple[float, 
             assert told == naive(rows, k, fault)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(courses)
 def test_faults_are_well_formed_and_a_restart_at_any_row_changes_nothing(
     course: list[tuple[float, float, int]],

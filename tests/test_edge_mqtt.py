@@ -611,8 +611,8 @@ def test_a_budget_says_what_is_allowed_and_what_was_measured(states: tuple[Clien
     used = copy.deepcopy(detector()).rejudge("2/day", 1.0)
     assert thresholds[0] == pytest.approx(used.threshold_)
     assert used.threshold_ != detector().threshold_
-    # The threshold follows the incidents; its factor is that of the last row, which time has lowered a little since.
-    assert thresholds[-1] > 1.05 * thresholds[0]
+    # What is far above the threshold does not raise it; time has lowered it a little.
+    assert 0.999 * thresholds[0] < thresholds[-1] < thresholds[0]
     assert budget()["threshold_factor"] == pytest.approx(thresholds[-1] / used.threshold_, rel=1e-3)
 
 

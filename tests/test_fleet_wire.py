@@ -285,7 +285,7 @@ def test_a_reply_has_only_the_entries_that_the_protocol_names(recorded: Recorded
         "hello": set(),
         "warm": {"diagnostics.seconds"},
         "admm": objective,
-        "deliver": {"diagnostics.seconds", "diagnostics.threshold"},
+        "deliver": {"diagnostics.seconds", "diagnostics.threshold", "diagnostics.shape"},
     }
     assert {name.removeprefix("diagnostics.") for kind in diagnostics.values() for name in kind} == set(DIAGNOSTICS)
     run = recorded.statuses["plain"]["run"]
