@@ -313,7 +313,7 @@ def test_a_recording_is_replayed_as_it_was_alarmed_and_nothing_is_touched(tmp_pa
 
 def test_a_replay_without_a_model_learns_from_the_recording(tmp_path: Path) -> None:
     file = tmp_path / "samples.jsonl"
-    rows = broken(series(900), 800, 830)
+    rows = broken(series(900), 540, 570)  # just after the rows of the first model, which must not hold it
     file.write_text("\n".join(sample(rows, k) for k in range(len(rows))) + "\n")
     text = config({"kind": "stdin"}, learning={"first": 500}, detector={"window": 6, "rank": 5, "observables": 16})
     (tmp_path / "agent.toml").write_text(text)

@@ -7,12 +7,13 @@ import logging
 import os
 import select
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedkad.edge.sources import RawMessage
+from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.store import Store
 
 logger = logging.getLogger(__name__)
@@ -87,15 +88,21 @@ class StdinSource(_LineSource):
 
     def __init__(self, *, has_header: bool = False, descriptor: int = 0) -> None:
         super().__init__(has_header)
-        self._descriptor, self.is_finished = descriptor, False
+        self._descriptor, self._has_ended = descriptor, False
+        self._waiting: deque[RawMessage] = deque()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the input has ended and all of it was handed out."""
+        return self._has_ended and not self._waiting
 
     def poll(self, timeout: float) -> list[RawMessage]:
-        """The lines that have arrived, up to 64 kB."""
-        if self.is_finished or not select.select([self._descriptor], [], [], timeout)[0]:
-            return []
-        piece = os.read(self._descriptor, CHUNK)
-        self.is_finished = not piece
-        return self._messages(self._splitter.feed(piece) if piece else self._splitter.rest())
+        """The next lines, a batch at most: a recording that comes at once must not outrun what is learned from it."""
+        if not self._waiting and not self._has_ended and select.select([self._descriptor], [], [], timeout)[0]:
+            piece = os.read(self._descriptor, CHUNK)
+            self._has_ended = not piece
+            self._waiting.extend(self._messages(self._splitter.feed(piece) if piece else self._splitter.rest()))
+        return [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
 
     def put_position(self) -> None:
         """A pipe has no position to return to."""
