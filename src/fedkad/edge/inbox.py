@@ -19,6 +19,10 @@ from fedkad.edge.watcher import Watcher
 logger = logging.getLogger(__name__)
 
 
+Publish = Callable[[str, Mapping[str, Any], Callable[[], None]], bool]
+"""Sends the reply of a device and calls back once it is confirmed; returns False without a connection."""
+
+
 class Inbox:
     """The commands about the devices of an agent."""
 
@@ -27,6 +31,8 @@ class Inbox:
         self._version = -1  # of the file when it was last looked at
         self._has_new = self._has_replies = True  # there may be some from before
         self.has_changed = False  # there are commands or replies that are not committed
+        self._on_its_way: set[tuple[str, str]] = set()  # replies that the broker has not confirmed
+        self._confirmed: list[Command] = []
 
     def receive(self, device: str, payload: bytes) -> None:
         """Keep the command in a message about a device; what cannot be one is only answered."""
@@ -81,18 +87,31 @@ class Inbox:
         self._store.put_reply(command, reply, accepted=accepted)
         self.has_changed = True
 
-    def publish_replies(self, publish: Callable[[str, Mapping[str, Any]], bool]) -> bool:
-        """Publish the committed replies that a broker waits for; True if that has to be committed.
+    def publish_replies(self, publish: Publish) -> bool:
+        """Publish the committed replies that a broker waits for; True if some were confirmed, which is to be committed.
 
-        `publish` takes a device and the reply, and returns False without a connection.
+        A reply that the broker has not confirmed is published again after a restart.
         """
-        if not self._has_replies:
-            return False
-        replies = self._store.replies()
-        for command, accepted, reply in replies:
-            told = {"id": command.id, "verb": command.verb, "argument": command.argument, "from": command.sender}
-            if not publish(command.device, {**told, "accepted": accepted, "reply": reply}):
-                return False
+        if self._has_replies:
+            self._has_replies = not all(self._offer(publish, *found) for found in self._store.replies())
+        for command in self._confirmed:
             self._store.put_published(command)
-        self._has_replies = False
-        return bool(replies)
+        has_confirmed = bool(self._confirmed)
+        self._confirmed.clear()
+        return has_confirmed
+
+    def _offer(self, publish: Publish, command: Command, accepted: bool, reply: str) -> bool:
+        """Publish a reply unless it is on its way; False without a connection."""
+        key = command.device, command.id
+        if key in self._on_its_way:
+            return True
+        told = {"id": command.id, "verb": command.verb, "argument": command.argument, "from": command.sender}
+
+        def confirm() -> None:
+            self._on_its_way.discard(key)
+            self._confirmed.append(command)
+
+        is_sent = publish(command.device, {**told, "accepted": accepted, "reply": reply}, confirm)
+        if is_sent:
+            self._on_its_way.add(key)
+        return is_sent

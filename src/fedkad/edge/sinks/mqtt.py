@@ -37,6 +37,7 @@ class BrokerSink:
         self._connection, self._publications, self._settings = connection, publications, settings
         self._homeassistant, self._channels, self._statuses = homeassistant, channels, statuses
         self._keys: dict[int, int] = {}  # of the alerts that are not confirmed, by the number of their message
+        self._replies: dict[int, Callable[[], None]] = {}  # what to call when they are confirmed
         self._offered: set[int] = set()
         self._delivered: list[int] = []
         self._published: dict[str, tuple[Any, ...]] = {}
@@ -65,9 +66,13 @@ class BrokerSink:
         """Publish states in another interval from now on."""
         self._settings, self._next_state = settings, 0.0
 
-    def reply(self, device: str, told: Mapping[str, Any]) -> bool:
-        """Publish the reply to a command; False without a connection."""
-        return self._connection.publish(self._publications.told(device, told)) is not None
+    def reply(self, device: str, told: Mapping[str, Any], confirm: Callable[[], None]) -> bool:
+        """Publish the reply to a command, and call `confirm` once the broker has it; False without a connection."""
+        number = self._connection.publish(self._publications.told(device, told))
+        if number is None:
+            return False
+        self._replies[number] = confirm
+        return True
 
     def offer(self, entries: Sequence[Entry]) -> None:
         """Publish the alerts that are not published yet."""
@@ -84,6 +89,8 @@ class BrokerSink:
         key = self._keys.pop(number, None)
         if key is not None:
             self._delivered.append(key)
+        if (confirm := self._replies.pop(number, None)) is not None:
+            confirm()
 
     def delivered(self) -> list[int]:
         """The keys of the alerts that the broker has confirmed."""
