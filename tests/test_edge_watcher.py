@@ -311,6 +311,17 @@ def test_a_device_says_how_its_first_model_comes_about(make: Make, said: list[st
     assert "a guess" in said[-1]
 
 
+def test_a_device_says_that_it_has_learned_again(make: Make, said: list[str]) -> None:
+    watcher = make(learning={"every": 300})
+    assert watcher.model.current is not None
+    before = watcher.model.current.threshold
+    feed(watcher, series(300))
+    commit(watcher)
+    watcher.learn()
+    after = watcher.model.current.threshold
+    assert said[-1] == f"pump: 300 more rows were learned; its threshold is {after:.3g}, and was {before:.3g} before."
+
+
 def test_a_stale_device_says_why(make: Make, said: list[str]) -> None:
     watcher = make()
     watcher.tick(time.monotonic() + 11.0)
