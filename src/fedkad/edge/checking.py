@@ -13,7 +13,7 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import split_broker
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.model import check_channels, outgrown_note, period_note
+from fedkad.edge.model import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.payload import PayloadError
 from fedkad.edge.readers import CsvReader
 from fedkad.edge.settings import (
@@ -171,6 +171,7 @@ def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) 
         notes.append(f"{name}: {note} The agent will rename it and learn again.")
         return None
     check_channels(found, path, device)
+    check_tolerance(found, path, device)
     return found
 
 
@@ -183,6 +184,7 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
         _check_readable(path, f"model of {name}")
         found, _ = load_model(path, memory=False)
         check_channels(found, Path(path), device)
+        check_tolerance(found, Path(path), device)
     except (ModelFileError, SettingsError) as error:
         if needed:
             raise SettingsError(str(error)) from None

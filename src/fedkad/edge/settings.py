@@ -95,6 +95,7 @@ FIRST_ROWS = Rule(
     lambda rows: rows == 0 or 200 <= rows <= MOST_ROWS, f"200 to {MOST_ROWS:,} rows, or 0 for those of one cycle"
 )
 ZONE = Rule(_is_zone, "local, UTC, or a name such as Europe/Berlin")
+TOLERANCES = Rule(lambda by_channel: all(each > 0.0 for each in by_channel.values()), "positive for every channel")
 MOMENT = ValueKind(_moment, "a date and time such as 2026-03-01T08:00")
 PREFIX = Rule(addresses.is_topic_prefix, "the beginning of a topic, such as a/b, without +, #, spaces or empty levels")
 PORT_OR_NONE = Rule(lambda port: 0 <= port < 65536, "a port from 1 to 65535, or 0 for none")
@@ -213,6 +214,7 @@ class Alarm:
     critical: Annotated[float, at_least(1)] = 3.0  # a score of so many thresholds is critical, a lower one a warning
     update_every: Seconds = 600.0  # between two updates of an open incident; 0 for only when it gets worse
     settle: Seconds = 86400.0  # an incident that goes on steadily for so long becomes the new normal; 0 for never
+    tolerance: Annotated[Mapping[str, float], TOLERANCES] = field(default_factory=dict)  # such departures are nothing
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for both a budget and a threshold."""
@@ -308,8 +310,16 @@ class DeviceSettings:
         return self.learning.first or min(max(cycle, ENOUGH_ROWS), MOST_ROWS)
 
     def check(self, section: FileSection) -> None:
-        """Raise a `SettingError` for a rank that no data can have; it would be found only after all rows are there."""
+        """Raise a `SettingError` for a rank that no data can have, or a tolerance of a channel that is not there.
+
+        The first would be found only after all rows are there, the second never.
+        """
         detector, channels = KoopmanDetector(**self.detector), len(self.sampling.channels)
+        place = section.inner("alarm").place("tolerance")
+        if unknown := [name for name in self.alarm.tolerance if name not in self.sampling.channels]:
+            raise SettingError("tolerance", unknown[0], "about channels in [sampling]", place)
+        if self.alarm.tolerance and detector.scoring != "witnesses":
+            raise SettingError("tolerance", dict(self.alarm.tolerance), 'left out, or scoring "witnesses"', place)
         most = channels * detector.window + detector.observables
         if detector.rank > most:
             sizes = f"{channels} channel(s) x window {detector.window} + {detector.observables} observables"
