@@ -368,7 +368,11 @@ def test_garbage_is_counted_acknowledged_and_stops_nothing(tmp_path: Path, model
                 client.publish("common", json.dumps({"device": "ghost", "flow": 1.0}))
                 client.publish("in/pump", sample(rows, row, colour="red"))
             process.assert_scored_once(rows[: len(GARBAGE)])
-            assert metrics(port)['fedkad_refused_total{device="pump"}'] == len(GARBAGE)
+            shown = metrics(port)
+            assert shown['fedkad_refused_total{device="pump"}'] == len(GARBAGE)
+            assert (shown['fedkad_broker_connected{section="source"}'], shown["fedkad_disk_full"]) == (1.0, 0.0)
+            assert shown['fedkad_alerts_waiting{sink="stdout"}'] == 0.0
+            assert abs(time.time() - shown['fedkad_last_sample_timestamp_seconds{device="pump"}']) < 3600.0
             said = process.log.splitlines()
             assert sum("fedkad-agent: pump: " in line for line in said) == 6
             assert sum("'ghost', which is not configured" in line for line in said) == 3

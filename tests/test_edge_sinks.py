@@ -7,20 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
+from fedkad import __version__
 from fedkad.edge.commands import check, read_command
 from fedkad.edge.settings import Prometheus, SettingsError, WebhookSettings
 from fedkad.edge.sinks import AlertSink, to_json
 from fedkad.edge.sinks import webhook as module
 from fedkad.edge.sinks.homeassistant import discovery, object_id
-from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, MetricsServer
+from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, OF_AGENT, AgentMetrics, MetricsServer, check_port
 from fedkad.edge.sinks.publications import Publication, Publications, level
 from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sinks.webhook import MAX_QUEUED, WebhookSink, parse_retry_after
@@ -321,20 +322,53 @@ def test_an_agent_without_a_webhook_does_not_carry_its_libraries() -> None:
 # --- Prometheus
 
 
-def test_prometheus_reads_what_the_snapshot_says() -> None:
-    from prometheus_client.parser import text_string_to_metric_families
+def scraped(port: int) -> dict[str, Any]:
+    """What is served, by the name of its family, as two parsers read it: that of Prometheus's text and the strict one.
 
+    The strict one refuses names that OpenMetrics does not allow, such as a counter without _total.
+    """
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
+    from prometheus_client.parser import text_string_to_metric_families as plain
+
+    def text(accepted: str) -> str:
+        asked = Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accepted})
+        return str(urlopen(asked, timeout=10).read().decode())
+
+    def samples(families: Iterable[Any]) -> set[tuple[str, str, str]]:
+        return {(each.name, str(each.labels), str(each.value)) for family in families for each in family.samples}
+
+    families = {family.name: family for family in strict(text("application/openmetrics-text; version=1.0.0"))}  # type: ignore[no-untyped-call]
+    assert samples(families.values()) == samples(plain(text("text/plain")))
+    return families
+
+
+def test_prometheus_reads_what_the_snapshot_says() -> None:
     numbers: dict[str, dict[str, float]] = {
         "pump-1": {"score": 2.5, "threshold": 6.0, "abnormal": 0, "rows": 17, "time": 3.0},
         'hall "2"\\': {"score": math.nan, "warming": True, "incidents": 2},
     }
-    metrics = MetricsServer(Prometheus(port=0), lambda: numbers)
+
+    def snapshot() -> AgentMetrics:
+        return AgentMetrics(numbers, {"source": True, "mqtt": False}, {"webhook": 3}, is_disk_full=True)
+
+    metrics = MetricsServer(Prometheus(port=0), snapshot)
     try:
-        text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
-        families = {family.name: family for family in text_string_to_metric_families(text)}
+        families = scraped(metrics.port)
         assert set(families) == {
             *("fedkad_score", "fedkad_threshold", "fedkad_abnormal", "fedkad_warming"),
-            *("fedkad_rows", "fedkad_incidents"),
+            *("fedkad_rows", "fedkad_incidents", "fedkad_build", *(f"fedkad_{name}" for name in OF_AGENT)),
+        }
+        shown = {
+            (each.name, *sorted(each.labels.values())): each.value
+            for name in ("build", *OF_AGENT)
+            for each in families[f"fedkad_{name}"].samples
+        }
+        assert shown == {
+            ("fedkad_build_info", __version__, sys.version.split()[0]): 1.0,
+            ("fedkad_broker_connected", "source"): 1.0,
+            ("fedkad_broker_connected", "mqtt"): 0.0,
+            ("fedkad_alerts_waiting", "webhook"): 3.0,
+            ("fedkad_disk_full",): 1.0,
         }
         scores = {sample.labels["device"]: sample.value for sample in families["fedkad_score"].samples}
         assert scores["pump-1"] == 2.5
@@ -343,17 +377,18 @@ def test_prometheus_reads_what_the_snapshot_says() -> None:
         assert [(s.name, s.value) for s in families["fedkad_rows"].samples] == [("fedkad_rows_total", 17.0)]
         assert all(family.documentation for family in families.values())
         numbers["pump-1"]["rows"] = 18
-        text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
-        assert 'fedkad_rows_total{device="pump-1"} 18.0' in text
-        with pytest.raises(SettingsError, match=rf"\[prometheus\] port = {metrics.port} is not available on 127.0.0.1"):
-            MetricsServer(Prometheus(port=metrics.port), lambda: numbers)
+        assert scraped(metrics.port)["fedkad_rows"].samples[0].value == 18.0
+        for taken in (check_port, lambda settings: MetricsServer(settings, snapshot)):
+            with pytest.raises(SettingsError, match=rf"\[prometheus\] port = {metrics.port} is not available on 127.0"):
+                taken(Prometheus(port=metrics.port))
     finally:
         metrics.close()
-    MetricsServer(Prometheus(port=metrics.port), lambda: numbers).close()
+    check_port(Prometheus(port=metrics.port))
+    MetricsServer(Prometheus(port=metrics.port), snapshot).close()
 
 
 def test_every_number_has_a_meaning_and_a_lawful_name() -> None:
-    for name, meaning in {**GAUGES, **COUNTERS}.items():
+    for name, meaning in {**GAUGES, **COUNTERS, **OF_AGENT}.items():
         assert re.fullmatch("[a-z_]+", name)
         assert meaning.endswith(".")
         assert "NaN" not in meaning  # what a device has no number of is left out

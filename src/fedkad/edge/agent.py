@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
@@ -20,9 +20,11 @@ from fedkad.edge.outbox import Outbox
 from fedkad.edge.process import HourlyLimit, SystemdNotifier, log_to_stderr
 from fedkad.edge.reloading import reloaded
 from fedkad.edge.settings import AgentSettings
+from fedkad.edge.sinks.prometheus import AgentMetrics, MetricsServer
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.status import DeviceStatus
-from fedkad.edge.store import Store
+from fedkad.edge.store import Store, StoreError
+from fedkad.edge.visiting import StoreVisitor
 from fedkad.edge.watcher import Watcher
 from fedkad.locks import holding
 
@@ -81,11 +83,9 @@ class Agent:
         for sink in sinks:
             closing.callback(sink.close)
         closing.callback(self.source.close)
-        if settings.prometheus.port:
-            from fedkad.edge.sinks.prometheus import MetricsServer
-
-            closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
         self._is_stopping = self._is_disk_full = self._is_reload_wanted = False
+        if settings.prometheus.port:
+            closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
         self._heard_from: dict[str, None] = {}  # devices since the last round, in that order
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
         self._log_limit = HourlyLimit()
@@ -324,9 +324,15 @@ class Agent:
         """The status of every device."""
         return {name: watcher.status() for name, watcher in self.watchers.items()}
 
-    def metrics(self) -> dict[str, Mapping[str, float]]:
-        """The numbers of every device for Prometheus; called from its thread, and only reads."""
-        return {name: status.metrics() for name, status in self.statuses().items()}
+    def metrics(self) -> AgentMetrics:
+        """The numbers for Prometheus; called from its thread, and only reads."""
+        waiting: Mapping[str, int] = {}
+        with suppress(StoreError, OSError):  # then nobody knows
+            found = StoreVisitor(self.settings.state).undelivered()
+            waiting = {name: found.get(name, 0) for name in self._outbox.sinks}
+        connected = {connection.section: connection.is_connected for connection in self._connections}
+        devices = {name: status.metrics() for name, status in self.statuses().items()}
+        return AgentMetrics(devices, connected, waiting, self._is_disk_full)
 
 
 def watch(settings: AgentSettings, load: Callable[[], AgentSettings]) -> None:

@@ -25,7 +25,9 @@ from fedkad.edge.settings import (
     SourceSettings,
     WebhookSettings,
 )
+from fedkad.edge.sinks.prometheus import check_port
 from fedkad.edge.sources.lines import first_line
+from fedkad.locks import is_held
 
 BEYOND_WINDOW = 200
 """Rows that a first model needs in addition to its window and its horizon."""
@@ -46,6 +48,8 @@ def check(settings: AgentSettings) -> str:
         _check_login(settings.mqtt, "mqtt")
     _check_webhook(settings.webhook)
     _check_folder(settings.state, "state")
+    if settings.prometheus.port and not is_held(settings.state / "agent.lock"):  # else the agent itself has the port
+        check_port(settings.prometheus)
     with_model = sum(_has_model(name, device, notes) for name, device in settings.devices.items())
     return "\n".join([_described(settings, with_model), *notes])
 

@@ -42,6 +42,7 @@ class Connection:
 
     Attributes
     ----------
+    section : str
     generation : int
         Connections made so far: a message cannot be acknowledged over a later connection.
     on_message : callable
@@ -60,7 +61,7 @@ class Connection:
         will: Publication | None = None,
     ) -> None:
         self.host, self.port, is_secure = split_broker(settings.broker, section)
-        self._settings, self._section, self._client_id = settings, section, client_id
+        self._settings, self.section, self._client_id = settings, section, client_id
         self._where = f"[{section}] broker {self.host}:{self.port}"
         self._filters: list[str] = []
         self._connected: list[Callable[[], None]] = []
@@ -94,7 +95,7 @@ class Connection:
         """Read the password again for every attempt: a corrected file needs no restart."""
         settings = self._settings
         if settings.username:
-            self.client.username_pw_set(settings.username, read_secret(settings.password_file, self._section))
+            self.client.username_pw_set(settings.username, read_secret(settings.password_file, self.section))
 
     def subscribe(self, filters: Iterable[str]) -> None:
         """Subscribe to topics on every connection."""

@@ -70,6 +70,11 @@ class StoreVisitor:
             found = database.execute(query, (device, device, last)).fetchall()
         return [alert for (text,) in reversed(found) if isinstance(alert := _plain(text), dict)]
 
+    def undelivered(self) -> dict[str, int]:
+        """How many alerts wait for each sink; those without any are left out."""
+        with self._visit("ro") as database:
+            return dict(database.execute("SELECT sink, count(*) FROM outbox GROUP BY sink").fetchall())
+
     def waiting(self) -> int:
         """Commands that are not answered."""
         with self._visit("ro") as database:

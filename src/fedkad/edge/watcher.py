@@ -138,7 +138,7 @@ class Watcher:
         self._budget = self._budget_loop(state.get("budget", 0.0))
         self._settling = Settling.restored(state.get("settling"))
         self._taken = TakenForNormal(*state.get("taken", ()))
-        self._unjudged = float(state.get("unjudged", 0.0))
+        self._unjudged, self._heard = float(state.get("unjudged", 0.0)), state.get("heard")
         self._health, self._pace = Health(self.name, sampling, state.get("health")), Pace(state.get("pace"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
@@ -179,6 +179,7 @@ class Watcher:
             "settling": self._settling.state(),
             "taken": self._taken,
             "unjudged": self._unjudged,
+            "heard": self._heard,
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -188,7 +189,7 @@ class Watcher:
     def take(self, sample: Sample, arrival: float) -> list[Alert]:
         """Take a sample; returns its alerts, usually none."""
         self._staleness.note_sample(time.monotonic())
-        self.is_changed = True
+        self.is_changed, self._heard = True, arrival
         if self._first is not None:
             return self._find_period(self._first, sample, arrival)
         sampling, moment = self._settings.sampling, sample.time
@@ -535,6 +536,7 @@ class Watcher:
             incident=alarms.open,
             faults=self._health.open,
             muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
+            heard=self._heard,
             counters={
                 "rows": grid.rows,
                 "carried": grid.carried,
