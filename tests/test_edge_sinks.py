@@ -533,7 +533,7 @@ def test_what_home_assistant_sends_are_commands() -> None:
     assert [str(each) for each in told] == ["normal", "acknowledge", "relearn", "mute 1d", "mute 0", "budget 2.5/week"]
     assert {each.sender for each in told} == {"Home Assistant"}
     topics = {entry["command_topic"] for entry in components.values() if "command_topic" in entry}
-    assert topics == set(Publications(devices=("pump-1",)).tells())
+    assert topics == {Publications().topic("pump-1", "tell")}
 
 
 def test_a_broker_takes_every_message_and_keeps_the_retained_ones(tmp_path: Path) -> None:

@@ -133,6 +133,27 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
     assert " normal " in site.ask("incidents", "pump", "--last", "1").out
 
 
+def test_devices_that_were_found_can_be_asked_and_told(tmp_path: Path, model: Path) -> None:
+    rows = broken(series(40), 20, 30)
+    lines = [sample(rows, row, device="hall/pump") for row in range(40)]
+    site = Site(tmp_path / "site", model, devices=("*",))
+    assert site.tell("hall/pump", "normal").status == 1  # nobody has heard of it
+    with site.process as process:
+        site.file.write_text("".join(f"{line}\n" for line in lines))
+        process.wait_for_readings(40, "hall/pump")
+        wait_for(lambda: "hall/pump-" in site.ask("incidents", "hall/pump").out, process.log)
+        assert "hall/pump  monitored" in site.ask("status").out
+        identity = process.alerts("hall/pump")[0]["id"]
+        said = site.tell("hall/pump", "normal", identity)
+        assert (said.status, "learned as normal" in said.out) == (0, True), said
+        assert process.stop() == 0
+    recording = tmp_path / "recording.jsonl"
+    recording.write_text("".join(f"{line}\n" for line in [*lines, sample(rows, 0, device="other")]))
+    replayed = site.ask("replay", str(recording)).out
+    assert replayed.splitlines()[-2].split()[:2] == ["hall/pump", "40"]
+    assert replayed.splitlines()[-1].split()[:2] == ["other", "1"]
+
+
 def test_what_is_told_while_the_agent_is_away_is_done_when_it_comes_back(tmp_path: Path, model: Path) -> None:
     site = Site(tmp_path, model)
     said = site.tell("pump", "mute", "1h")

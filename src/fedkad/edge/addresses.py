@@ -12,6 +12,10 @@ MOST_CHARACTERS, MOST_BYTES = 100, 200
 """Of a name, which becomes a part of topics and the name of a folder."""
 
 
+EVERY = "*"
+"""In the place of a name: every device that publishes."""
+
+
 def split_broker(url: str, section: str | None = None) -> tuple[str, int, bool]:
     """Host, port and whether TLS is used.
 
@@ -76,8 +80,17 @@ def is_agent_name(name: str) -> bool:
 
 
 def is_device_name(name: str) -> bool:
-    """Whether a device can be called so, in topics and as a folder."""
-    return not re.search(r"[/+#\x00-\x1f\x7f{}]", name) and name not in (".", "..")
+    """Whether a device can be called so, in topics and as a folder; it may have several levels."""
+    return not re.search(r"[+#\x00-\x1f\x7f{}]", name) and name not in (".", "..") and all(name.split("/"))
+
+
+def folder_name(device: str) -> str:
+    """The name of a device as that of one folder.
+
+    >>> folder_name("pump-1"), folder_name("hall/pump"), folder_name("100%")
+    ('pump-1', 'hall%2Fpump', '100%')
+    """
+    return device.replace("%", "%25").replace("/", "%2F") if "/" in device else device
 
 
 def is_short(name: str) -> bool:

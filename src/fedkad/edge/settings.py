@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.edge import addresses
-from fedkad.edge.addresses import MOST_CHARACTERS, split_broker
+from fedkad.edge.addresses import EVERY, MOST_CHARACTERS, split_broker
 from fedkad.edge.payload import find_zone
 from fedkad.settingerror import SettingError
 from fedkad.settingerror import SettingsError as SettingsError
@@ -84,7 +84,7 @@ DeviceNames = Annotated[
     ValueKind(PLAIN[tuple[str, ...]].read, NAMES),
     Rule(lambda names: names and all(names), NAMES),
     Rule(lambda names: len(set(names)) == len(names), "names of which none is there twice"),
-    _each(addresses.is_device_name, "a name without / + # { } and control characters"),
+    _each(addresses.is_device_name, "a name without + # { }, control characters and empty levels"),
     _each(addresses.is_short, f"a name of at most {MOST_CHARACTERS} characters"),
 ]
 AGENT_NAME = Rule(addresses.is_agent_name, f"a name of at most {MOST_CHARACTERS} characters without spaces, / + and #")
@@ -309,6 +309,12 @@ class DeviceSettings:
         cycle = math.ceil(self.learning.cycle / self.sampling.period) if self.sampling.period != INFERRED else 0
         return self.learning.first or min(max(cycle, ENOUGH_ROWS), MOST_ROWS)
 
+    def of(self, device: str) -> DeviceSettings:
+        """The same with the name of the device for `{device}`."""
+        name = addresses.folder_name(device)
+        folder, model = (text.replace("{device}", name) for text in (self.learning.folder, self.learning.model))
+        return replace(self, learning=replace(self.learning, folder=folder, model=model))
+
     def check(self, section: FileSection) -> None:
         """Raise a `SettingError` for a rank that no data can have, or a tolerance of a channel that is not there.
 
@@ -329,12 +335,16 @@ class DeviceSettings:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """All of `agent.toml`; paths are absolute. `devices` and `maintenance` follow from several sections."""
+    """All of `agent.toml`; paths are absolute. `devices` and `maintenance` follow from several sections.
+
+    The settings of every other device that publishes, if it is to be watched, are those of the device ``*``.
+    """
 
     devices: Mapping[str, DeviceSettings]
     maintenance: tuple[Maintenance, ...] = ()
     name: Annotated[str, AGENT_NAME] = field(default_factory=socket.gethostname)
     state: Path = Path("state")
+    most_devices: Annotated[int, at_least(1)] = 100
     commit_every: UpToAnHour = 1.0
     source: SourceSettings = field(default_factory=SourceSettings)
     mqtt: MqttSink = field(default_factory=MqttSink)
@@ -349,3 +359,30 @@ class AgentSettings:
             raise SettingError("broker", "", "such as mqtt://localhost:1883, since the source has none", "mqtt")
         if self.homeassistant.enabled and not self.mqtt.enabled:
             raise SettingsError("[homeassistant] needs [mqtt]; add that section, or remove this one.")
+
+    @property
+    def named(self) -> dict[str, DeviceSettings]:
+        """The devices that have a name."""
+        return {name: device for name, device in self.devices.items() if name != EVERY}
+
+    def why_not(self, device: str) -> str:
+        """Why a device that publishes is not watched; empty if it can be."""
+        others, named = self.devices.get(EVERY), self.named
+        if others is None:
+            return "it is not configured; add it to devices, or keep it away"
+        if device == EVERY or not addresses.is_device_name(device) or not addresses.is_short(device):
+            return "a device cannot have such a name"
+        if len(named) >= self.most_devices:
+            return f"{len(named)} devices are watched, and most_devices allows no more; raise it, or list the devices"
+        folder = others.of(device).learning.folder
+        owner = next((name for name, each in named.items() if each.learning.folder == folder), "")
+        return f"its folder is that of {owner}; rename one of them" if owner else ""
+
+    def admitting(self, devices: Iterable[str]) -> AgentSettings:
+        """The same with devices that publish, as far as they can be watched."""
+        settings = self
+        for name in devices:
+            if name not in settings.devices and not settings.why_not(name):
+                known = {**settings.devices, name: settings.devices[EVERY].of(name)}
+                settings = replace(settings, devices=known)
+        return settings
