@@ -38,7 +38,14 @@ ALERT: dict[str, Any] = {
     "channels": [{"channel": "flow", "share": 0.6, "seen": 3.2, "expected": 5.1}],
     "text": "pump-1: flow",
 }
-FAULT = {"id": "pump-1-h1", "device": "pump-1", "kind": "health", "fault": "stuck", "channel": "pressure"}
+FAULT = {
+    "id": "pump-1-h1",
+    "device": "pump-1",
+    "kind": "health",
+    "fault": "stuck",
+    "channel": "pressure",
+    "text": 999 * "x",
+}
 
 
 # --- JSON lines
@@ -449,6 +456,7 @@ def test_the_discovery_message() -> None:
     assert {name: entry["p"] for name, entry in components.items()} == {
         "problem": "binary_sensor",
         **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause", "fault"], "sensor"),
+        **dict.fromkeys(["alert", "progress", "alarms"], "sensor"),
         **dict.fromkeys(["normal", "acknowledge", "relearn"], "button"),
         "mute": "switch",
         "budget": "number",
@@ -466,7 +474,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
     assert object_id(device) != object_id(device.replace("/", "_").replace(" ", "_") + "_")
     message = discovery(Publications(), device, ["flow"], "ha")
     assert re.fullmatch(r"ha/device/[a-zA-Z0-9_-]+/config", message.topic)
-    assert json.loads(message.payload)["dev"]["name"] == device
+    assert json.loads(message.payload)["dev"]["name"] == f"{device} (FedKAD)"
 
 
 @pytest.mark.parametrize(
@@ -480,7 +488,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 rate=0.07,
                 incident=ALERT,
                 muted=1e9,
-                budget={"allowed_per_week": 7.0000001},
+                budget={"allowed_per_week": 7.0000001, "measured_per_week": 1.2345},
             ),
             {
                 "mute": "ON",
@@ -492,13 +500,30 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 "state": "ok",
                 "cause": "flow",
                 "fault": "none",
+                "alert": "pump-1: flow",
+                "progress": "100",
+                "alarms": "1.23",
             },
         ),
         (
-            DeviceStatus(state="warming", score=math.nan),
+            DeviceStatus(state="stale", progress={"have": 100, "need": 300, "seconds": 200.0}),
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
-                **{"state": "warming", "cause": "none", "fault": "none", "mute": "OFF", "budget": "None"},
+                **{"state": "stale", "cause": "none", "fault": "none", "mute": "OFF", "budget": "None"},
+                **{"alert": "none", "progress": "33.3", "alarms": "None"},
+            },
+        ),
+        (
+            DeviceStatus(
+                state="warming",
+                score=math.nan,
+                progress={"have": 3, "need": 6},
+                budget={"allowed_per_week": 1.0, "measured_per_week": None},
+            ),
+            {
+                **{"alert": "none", "progress": "100", "alarms": "None"},
+                **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
+                **{"state": "warming", "cause": "none", "fault": "none", "mute": "OFF", "budget": "1.0"},
             },
         ),
         (
@@ -506,6 +531,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             {
                 **{"problem": "ON", "score": "2.5", "threshold": "6.0", "anomaly_rate": "0.0"},
                 **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
+                **{"alert": 255 * "x", "progress": "100", "alarms": "None"},
             },
         ),
     ],
