@@ -23,6 +23,7 @@ from fedkad.settingkinds import DURATION
 from fedkad.settingsfile import keys_of
 
 LEAST = 'devices = ["pump-1", "pump-2"]\n[sampling]\nchannels = ["flow", "pressure"]\nperiod = 2\n'
+HOOK = LEAST + '[webhook]\nurl = "https://x.example"\n'
 
 
 def parsed(text: str, home: Path = Path("/etc/fedkad")):  # type: ignore[no-untyped-def]
@@ -122,6 +123,15 @@ LEVELS = "must be levels of text, +, {device} and {channel}, each of these once,
 BAD = {
     "devices = 3": "devices = 3 must be a list of names",
     'devices = ["a", "a"]': "names of which none is there twice",
+    HOOK
+    + 'format = "ntfy"': 'url = "https://x.example" in [webhook] must be the address of a topic, such as https://n',
+    HOOK + 'format = "telegram"': 'token_file = "" in [webhook] must be a file with the token of the bot',
+    HOOK + 'format = "telegram"\ntoken_file = "t"': 'chat = "" in [webhook] must be the number of a chat, such as "-',
+    HOOK + 'chat = "1"': 'chat = "1" in [webhook] must be left out, or format "telegram"',
+    HOOK + 'chat = "me"': 'chat = "me" in [webhook] must be the number of a chat',
+    HOOK + 'headers = {"X y" = "secret"}': 'headers = ["X y"] in [webhook] must be names of headers',
+    HOOK + 'headers = {X = "a\\nb"}': 'headers = ["X"] in [webhook] must be names of headers',
+    HOOK + 'headers = {Content-Type = "text/plain"}': "must be names of headers, but none that describes the content",
     'devices = ["a+b"]': 'devices = "a+b" must be a name without + #',
     'devices = ["a//b"]': 'devices = "a//b" must be a name without + # { }, control characters and empty levels',
     'devices = ["a/b", "a%2Fb"]\n[sampling]\nchannels = ["x"]': "must be another than that of a/b in [learning]",

@@ -7,8 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -324,6 +326,111 @@ def test_an_agent_without_a_webhook_does_not_carry_its_libraries() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+# --- services that bring messages to people
+
+
+class Services(BaseHTTPRequestHandler):
+    """What ntfy, Slack's incoming webhooks and Telegram's Bot API say they take, and how they answer anything else."""
+
+    taken: list[tuple[str, dict[str, Any], dict[str, str]]]
+    full = False  # whether Telegram has had too many
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        code, answer = self.answer(body)
+        if code == 200:
+            self.taken.append((self.path, json.loads(body), dict(self.headers.items())))
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def answer(self, body: bytes) -> tuple[int, bytes]:
+        content = json.loads(body)
+        if self.headers["Content-Type"] != "application/json":
+            return 400, b"invalid_payload"
+        if self.path == "/services/T0/B0/secret":
+            return (200, b"ok") if set(content) == {"text"} and content["text"] else (400, b"no_text")
+        if self.path in ("", "/"):
+            is_fine = re.fullmatch(r"[-_A-Za-z0-9]{1,64}", content["topic"]) and content["priority"] in range(1, 6)
+            is_fine = is_fine and all(isinstance(content[key], str) for key in ("message", "title"))
+            is_fine = is_fine and len(content["message"].encode()) <= 4096 and isinstance(content["tags"], list)
+            return (200, b"{}") if is_fine else (400, b'{"code":40024,"http":400}')
+        if not re.fullmatch(r"/bot\d+:[-\w]{5,}/sendMessage", self.path):
+            return 404, b'{"ok":false,"error_code":404,"description":"Not Found"}'
+        if type(self).full:
+            type(self).full = False
+            return 429, b'{"ok":false,"error_code":429,"parameters":{"retry_after":1}}'
+        chat, text = content.get("chat_id"), content.get("text")
+        if not (isinstance(chat, int) or str(chat).startswith("@")) or not 1 <= len(text) <= 4096:
+            return 400, b'{"ok":false,"error_code":400,"description":"Bad Request: chat not found"}'
+        return 200, b'{"ok":true,"result":{"message_id":1}}'
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def services() -> Iterator[tuple[str, type[Services]]]:
+    kind = type("TheseServices", (Services,), {"taken": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", kind
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+TOLD = [
+    {**ALERT, "severity": "warning", "text": "pump-1: a < b & c"},
+    {**ALERT, "severity": "critical", "event": "update", "text": "ä" * 5000},
+    {**ALERT, "severity": "critical", "event": "end"},
+    {**FAULT, "event": "start", "severity": "warning"},
+]
+
+
+def test_what_is_posted_to_people_is_what_their_services_take(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("123:secret-token\n")
+    token = str(tmp_path / "token")
+    alerts = list(enumerate(TOLD, start=1))
+    with services() as (url, kind):
+        for settings in (
+            WebhookSettings(f"{url}/hall", format="ntfy", headers={"X-Markdown": "no"}, token_file=token),
+            WebhookSettings(f"{url}/services/T0/B0/secret", format="slack"),
+            WebhookSettings(url, format="telegram", chat="-1001", token_file=token),
+            WebhookSettings(f"{url}/", format="telegram", chat="@hall", headers={"X-Own": "1"}, token_file=token),
+        ):
+            kind.full = settings.chat == "-1001"
+            with posting(settings) as (webhook, said):
+                webhook.offer(alerts)
+                assert collect(webhook, len(alerts)) == [key for key, _ in alerts]
+            assert not any("secret" in line for line in said)
+        ntfy, slack, telegram, channel = (kind.taken[4 * k : 4 * k + 4] for k in range(4))
+    assert {content["topic"] for _, content, _ in ntfy} == {"hall"}
+    assert [content["priority"] for _, content, _ in ntfy] == [4, 5, 2, 4]
+    assert [content["title"] for _, content, _ in ntfy][1:3] == ["pump-1: critical", "pump-1: over"]
+    assert {(sent["Authorization"], sent["X-Markdown"]) for _, _, sent in ntfy} == {("Bearer 123:secret-token", "no")}
+    assert [content["text"] for _, content, _ in slack][::2] == ["pump-1: a &lt; b &amp; c", "pump-1: flow"]
+    assert {path for path, _, _ in telegram + channel} == {"/bot123:secret-token/sendMessage"}
+    assert [{content["chat_id"] for _, content, _ in each} for each in (telegram, channel)] == [{-1001}, {"@hall"}]
+    assert telegram[0][1]["text"] == "pump-1: a < b & c"
+    assert not any("Authorization" in sent for _, _, sent in slack + telegram)
+    assert {sent["X-Own"] for _, _, sent in channel} == {"1"}
+
+
+def test_an_alert_is_kept_while_a_service_does_not_know_the_chat(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("123:secret-token")
+    with receiving(400, 400) as receiver:
+        settings = WebhookSettings(receiver.url, format="telegram", chat="1", token_file=str(tmp_path / "token"))
+        with posting(settings) as (webhook, said):
+            webhook.offer([(1, TOLD[0])])
+            assert collect(webhook, 1) == [1]
+            assert len(receiver.requests) == 3
+            assert said == ["The webhook at 127.0.0.1 refuses an alert with status 400; alerts are kept."]
 
 
 # --- Prometheus

@@ -14,6 +14,7 @@ The path of a sample, and the modules in its order:
     store       all of it committed in one transaction, then acknowledged
     outbox      offered to every sink until it is delivered
     sinks/      MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`
+      services  what a webhook posts to ntfy, Slack and Telegram
 
 The path of what an operator tells, which `commands` has as a value:
 

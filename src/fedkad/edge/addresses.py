@@ -40,6 +40,13 @@ def is_web_address(text: str) -> bool:
     return (parts.path + parts.query).isascii()  # urllib sends nothing else, but finds a host by its name in any script
 
 
+def is_header(name: str, value: str) -> bool:
+    """Whether it can be a header of a request beside those that its content needs."""
+    is_token = re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None
+    is_ours = name.lower() in ("content-type", "content-length", "transfer-encoding", "host", "idempotency-key")
+    return is_token and not is_ours and re.fullmatch(r"[ -~]*", value) is not None
+
+
 def is_own_address(text: str) -> bool:
     """Whether it can be an address of this machine to listen on."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -104,6 +105,15 @@ WEB_ADDRESS = Rule(
     lambda url: not url or addresses.is_web_address(url),
     "http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces",
     shown=addresses.without_login,
+)
+HEADERS = Rule(
+    lambda headers: all(addresses.is_header(name, value) for name, value in headers.items()),
+    "names of headers, but none that describes the content, with values of plain characters",
+    shown=list,  # a value may be a secret
+)
+CHAT = Rule(
+    lambda chat: re.fullmatch(r"(-?\d+|@\w+)?", chat, re.ASCII) is not None,
+    'the number of a chat, such as "-1001234", or the @name of a channel',
 )
 FIRST_MODEL = ArgumentsOf(KoopmanDetector, without=("threshold", "sample_period"))
 
@@ -261,12 +271,27 @@ class HomeAssistant:
 
 @dataclass(frozen=True)
 class WebhookSettings:
-    """Alerts by HTTP POST, kept until they are accepted; no url for none."""
+    """Alerts by HTTP POST, kept until they are accepted; no url for none. The formats are those of `sinks.services`."""
 
     url: Annotated[str, WEB_ADDRESS, IfWritten(example='"https://…"')] = ""
+    format: Literal["json", "ntfy", "slack", "telegram"] = "json"
+    chat: Annotated[str, CHAT] = ""  # of Telegram: its number, or @ and its name
+    headers: Annotated[Mapping[str, str], HEADERS] = field(default_factory=dict)
     token_file: FileName = ""
     ca_file: FileName = ""
     timeout: Annotated[UpToAnHour, POSITIVE] = 10.0
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingError` for a service that lacks what it needs."""
+        if self.format == "ntfy" and not re.fullmatch(r"https?://[^/?]+(/[^?]*)?/[-\w]{1,64}", self.url, re.ASCII):
+            allowed = "the address of a topic, such as https://ntfy.sh/topic"
+            raise SettingError("url", addresses.without_login(self.url), allowed)
+        if self.format == "telegram" and not self.token_file:
+            raise SettingError("token_file", "", "a file with the token of the bot")
+        if self.format == "telegram" and not self.chat:
+            raise SettingError("chat", "", CHAT.allowed)
+        if self.chat and self.format != "telegram":
+            raise SettingError("chat", self.chat, 'left out, or format "telegram"')
 
 
 @dataclass(frozen=True)

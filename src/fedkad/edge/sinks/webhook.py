@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import re
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from fedkad.edge.settings import WebhookSettings
-from fedkad.edge.sinks import Entry, to_json
+from fedkad.edge.sinks import Entry
+from fedkad.edge.sinks.services import posting
 
 if TYPE_CHECKING:
     import ssl
@@ -43,6 +45,9 @@ class WebhookSink:
     or 422, is logged and skipped, since it would hold up all others. Any other refusal, including redirections, needs a
     person: it is logged, and the alert is posted again every 5 min. The token and the certificate authority are read
     again for every alert, so new files need no restart.
+
+    A service that brings messages to people gets a plain text, so that a refusal is not about that but about the chat,
+    the topic or the like: a person has to correct it, and the alert is kept.
     """
 
     name = "webhook"
@@ -103,10 +108,11 @@ class WebhookSink:
     def _deliver(self, key: int, alert: Mapping[str, Any]) -> float:
         """Post once; returns the seconds to wait before the next attempt, 0 if the alert was accepted or skipped."""
         answer = self._post(key, alert)
-        if answer.code in FINAL:
+        is_final = answer.code in FINAL and self._settings.format == "json"
+        if is_final:
             named = f"alert {alert.get('id', key)} ({alert.get('event', 'without an event')})"
             logger.warning("The webhook at %s %s: %s is skipped.", self._host, answer.problem, named)
-        if 200 <= answer.code < 300 or answer.code in FINAL:
+        if 200 <= answer.code < 300 or is_final:
             with self._change:
                 self._queue.popleft()
                 self._delivered.append(key)
@@ -131,7 +137,7 @@ class WebhookSink:
                 return _Answer(_send(self._settings, key, alert))
             except HTTPError as error:
                 with error:
-                    return _refusal(error.code, error.headers.get("Retry-After"))
+                    return _refusal(error.code, error.headers.get("Retry-After") or _asked_in_answer(error.read(4096)))
         except URLError as error:
             return _Answer(0, f"cannot be reached ({error.reason})")
         except (OSError, HTTPException) as error:
@@ -160,6 +166,18 @@ def _refusal(code: int, retry_after: str | None) -> _Answer:
         return _Answer(code, f"answers {code}", retry_after=parse_retry_after(retry_after))
     remedy = "; write the new address to [webhook] url" if 300 <= code < 400 else ""
     return _Answer(code, f"refuses an alert with status {code}{remedy}", needs_person=True)
+
+
+def _asked_in_answer(body: bytes) -> str | None:
+    """The seconds to wait that Telegram asks for in its answer; None if there are none.
+
+    >>> _asked_in_answer(b'{"ok":false,"error_code":429,"parameters":{"retry_after":35}}'), _asked_in_answer(b"[]")
+    ('35', None)
+    """
+    try:
+        return str(int(json.loads(body)["parameters"]["retry_after"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def parse_retry_after(value: str | None, now: Callable[[], float] = time) -> float:
@@ -196,10 +214,9 @@ def _send(settings: WebhookSettings, key: int, alert: Mapping[str, Any]) -> int:
 
     # The key is the same for every attempt, and ASCII, as headers must be.
     identity = quote(f"{alert.get('id', '')}/{alert.get('event', '')}/{key}", safe="/:+ ")
-    headers = {"Content-Type": "application/json", "User-Agent": "fedkad", "Idempotency-Key": identity}
-    if settings.token_file:
-        headers["Authorization"] = f"Bearer {_read_token(settings.token_file)}"
-    request = Request(settings.url, to_json(alert).encode(), headers, method="POST")
+    posted = posting(settings, alert, _read_token(settings.token_file) if settings.token_file else "")
+    headers = {**posted.headers, "Idempotency-Key": identity}
+    request = Request(posted.url, posted.body.encode(), headers, method="POST")
     handlers = [HTTPSHandler(context=_tls_context(settings.ca_file))] if request.type == "https" else []
     with build_opener(NoRedirect, *handlers).open(request, timeout=settings.timeout) as response:
         return int(response.status)
