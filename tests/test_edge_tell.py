@@ -154,6 +154,31 @@ def test_devices_that_were_found_can_be_asked_and_told(tmp_path: Path, model: Pa
     assert replayed.splitlines()[-1].split()[:2] == ["other", "1"]
 
 
+def test_what_publishes_is_discovered_and_can_be_watched(tmp_path: Path) -> None:
+    rows, output = series(40), tmp_path / "found" / "agent.toml"
+    output.parent.mkdir()
+    user = {"username": "anna", "password": "right"}
+    with Broker(tmp_path, users={"anna": "right"}) as broker, broker.client(**user) as client:
+        (tmp_path / "secret").write_text("right\n")
+        login = ("--username", "anna", "--password-file", str(tmp_path / "secret"))
+        words = ("discover", f"127.0.0.1:{broker.port}", "-o", str(output), *login)
+        for device in ("kitchen", "hall"):
+            client.publish(f"home/{device}", sample(rows, 0, linkquality=80), retain=True)
+        found = ask(tmp_path, *words, "--seconds", "1")
+        assert (found.status, "home/kitchen  flow, pressure, heat, linkquality" in found.out) == (0, True), found
+        assert f"{output} is written" in found.out
+        checked = ask(tmp_path, str(output), "--check")
+        assert (checked.status, "2 device(s) from mqtt://127.0.0.1" in checked.out) == (0, True), checked
+        again = ask(tmp_path, *words)
+        assert (again.status, "there is such a file already; name another one" in again.err) == (1, True), again
+        with Process(output.parent, output.read_text() + "[stdout]\nreadings = true") as process:
+            process.wait_for_log("connected.")
+            client.publish_all("home/hall", [sample(rows, row) for row in range(40)])
+            process.wait_for_readings(40, "hall")
+    away = ask(tmp_path, "discover", f"127.0.0.1:{broker.port}", "-o", str(tmp_path / "x"), "--seconds", "0.5")
+    assert (away.status, "there is no connection after 0.5 s" in away.err) == (1, True), away
+
+
 def test_what_is_told_while_the_agent_is_away_is_done_when_it_comes_back(tmp_path: Path, model: Path) -> None:
     site = Site(tmp_path, model)
     said = site.tell("pump", "mute", "1h")
