@@ -101,6 +101,14 @@ def test_what_is_left_out_is_said_and_nothing_else_is_written() -> None:
     assert Survey().table() == "Nothing was published."
 
 
+def test_what_is_too_much_is_said() -> None:
+    survey = surveyed({f"a/b{k}/c{k}": {f"x{k}": 1} for k in range(2100)})
+    assert "There are more than these 2000 topics" in survey.table()
+    plan = survey.plan()
+    assert (len(plan.devices), plan.unused) == (100, 1900)
+    assert "# 1900 more topics have numbers" in plan.text(BROKER)
+
+
 NAMES = st.text(max_size=6)
 
 

@@ -126,11 +126,12 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
         assert [alert["reason"] for alert in site.process.alerts()] == ["threshold", "acknowledged", "normal"]
         site.process.wait_for_log("pump: anna told 'acknowledge'. The incident")
         assert confirmed(site.model) == 1
+        assert " normal " in site.ask("incidents", "pump", "--last", "1").out
         assert site.tell("pump", "undo").status == 0
         assert confirmed(site.model) == 0
         assert site.process.stop() == 0
     assert "does not run" in site.ask("status").out
-    assert " normal " in site.ask("incidents", "pump", "--last", "1").out
+    assert " undone " in site.ask("incidents", "pump", "--last", "1").out
 
 
 def test_devices_that_were_found_can_be_asked_and_told(tmp_path: Path, model: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from fedkad.edge.payload import TIME_KEYS, PayloadError, decode_text, plain_numb
 from fedkad.edge.settings import SettingsError, SourceSettings
 from fedkad.settingerror import toml_text
 
-MOST_TOPICS, MOST_DEVICES, MOST_INTERVALS, MOST_SHOWN = 5000, 100, 20, 6
+MOST_TOPICS, MOST_DEVICES, MOST_INTERVALS, MOST_SHOWN = 2000, 100, 20, 6
 MAX_DEPTH = 4
 
 HOUSEKEEPING = {
@@ -105,41 +105,34 @@ class Survey:
             (topic, _shown([name or "a number" for name in seen.numbers]), seen.every, str(seen.messages))
             for topic, seen in sorted(self._seen.items())
         ]
-        return table(head, rows) if rows else "Nothing was published."
+        if not rows:
+            return "Nothing was published."
+        more = f"\nThere are more than these {MOST_TOPICS} topics; listen to a part of them with --topic."
+        return table(head, rows) + (more if len(rows) == MOST_TOPICS else "")
 
     def plan(self) -> WatchPlan:
         """The topics that measure something, as an agent would follow them."""
-        left = {topic for topic, seen in self._seen.items() if seen.channels and self._places(topic)}
-        plan = WatchPlan()
-        while left and len(plan.devices) < MOST_DEVICES:
-            found = self._best(left)
+        measuring = [topic for topic, seen in sorted(self._seen.items()) if seen.channels]
+        places = {topic: list(_places(topic, is_bare="" in self._seen[topic].numbers)) for topic in measuring}
+        plan = WatchPlan(unused=sum(map(bool, places.values())))
+        for found in _best_first(places, self._merit):
             plan.topics.append(next(iter(found.values())).pattern)
-            for topic, placed in sorted(found.items()):
+            plan.unused -= len(found)
+            for topic, placed in found.items():
                 names = [placed.channel] if placed.channel else self._seen[topic].channels
                 plan.left_out |= dict.fromkeys(each for each in self._seen[topic].numbers if each and each not in names)
                 known = plan.devices.setdefault(placed.device, [])
                 known += [name for name in names if name not in known]
-            left -= found.keys()
+            if len(plan.devices) >= MOST_DEVICES:
+                break
         return plan
 
-    def _places(self, topic: str) -> list[Placed]:
-        return list(_ways(topic, is_bare="" in self._seen[topic].numbers))
-
-    def _best(self, topics: Iterable[str]) -> dict[str, Placed]:
-        """The pattern that has most topics with the same numbers, and those topics."""
-        patterns: dict[str, dict[str, Placed]] = {}
-        for topic in sorted(topics):
-            for placed in self._places(topic):
-                patterns.setdefault(placed.pattern, {})[topic] = placed
-
-        def merit(found: Mapping[str, Placed]) -> tuple[int, bool, int, int]:
-            alike = Counter(tuple(self._seen[topic].channels) for topic in found)
-            devices = {placed.device for placed in found.values()}
-            pattern = next(iter(found.values())).pattern
-            is_particular = not all(name.lower() in IN_GENERAL for name in devices)
-            return max(alike.values()), is_particular, len(found), pattern.split("/").index("{device}")
-
-        return max(patterns.values(), key=merit)
+    def _merit(self, found: Mapping[str, Placed]) -> tuple[int, bool, int, int]:
+        """How good a pattern is that has these topics: best is what has most with the same numbers."""
+        alike = Counter(tuple(self._seen[topic].channels) for topic in found)
+        placed = list(found.values())
+        is_particular = not all(each.device.lower() in IN_GENERAL for each in placed)
+        return max(alike.values()), is_particular, len(found), placed[0].pattern.split("/").index("{device}")
 
 
 @dataclass
@@ -149,6 +142,7 @@ class WatchPlan:
     topics: list[str] = field(default_factory=list)
     devices: dict[str, list[str]] = field(default_factory=dict)
     left_out: dict[str, None] = field(default_factory=dict)
+    unused: int = 0  # topics with numbers that are not among them, because there are too many devices
 
     def text(self, source: SourceSettings) -> str:
         """The configuration of an agent that follows them on that broker."""
@@ -158,6 +152,7 @@ class WatchPlan:
         login = {name: getattr(source, name) for name in ("username", "password_file", "ca_file")}
         lines = [
             "# A first configuration, by what was published. Remove devices and channels that do not matter.",
+            *([f"# {self.unused} more topics have numbers; listen to a part with --topic."] * bool(self.unused)),
             f"devices = {toml_text(list(self.devices))}",
             "",
             "[source]",
@@ -167,7 +162,7 @@ class WatchPlan:
             *(f"{name} = {toml_text(value)}" for name, value in login.items() if value),
             "",
             "[sampling]",
-            *([f"# Left out: {toml_text(list(self.left_out))}"] if self.left_out else []),
+            *([f"# Left out: {toml_text(list(self.left_out))}"] * bool(self.left_out)),
             f"channels = {toml_text(common)}",
             "",
             "[alarm]",
@@ -179,7 +174,29 @@ class WatchPlan:
         return "\n".join(lines) + "\n"
 
 
-def _ways(topic: str, *, is_bare: bool) -> Iterator[Placed]:
+def _best_first(
+    places: Mapping[str, list[Placed]], merit: Callable[[Mapping[str, Placed]], tuple[int, bool, int, int]]
+) -> Iterator[dict[str, Placed]]:
+    """The topics of each pattern, the best one first; a topic is of the first that has it."""
+    patterns: dict[str, dict[str, Placed]] = {}
+    for topic, ways in places.items():
+        for placed in ways:
+            patterns.setdefault(placed.pattern, {})[topic] = placed
+    merits = {pattern: merit(found) for pattern, found in patterns.items()}
+    while merits:
+        found = dict(patterns[max(merits, key=merits.__getitem__)])
+        yield found
+        for topic in found:
+            for placed in places[topic]:
+                del patterns[placed.pattern][topic]
+        for pattern in {placed.pattern for topic in found for placed in places[topic]}:
+            if patterns[pattern]:
+                merits[pattern] = merit(patterns[pattern])
+            else:
+                del merits[pattern]
+
+
+def _places(topic: str, *, is_bare: bool) -> Iterator[Placed]:
     """The ways to take a topic apart: any level may name the device, and a later one the channel."""
     levels = topic.split("/")
     if any(mark in topic for mark in "+#{}$") or any(level.lower() in NO_DEVICES for level in levels):

@@ -44,7 +44,8 @@ class Topics:
         for pattern in patterns:
             named: Iterable[str | None] = devices if "{device}" in pattern else (None,)
             for device in named:
-                if device is None or "/" in device or EVERY not in devices or device == EVERY:  # else it is among those
+                is_among_all = EVERY in devices and device not in (None, EVERY) and "/" not in (device or "")
+                if not is_among_all:  # brokers may send twice what two filters ask for
                     self.filters.append(_filter(pattern, device))
                 self._add(pattern if device == EVERY else pattern.replace("{device}", device or ""), device)
 
