@@ -97,24 +97,25 @@ class MetricsServer:
 
         devices, connected, waiting, is_disk_full = self._metrics()
         yield InfoMetricFamily("fedkad_build", BUILD, {"version": __version__, "python": sys.version.split()[0]})
-        for name, label, numbers_of in (
+        for name, label, found in (
             ("broker_connected", "section", connected),
             ("alerts_waiting", "sink", waiting),
             ("disk_full", "", {"": is_disk_full}),
         ):
-            family: Any = GaugeMetricFamily(f"fedkad_{name}", OF_AGENT[name], labels=[label] if label else [])
-            for key, number in numbers_of.items():
-                family.add_metric([key] if label else [], float(number))
-            if family.samples:
-                yield family
-        for names, family_type in ((GAUGES, GaugeMetricFamily), (COUNTERS, CounterMetricFamily)):
+            yield from _family(GaugeMetricFamily, name, OF_AGENT[name], label, found)
+        for kind, names in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
             for name, meaning in names.items():
-                family = family_type(f"fedkad_{name}", meaning, labels=["device"])
-                for device, numbers in devices.items():
-                    if name in numbers:
-                        family.add_metric([device], float(numbers[name]))
-                if family.samples:
-                    yield family
+                by_device = {device: numbers[name] for device, numbers in devices.items() if name in numbers}
+                yield from _family(kind, name, meaning, "device", by_device)
+
+
+def _family(kind: Any, name: str, meaning: str, label: str, numbers: Mapping[str, float]) -> Iterator[Metric]:
+    """The numbers of one name, by the value of their label if they have one; nothing without any number."""
+    family = kind(f"fedkad_{name}", meaning, labels=[label] if label else [])
+    for value, number in numbers.items():
+        family.add_metric([value] if label else [], float(number))
+    if numbers:
+        yield family
 
 
 def check_port(settings: Prometheus) -> None:
