@@ -422,8 +422,16 @@ def test_what_is_posted_to_people_is_what_their_services_take(tmp_path: Path) ->
     assert {sent["X-Own"] for _, _, sent in channel} == {"1"}
 
 
-def test_an_alert_is_kept_while_a_service_does_not_know_the_chat(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("123:secret-token")
+def test_an_alert_is_kept_while_a_service_refuses_it_and_the_reason_is_said(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("wrong")
+    with services() as (url, _):
+        settings = WebhookSettings(url, format="telegram", chat="1", token_file=str(tmp_path / "token"))
+        with posting(settings) as (webhook, said):
+            webhook.offer([(1, TOLD[0])])
+            wait_for(lambda: said)
+            assert said == ["The webhook at 127.0.0.1 refuses an alert with status 404, 'Not Found'; alerts are kept."]
+            (tmp_path / "token").write_text("123:secret-token")
+            assert collect(webhook, 1) == [1]
     with receiving(400, 400) as receiver:
         settings = WebhookSettings(receiver.url, format="telegram", chat="1", token_file=str(tmp_path / "token"))
         with posting(settings) as (webhook, said):

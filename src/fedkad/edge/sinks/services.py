@@ -10,6 +10,7 @@ telegram    url/bot<token>/sendMessage    the chat and the text
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -45,6 +46,34 @@ def posting(settings: WebhookSettings, alert: Mapping[str, Any], token: str) -> 
     if token and settings.format != "telegram":  # which has it in the address
         headers["Authorization"] = f"Bearer {token}"
     return Posting(url, to_json(content), {**headers, **settings.headers})
+
+
+class ServiceAnswer(NamedTuple):
+    """What a service says beside the status of a refusal: seconds to wait, and why."""
+
+    retry_after: str | None = None
+    reason: str = ""
+
+
+def read_answer(body: bytes) -> ServiceAnswer:
+    """The refusal of a service: Telegram has a description and ntfy an error in JSON, Slack a word.
+
+    >>> read_answer(b'{"ok":false,"description":"Too Many Requests","parameters":{"retry_after":35}}')
+    ServiceAnswer(retry_after='35', reason='Too Many Requests')
+    >>> read_answer(b'{"code":40009,"error":"topic invalid"}').reason, read_answer(b"no_service").reason
+    ('topic invalid', 'no_service')
+    """
+    text = body.decode(errors="replace").strip()
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return ServiceAnswer(reason=text)
+    if not isinstance(content, dict):
+        return ServiceAnswer(reason=text)
+    parameters = content.get("parameters")
+    seconds = parameters.get("retry_after") if isinstance(parameters, dict) else None
+    reason = content.get("description") or content.get("error") or ""
+    return ServiceAnswer(str(seconds) if isinstance(seconds, int) else None, str(reason))
 
 
 Formatted = tuple[str, Mapping[str, Any]]

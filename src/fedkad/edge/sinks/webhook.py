@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import re
@@ -14,9 +13,10 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from fedkad.edge.payload import quoted
 from fedkad.edge.settings import WebhookSettings
 from fedkad.edge.sinks import Entry
-from fedkad.edge.sinks.services import posting
+from fedkad.edge.sinks.services import posting, read_answer
 
 if TYPE_CHECKING:
     import ssl
@@ -28,6 +28,9 @@ MAX_QUEUED = 100
 
 MAX_RETRY_AFTER = 3600.0
 """The longest wait that a server can ask for: its mistake must not silence the agent for a year."""
+
+LONGEST_ANSWER = 4096
+"""Bytes of a refusal that are read, for its reason."""
 
 TEMPORARY = (408, 425, 429)
 """Statuses that ask to try again later."""
@@ -137,7 +140,9 @@ class WebhookSink:
                 return _Answer(_send(self._settings, key, alert))
             except HTTPError as error:
                 with error:
-                    return _refusal(error.code, error.headers.get("Retry-After") or _asked_in_answer(error.read(4096)))
+                    # What any other server says beside its status could be anything, and may never end.
+                    said = read_answer(b"" if self._settings.format == "json" else error.read(LONGEST_ANSWER))
+                    return _refusal(error.code, error.headers.get("Retry-After") or said.retry_after, said.reason)
         except URLError as error:
             return _Answer(0, f"cannot be reached ({error.reason})")
         except (OSError, HTTPException) as error:
@@ -161,23 +166,12 @@ class _FileError(Exception):
     """A configured file that cannot be used."""
 
 
-def _refusal(code: int, retry_after: str | None) -> _Answer:
+def _refusal(code: int, retry_after: str | None, reason: str) -> _Answer:
     if code >= 500 or code in TEMPORARY:
         return _Answer(code, f"answers {code}", retry_after=parse_retry_after(retry_after))
     remedy = "; write the new address to [webhook] url" if 300 <= code < 400 else ""
-    return _Answer(code, f"refuses an alert with status {code}{remedy}", needs_person=True)
-
-
-def _asked_in_answer(body: bytes) -> str | None:
-    """The seconds to wait that Telegram asks for in its answer; None if there are none.
-
-    >>> _asked_in_answer(b'{"ok":false,"error_code":429,"parameters":{"retry_after":35}}'), _asked_in_answer(b"[]")
-    ('35', None)
-    """
-    try:
-        return str(int(json.loads(body)["parameters"]["retry_after"]))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    because = f", {quoted(reason)}" if reason else ""
+    return _Answer(code, f"refuses an alert with status {code}{because}{remedy}", needs_person=True)
 
 
 def parse_retry_after(value: str | None, now: Callable[[], float] = time) -> float:
