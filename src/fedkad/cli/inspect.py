@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
 from fedkad.detect.model import Model
@@ -32,6 +34,7 @@ def inspect(
     described["subspace"] = " x ".join(map(str, described["subspace"]))
     described["threshold"] = significant(described["threshold"])
     described["switches"] = ", ".join(described["switches"]) or "none"
+    described["tied"] = ", ".join(described["tied"]) or "none"
     described["inputs"] = ", ".join(described["inputs"]) or "none"
     described["spectral_radius"] = significant(described["spectral_radius"])
     described["can_learn"] = "yes, it carries its statistics" if described["can_learn"] else "no, it can only detect"
@@ -52,9 +55,8 @@ def _description(path: Path) -> dict[str, Any]:
         "threshold": model.threshold,
         "threshold_set_by": _threshold_origin(model),
         "false_alarms_expected": model.expectation,
-        "switches": [
-            name for name, is_switch in zip(model.setup.channel_names, _switches(model), strict=True) if is_switch
-        ],
+        "switches": _marked(model, lambda scoring: scoring.bounds.switch),
+        "tied": _marked(model, lambda scoring: scoring.bounds.ties.any(axis=1) & scoring.judged),
         "inputs": [str(name) for name in model.settings.inputs],
         "lifting_digest": dynamics.lifting.digest,
         "can_learn": memory is not None,
@@ -62,12 +64,11 @@ def _description(path: Path) -> dict[str, Any]:
     }
 
 
-def _switches(model: Model) -> list[bool]:
-    """Which channels had at most two values in training, and so are not judged by prediction."""
+def _marked(model: Model, mark: Callable[[WitnessScoring], NDArray[np.bool_]]) -> list[str]:
+    """The names of the channels that the witnesses mark."""
     if not isinstance(model.scoring, WitnessScoring):
-        return [False] * model.setup.channels
-    switches: list[bool] = model.scoring.bounds.switch.tolist()
-    return switches
+        return []
+    return [model.setup.channel_names[k] for k in np.flatnonzero(mark(model.scoring))]
 
 
 def _threshold_origin(model: Model) -> str:
