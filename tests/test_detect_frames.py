@@ -142,6 +142,8 @@ def test_training_data_with_a_gap_is_that_with_a_missing_row(faulty: pd.DataFram
 def test_a_budget_needs_nothing_but_times(detector: KoopmanDetector) -> None:
     assert detector.model_.sample_period == 60.0
     small: dict[str, Any] = {"rank": 4, "observables": 8, "threshold": "1/week"}
+    elapsed = waves(600).set_axis(pd.timedelta_range(0, periods=600, freq="30s"))
+    assert KoopmanDetector(**small).fit(elapsed).model_.sample_period == 30.0
     stretches = [waves(600), waves(500, "2026-05-01")]
     assert KoopmanDetector(**small).fit(stretches).model_.sample_period == 60.0
     fleet = federate({"one": waves(600), "two": waves(601)}, rounds=2, **small)

@@ -58,7 +58,9 @@ def _loudest(scoring: Scoring, moments: Sequence[Moment], parts: Array, which: l
 
 def _motion(setup: Setup, scoring: Scoring, earlier: Seen, sample: Array, channel: int) -> Told:
     name, expected = setup.channel_names[channel], setup.scaling.restore(scoring.expected(earlier))
-    numbers = f"{sample[channel]:.4g} where {expected[channel]:.4g} was expected"
+    noise = 1e-12 * (setup.scaling.scale[channel] + abs(setup.scaling.mean[channel]))  # a zero that was scaled and back
+    seen = 0.0 if abs(sample[channel]) < noise else sample[channel]
+    numbers = f"{seen:.4g} where {expected[channel]:.4g} was expected"
     return Told("motion", name, f"{name} moved unlike predicted: {numbers}")
 
 

@@ -26,6 +26,9 @@ WIDE, HIGH = 10_000, 1000
 MOST_COLUMNS = 1200
 """Columns of a line: of a longer recording each shows the least and the greatest of several rows."""
 
+NEAR = 0.002
+"""Spans that are less of the width than this apart look like one."""
+
 PLOT, HEAD, FOOT = 110, 22, 22
 """Pixels of a plot, of the line above it and of the axis at the bottom."""
 
@@ -75,6 +78,7 @@ class Panel:
 def line_chart(panels: Sequence[Panel], times: Times | None, rows: int, spans: Sequence[Span] = ()) -> str:
     """The panels below one another, with an axis of time, or of row numbers where there are no times."""
     axis = TimeAxis.of(times, rows)
+    spans = joined(spans, axis.at)
     body, top = [], 0
     for k, panel in enumerate(panels):
         body.append(_panel(panel, axis, spans, top, labelled=k == 0))
@@ -83,6 +87,23 @@ def line_chart(panels: Sequence[Panel], times: Times | None, rows: int, spans: S
     first, last = axis.ends()
     zoom = f'data-clock="{axis.is_dated:d}" data-first="{first!r}" data-last="{last!r}"'
     return f'<svg class="chart" {zoom} style="height:{top + FOOT}px">{"".join(body)}{ticks}</svg>'
+
+
+def joined(spans: Sequence[Span], at: Array) -> list[Span]:
+    """The spans in their order, those of one colour that look like one made one: there may be thousands.
+
+    >>> joined([Span(0, 3), Span(4, 6), Span(90, 95)], np.linspace(0.0, 0.1, 101))
+    [Span(start=0, end=6, label='', role='fault'), Span(start=90, end=95, label='', role='fault')]
+    """
+    kept: list[Span] = []
+    for span in spans:
+        last = kept[-1] if kept else span
+        is_near = abs(at[span.start] - at[last.end]) < NEAR and span.start >= last.start
+        if kept and is_near and (span.label, span.role) == (last.label, last.role):
+            kept[-1] = last._replace(end=max(last.end, span.end))
+        else:
+            kept.append(span)
+    return kept
 
 
 def standalone(svg: str, width: int) -> str:

@@ -32,7 +32,10 @@ from fedkad.report.standing import KINDS, ChannelStanding, channel_standings, th
 from fedkad.report.wording import between, clock, counted, lasting, marked, significant, top_channels
 
 MOST_EVENTS = 12
-"""Events that are drawn, the strongest of all; every event is in the table."""
+"""Events that are drawn, the strongest of all."""
+
+MOST_LISTED = 500
+"""Events in the table: whoever has more needs another threshold, not a longer page."""
 
 MOST_RECORDINGS = 40
 """Recordings that are drawn as a whole: the page of a large fleet must stay readable and small."""
@@ -112,12 +115,14 @@ def events_section(found: Sequence[Found], heading: str = "What was found") -> S
     drawn = sorted(found, key=lambda pair: -strength(pair[1]))[:MOST_EVENTS]
     blocks: list[Block] = []
     if len(found) > len(drawn):
-        text = f"The {len(drawn)} strongest of {len(found)} events are drawn, in order of time; all are in the table."
+        text = f"The {len(drawn)} strongest of {len(found)} events are drawn, in order of time."
         blocks.append(Paragraph(text))
     for number, pair in enumerate(pair for pair in found if pair in drawn):
         blocks += event_blocks(*pair, name=f"event-{number}")
     if len(found) > 1:
-        blocks += [Subheading("All events"), events_table(found)]
+        blocks += [Subheading("All events"), events_table(found[:MOST_LISTED])]
+    if len(found) > MOST_LISTED:
+        blocks.append(Paragraph(f"The first {MOST_LISTED} of {len(found)}; `fedkad detect --json` has all of them."))
     return Section(heading, tuple(blocks))
 
 
@@ -198,7 +203,7 @@ def _key(spans: Sequence[Span]) -> str:
 
 
 def events_table(found: Sequence[Found]) -> DataTable:
-    """All events, one a row."""
+    """Events, one a row."""
     clocks = {clock(entry.table) for entry, _ in found}
     shared = clocks.pop() if len(clocks) == 1 else None
     rows = []
