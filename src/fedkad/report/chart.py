@@ -75,13 +75,15 @@ class Panel:
     logarithmic: bool = False
 
 
-def line_chart(panels: Sequence[Panel], times: Times | None, rows: int, spans: Sequence[Span] = ()) -> str:
-    """The panels below one another, with an axis of time, or of row numbers where there are no times."""
-    axis = TimeAxis.of(times, rows)
+def line_chart(panels: Sequence[Panel], times: Times, spans: Sequence[Span] = ()) -> str:
+    """The panels below one another, with an axis of time; times may be plain numbers, such as those of rows."""
+    axis = TimeAxis.of(times)
     spans = joined(spans, axis.at)
     body, top = [], 0
+    keys = [_key(panel) for panel in panels]
     for k, panel in enumerate(panels):
-        body.append(_panel(panel, axis, spans, top, labelled=k == 0))
+        key = keys[k] if k == 0 or keys[k] != keys[k - 1] else ""  # what stands above need not be said again
+        body.append(_panel(panel, key, axis, spans, top, labelled=k == 0))
         top += HEAD + PLOT
     ticks = "".join(_tick(axis, position, text, top) for position, text in axis.ticks())
     first, last = axis.ends()
@@ -124,14 +126,14 @@ def standalone(svg: str, width: int) -> str:
 class TimeAxis:
     """Where rows stand, from 0 to 1, and what is written below them."""
 
-    times: Times | None
+    times: Times
     at: Array  # the beginning of each row, and the end of the last one
 
     @classmethod
-    def of(cls, times: Times | None, rows: int) -> TimeAxis:
-        """The axis of these rows."""
-        places = np.arange(rows, dtype=np.float64) if times is None else (times - times[0]).astype(np.float64)
-        step = float(np.median(np.diff(places))) if rows > 1 else 1.0
+    def of(cls, times: Times) -> TimeAxis:
+        """The axis of rows with these times."""
+        places = (times - times[0]).astype(np.float64)
+        step = float(np.median(np.diff(places))) if len(times) > 1 else 1.0
         ends = np.append(places, places[-1] + step)
         return cls(times, ends / ends[-1])
 
@@ -142,12 +144,10 @@ class TimeAxis:
     @property
     def is_dated(self) -> bool:
         """Whether places are dates and times, not numbers."""
-        return self.times is not None and self.times.dtype.kind == "M"
+        return self.times.dtype.kind == "M"
 
     def ends(self) -> tuple[float, float]:
         """The beginning of the first row and the end of the last: seconds since 1970, or numbers."""
-        if self.times is None:
-            return 0.0, float(len(self.at) - 1)
         unit = np.timedelta64(1, "s") if self.is_dated else 1.0
         first = float(self.times[0].astype("datetime64[s]").astype(np.int64)) if self.is_dated else float(self.times[0])
         span = float((self.times[-1] - self.times[0]) / unit)
@@ -197,7 +197,7 @@ def linear_ticks(low: float, high: float, most: int) -> list[float]:
 # -- one panel -------------------------------------------------------------------------------------------------
 
 
-def _panel(panel: Panel, axis: TimeAxis, spans: Sequence[Span], top: int, *, labelled: bool) -> str:
+def _panel(panel: Panel, key: str, axis: TimeAxis, spans: Sequence[Span], top: int, *, labelled: bool) -> str:
     scale = ValueScale.of(panel)
     shades = "".join(_shade(axis, span) for span in spans)
     band = ""
@@ -220,18 +220,28 @@ def _panel(panel: Panel, axis: TimeAxis, spans: Sequence[Span], top: int, *, lab
         if height > 12.0 / PLOT * HIGH
     )
     marks = "".join(_mark(axis, span, top + HEAD + 12) for span in spans if span.label) if labelled else ""
-    return _title(panel, top) + plot + labels + marks
+    title = f'<tspan style="font-weight:600">{escape(shortened(panel.title))}</tspan>'
+    head = f'<text y="{top + 15}" style="fill:var(--ink)"><title>{escape(panel.title)}</title>{title}{key}</text>'
+    return head + plot + labels + marks
 
 
-def _title(panel: Panel, top: int) -> str:
+def _key(panel: Panel) -> str:
+    """What the lines and the band are."""
     names = [(curve.name, curve.role, "╌ " if curve.dashed else "— ") for curve in panel.curves]
     if panel.band is not None:
-        names.append(("normal range", "good", "▒ "))
-    key = "".join(
+        names.append(("normal", "good", "▒ "))
+    return "".join(
         f'<tspan dx="10" style="fill:var(--{role})">{sign}{escape(name)}</tspan>' for name, role, sign in names
     )
-    title = f'<tspan style="font-weight:600">{escape(panel.title)}</tspan>'
-    return f'<text y="{top + 15}" style="fill:var(--ink)">{title}{key}</text>'
+
+
+def shortened(name: str, most: int = 20) -> str:
+    """A name cut to the room above a plot.
+
+    >>> shortened("flow"), shortened("temperature of the outer bearing")
+    ('flow', 'temperature of the …')
+    """
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 @dataclass(frozen=True)

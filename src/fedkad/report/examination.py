@@ -44,11 +44,14 @@ class Examination:
         """The time of a row, or its number."""
         return moment(self.table, row)
 
-    def axis_times(self, start: int, stop: int) -> Times | None:
-        """The times of some rows for an axis, which goes on evenly even where the clock of the input is put back."""
+    def axis_times(self, start: int, stop: int) -> Times:
+        """The times of some rows for an axis, which goes on evenly even where the clock of the input is put back.
+
+        Row numbers stand in for missing times.
+        """
         times: Times | None = self.table.times
         if times is None or self.table.offsets is None:
-            return None if times is None else times[start:stop]
+            return np.arange(start, stop, dtype=np.float64) if times is None else times[start:stop]
         return np.asarray(times[start:stop] + np.timedelta64(int(self.table.offsets[start]), "m"))
 
     def blind(self) -> list[tuple[int, int]]:

@@ -164,7 +164,7 @@ def event_drawing(entry: Examination, event: Event, name: str) -> Drawing:
         panels.append(Panel(cause.channel, curves, _band(standing)))
     panels.append(_score_panel(entry, start, stop))
     spans = _spans(entry, [event], start, stop)
-    svg = line_chart(panels, entry.axis_times(start, stop), stop - start, spans)
+    svg = line_chart(panels, entry.axis_times(start, stop), spans)
     shown = between(entry.moment(start), entry.moment(stop - 1))
     shown = shown if entry.table.times is not None else f"Rows {shown}"
     return Drawing(name, f"{shown}. {_key(spans)}", svg, f"Signals and score of {entry.name} around an event.")
@@ -273,7 +273,7 @@ def recording_drawing(entry: Examination, name: str, *, signals: bool) -> Drawin
             Panel(standing.name, (Curve("seen", entry.table.values[:, at], "score"),), _band(standing))
             for at, standing in enumerate(channel_standings(entry.model)[:MOST_SIGNALS])
         ]
-    svg = line_chart(panels, entry.axis_times(0, rows), rows, spans)
+    svg = line_chart(panels, entry.axis_times(0, rows), spans)
     ends = marked(between(entry.moment(0), entry.moment(rows - 1)), clock(entry.table))
     blind = rows - entry.scored
     unscored = f" {counted(blind, 'row')} of {rows} could not be judged." if blind else ""
