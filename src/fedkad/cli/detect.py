@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from fedkad.cli.failures import naming, warn
 from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.labels import marks_of, read_labels
-from fedkad.cli.options import MaxFill, TimeColumn, above_zero, duration
+from fedkad.cli.options import MaxFill, TimeColumn, above_zero, budget_rate, duration
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.cli.recordings import load_device, load_fleet, time_gaps
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file
 from fedkad.detect.events import Event, Gathering
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
-from fedkad.detect.threshold import check_threshold, parse_budget
+from fedkad.detect.threshold import check_threshold
 from fedkad.report.agreement import Agreement, agreement
 from fedkad.report.chart import Span
 from fedkad.report.document import write_page
@@ -61,7 +61,7 @@ def detect(
         str | None,
         typer.Option(
             metavar="RATE",
-            callback=_a_budget,
+            callback=budget_rate,
             help="Flag as many false alarms as this, such as 1/week, by the scores of the training data.",
             show_default="that of the model",
         ),
@@ -155,12 +155,6 @@ def detect(
         raise typer.Exit(FAILED)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
-
-
-def _a_budget(text: str | None) -> str | None:
-    if text is not None and parse_budget(text) is None:
-        raise typer.BadParameter(f"{text} must be a rate of false alarms such as 1/week or 2/day.")
-    return text
 
 
 def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Model:

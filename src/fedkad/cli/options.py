@@ -61,6 +61,13 @@ def rule_of(rule: Rule) -> Callable[[Any], Any]:
 above_zero, share = rule_of(POSITIVE), rule_of(SHARE)
 
 
+def budget_rate(text: str | None) -> str | None:
+    """Callback of an option that is a rate of false alarms."""
+    if text is not None and parse_budget(text) is None:
+        raise typer.BadParameter(f"{text} must be a rate of false alarms such as 1/week or 2/day.")
+    return text
+
+
 def duration(text: str) -> float | int:
     """A number of rows, an int, or a time in seconds, a float."""
     if text.isdigit():
