@@ -80,7 +80,8 @@ def test_a_part_of_a_chart_is_enlarged_and_its_labels_stay_at_their_times(seen: 
         clocks = [(text.split(":"), share) for text, share in seen[name]["ticks"]]
         return [(60 * int(clock[0]) + int(clock[1]), left + width * share / 100.0) for clock, share in clocks]
 
-    slope, offset = np.polyfit(*zip(*moments("before"), strict=True), 1)
+    minutes, places = np.array(moments("before")).T
+    slope, offset = np.polyfit(minutes, places, 1)
     for name in ("enlarged", "more", "after"):
         assert len(moments(name)) >= 2
         for minute, place in moments(name):
