@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace  # noqa: F401  # for the examples
-
 import numpy as np
 
 from fedkad.detect.events import Event
@@ -24,8 +22,8 @@ def moment(table: SeriesTable, row: int) -> str:
     """The time of a row in the zone of the input, without seconds on the full minute, or its number without times.
 
     >>> times = np.array(["2025-01-09T07:58:00"], dtype="datetime64[ns]")
-    >>> table = SeriesTable("pump", ("flow",), np.ones((1, 1)), times)
-    >>> moment(table, 0), moment(replace(table, times=None), 12)
+    >>> timed, timeless = (SeriesTable("pump", ("flow",), np.ones((1, 1)), each) for each in (times, None))
+    >>> moment(timed, 0), moment(timeless, 12)
     ('2025-01-09 07:58', '12')
     """
     times = table.wall_times

@@ -1,6 +1,7 @@
 """A table: the series of one file, with its times and its gaps."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class SeriesTable:
         """The median step in seconds, None without times; `period_of` gives the rule."""
         return period_of(self.times)
 
-    @property
+    @cached_property
     def wall_times(self) -> Times | None:
         """The times as the file has them, in its own zone."""
         if self.times is None or self.offsets is None:
@@ -48,13 +49,12 @@ class SeriesTable:
         offsets = None if self.offsets is None else self.offsets[rows]
         return [] if self.times is None else time_text(self.times[rows], utc=self.utc, offsets=offsets)
 
-    @property
+    @cached_property
     def zone(self) -> str:
         """The zone of the wall times, as in UTC+02:00; empty if the file names none."""
         if not self.utc or self.offsets is None:
             return "UTC" if self.utc else ""
-        east = sorted(set(self.offsets.tolist()))
-        return " / ".join(f"UTC{offset_text(minutes)}" for minutes in east)
+        return " / ".join(f"UTC{offset_text(minutes)}" for minutes in np.unique(self.offsets).tolist())
 
     @property
     def gap_rows(self) -> int:
