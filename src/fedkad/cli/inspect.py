@@ -30,6 +30,7 @@ def inspect(
     described["subspace"] = " x ".join(map(str, described["subspace"]))
     described["threshold"] = significant(described["threshold"])
     described["switches"] = ", ".join(described["switches"]) or "none"
+    described["tied"] = ", ".join(described["tied"]) or "none"
     described["inputs"] = ", ".join(described["inputs"]) or "none"
     described["spectral_radius"] = significant(described["spectral_radius"])
     described["can_learn"] = "yes, it carries its statistics" if described["can_learn"] else "no, it can only detect"
@@ -51,6 +52,7 @@ def _description(path: Path) -> dict[str, Any]:
         "threshold_set_by": threshold_origin(model),
         "false_alarms_expected": model.expectation,
         "switches": [standing.name for standing in channel_standings(model) if standing.is_switch],
+        "tied": [standing.name for standing in channel_standings(model) if standing.is_tied],
         "inputs": [str(name) for name in model.settings.inputs],
         "lifting_digest": dynamics.lifting.digest,
         "can_learn": memory is not None,
