@@ -19,13 +19,13 @@ PURE = frozenset(
 ALLOWED = {
     "": STANDARD | {"numpy", "threadpoolctl"},
     "koopman": PURE | {"numpy"},
-    "detect": PURE | {"numpy", "sklearn", "json", "os", "pathlib"},
+    "detect": PURE | {"numpy", "sklearn", "pyod", "json", "os", "pathlib", "sys"},
     "federation": STANDARD | {"numpy", "cryptography"},
     "tables": STANDARD | {"numpy", "pyarrow"},
     "simulate": STANDARD | {"numpy"},
     "fleet": STANDARD | {"numpy", "flwr", "cryptography", "httpx"},
     "edge": STANDARD | {"numpy", "paho", "prometheus_client"},
-    "report": STANDARD | {"numpy", "matplotlib"},
+    "report": STANDARD | {"numpy"},
     "cli": STANDARD | {"numpy", "typer", "click", "rich"},
 }
 """What the modules of a layer may import besides fedkad; "" are those at the root."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedkad.tables.cells import channels_beside, names_zone, no_rows, time_column
 from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.table import SeriesTable
-from fedkad.tables.times import Times, increasing, times_from_text
+from fedkad.tables.times import Times, increasing, offsets_in_text, times_from_text
 
 Arrow = Any  # pyarrow has no type hints
 
@@ -29,13 +29,14 @@ def read_parquet(path: Path, name: str, time: str | None) -> tuple[SeriesTable, 
         raise no_rows(source)
     time_at = _time_column(columns, names, time, source)
     channels = channels_beside(time_at, names, source)
-    times, time_name, utc = None, None, False
+    times, time_name, utc, offsets = None, None, False, None
     if time_at is not None:
         time_name, utc = names[time_at], _is_zoned(columns.column(time_at))
         times = _times(columns.column(time_at), time_name, source)
+        offsets = _offsets(columns.column(time_at)) if utc else None
     at_channels = (at for at in range(len(names)) if at != time_at)
     values = np.column_stack([_numbers(columns.column(at), names[at], source) for at in at_channels])
-    return SeriesTable(name, channels, values, times, time_column=time_name, utc=utc), source
+    return SeriesTable(name, channels, values, times, time_column=time_name, utc=utc, offsets=offsets), source
 
 
 def _columns_in(source: TableSource) -> Arrow:
@@ -80,6 +81,18 @@ def _times(column: Arrow, name: str, source: TableSource) -> Times:
         what = f"a time does not fit into nanoseconds around 1970 ({reason_in(error)})"
         raise source.error(what, "correct it or remove the row", where=f"time column {name!r}") from error
     return increasing(times, name, source)
+
+
+def _offsets(column: Arrow) -> NDArray[np.int64]:
+    """Minutes that the zone of the column is ahead of UTC at each of its times."""
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    if _is_text(column.type):
+        return offsets_in_text(column.to_pylist())
+    naive = arrow.timestamp(column.type.unit)
+    local, there = (array.cast(naive).to_numpy() for array in (compute.local_timestamp(column), column))
+    return np.asarray((local - there).astype("timedelta64[m]").astype(np.int64))
 
 
 def _numbers(column: Arrow, name: str, source: TableSource) -> NDArray[np.float64]:
