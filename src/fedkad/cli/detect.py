@@ -11,27 +11,30 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from fedkad.cli.failures import naming, warn
+from fedkad.cli.failures import fail_if_skipped, naming, skipped_documents, warn
 from fedkad.cli.federate import MODEL_ENDING
-from fedkad.cli.options import MaxFill, TimeColumn, above_zero
+from fedkad.cli.options import above_zero, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.cli.recordings import load_device, load_fleet, time_gaps
+from fedkad.cli.recordings import load_device, time_gaps
 from fedkad.cli.targets import check_score_target, is_model_file
 from fedkad.detect.bridging import longest_hole
 from fedkad.detect.events import Event, Findings, examine
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
+from fedkad.intake import Switches
 from fedkad.report.wording import counted, moment, significant, top_channels
 from fedkad.tables import DeviceTables, SeriesTable, write_table
+from fedkad.tables.fleet import device_paths
 from fedkad.tables.reading import table_ending
 from fedkad.tables.times import time_text
 
-FAILED, ANOMALIES_FOUND = 1, 3
+ANOMALIES_FOUND = 3
 LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
 MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 
 
+@with_reading_options("channels", "ignore")
 def detect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a folder of models.")],
     data: Annotated[
@@ -54,8 +57,8 @@ def detect(
         float | None,
         typer.Option(callback=above_zero, help="Flag scores above this one.", show_default="that of the model"),
     ] = None,
-    time: TimeColumn = None,
-    max_fill: MaxFill = 3,
+    *,
+    reading: Switches,
     as_json: AsJson = False,
 ) -> None:
     """Find anomalies in new data, with their times and the channels to look at."""
@@ -65,27 +68,27 @@ def detect(
     if scores is not None:
         check_score_target(scores, model, data)
 
-    def judge(file: Path, device: DeviceTables, path: Path) -> list[Examined]:
+    def judge(file: Path, path: Path) -> list[Examined]:
         loaded, _ = load_model(file, memory=False)
+        device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True)
         return examine_device(loaded if threshold is None else loaded.with_threshold(threshold), device, path)
 
     examined: list[Examined] = []
     skipped: dict[str, str] = {}
     if model.is_dir():
-        models = _models_in(model)
-        fleet = load_fleet(data, time, max_fill, allow_silent=True)
-        for name, device in fleet.items():
+        models, paths = _models_in(model), device_paths(data)
+        for name, path in paths.items():
             if name not in models:
                 skipped[name] = f"there is no model {name}{MODEL_ENDING} in {model}; fit one or leave the device out."
                 continue
             try:
-                examined += judge(models[name], device, device.path or data / name)
+                examined += judge(models[name], path)
             except ValueError as error:
                 skipped[name] = str(error)
-        for name in sorted(models.keys() - fleet.keys()):
+        for name in sorted(models.keys() - paths.keys()):
             skipped[name] = f"there is no data for it in {data}; add some or remove its model."
     else:
-        examined = judge(model, load_device(data, time, max_fill, allow_silent=True), data)
+        examined = judge(model, data)
 
     if scores is not None and examined:
         scores.parent.mkdir(parents=True, exist_ok=True)
@@ -94,10 +97,7 @@ def detect(
         print_json(_document(examined, skipped))
     elif examined:
         _print_events(examined)
-    if skipped:
-        for name, reason in skipped.items():
-            typer.echo(f"skipped: {name}: {reason}", err=True)
-        raise typer.Exit(FAILED)
+    fail_if_skipped(skipped)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
 
@@ -257,7 +257,7 @@ def _document(examined: Sequence[Examined], skipped: dict[str, str]) -> dict[str
     return {
         "events": sum(len(device["events"]) for device in devices.values()),
         "devices": list(devices.values()),
-        "skipped": [{"device": name, "reason": reason} for name, reason in skipped.items()],
+        "skipped": skipped_documents(skipped),
     }
 
 

@@ -8,27 +8,30 @@ from typing import Annotated, Any
 import typer
 
 from fedkad.cli.failures import few_rows_noted, naming, warn
-from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, complete_period, with_detector_options
+from fedkad.cli.options import DetectOnly, complete_period, with_detector_options, with_reading_options
 from fedkad.cli.output import AsJson, print_facts, print_json
 from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
 from fedkad.cli.targets import check_model_target
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.intake import Switches
 from fedkad.report.wording import counted, significant
 
 
+@with_reading_options()
 @with_detector_options
 def fit(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A table, or a folder of stretches of one device.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A table, a folder of tables of one device, or - for standard input.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
     detector: dict[str, Any],
-    time: TimeColumn = None,
-    max_fill: MaxFill = 3,
+    reading: Switches,
     detect_only: DetectOnly = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a detector to the normal data of one device and write it to a model file."""
     check_model_target(output, data)
-    device = load_device(data, time, max_fill)
+    device = load_device(data, reading)
     period = usual_period([device])
     complete_period(detector, period)
     report_reading([device], period)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +11,28 @@ import typer
 
 from fedkad.cli.failures import note
 from fedkad.detect.series import Series
+from fedkad.intake import Switches, read_recording
 from fedkad.report.wording import counted
-from fedkad.tables import DeviceTables, read_device, read_fleet
+from fedkad.tables import DeviceTables, FleetTables, read_device, read_fleet
 from fedkad.tables.times import gap_starts, looks_like_epoch
 
 
-def load_device(path: Path, time: str | None, max_fill: int, *, allow_silent: bool = False) -> DeviceTables:
-    """Read one device: a file, or a folder of stretches."""
-    device = read_device(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
+def load_device(
+    path: Path, switches: Switches, *, wanted: Sequence[str] | None = None, allow_silent: bool = False
+) -> DeviceTables:
+    """Read one device: a file, standard input (-), or a folder; the notes say what was done to it.
+
+    `wanted` are the channels of a model: they are matched by name, and those that are missing have no value.
+    """
+    device = read_device(path, partial(read_recording, switches=switches, wanted=wanted, allow_silent=allow_silent))
     _report_repairs(device)
     return device
 
 
-def load_fleet(folder: Path, time: str | None, max_fill: int, *, allow_silent: bool = False) -> dict[str, DeviceTables]:
-    """Read the devices of a folder, by name."""
-    fleet = read_fleet(folder, time=time, max_fill=max_fill, allow_silent=allow_silent)
-    for device in fleet.values():
+def load_fleet(folder: Path, switches: Switches) -> FleetTables:
+    """Read the devices of a folder, by name; a bad one is left out with its reason."""
+    fleet = read_fleet(folder, partial(read_recording, switches=switches))
+    for device in fleet.devices.values():
         _report_repairs(device)
     return fleet
 
@@ -93,6 +100,9 @@ def _report_odd_channels(device: DeviceTables) -> None:
 
 
 def _report_repairs(device: DeviceTables) -> None:
+    for table in device.tables:
+        for done in table.notes:
+            note(f"{device.path if len(device.tables) == 1 else f'{device.path}, {table.name}'}: {done}.")
     filled = "missing cell filled with the value before it", "missing cells filled with the values before them"
     repairs = [
         (device.filled, *filled),

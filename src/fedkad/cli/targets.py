@@ -31,7 +31,7 @@ def check_score_target(path: Path, model: Path, data: Path) -> None:
 def check_folder_target(folder: Path, data: Path) -> None:
     """Refuse a folder for models that is the data folder, is inside it, or is a file."""
     _keep_apart(folder, data)
-    _require_place(folder)
+    require_place(folder)
 
 
 def require_model_or_none(path: Path) -> None:
@@ -54,7 +54,7 @@ def _check_file_target(path: Path, data: Path, content: str) -> None:
     _keep_apart(path, data)
     if path.is_dir():
         raise ValueError(f"{path}: this is a folder; add a name for the file of the {content}.")
-    _require_place(path.parent)
+    require_place(path.parent)
 
 
 def _keep_apart(path: Path, data: Path) -> None:
@@ -70,7 +70,7 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.resolve() == other.resolve()
 
 
-def _require_place(folder: Path) -> None:
+def require_place(folder: Path) -> None:
     """Refuse a folder that cannot be created or written to."""
     # os.path, because the methods of Path raise where a folder may not be entered.
     nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
