@@ -72,21 +72,21 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     if not sample or found[0] is None:
         raise _unknown(relation, name, sample[0] if sample else "")
     moments = [each for each in found if each is not None]
-    zoned = moments[0]["zone"]
-    if (
-        moments[0]["sep"] == "-"
-        and len(moments[0]["first"]) < 3 > len(moments[0]["third"])
-        and not moments[0]["second"].isalpha()
-    ):
+    first, zoned = moments[0], bool(moments[0]["zone"])
+    if first["sep"] == "-" and len(first["first"]) == 4:
+        return Clock(_iso(text, zoned=zoned, comma="," in (first["fraction"] or "")), name, at, utc=zoned)
+    if first["sep"] == "-" and len(first["third"]) < 4 and first["second"].isdigit():
         raise _unknown(relation, name, sample[0])  # 24-03-01 and 01-03-24 look alike
-    if len(moments[0]["first"]) == 4 and moments[0]["sep"] == "-":
-        kind = "TIMESTAMPTZ" if zoned else "TIMESTAMP"
-        # A cast to TIMESTAMP would drop a zone without a word, so cells with one do not pass as such without.
-        check = "" if zoned else f"NOT regexp_matches({text}, '[Zz]$|:.*[+-]\\d\\d:?\\d\\d$|[A-Z]{{3}}$') AND "
-        zone = f"regexp_matches({text}, '[Zz]$|[+-]\\d\\d(:?\\d\\d)?$|UTC$') AND " if zoned else check
-        cast = f"CAST(try_cast(replace({text}, ',', '.') AS {kind}) AS TIMESTAMP)"
-        return Clock(f"CASE WHEN {zone}true THEN {cast} END", name, at, utc=bool(zoned))
-    return Clock(_parsed(relation, name, text, moments), name, at, utc=bool(zoned))
+    return Clock(_parsed(relation, name, text, moments), name, at, utc=zoned)
+
+
+def _iso(text: str, *, zoned: bool, comma: bool) -> str:
+    """An expression for ISO-8601; the engine would drop a zone where others have none, and take none for UTC."""
+    clock = f"substr({text}, 11)"
+    has_zone = f"(ends_with({text}, 'Z') OR ends_with({text}, 'C') OR contains({clock}, '+') OR contains({clock}, '-'))"
+    plain = f"replace({text}, ',', '.')" if comma else text
+    cast = f"CAST(try_cast({plain} AS {'TIMESTAMPTZ' if zoned else 'TIMESTAMP'}) AS TIMESTAMP)"
+    return f"CASE WHEN {'' if zoned else 'NOT '}{has_zone} THEN {cast} END"
 
 
 def _parsed(relation: Relation, name: str, text: str, moments: Sequence[re.Match[str]]) -> str:

@@ -38,7 +38,9 @@ class Relation:
     def columns(self, select: str, values: Sequence[object] = ()) -> dict[str, Any]:
         """Columns as numpy arrays, masked where a cell is missing, in the order of the file."""
         with self._told():
-            return self._run(select, "", values).fetchnumpy()  # type: ignore[no-any-return]
+            found: dict[str, Any] = self._run(select, "", values).fetchnumpy()
+            self.database.execute("SELECT 1")  # until then the engine keeps a copy of the result
+            return found
 
     def _run(self, select: str, rest: str, values: Sequence[object]) -> Any:
         return self.database.execute(f"SELECT {select} FROM {self.sql} {rest}", list(values))
@@ -69,7 +71,7 @@ def database() -> Iterator[Any]:
 
     config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     with duckdb.connect(":memory:", config=config) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
         yield connection
 
 
@@ -78,7 +80,7 @@ def text_sql(path: str, delimiter: str, columns: int, skip: int) -> str:
     names = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(columns))
     return (
         f"read_csv({quoted(path)}, auto_detect = false, header = false, skip = {skip}, delim = {quoted(delimiter)}, "
-        f"quote = '\"', escape = '\"', compression = 'none', max_line_size = 16777216, columns = {{{names}}})"
+        f"quote = '\"', escape = '\"', compression = 'none', max_line_size = 1048576, buffer_size = 4194304, columns = {{{names}}})"
     )
 
 

@@ -359,7 +359,7 @@ class _Recording:
         values = np.full((rows, len(names)), np.nan)
         for k, name in enumerate(names):
             if name in columns:
-                values[:, k] = columns[name].values
+                values[:, k] = columns.pop(name).values
         return names, values
 
     # -- one row for each value ---------------------------------------------------------------------------------
