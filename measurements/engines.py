@@ -148,7 +148,8 @@ def pandas_told(path: Path, skip: int, german: bool, encoding: str, units: bool)
 
 def _frame(columns: Any) -> tuple[Any, Any]:
     """Times and numbers as numpy arrays."""
-    numbers = [np.ma.filled(np.ma.asarray(columns[name]).astype(float), np.nan) for name in ("a", "b")]
+    masked: Any = np.ma.masked_array
+    numbers = [np.ma.filled(masked(columns[name]).astype(float), np.nan) for name in ("a", "b")]
     return np.asarray(columns["time"]).astype("datetime64[s]"), np.stack(numbers, axis=1)
 
 

@@ -19,6 +19,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad.cli.options import DETECTOR_OPTIONS
 from fedkad.detect.scoring import Scoring, SeriesScores, score_series
 from fedkad.federation.inprocess import Federation
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet, write_fleet
 from fedkad.tables import read_table
 from tests.fixtures.commandline import SMALL, Done, fails
@@ -99,9 +100,9 @@ def test_detect_reports_the_events_of_the_detector(folder: Path, model: Path, tm
 def test_detect_scores_each_recording_once(folder: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scored: list[int] = []
 
-    def counting(scoring: Scoring, scaled: NDArray[np.float64], *, shares: bool = False) -> SeriesScores:
+    def counting(scoring: Scoring, scaled: NDArray[np.float64], report: Report = unheard) -> SeriesScores:
         scored.append(len(scaled))
-        return score_series(scoring, scaled, shares=shares)
+        return score_series(scoring, scaled, report)
 
     for module in ("events", "detector", "scoring"):
         monkeypatch.setattr(f"fedkad.detect.{module}.score_series", counting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from fedkad.cli.failures import fail_if_skipped, naming, skipped_documents, warn
 from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.options import above_zero, with_reading_options
-from fedkad.cli.output import AsJson, print_json, print_line, print_table
+from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import load_device, time_gaps
 from fedkad.cli.targets import check_score_target, is_model_file
 from fedkad.detect.bridging import longest_hole
@@ -23,6 +24,7 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
 from fedkad.intake import Switches
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.wording import counted, moment, significant, top_channels
 from fedkad.tables import DeviceTables, SeriesTable, write_table
 from fedkad.tables.fleet import device_paths
@@ -70,8 +72,10 @@ def detect(
 
     def judge(file: Path, path: Path) -> list[Examined]:
         loaded, _ = load_model(file, memory=False)
-        device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True)
-        return examine_device(loaded if threshold is None else loaded.with_threshold(threshold), device, path)
+        judging = loaded if threshold is None else loaded.with_threshold(threshold)
+        with shown_progress(brief=True) as progress:
+            device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True, progress=progress)
+            return examine_device(judging, device, path, shares=shares, report=partial(progress, "judging"))
 
     examined: list[Examined] = []
     skipped: dict[str, str] = {}
@@ -121,13 +125,15 @@ class Examined:
         return int(np.searchsorted(self.rows, entry))
 
 
-def examine_device(model: Model, device: DeviceTables, path: Path) -> list[Examined]:
+def examine_device(
+    model: Model, device: DeviceTables, path: Path, *, shares: bool, report: Report = unheard
+) -> list[Examined]:
     """Judge every table of a device, and warn where the judgement is less than it seems."""
     found = []
     for table in device.tables:
         values, rows = table.with_gaps(longest_hole(model.settings.window) + 1)
         with naming(path if table.name == device.name else path / table.name):
-            findings = examine(model, Series(values, table.channels))
+            findings = examine(model, Series(values, table.channels), shares=shares, report=report)
         found.append(Examined(device.name, table, findings, np.flatnonzero(rows >= 0)))
     _check_period(model.settings.sample_period, device, path)
     _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)

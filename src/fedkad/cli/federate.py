@@ -74,7 +74,8 @@ def federate(
     A device that cannot be read or trained is skipped with its reason, and the exit status is 1.
     """
     check_folder_target(output, folder)
-    fleet, skipped = load_fleet(folder, reading)
+    with shown_progress(brief=True) as progress:
+        fleet, skipped = load_fleet(folder, reading, progress)
     _check_participation(consensus.get("participation"), len(fleet))
     _refuse_foreign_files(output, fleet)
     period = usual_period(fleet.values())

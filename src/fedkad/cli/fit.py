@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from fedkad.cli.failures import few_rows_noted, naming, warn
 from fedkad.cli.options import DetectOnly, complete_period, with_detector_options, with_reading_options
-from fedkad.cli.output import AsJson, print_facts, print_json
+from fedkad.cli.output import AsJson, print_facts, print_json, shown_progress
 from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
 from fedkad.cli.targets import check_model_target
 from fedkad.detect.detector import KoopmanDetector
@@ -31,12 +32,13 @@ def fit(
 ) -> None:
     """Fit a detector to the normal data of one device and write it to a model file."""
     check_model_target(output, data)
-    device = load_device(data, reading)
+    with shown_progress(brief=True) as progress:
+        device = load_device(data, reading, progress=progress)
     period = usual_period([device])
     complete_period(detector, period)
     report_reading([device], period)
-    with naming(data), few_rows_noted(data):
-        fitted = KoopmanDetector(**detector).fit(named_series(device))
+    with naming(data), few_rows_noted(data), shown_progress(brief=True) as progress:
+        fitted = KoopmanDetector(**detector).fit(named_series(device), progress=partial(progress, "learning"))
     output.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(output, statistics=not detect_only)
     found = fitted.model_.found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 from fedkad.detect.modelfile import FORMAT
@@ -76,5 +77,10 @@ def require_place(folder: Path) -> None:
     nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
     if not os.path.isdir(nearest):
         raise ValueError(f"{nearest}: expected a folder, found a file; choose another place for the output.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ValueError(f"{nearest}: the folder cannot be written to; choose another place or change its permissions.")
+    try:  # permissions alone do not tell of file systems that are read-only or full
+        with tempfile.NamedTemporaryFile(dir=nearest, prefix=".fedkad-"):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{nearest}: the folder cannot be written to ({error.strerror}); choose another place for the output."
+        ) from error

@@ -27,6 +27,7 @@ from fedkad.detect.threshold import USUAL_SHAPE, check_threshold
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
@@ -194,9 +195,12 @@ class KoopmanDetector:
         period = sampling_period(train) if settings.sample_period is None else None
         return settings if period is None else replace(settings, sample_period=period)
 
-    def fit(self, train: Any, y: object = None) -> Self:
-        """Fit on normal data: `(time, channel)` array or DataFrame, or a list of separate stretches."""
-        return self._take(*learning.fit(self._settings_for(train), as_series(train)))
+    def fit(self, train: Any, y: object = None, *, progress: Report = unheard) -> Self:
+        """Fit on normal data: `(time, channel)` array or DataFrame, or a list of separate stretches.
+
+        `progress` is called with how many rows of how many are done.
+        """
+        return self._take(*learning.fit(self._settings_for(train), as_series(train), progress))
 
     def prepare(self, train: Any, scaling: Scaling | None = None) -> Self:
         """Do everything in training that needs the data; `adopt` does the rest.
@@ -385,15 +389,15 @@ class KoopmanDetector:
 
     def explain(self, series: Any) -> Array:
         """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it."""
-        return self._raw_scores(series, shares=True).causal_shares(self._fitted().settings.smoothing)
+        return self._raw_scores(series).causal_shares(self._fitted().settings.smoothing)
 
     def stream(self) -> Stream:
         """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state."""
         return Stream(self._fitted())
 
-    def _raw_scores(self, series: Any, *, shares: bool = False) -> SeriesScores:
+    def _raw_scores(self, series: Any) -> SeriesScores:
         model = self._fitted()
-        return score_series(model.scoring, model.setup.scale(series), shares=shares)
+        return score_series(model.scoring, model.setup.scale(series))
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,8 @@ def text_sql(path: str, delimiter: str, columns: int, skip: int) -> str:
     names = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(columns))
     return (
         f"read_csv({quoted(path)}, auto_detect = false, header = false, skip = {skip}, delim = {quoted(delimiter)}, "
-        f"quote = '\"', escape = '\"', compression = 'none', max_line_size = 1048576, buffer_size = 4194304, columns = {{{names}}})"
+        f"quote = '\"', escape = '\"', compression = 'none', max_line_size = 1048576, buffer_size = 4194304, "
+        f"columns = {{{names}}})"
     )
 
 
