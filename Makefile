@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/fedkad demo --out demo
 
 test: $(VENV)/.dev lint
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # What needs no real process, no network and no training of minutes: for the time between two edits.
 fast: $(VENV)/.dev lint
@@ -36,7 +36,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml fedkad-bench/pyproject.toml | $(BIN)/python

@@ -1,20 +1,22 @@
-"""Draw the picture of the README: `python docs/picture.py` writes docs/pump-02.png."""
+"""Draw the picture of the README: `python docs/picture.py` writes docs/pump-02.svg."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from fedkad.report.chart import standalone
 from fedkad.report.demonstration import demonstrate
-from fedkad.report.pictures import Span, device_figure
+from fedkad.report.findings_page import event_drawing, strength
 from fedkad.simulate import simulate_fleet
+
+WIDTH = 760
 
 
 def main() -> None:
-    """One device of the demonstration: score against threshold, and the causes."""
-    shown = demonstrate(simulate_fleet(12))
-    faults = [Span(fault.start, fault.end, fault.kind) for fault in shown.fleet.faults_of("pump-02")]
-    figure = device_figure(shown.findings["pump-02"], shown.fleet.test_times("pump-02"), faults)
-    figure.savefig(Path(__file__).with_name("pump-02.png"), dpi=130, facecolor="white")
+    """The clearest event of one device of the demonstration: signals seen and expected, and the score."""
+    entry = demonstrate(simulate_fleet(12)).examined["pump-02"]
+    event = max(entry.findings.events, key=strength)
+    Path(__file__).with_name("pump-02.svg").write_text(standalone(event_drawing(entry, event, "event").svg, WIDTH))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,13 @@ SLOW = [
     f"test_{name}.py"
     for names in zip((f"fleet_{name}" for name in FLEETS), BENCHMARK, (f"edge_{name}" for name in AGENTS), strict=True)
     for name in names
-] + ["test_edge_tell.py", "test_edge_faults.py", "test_edge_examples_timing.py", "test_wheel.py"]
+] + [
+    "test_edge_tell.py",
+    "test_edge_faults.py",
+    "test_edge_examples_timing.py",
+    "test_wheel.py",
+    "test_report_browser.py",
+]
 """Modules that start real processes, use a network or train for long, in the order in which workers take them.
 
 The longest come first, because a long module that is begun last is what everybody waits for; fleets, networks and

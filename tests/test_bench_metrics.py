@@ -132,10 +132,9 @@ def test_vus_is_that_of_aeon(case: tuple[Flags, Array], buffer: int) -> None:
         assert vus_pr(labels, scores, buffer=buffer) == pytest.approx(vus_of_aeon(labels, scores, buffer), abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("decimals", [1, 15])
-def test_vus_is_that_of_aeon_on_long_series(seed: int, decimals: int) -> None:
-    labels, scores = realistic(seed)
+def test_vus_is_that_of_aeon_on_long_series(decimals: int) -> None:
+    labels, scores = realistic(decimals)
     scores = scores.round(decimals)
     assert vus_pr(labels, scores) == pytest.approx(vus_of_aeon(labels, scores, 20), abs=1e-9)
 
@@ -373,10 +372,12 @@ def test_affiliation_is_a_numeric_integral(pair: tuple[Flags, Flags]) -> None:
     labels, alarms = pair
     if not labels.any():
         return
-    precision, recall = affiliation_by_integration(labels, alarms, steps=16)
+    steps = 16
+    precision, recall = affiliation_by_integration(labels, alarms, steps)
     ours = affiliation(labels, alarms)
-    assert ours.precision == pytest.approx(precision, abs=0.02)
-    assert ours.recall == pytest.approx(recall, abs=0.02)
+    half_a_cell = 0.5 / steps  # of a zone that is at least one entry long
+    assert ours.precision == pytest.approx(precision, abs=half_a_cell)
+    assert ours.recall == pytest.approx(recall, abs=half_a_cell)
 
 
 def test_affiliation_by_hand() -> None:

@@ -57,7 +57,7 @@ def streams(draw: st.DrawFn) -> tuple[KoopmanDetector, NDArray[Any]]:
     return detector, series
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(streams())
 def test_without_witnesses_the_stream_equals_the_batch(case: tuple[KoopmanDetector, NDArray[Any]]) -> None:
     detector, series = case

@@ -89,7 +89,7 @@ def test_faults_are_those_of_a_loop_over_each_channel(course: list[tuple[float, 
             assert told == naive(rows, k, fault)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(courses)
 def test_faults_are_well_formed_and_a_restart_at_any_row_changes_nothing(
     course: list[tuple[float, float, int]],

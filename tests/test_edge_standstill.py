@@ -52,7 +52,7 @@ def channels(draw: st.DrawFn) -> tuple[Array, list[bool]]:
     return np.stack([column[:length] for column in columns], axis=1), learns
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(channels(), st.integers(0, 600))
 def test_runs_are_those_of_a_loop_through_a_restart_at_any_row(drawn: tuple[Array, list[bool]], cut: int) -> None:
     rows, learns = drawn

@@ -69,7 +69,7 @@ FAULTS = ("none", "request lost", "killed before saving", "reply lost", "late", 
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), encoding=st.sampled_from(["float32", "int8"]))
 def test_whatever_is_lost_the_result_is_of_a_legal_schedule(
     tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, Path], data: st.DataObject, encoding: Encoding

@@ -108,6 +108,25 @@ def test_dates(tmp_path: Path, cells: list[str], expected: list[str], utc: bool)
     table = read_recording(write(tmp_path, "stamp;a\n" + "".join(f"{cell};{k}\n" for k, cell in enumerate(cells))))
     np.testing.assert_array_equal(table.times, np.array(expected, dtype="datetime64[ns]"))
     assert (table.channels, table.utc) == (("a",), utc)
+    assert (table.offsets is not None) == utc
+
+
+def test_the_zone_of_the_file_is_kept(tmp_path: Path) -> None:
+    """Where summer time ends, where rows are sorted, and where they are resampled."""
+    stamps = [
+        "2024-10-27 02:59:30+02:00",
+        "2024-10-27 02:00:00+01:00",
+        "2024-10-27 02:00:30+01:00",
+        "2024-10-27 02:01Z",
+    ]
+    text = "time,a\n" + "".join(f"{stamps[k]},{k}\n" for k in (1, 0, 2, 3))
+    table = read_recording(write(tmp_path, text), Switches(sort=True))
+    assert table.offsets is not None
+    assert (table.values.ravel().tolist(), table.offsets.tolist()) == ([0, 1, 2, 3], [120, 60, 60, 0])
+    assert table.time_texts(1) == ["2024-10-27T02:00:00+01:00"]
+    minutes = read_recording(write(tmp_path, text), Switches(sort=True, resample=60.0))
+    assert minutes.offsets is not None
+    assert (minutes.values.ravel().tolist(), minutes.offsets.tolist()) == ([0, 1.5, 3], [120, 60, 0])
 
 
 def test_ambiguous_dates_are_asked_for(tmp_path: Path) -> None:

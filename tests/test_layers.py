@@ -19,13 +19,13 @@ PURE = frozenset(
 ALLOWED = {
     "": STANDARD | {"numpy", "threadpoolctl"},
     "koopman": PURE | {"numpy"},
-    "detect": PURE | {"numpy", "sklearn", "json", "os", "pathlib"},
+    "detect": PURE | {"numpy", "sklearn", "pyod", "json", "os", "pathlib", "sys"},
     "federation": STANDARD | {"numpy", "cryptography"},
     "tables": STANDARD | {"numpy"},
     "simulate": STANDARD | {"numpy"},
     "fleet": STANDARD | {"numpy", "flwr", "cryptography", "httpx"},
     "edge": STANDARD | {"numpy", "paho", "prometheus_client"},
-    "report": STANDARD | {"numpy", "matplotlib"},
+    "report": STANDARD | {"numpy"},
     "intake": STANDARD | {"numpy", "duckdb", "openpyxl"},
     "cli": STANDARD | {"numpy", "typer", "click", "rich"},
 }

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
+    from fedkad.detect.detector import FewRowsWarning, KoopmanDetector, NotFittedError
     from fedkad.detect.witnesses import WITNESSES
     from fedkad.federation.inprocess import Federation, federate
 
-__all__ = ["WITNESSES", "Federation", "FewRowsWarning", "KoopmanDetector", "federate"]
+__all__ = ["WITNESSES", "Federation", "FewRowsWarning", "KoopmanDetector", "NotFittedError", "federate"]
 __version__ = "0.1.0"
 
 _PLACES = {
@@ -16,6 +16,7 @@ _PLACES = {
     "FewRowsWarning": "fedkad.detect.detector",
     "WITNESSES": "fedkad.detect.witnesses",
     "KoopmanDetector": "fedkad.detect.detector",
+    "NotFittedError": "fedkad.detect.detector",
     "federate": "fedkad.federation.inprocess",
 }
 

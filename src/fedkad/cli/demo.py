@@ -10,6 +10,7 @@ import typer
 from fedkad.cli.failures import few_rows_noted
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, comparison, demonstrate, line_cells, summary
+from fedkad.report.demonstration_page import demonstration_page
 from fedkad.report.document import write_page
 from fedkad.simulate import simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
@@ -26,7 +27,6 @@ def demo(
 
     Simulated data is not evidence of detection quality.
     """
-    page_of = _drawing()
     out.mkdir(parents=True, exist_ok=True)
     with few_rows_noted(None), shown_progress() as progress:
         progress("simulation", 0, 1)
@@ -36,28 +36,17 @@ def demo(
             write_fleet(fleet, out / "data")
         shown = demonstrate(fleet, seed=seed, progress=progress)
         progress("page", 0, 1)
-        write_page(out / "index.html", page_of(shown))
+        write_page(out / "index.html", demonstration_page(shown))
         progress("page", 1, 1)
     typer.echo(f"learned and detected in {shown.seconds:.1f} s", err=True)
     if as_json:
         print_json(_document(shown, out / "index.html"))
         return
-    print_table(HEADER, (line_cells(shown, line) for line in shown.lines), numbers=[3, 4])
+    print_table(HEADER, (line_cells(shown, line) for line in shown.lines), numbers=[5, 6])
     print_line(f"\n{DISCLAIMER} Faults are matched with events by time alone.")
     print_line(summary(shown))
     print_line(comparison(shown))
     print_line(f"The page with the pictures: {out / 'index.html'}")
-
-
-def _drawing() -> Any:
-    """The function that makes the page, imported before the work so that a missing library is reported at once."""
-    try:
-        from fedkad.report.demonstration_page import demonstration_page
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("matplotlib"):
-            raise
-        raise ValueError("The pictures need matplotlib: pip install 'fedkad[report]'.") from None
-    return demonstration_page
 
 
 def _document(shown: Demonstration, page: Path) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,22 +13,26 @@ from numpy.typing import NDArray
 
 from fedkad.cli.failures import fail_if_skipped, naming, skipped_documents, warn
 from fedkad.cli.federate import MODEL_ENDING
-from fedkad.cli.options import above_zero, with_reading_options
+from fedkad.cli.labels import marks_of, read_labels
+from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import load_device, time_gaps
-from fedkad.cli.targets import check_score_target, is_model_file
-from fedkad.detect.bridging import longest_hole
-from fedkad.detect.events import Event, Findings, examine
+from fedkad.cli.targets import check_page_target, check_score_target, is_model_file
+from fedkad.detect.events import Event, Gathering
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
-from fedkad.detect.series import Series
+from fedkad.detect.threshold import check_threshold
 from fedkad.intake import Switches
-from fedkad.koopman.snapshots import Report, unheard
-from fedkad.report.wording import counted, moment, significant, top_channels
-from fedkad.tables import DeviceTables, SeriesTable, write_table
+from fedkad.koopman.snapshots import Report
+from fedkad.report.agreement import Agreement, agreement
+from fedkad.report.chart import Span
+from fedkad.report.document import write_page
+from fedkad.report.examination import Examination, examine_table
+from fedkad.report.findings_page import agreement_sentences, findings_page, summary
+from fedkad.report.wording import clock, counted, marked, significant, top_channels
+from fedkad.tables import DeviceTables, write_table
 from fedkad.tables.fleet import device_paths
 from fedkad.tables.reading import table_ending
-from fedkad.tables.times import time_text
 
 ANOMALIES_FOUND = 3
 LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
@@ -59,6 +62,39 @@ def detect(
         float | None,
         typer.Option(callback=above_zero, help="Flag scores above this one.", show_default="that of the model"),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            callback=budget_rate,
+            help="Flag as many false alarms as this, such as 1/week, by the scores of the training data.",
+            show_default="that of the model",
+        ),
+    ] = None,
+    merge: Annotated[
+        Any,
+        typer.Option(
+            metavar="TIME",
+            parser=duration,
+            help="Alarms at most this far apart are one event: a time such as 10m, or rows.",
+            show_default="a window",
+        ),
+    ] = None,
+    min_duration: Annotated[
+        Any,
+        typer.Option(metavar="TIME", parser=duration, help="Leave out shorter events: a time such as 3m, or rows."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="HTML", help="Write a page with pictures of what was found.")
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="Compare events with labels: columns start and end (times, or rows from 0) and device, or 0 and 1 for "
+            "every row.",
+        ),
+    ] = None,
     *,
     reading: Switches,
     as_json: AsJson = False,
@@ -66,18 +102,32 @@ def detect(
     """Find anomalies in new data, with their times and the channels to look at."""
     if scores is None and (shares or offline):
         raise typer.BadParameter("--shares and --offline add columns to the file of --scores; name one.")
+    if threshold is not None and budget is not None:
+        raise typer.BadParameter("--threshold and --budget exclude each other; give one.")
     _refuse_swapped(model, data)
     if scores is not None:
         check_score_target(scores, model, data)
+    if report is not None:
+        check_page_target(report, model, data)
+    known = None if labels is None else read_labels(labels)
 
-    def judge(file: Path, path: Path) -> list[Examined]:
+    def judge(file: Path, path: Path) -> list[Examination]:
         loaded, _ = load_model(file, memory=False)
-        judging = loaded if threshold is None else loaded.with_threshold(threshold)
         with shown_progress(brief=True) as progress:
             device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True, progress=progress)
-            return examine_device(judging, device, path, shares=shares, report=partial(progress, "judging"))
+            period = loaded.sample_period or next((t.period for t in device.tables if t.period is not None), None)
+            if threshold is not None:
+                loaded = loaded.with_threshold(threshold)
+            elif budget is not None:
+                loaded = _budgeted(loaded, budget, period, path)
+            gathering = Gathering(_rows(merge, 0, "merge", period), _rows(min_duration, 1, "min-duration", period))
+            marks = (
+                {} if known is None else {table.name: marks_of(known, device.name, table) for table in device.tables}
+            )
+            judging = partial(progress, "judging")
+            return examine_device(loaded, device, path, gathering, marks, shares=shares, progress=judging)
 
-    examined: list[Examined] = []
+    examined: list[Examination] = []
     skipped: dict[str, str] = {}
     if model.is_dir():
         models, paths = _models_in(model), device_paths(data)
@@ -97,44 +147,73 @@ def detect(
     if scores is not None and examined:
         scores.parent.mkdir(parents=True, exist_ok=True)
         write_table(scores, _score_columns(examined, offline=offline, shares=shares))
+    agreed = _agreement(examined) if known is not None and examined else None
+    if report is not None and examined:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        notices = [f"{name} was skipped: {reason}" for name, reason in skipped.items()]
+        write_page(report, findings_page(examined, f"What was found in {data.name}", notices=notices, agreement=agreed))
     if as_json:
-        print_json(_document(examined, skipped))
+        print_json(_document(examined, skipped, agreed))
     elif examined:
         _print_events(examined)
+        for sentence in [] if agreed is None else agreement_sentences(agreed):
+            print_line(sentence)
     fail_if_skipped(skipped)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
 
 
-@dataclass(frozen=True, eq=False)
-class Examined:
-    """A table and what was found in it; `rows` holds, for each row of the table, its entry in the findings."""
+def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Model:
+    """The model with the threshold that a budget asks for."""
+    if period is None:
+        raise ValueError(f"{path}: --budget needs a sampling period, and neither the model nor the data has times.")
+    check_threshold(budget, period)
+    model = model.judged_by(model.settings.rule(budget, period))
+    if model.found is not None and model.found.note:
+        warn(f"{path}: {model.found.note}")
+    return model
 
-    device: str
-    table: SeriesTable
-    findings: Findings
-    rows: NDArray[np.intp]
 
-    @property
-    def scored(self) -> int:
-        """The number of rows with a score."""
-        return int((~np.isnan(self.findings.scores)).sum())
+def _rows(length: float | int | None, usual: int, option: str, period: float | None) -> int:
+    """A number of rows, or of seconds (a float) in sampling periods."""
+    if length is None or isinstance(length, int):
+        return usual if length is None else length
+    if period is None:
+        raise ValueError(f"--{option} needs a number of rows where neither the model nor the data has times.")
+    return int(np.ceil(length / period - 1e-9))
 
-    def row(self, entry: int) -> int:
-        """The row of the table at an entry of the findings; the entry must not be that of a time gap."""
-        return int(np.searchsorted(self.rows, entry))
+
+def _agreement(examined: Sequence[Examination]) -> Agreement:
+    """Over all recordings."""
+    found = [
+        agreement(
+            entry.findings.events,
+            entry.marks,
+            ~np.isnan(entry.findings.scores),
+            entry.model.settings.window,
+            entry.table.period,
+        )
+        for entry in examined
+    ]
+    return sum(found[1:], start=found[0])
 
 
 def examine_device(
-    model: Model, device: DeviceTables, path: Path, *, shares: bool, report: Report = unheard
-) -> list[Examined]:
+    model: Model,
+    device: DeviceTables,
+    path: Path,
+    gathering: Gathering,
+    marks: Mapping[str, tuple[Span, ...]],
+    *,
+    shares: bool,
+    progress: Report,
+) -> list[Examination]:
     """Judge every table of a device, and warn where the judgement is less than it seems."""
     found = []
     for table in device.tables:
-        values, rows = table.with_gaps(longest_hole(model.settings.window) + 1)
         with naming(path if table.name == device.name else path / table.name):
-            findings = examine(model, Series(values, table.channels), shares=shares, report=report)
-        found.append(Examined(device.name, table, findings, np.flatnonzero(rows >= 0)))
+            spans = marks.get(table.name, ())
+            found.append(examine_table(model, device.name, table, gathering, spans, shares=shares, report=progress))
     _check_period(model.settings.sample_period, device, path)
     _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     for table in device.tables:
@@ -211,19 +290,19 @@ def _models_in(folder: Path) -> dict[str, Path]:
     return models
 
 
-def _print_events(examined: Sequence[Examined]) -> None:
-    clocks = {_clock(entry.table) for entry in examined}
+def _print_events(examined: Sequence[Examination]) -> None:
+    clocks = {clock(entry.table) for entry in examined}
     # One kind of time for all tables is named in the header; otherwise every cell names its own.
     header_clock = clocks.pop() if len(clocks) == 1 else None
     rows: list[tuple[str, ...]] = []
     for entry in examined:
         for event in entry.findings.events:
-            places = [moment(entry.table.times, entry.row(k)) for k in (event.start, event.end, event.peak)]
+            places = [entry.moment(row) for row in (event.start, event.end, event.peak)]
             if header_clock is None:
-                places = [_marked(place, _clock(entry.table)) for place in places]
+                places = [marked(place, clock(entry.table)) for place in places]
             numbers = significant(event.peak_score), significant(event.threshold)
             rows.append((entry.device, entry.table.name, *places, *numbers, event.sentence or top_channels(event)))
-    spans = (_marked(name, header_clock) for name in ("Start", "End", "Peak"))
+    spans = (marked(name, header_clock) for name in ("Start", "End", "Peak"))
     header: tuple[str, ...] = ("Device", "Table", *spans, "Score", "Threshold", "What it is")
     if all(entry.table.name == entry.device for entry in examined):
         header, rows = header[:1] + header[2:], [row[:1] + row[2:] for row in rows]
@@ -231,53 +310,41 @@ def _print_events(examined: Sequence[Examined]) -> None:
         score = header.index("Score")
         print_table(header, rows, numbers=[score, score + 1])
         print_line()
-    total = sum(len(entry.rows) for entry in examined)
-    blind = total - sum(entry.scored for entry in examined)
-    unscored = f"{counted(blind, 'row')} could not be judged" if blind else "all of them were judged"
-    print_line(f"{counted(len(rows), 'event')} in {counted(total, 'row')}; {unscored}.")
+    print_line(summary(examined))
 
 
-def _clock(table: SeriesTable) -> str:
-    """What places in a table are: row numbers, times in UTC, or times without a zone, which need no mark."""
-    if table.times is None:
-        return "row, from 0"
-    return "UTC" if table.utc else ""
-
-
-def _marked(text: str, mark: str | None) -> str:
-    return f"{text} ({mark})" if mark else text
-
-
-def _document(examined: Sequence[Examined], skipped: dict[str, str]) -> dict[str, Any]:
+def _document(examined: Sequence[Examination], skipped: dict[str, str], agreed: Agreement | None) -> dict[str, Any]:
     devices: dict[str, dict[str, Any]] = {}
     for entry in examined:
         device = devices.setdefault(
             entry.device,
             {"device": entry.device, "rows": 0, "scored_rows": 0, "filled_cells": 0, "gap_rows": 0, "events": []},
         )
-        device["rows"] += len(entry.rows)
+        device["rows"] += len(entry.findings.scores)
         device["scored_rows"] += entry.scored
         device["filled_cells"] += entry.table.filled
         device["gap_rows"] += entry.table.gap_rows
         device["events"] += [_event_document(entry, event) for event in entry.findings.events]
-    return {
+    document: dict[str, Any] = {
         "events": sum(len(device["events"]) for device in devices.values()),
+        "brief_events": sum(entry.findings.brief for entry in examined),
         "devices": list(devices.values()),
         "skipped": skipped_documents(skipped),
     }
+    if agreed is not None:
+        numbers = ("labelled", "found", "false_alarms", "precision", "recall", "false_alarms_per_day")
+        unit = "rows" if agreed.healthy_days is None else "seconds"
+        document["labels"] = {name: getattr(agreed, name) for name in numbers} | {f"delay_{unit}": agreed.delay}
+    return document
 
 
-def _event_document(entry: Examined, event: Event) -> dict[str, Any]:
+def _event_document(entry: Examination, event: Event) -> dict[str, Any]:
     """An event as JSON: rows count from 0, `end` is the last flagged row, and rows stand in for missing times."""
-    places = {name: entry.row(getattr(event, name)) for name in ("start", "end", "peak")}
-    times = entry.table.times
+    places = {name: getattr(event, name) for name in ("start", "end", "peak")}
     return {
         "table": entry.table.name,
         **{f"{name}_row": row for name, row in places.items()},
-        **{
-            name: row if times is None else time_text(times[row : row + 1], utc=entry.table.utc)[0]
-            for name, row in places.items()
-        },
+        **{name: row if entry.table.times is None else entry.table.time_texts(row)[0] for name, row in places.items()},
         "peak_score": event.peak_score,
         "threshold": event.threshold,
         "kind": event.kind,
@@ -286,7 +353,7 @@ def _event_document(entry: Examined, event: Event) -> dict[str, Any]:
     }
 
 
-def _score_columns(examined: Sequence[Examined], *, offline: bool, shares: bool) -> dict[str, list[Any]]:
+def _score_columns(examined: Sequence[Examination], *, offline: bool, shares: bool) -> dict[str, list[Any]]:
     """One row per row of each table: where it is, its score, its threshold, and whether it is an alarm."""
     columns: dict[str, list[Any]] = {}
 
@@ -295,20 +362,21 @@ def _score_columns(examined: Sequence[Examined], *, offline: bool, shares: bool)
 
     dated = any(entry.table.times is not None for entry in examined)
     for entry in examined:
-        times, found, rows = entry.table.times, entry.findings, entry.rows
-        add("device", [entry.device] * len(rows))
-        add("table", [entry.table.name] * len(rows))
-        add("row", range(len(rows)))
+        found = entry.findings
+        rows = len(found.scores)
+        add("device", [entry.device] * rows)
+        add("table", [entry.table.name] * rows)
+        add("row", range(rows))
         if dated:
-            add("time", [None] * len(rows) if times is None else time_text(times, utc=entry.table.utc))
-        add("score", found.scores[rows].tolist())
-        add("threshold", found.thresholds[rows].tolist())
+            add("time", [None] * rows if entry.table.times is None else entry.table.time_texts())
+        add("score", found.scores.tolist())
+        add("threshold", found.thresholds.tolist())
         # A row without a score is neither normal nor not, so its cell stays empty.
-        judged = ~np.isnan(found.scores[rows])
-        add("is_anomaly", [int(a) if known else None for a, known in zip(found.alarms[rows], judged, strict=True)])
+        judged = ~np.isnan(found.scores)
+        add("is_anomaly", [int(a) if known else None for a, known in zip(found.alarms, judged, strict=True)])
         if offline:
-            add("offline_score", found.offline_scores[rows].tolist())
+            add("offline_score", found.offline_scores.tolist())
         if shares:
-            for channel, part in zip(found.channels, found.shares[rows].T, strict=True):
+            for channel, part in zip(found.channels, found.shares.T, strict=True):
                 add(f"share of {channel}", part.tolist())
     return columns

@@ -9,10 +9,8 @@ import numpy as np
 import typer
 
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
-from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
-from fedkad.detect.threshold import parse_budget
-from fedkad.detect.witnesses import WitnessScoring
+from fedkad.report.standing import channel_standings, threshold_origin
 from fedkad.report.wording import significant
 
 
@@ -50,36 +48,11 @@ def _description(path: Path) -> dict[str, Any]:
         "subspace": list(dynamics.subspace.shape),
         "spectral_radius": float(np.abs(np.linalg.eigvals(dynamics.operator)).max()),
         "threshold": model.threshold,
-        "threshold_set_by": _threshold_origin(model),
+        "threshold_set_by": threshold_origin(model),
         "false_alarms_expected": model.expectation,
-        "switches": [
-            name for name, is_switch in zip(model.setup.channel_names, _switches(model), strict=True) if is_switch
-        ],
+        "switches": [standing.name for standing in channel_standings(model) if standing.is_switch],
         "inputs": [str(name) for name in model.settings.inputs],
         "lifting_digest": dynamics.lifting.digest,
         "can_learn": memory is not None,
         "parameters": vars(model.settings),
     }
-
-
-def _switches(model: Model) -> list[bool]:
-    """Which channels had at most two values in training, and so are not judged by prediction."""
-    if not isinstance(model.scoring, WitnessScoring):
-        return [False] * model.setup.channels
-    switches: list[bool] = model.scoring.bounds.switch.tolist()
-    return switches
-
-
-def _threshold_origin(model: Model) -> str:
-    """How the threshold was set, in words."""
-    found, rule = model.found, model.rule
-    if found is None or rule is None or not isinstance(rule.threshold, str):
-        return "by hand"
-    allowed = f"{rule.threshold}" if parse_budget(rule.threshold) else f"{rule.rate:g} events per row"
-    way = {"spot": ", adapting to the stream", "dspot": ", following a drift"}.get(rule.threshold, "")
-    if found.value != model.threshold:
-        note = "; the fleet's advice or an earlier version set it"
-    else:
-        note = f" ({found.note})" if found.note else ""
-    rests = f"{found.peaks} peaks among {found.rows} scores of normal data"
-    return f"{rests}, false alarms allowed: {allowed}{way}{note}"

@@ -48,6 +48,23 @@ def rule_of(rule: Rule) -> Callable[[Any], Any]:
 above_zero, share = rule_of(POSITIVE), rule_of(SHARE)
 
 
+def budget_rate(text: str | None) -> str | None:
+    """Callback of an option that is a rate of false alarms."""
+    if text is not None and parse_budget(text) is None:
+        raise typer.BadParameter(f"{text} must be a rate of false alarms such as 1/week or 2/day.")
+    return text
+
+
+def duration(text: str) -> float | int:
+    """A number of rows, an int, or a time in seconds, a float."""
+    if text.isdigit():
+        return int(text)
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise typer.BadParameter(f"{text} must be a number of rows, or a time such as 90s, 10m, 1.5h or 2d.")
+    return seconds
+
+
 def _threshold(text: str) -> str | float:
     """A number where it is one; other words are checked with the other options."""
     try:

@@ -64,9 +64,10 @@ def load_fleet(folder: Path, switches: Switches, progress: Progress) -> FleetTab
     return fleet
 
 
-def named_series(device: DeviceTables) -> list[Series]:
-    """The stretches of a device with the names of its channels."""
-    return [Series(values, device.channels) for values in device.series()]
+def named_series(device: DeviceTables) -> Series | list[Series]:
+    """The stretches of a device with the names of its channels; a single one is not copied into another."""
+    stretches = [Series(values, device.channels) for values in device.series()]
+    return stretches[0] if len(stretches) == 1 else stretches
 
 
 def time_gaps(device: DeviceTables) -> int:
@@ -142,10 +143,10 @@ def _report_odd_channels(device: DeviceTables) -> None:
     known = [column[~np.isnan(column)] for column in values.T]
     constant = [name for name, cells in zip(device.channels, known, strict=True) if len(cells) and np.ptp(cells) == 0.0]
     if len(constant) == 1:
-        note(f"{device.path}: channel {constant[0]!r} never changes; any change of it will count as abnormal.")
+        note(f"{device.path}: channel {constant[0]!r} never changes; the larger a change of it, the higher the score.")
     elif constant:
         names = ", ".join(map(repr, constant))
-        note(f"{device.path}: channels {names} never change; any change of one will count as abnormal.")
+        note(f"{device.path}: channels {names} never change; the larger a change of one, the higher the score.")
 
 
 def _report_repairs(device: DeviceTables) -> None:

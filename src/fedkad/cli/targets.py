@@ -29,6 +29,14 @@ def check_score_target(path: Path, model: Path, data: Path) -> None:
     _check_file_target(path, data, "scores")
 
 
+def check_page_target(path: Path, *inputs: Path) -> None:
+    """Refuse to write a page over an input, or under a name that is not a page's."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{path}: the report is a page; choose a name that ends in .html.")
+    for source in inputs:
+        _check_file_target(path, source, "report")
+
+
 def check_folder_target(folder: Path, data: Path) -> None:
     """Refuse a folder for models that is the data folder, is inside it, or is a file."""
     _keep_apart(folder, data)

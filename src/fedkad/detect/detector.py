@@ -7,6 +7,7 @@ It is the scikit-learn face of two values, a `Model` and a `Memory`; the work is
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,18 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect import learning
-from fedkad.detect.events import Event, examine, judge_series
+from fedkad.detect.events import Gathering, examine, judge_series
+from fedkad.detect.frames import event_table, framed
 from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
 from fedkad.detect.scoring import SeriesScores, forecast_series, score_series
-from fedkad.detect.series import as_series, sampling_period
+from fedkad.detect.series import Recording, as_series, sampling_period
 from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import USUAL_SHAPE, check_threshold
-from fedkad.detect.witnesses import WitnessScoring
+from fedkad.detect.witnesses import WITNESSES, WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Report, unheard
 from fedkad.settingerror import SettingError
+from fedkad.settingkinds import parse_duration
 
 Array = NDArray[np.float64]
 
@@ -42,6 +45,15 @@ class NotFittedError(ValueError, AttributeError):
 
     def __init__(self) -> None:
         super().__init__("This KoopmanDetector is not fitted yet; call fit(train) first.")
+
+
+def _not_fitted() -> NotFittedError:
+    """The error, which is scikit-learn's of that name too where that is loaded."""
+    known = sys.modules.get("sklearn.exceptions")
+    if known is None:
+        return NotFittedError()
+    both: type[NotFittedError] = type("NotFittedError", (NotFittedError, known.NotFittedError), {})
+    return both()
 
 
 class KoopmanDetector:
@@ -274,14 +286,14 @@ class KoopmanDetector:
 
     def _fitted(self) -> Model:
         if "model_" not in vars(self):
-            raise NotFittedError
+            raise _not_fitted()
         return self.model_
 
     @property
     def memory_(self) -> Memory:
         """The statistics and the held-out rows."""
         if "_memory" not in vars(self):
-            raise NotFittedError
+            raise _not_fitted()
         if self._memory is None:
             raise ValueError("This detector was saved without its statistics and can only detect; fit it again.")
         return self._memory
@@ -345,16 +357,23 @@ class KoopmanDetector:
     def decision_function(self, series: Any) -> Array:
         """Scores `(time,)`, higher is more abnormal; entry t depends on samples up to t only.
 
-        NaN until a window is full and a prediction old enough to be judged, at the start and after every gap.
+        NaN until a window is full and a prediction old enough to be judged, at the start and after every gap. The times
+        of a frame show gaps as well; the scores are those of its rows.
         """
-        return self._raw_scores(series).causal(self._fitted().settings.smoothing)
+        recording, raw = self._scored(series)
+        return recording.of_rows(raw.causal(self._fitted().settings.smoothing))
+
+    def score_samples(self, series: Any) -> Array:
+        """The scores of `decision_function` with the other sign: lower is more abnormal, as in scikit-learn."""
+        return -self.decision_function(series)
 
     def score_series(self, series: Any) -> Array:
         """Scores `(time,)` of recorded data, which look ahead: means over the entries around each.
 
         They reach half a window to either side, and a third of one with a scoring of one part.
         """
-        return self._raw_scores(series).offline()
+        recording, raw = self._scored(series)
+        return recording.of_rows(raw.offline())
 
     def predict(self, series: Any, unscored: int = 0) -> NDArray[np.int64]:
         """1 where the causal score is above the threshold, 0 elsewhere, `unscored` where there is no score.
@@ -363,41 +382,82 @@ class KoopmanDetector:
         """
         if not isinstance(unscored, int | np.integer):
             raise SettingError("unscored", unscored, "an integer, such as -1")
-        raw = self._raw_scores(series)
+        recording, raw = self._scored(series)
         _, alarms = judge_series(self._fitted(), raw)
-        return np.where(np.isnan(raw.parts[:, 0]), unscored, alarms).astype(np.int64)
+        return recording.of_rows(np.where(np.isnan(raw.parts[:, 0]), unscored, alarms).astype(np.int64))
 
-    def events(self, series: Any) -> tuple[Event, ...]:
-        """The alarms gathered into events, each with its peak, its causes, the kind that leads and a sentence."""
-        return examine(self._fitted(), series).events
+    def fit_predict(self, series: Any, y: object = None) -> NDArray[np.int64]:
+        """Fit, and predict the same data: what is left after it was learned from, which is less than new data shows."""
+        return self.fit(series).predict(series)
 
-    def forecast(self, series: Any) -> Array:
+    def events(self, series: Any, *, merge: int | str = 0, min_duration: int | str = 1) -> Any:
+        """The alarms gathered into events.
+
+        Parameters
+        ----------
+        series
+            A frame gives a frame with one row per event: `start`, `end` and `peak` as its index has them, `kind`, the
+            witness that leads, `channels`, those to look at, and a `sentence`. Anything else gives a tuple of
+            `Event`s, whose start, end and peak are entries, with the share of every channel.
+        merge : int or str
+            Alarms at most this far apart are one event: rows, or a time such as "10m" if the sampling period is known.
+            Those at most a window apart are one in any case.
+        min_duration : int or str
+            Events that are shorter are left out.
+        """
+        gathering = Gathering(self._rows_in("merge", merge), self._rows_in("min_duration", min_duration))
+        return event_table(examine(self._fitted(), series, gathering).events, series)
+
+    def _rows_in(self, name: str, duration: int | str) -> int:
+        """A number of rows, or a time as a number of sampling periods, rounded up."""
+        if isinstance(duration, int | np.integer) and duration >= 0:
+            return int(duration)
+        seconds, period = parse_duration(duration) if isinstance(duration, str) else None, self._fitted().sample_period
+        if seconds is None or period is None:
+            allowed = "a number of rows, or a time such as '10m' if the sampling period is known"
+            raise SettingError(name, duration, allowed)
+        return int(np.ceil(seconds / period - 1e-9))
+
+    def forecast(self, series: Any) -> Any:
         """The samples that were expected, `(time, channel)`, in the units of the series; NaN where there is no score.
 
-        Entry t was predicted from the samples up to t − H.
+        Entry t was predicted from the samples up to t − H. A frame gives a frame.
         """
         model = self._fitted()
-        return model.setup.scaling.restore(forecast_series(model.scoring, model.setup.scale(series)))
+        recording = model.setup.record(series)
+        expected = model.setup.scaling.restore(forecast_series(model.scoring, recording.series.values))
+        return framed(recording.of_rows(expected), series, model.setup.channel_names)
 
-    def witnesses(self, series: Any) -> Array:
-        """What each of `fedkad.WITNESSES` adds to the score of `decision_function`, `(time, 3)`: motion, fit, place."""
+    def witnesses(self, series: Any) -> Any:
+        """What each of `fedkad.WITNESSES` adds to the score of `decision_function`, `(time, 3)`: motion, fit, place.
+
+        A frame gives a frame.
+        """
         model = self._fitted()
         if not isinstance(model.scoring, WitnessScoring):
             raise ValueError(f"scoring={model.settings.scoring!r} has no witnesses; fit with scoring='witnesses'.")
-        parts = self._raw_scores(series).causal_parts(model.settings.smoothing)
-        return np.stack(model.scoring.voices(list(parts.T)), axis=1)
+        recording, raw = self._scored(series)
+        parts = raw.causal_parts(model.settings.smoothing)
+        voices = np.stack(model.scoring.voices(list(parts.T)), axis=1)
+        return framed(recording.of_rows(voices), series, WITNESSES)
 
-    def explain(self, series: Any) -> Array:
-        """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it."""
-        return self._raw_scores(series).causal_shares(self._fitted().settings.smoothing)
+    def explain(self, series: Any) -> Any:
+        """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it.
+
+        A frame gives a frame.
+        """
+        recording, raw = self._scored(series)
+        shares = raw.causal_shares(self._fitted().settings.smoothing)
+        return framed(recording.of_rows(shares), series, self._setup.channel_names)
 
     def stream(self) -> Stream:
         """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state."""
         return Stream(self._fitted())
 
-    def _raw_scores(self, series: Any) -> SeriesScores:
+    def _scored(self, series: Any) -> tuple[Recording, SeriesScores]:
         model = self._fitted()
-        return score_series(model.scoring, model.setup.scale(series))
+        recording = model.setup.record(series)
+        return recording, score_series(model.scoring, recording.series.values)
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,13 @@ from fedkad.koopman.snapshots import Report, unheard
 Array = NDArray[np.float64]
 
 
+MOST_CAUSES = 3
+"""Channels that are named for an event."""
+
+LEAST_SHARE = 0.05
+"""A channel with a smaller share of the score is named only if it is the first."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """A channel and its share of an event's score, between 0 and 1."""
@@ -50,10 +57,23 @@ class Event:
         """Channels and their shares, the largest first, as a reading of the stream has them."""
         return [(cause.channel, cause.share) for cause in self.causes]
 
+    @property
+    def main_causes(self) -> tuple[Cause, ...]:
+        """The channels to look at: those that matter most."""
+        return tuple(c for k, c in enumerate(self.causes[:MOST_CAUSES]) if k == 0 or c.share >= LEAST_SHARE)
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """How alarms become events: which of them belong together, and how long an event must last; in rows."""
+
+    merge: int = 0  # alarms at most this far apart are one event, and those at most a window apart in any case
+    shortest: int = 1  # from the first alarm to the last, both counted
+
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Everything that a model finds in one recording."""
+    """Everything that a model finds in one recording, row by row."""
 
     scores: Array  # causal, (time,); NaN where there is none
     offline_scores: Array  # those that look ahead, (time,)
@@ -62,9 +82,17 @@ class Findings:
     shares: Array  # the causal scores split over the channels, (time, channel)
     channels: tuple[str, ...]
     events: tuple[Event, ...]
+    brief: int = 0  # events that were too short to be told
 
 
-def examine(model: Model, series: Any, *, shares: bool = True, report: Report = unheard) -> Findings:
+def examine(
+    model: Model,
+    series: Any,
+    gathering: Gathering = Gathering(),  # noqa: B008  # a frozen value
+    *,
+    shares: bool = True,
+    report: Report = unheard,
+) -> Findings:
     """Judge a recording in one pass: scores, thresholds, alarms, causes and the events they make.
 
     Alarms at most one window of the model apart make one event, because the samples behind them overlap. Without
@@ -79,27 +107,31 @@ def examine(model: Model, series: Any, *, shares: bool = True, report: Report = 
     >>> 500 <= event.peak < 540, event.causes[0].channel
     (True, '1')
     """
-    width, channels = model.settings.smoothing, model.setup.channel_names
-    raw = score_series(model.scoring, model.setup.scale(series), report)
-    scores, offline = raw.causal(width), raw.offline()
-    thresholds, alarms = judge_series(model, raw)
-    wanted = None if shares else during_events(alarms, model.settings.window)
-    split = raw.causal_shares(width, wanted)
-    found = find_events(scores, thresholds, alarms, split, channels, join=model.settings.window)
-    events = tuple(_told(model, raw, event) for event in found)
-    return Findings(scores, offline, thresholds, alarms, split, channels, events)
+    width, channels, recording = model.settings.smoothing, model.setup.channel_names, model.setup.record(series)
+    raw = score_series(model.scoring, recording.series.values, report)
+    scores, offline, thresholds, alarms = map(
+        recording.of_rows, (raw.causal(width), raw.offline(), *judge_series(model, raw))
+    )
+    places, entries = np.arange(len(scores)) if recording.places is None else recording.places, recording.entries
+    join = max(model.settings.window, gathering.merge)
+    wanted = np.full(len(raw.parts), shares)
+    wanted[entries] |= during_events(alarms, places, join)
+    split = recording.of_rows(raw.causal_shares(width, wanted))
+    found = find_events(scores, thresholds, alarms, split, channels, join=join, places=places)
+    long = [event for event in found if places[event.end] - places[event.start] + 1 >= gathering.shortest]
+    events = tuple(_told(model, raw, event, int(entries[event.peak])) for event in long)
+    return Findings(scores, offline, thresholds, alarms, split, channels, events, brief=len(found) - len(long))
 
 
-def during_events(alarms: NDArray[np.bool_], join: int) -> NDArray[np.bool_]:
-    """Which entries lie between the first and the last alarm of an event.
+def during_events(alarms: NDArray[np.bool_], places: NDArray[np.int64], join: int) -> NDArray[np.bool_]:
+    """Which rows lie between the first and the last alarm of an event.
 
-    >>> during_events(np.array([0, 1, 0, 1, 0, 0, 1], dtype=bool), join=2).astype(int)
+    >>> during_events(np.array([0, 1, 0, 1, 0, 0, 1], dtype=bool), np.arange(7), join=2).astype(int)
     array([0, 1, 1, 1, 0, 0, 1])
     """
     during = alarms.copy()
-    entries = np.flatnonzero(alarms)
-    for before, after in pairwise(entries.tolist()):
-        if after - before <= join:
+    for before, after in pairwise(np.flatnonzero(alarms).tolist()):
+        if places[after] - places[before] <= join:
             during[before:after] = True
     return during
 
@@ -110,18 +142,18 @@ def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, NDArray[np.boo
     return thresholds, alarms | model.scoring.impossible(list(raw.parts.T), raw.rows.values)
 
 
-def _told(model: Model, raw: SeriesScores, event: Event) -> Event:
-    """The event with what leads at its peak, told by the entries that were smoothed into it."""
+def _told(model: Model, raw: SeriesScores, event: Event, peak: int) -> Event:
+    """The event with what leads at its peak, an entry of the scores, told by the entries that were smoothed into it."""
     scoring, rows, horizon = model.scoring, raw.rows, model.settings.horizon
-    run = next(run for run in raw.runs if run[0] <= event.peak <= run[-1])
-    at = int(np.searchsorted(run, event.peak)) + 1
+    run = next(run for run in raw.runs if run[0] <= peak <= run[-1])
+    at = int(np.searchsorted(run, peak)) + 1
 
     def see(entry: int) -> Seen:
         return scoring.see(rows.filled[entry - model.settings.window + 1 : entry + 1].ravel(), rows.values[entry])
 
     entries = run[max(at - model.settings.smoothing, 0) : at].tolist()
     moments = [(see(entry - horizon), [see(entry - horizon + h) for h in range(1, horizon + 1)]) for entry in entries]
-    told = tell(model.setup, scoring, moments, model.setup.scaling.restore(rows.values[event.peak]))
+    told = tell(model.setup, scoring, moments, model.setup.scaling.restore(rows.values[peak]))
     return replace(event, kind=told.kind, sentence=told.sentence)
 
 
@@ -133,11 +165,12 @@ def find_events(
     channels: Sequence[str],
     *,
     join: int,
+    places: NDArray[np.int64] | None = None,
 ) -> tuple[Event, ...]:
     """Gather alarms into events.
 
-    Two consecutive alarms belong to one event if their entries are at most `join` apart. A row that was bridged between
-    them has no score and does not matter.
+    Two consecutive alarms belong to one event if they are at most `join` apart: their entries, or the `places` of these
+    where time shows that rows are missing. A row that was bridged between them has no score and does not matter.
 
     The share of a channel is its part of the sum of the event's scores, from the first alarm to the last.
 
@@ -149,7 +182,7 @@ def find_events(
     entries = np.flatnonzero(alarms)
     if not len(entries):
         return ()
-    runs = np.split(entries, first_of_each(entries, join)[1:])
+    runs = np.split(entries, first_of_each(entries if places is None else places[entries], join)[1:])
     return tuple(_event(int(run[0]), int(run[-1]), scores, thresholds, shares, channels) for run in runs)
 
 

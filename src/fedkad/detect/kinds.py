@@ -58,7 +58,8 @@ def _loudest(scoring: Scoring, moments: Sequence[Moment], parts: Array, which: l
 
 def _motion(setup: Setup, scoring: Scoring, earlier: Seen, sample: Array, channel: int) -> Told:
     name, expected = setup.channel_names[channel], setup.scaling.restore(scoring.expected(earlier))
-    numbers = f"{sample[channel]:.4g} where {expected[channel]:.4g} was expected"
+    seen = _number(sample[channel], setup.scaling.scale[channel] + abs(setup.scaling.mean[channel]))
+    numbers = f"{seen} where {expected[channel]:.4g} was expected"
     return Told("motion", name, f"{name} moved unlike predicted: {numbers}")
 
 
@@ -110,5 +111,10 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) 
 
 
 def _span(bounds: tuple[float, float], scale: float, mean: float) -> str:
-    low, high = (f"{bound * scale + mean:.4g}" for bound in bounds)
-    return f"{low} … {high}"
+    low, high = (_number(bound * scale + mean, scale + abs(mean)) for bound in bounds)
+    return low if low == high else f"{low} … {high}"
+
+
+def _number(value: float, size: float) -> str:
+    """Four digits; what is nothing but rounding, in numbers of that size, is 0."""
+    return f"{0.0 if abs(value) < 1e-12 * size else value:.4g}"

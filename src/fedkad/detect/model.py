@@ -27,7 +27,7 @@ from fedkad.detect.calibration import HeldOut
 from fedkad.detect.expectation import expectation_sentence
 from fedkad.detect.places import Places
 from fedkad.detect.scoring import Dynamics, Scoring
-from fedkad.detect.series import as_series, check_channels
+from fedkad.detect.series import Recording, Series, as_recording, check_channels
 from fedkad.detect.threshold import (
     SMALLEST,
     USUAL_SHAPE,
@@ -172,11 +172,16 @@ class Setup:
         return min(self.settings.private, room) if self.settings.has_witnesses else 0
 
     def scale(self, data: Any) -> Array:
-        """A series as users pass it, checked to have these channels, scaled and not clipped, `(time, channel)`."""
+        """The values of `record`, `(time, channel)`."""
+        return self.record(data).series.values
+
+    def record(self, data: Any) -> Recording:
+        """A series as users pass it, checked to have these channels, scaled and not clipped."""
         # Between separate stretches the hole must be too long to be bridged.
-        series = as_series(data, longest_hole(self.settings.window) + 1 if self.settings.has_witnesses else 1)
-        check_channels(series.values.shape[1], series.names, self.channels, self.names)
-        return self.scaling.standardise(series.values)
+        recording = as_recording(data, longest_hole(self.settings.window) + 1 if self.settings.has_witnesses else 1)
+        values, names, _ = recording.series
+        check_channels(values.shape[1], names, self.channels, self.names)
+        return recording._replace(series=Series(self.scaling.standardise(values), names))
 
 
 @dataclass(frozen=True, eq=False)

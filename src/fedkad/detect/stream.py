@@ -163,7 +163,7 @@ class Stream:
         return self.length + self._smoothing - 1
 
     def update(self, sample: Any, *, adapt: bool = True, bridge: bool = True) -> Reading:
-        """Take one sample, one value per channel, NaN where it is missing.
+        """Take one sample, one value per channel, NaN where it is missing: in their order, or by name in a mapping.
 
         An adapting threshold learns from the sample only if `adapt` is true. Without `bridge` a sample that misses all
         channels stands for a gap of unknown length and breaks the window.

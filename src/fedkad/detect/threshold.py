@@ -434,12 +434,13 @@ def parse_budget(text: str) -> float | None:
 
 
 def check_threshold(threshold: str | float, sample_period: float | None) -> None:
-    """Refuse a threshold that is neither a number, a known method nor a budget with a sampling period."""
-    if threshold in METHODS or (isinstance(threshold, Real) and not math.isnan(threshold)):
+    """Refuse a threshold that is neither a number of at least 0, a known method nor a budget with a sampling period."""
+    if threshold in METHODS or (isinstance(threshold, Real) and threshold >= 0.0):
         return
     if not isinstance(threshold, str) or parse_budget(threshold) is None:
         units = ", ".join(SECONDS)
-        allowed = f"a number, one of {', '.join(METHODS)}, or a budget such as 1/week (a number per {units})"
+        budgets = f"a budget such as 1/week (a number per {units})"
+        allowed = f"a number that is not negative, one of {', '.join(METHODS)}, or {budgets}"
         raise SettingError("threshold", threshold, allowed)
     if sample_period is None:
         raise SettingError("threshold", threshold, "given together with sample_period, the seconds between two samples")

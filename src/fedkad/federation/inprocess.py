@@ -18,7 +18,7 @@ from fedkad.blasthreads import single_threaded
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.learning import prepare, training_moments
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
-from fedkad.detect.series import Series, as_series, check_channels
+from fedkad.detect.series import Series, as_series, check_channels, sampling_period
 from fedkad.federation.client import Client
 from fedkad.federation.history import Round
 from fedkad.federation.memory import Exchange, Report
@@ -32,7 +32,7 @@ from fedkad.settingerror import SettingError
 Array = NDArray[np.float64]
 
 
-@dataclass
+@dataclass(repr=False)
 class Federation:
     """A trained fleet: a detector for every device, the shared subspace, and how it came about.
 
@@ -51,8 +51,14 @@ class Federation:
     subspace: Array
     history: list[Round]
     delivery_bytes: int
-    scaling: Scaling | None = field(default=None, repr=False)
-    parameters: dict[str, Any] = field(default_factory=dict, repr=False)
+    scaling: Scaling | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        names = list(self.detectors)
+        shown = ", ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])
+        size = " x ".join(map(str, self.subspace.shape))
+        return f"Federation({len(names)} devices: {shown}; {len(self.history)} rounds; subspace {size})"
 
     @property
     def schedule(self) -> list[tuple[str, ...]]:
@@ -174,7 +180,7 @@ def federate(
     step_size = chosen.consensus.step_size if step_size is None else step_size
     start, sampling = start or chosen.consensus.start, sampling or chosen.sampling
     _check_fleet(fleet)
-    parameters = {"seed": seed, "scoring": chosen.scoring, **detector_parameters}
+    parameters = {"seed": seed, "scoring": chosen.scoring, "sample_period": _period(fleet), **detector_parameters}
     settings = KoopmanDetector(**parameters).settings
     settings.check()
     share = max(0.25, 1.0 / len(fleet)) if participation is None else participation
@@ -219,6 +225,16 @@ def federate(
     _warn_of_few_rows(models)
     detectors = {name: KoopmanDetector.of(model, memories[name]) for name, model in models.items()}
     return Federation(detectors, exchange.subspace, history, exchange.coordinator.sent, pooled, parameters)
+
+
+def _period(fleet: Mapping[str, Any]) -> float | None:
+    """The usual sampling period of frames with times; None if no device has such."""
+    periods = []
+    for name, series in fleet.items():
+        with naming(name):
+            periods.append(sampling_period(series))
+    known = [period for period in periods if period is not None]
+    return float(np.median(known)) if known else None
 
 
 def _prepare(

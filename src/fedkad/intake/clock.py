@@ -30,11 +30,19 @@ class Clock:
     at: tuple[int, ...]  # which columns
     utc: bool = False
     is_number: bool = False
+    keeps_zone: bool = False  # whether the text of a cell says how far ahead of UTC its clock is
 
     @property
     def text(self) -> str:
         """An expression for the text of the cell."""
         return joined(self.at)
+
+    @property
+    def offset(self) -> str:
+        """An expression for the minutes that the clock of the cell is ahead of UTC."""
+        hours, minutes = (f"regexp_extract({self.text}, '([+-]\\d\\d):?(\\d\\d)?$', {k})" for k in (1, 2))
+        east = f"60 * CAST({hours} AS INTEGER) + sign(60 * CAST({hours} || '1' AS INTEGER)) * "
+        return f"CASE WHEN {hours} = '' THEN 0 ELSE {east}coalesce(try_cast({minutes} AS INTEGER), 0) END"
 
 
 def is_moment(cell: str) -> bool:
@@ -65,7 +73,13 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
         return Clock(f"CAST(c{at[0]} AS TIMESTAMP)", name, at, utc="WITH TIME ZONE" in kind)
     text = joined(at)
     if given is not None:
-        return Clock(f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)", name, at, utc="%z" in given)
+        return Clock(
+            f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)",
+            name,
+            at,
+            utc="%z" in given,
+            keeps_zone="%z" in given,
+        )
     if len(at) == 1 and (kind != "VARCHAR" or (sample and _is_number(sample[0]))):
         return Clock(f"try_cast(c{at[0]} AS DOUBLE)", name, at, is_number=True)
     found = [MOMENT.fullmatch(cell.strip()) for cell in sample]
@@ -74,10 +88,10 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     moments = [each for each in found if each is not None]
     first, zoned = moments[0], bool(moments[0]["zone"])
     if first["sep"] == "-" and len(first["first"]) == 4:
-        return Clock(_iso(text, zoned=zoned, comma="," in (first["fraction"] or "")), name, at, utc=zoned)
+        return Clock(_iso(text, zoned=zoned, comma="," in (first["fraction"] or "")), name, at, zoned, keeps_zone=zoned)
     if first["sep"] == "-" and len(first["third"]) < 4 and first["second"].isdigit():
         raise _unknown(relation, name, sample[0])  # 24-03-01 and 01-03-24 look alike
-    return Clock(_parsed(relation, name, text, moments), name, at, utc=zoned)
+    return Clock(_parsed(relation, name, text, moments), name, at, zoned, keeps_zone=zoned)
 
 
 def _iso(text: str, *, zoned: bool, comma: bool) -> str:

@@ -112,6 +112,7 @@ class _Recording:
         if not rows:
             raise no_rows(self.source)
         self.sample = [[cell for cell in column if cell and not is_missing(cell)] for column in zip(*rows, strict=True)]
+        self.zones: tuple[Times, NDArray[np.int64]] | None = None  # minutes ahead of UTC at each time of the file
         self.clock = self._clock()
         self.marks = self._marks()
 
@@ -135,9 +136,19 @@ class _Recording:
                 f"{rows} rows resampled to {len(values)}, one every {self.switches.resample:g} s: the mean of each, "
                 "and the last value of a channel with only two"
             )
-        time_name = clock.name if clock is not None else None
-        utc = clock is not None and clock.utc
-        return SeriesTable(name, channels, values, times, time_column=time_name, utc=utc, notes=tuple(self.notes))
+        table = SeriesTable(name, channels, values, times, notes=tuple(self.notes))
+        if clock is None:
+            return table
+        return replace(table, time_column=clock.name, utc=clock.utc, offsets=self._offsets(times))
+
+    def _offsets(self, times: Times | None) -> NDArray[np.int64] | None:
+        """How far the clock of the file is ahead of UTC at these times, which may be sorted or resampled."""
+        if self.zones is None or times is None:
+            return None
+        known, minutes = self.zones
+        order = np.argsort(known, kind="stable")
+        at = np.searchsorted(known[order], times)
+        return np.asarray(minutes[order][np.minimum(at, len(known) - 1)])
 
     # -- what the columns are -----------------------------------------------------------------------------------
 
@@ -235,11 +246,14 @@ class _Recording:
         """The times and the columns; the file is read once."""
         relation, clock = self.relation, self.clock
         selected = [f"{clock.sql} AS t"] if clock is not None else []
+        selected += [f"CAST({clock.offset} AS INTEGER) AS z"] if clock is not None and clock.keeps_zone else []
         for at in chosen:
             number = self._number(at)
             selected += [f"{number} AS v{at}", f"c{at} IS NOT NULL AND ({number}) IS NULL AS o{at}"]
         found = relation.columns(", ".join(selected) or "c0")
         times = None if clock is None else self._times(clock, found.pop("t"))
+        if times is not None and "z" in found:
+            self.zones = times, np.asarray(found.pop("z"), dtype=np.int64)
         columns = []
         for at in chosen:
             odd = int(np.count_nonzero(found.pop(f"o{at}")))

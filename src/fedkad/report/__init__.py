@@ -1,5 +1,5 @@
 """Pictures and self-contained pages.
 
-`document` is the model of a page and renders it to HTML without any library, `pictures` draws with matplotlib (the
-extra ``report``, imported only there), and `demonstration` shows them at work on a simulated fleet.
+`document` is the model of a page and renders it to HTML, `chart` draws signals and scores, `findings_page` shows what
+was found in recordings, and `demonstration` shows all at work on a simulated fleet. Only numpy is needed.
 """

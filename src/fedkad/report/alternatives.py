@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedkad.detect.bridging import broken
 from fedkad.detect.calibration import split
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
-from fedkad.detect.events import Event, find_events
+from fedkad.detect.events import Event, examine, find_events
 from fedkad.detect.model import DetectorSettings
 from fedkad.detect.scoring import smooth_causally
 from fedkad.detect.threshold import SMALLEST
@@ -34,7 +34,7 @@ def alone(recordings: Recordings, settings: DetectorSettings) -> tuple[Event, ..
     """The events that a device would find that learns by itself, with the same settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewRowsWarning)
-        return KoopmanDetector(**vars(settings)).fit(recordings.train).events(recordings.test)
+        return examine(KoopmanDetector(**vars(settings)).fit(recordings.train).model_, recordings.test).events
 
 
 def by_principal_components(recordings: Recordings, settings: DetectorSettings) -> tuple[Event, ...]:

@@ -12,18 +12,22 @@ from typing import Literal
 
 import numpy as np
 
-from fedkad.detect.events import Event, Findings, examine
+from fedkad.detect.events import Event, Findings, Gathering
 from fedkad.detect.series import Series
 from fedkad.federation.inprocess import Federation, federate
+from fedkad.report.agreement import answered
 from fedkad.report.alternatives import ALTERNATIVES, Recordings
-from fedkad.report.wording import counted, moment, significant, top_channels
+from fedkad.report.chart import Span
+from fedkad.report.examination import Examination, examine_table
+from fedkad.report.wording import counted, significant, top_channels
 from fedkad.simulate import CHANNELS, Fault, Fleet
+from fedkad.tables import SeriesTable
 
 Progress = Callable[[str, int, int], None]
 Outcome = Literal["found", "false alarm", "missed", "quiet"]
 
 DISCLAIMER = "Simulated data, no evidence of detection quality."
-HEADER = ("Device", "Start (UTC)", "End (UTC)", "Peak", "Threshold", "What it is", "Injected fault")
+HEADER = ("Device", "Injected fault", "What it is", "Start (UTC)", "End (UTC)", "Peak", "Threshold")
 DASH = "–"
 
 
@@ -50,10 +54,15 @@ class Demonstration:
     seed: int
     fleet: Fleet
     federation: Federation
-    findings: Mapping[str, Findings]
+    examined: Mapping[str, Examination]
     lines: tuple[Line, ...]
     others: Mapping[str, tuple[int, int]]  # faults found and false alarms of simpler ways
     seconds: float
+
+    @property
+    def findings(self) -> dict[str, Findings]:
+        """What was found, by device."""
+        return {device: entry.findings for device, entry in self.examined.items()}
 
     def count(self, outcome: Outcome) -> int:
         """Lines with an outcome; several events may have found the same fault."""
@@ -90,15 +99,18 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
         seed=seed,
         progress=report,
     )
-    findings: dict[str, Findings] = {}
+    examined: dict[str, Examination] = {}
     lines: list[Line] = []
     for device, detector in federation.detectors.items():
-        findings[device] = examine(detector.model_, fleet.test[device])
-        lines += compare(device, findings[device].events, fleet.faults_of(device), reach=detector.window)
-        report("detection", len(findings), len(federation.detectors))
+        faults = fleet.faults_of(device)
+        table = SeriesTable(device, CHANNELS, fleet.test[device], fleet.test_times(device), utc=True)
+        marks = tuple(Span(fault.start, fault.end, fault.kind) for fault in faults)
+        examined[device] = examine_table(detector.model_, device, table, Gathering(), marks)
+        lines += compare(device, examined[device].findings.events, faults, reach=detector.window)
+        report("detection", len(examined), len(federation.detectors))
     seconds = time.perf_counter() - began
     others = _others(fleet, federation, report)
-    return Demonstration(seed, fleet, federation, findings, tuple(lines), others, seconds)
+    return Demonstration(seed, fleet, federation, examined, tuple(lines), others, seconds)
 
 
 def _others(fleet: Fleet, federation: Federation, report: Progress) -> dict[str, tuple[int, int]]:
@@ -120,24 +132,16 @@ def _others(fleet: Fleet, federation: Federation, report: Progress) -> dict[str,
 
 
 def compare(device: str, events: Sequence[Event], faults: Sequence[Fault], reach: int) -> list[Line]:
-    """Compare the events of a device with its faults, in order of time.
-
-    An event answers a fault if it overlaps it, or begins at most `reach` rows after it. A detector's window still holds
-    faulty samples for a while after a fault, and the return to normal is itself a jump: an event that begins within one
-    window after the fault belongs to it.
+    """Compare the events of a device with its faults, in order of time; `answered` has the rule.
 
     >>> event = Event(start=12, end=15, peak=13, peak_score=9.0, threshold=5.0, causes=())
     >>> faults = [Fault("pump-1", "stuck", ("flow",), 10, 20), Fault("pump-1", "drift", ("flow",), 50, 90)]
     >>> [(line.outcome, line.faults[0].kind) for line in compare("pump-1", [event], faults, reach=5)]
     [('found', 'stuck'), ('missed', 'drift')]
     """
-
-    def answered_by(event: Event) -> tuple[Fault, ...]:
-        return tuple(f for f in faults if event.start < f.end + reach and f.start <= event.end)
-
-    lines = [Line(device, event, answered_by(event)) for event in events]
-    answered = {fault for line in lines for fault in line.faults}
-    lines += [Line(device, faults=(fault,)) for fault in faults if fault not in answered]
+    lines = [Line(device, event, answered(event, faults, reach)) for event in events]
+    known = {fault for line in lines for fault in line.faults}
+    lines += [Line(device, faults=(fault,)) for fault in faults if fault not in known]
     return sorted(lines, key=lambda line: (line.event or line.faults[0]).start) or [Line(device)]
 
 
@@ -157,14 +161,15 @@ def verdict(line: Line) -> str:
 
 def line_cells(shown: Demonstration, line: Line) -> tuple[str, ...]:
     """The cells of a line below `HEADER`; a missed fault has its own start and end."""
-    times, event = shown.fleet.test_times(line.device), line.event
+    moment, event = shown.examined[line.device].moment, line.event
     when, found = (DASH, DASH), (DASH, DASH, DASH)
     if event is not None:
-        when = moment(times, event.start), moment(times, event.end)
+        when = moment(event.start), moment(event.end)
         found = significant(event.peak_score), significant(event.threshold), event.sentence or top_channels(event)
     elif line.faults:
-        when = moment(times, line.faults[0].start), moment(times, line.faults[0].end - 1)
-    return (line.device, *when, *found, verdict(line))
+        when = moment(line.faults[0].start), moment(line.faults[0].end - 1)
+    peak, threshold, what = found
+    return (line.device, verdict(line), what, *when, peak, threshold)
 
 
 def summary(shown: Demonstration) -> str:

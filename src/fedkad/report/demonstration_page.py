@@ -1,15 +1,12 @@
-"""The page of a demonstration: the summary, everything found or missed, and pictures of a few devices."""
+"""The page of a demonstration: what was found, the faults that were injected, and how the fleet learned."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 from fedkad import __version__
 from fedkad.report.demonstration import (
     DISCLAIMER,
     HEADER,
     Demonstration,
-    Line,
     Outcome,
     comparison,
     false_alarm_rate,
@@ -18,33 +15,27 @@ from fedkad.report.demonstration import (
     verdict,
 )
 from fedkad.report.document import (
-    Block,
     DataTable,
     Document,
-    Drawing,
     Fact,
     KeyFigures,
     Notice,
     Paragraph,
     Section,
-    Subheading,
     TableCell,
     TableColumn,
     TableRow,
     Tone,
 )
-from fedkad.report.pictures import Span, as_svg, convergence_figure, device_figure
+from fedkad.report.findings_page import event_blocks, recordings_section, standing_sections, strength
 from fedkad.report.wording import counted
-from fedkad.simulate import FAULTS
-
-MOST_DEVICES = 6
-"""Devices with pictures: the page of a large fleet must stay readable and small."""
 
 TONES: dict[Outcome, Tone] = {"found": "good", "false alarm": "bad", "missed": "bad", "quiet": "quiet"}
 
 
 def demonstration_page(shown: Demonstration) -> Document:
     """Put a run on a page."""
+    examined = list(shown.examined.values())
     return Document(
         title="FedKAD demonstration",
         lead=(
@@ -52,33 +43,16 @@ def demonstration_page(shown: Demonstration) -> Document:
             "their samples stay where they are. Each then watches itself."
         ),
         opening=(Notice(DISCLAIMER), _key_figures(shown)),
-        sections=(_table_section(shown), _convergence_section(shown), _device_section(shown)),
+        sections=(
+            *_caught_section(shown),
+            _table_section(shown),
+            recordings_section(examined, "Every pump"),
+            *standing_sections(examined),
+            _rounds_section(shown),
+        ),
         footer=f"fedkad {__version__}, seed {shown.seed}. {DISCLAIMER}",
+        zoom=True,
     )
-
-
-def devices_to_show(shown: Demonstration) -> dict[str, str]:
-    """At most six devices, by name, with the reason for each: every kind of fault, a miss, a false alarm, health."""
-
-    def with_fault(kind: str) -> set[str]:
-        return {fault.device for fault in shown.fleet.faults if fault.kind == kind}
-
-    def with_line(outcome: Outcome) -> set[str]:
-        return {line.device for line in shown.lines if line.outcome == outcome}
-
-    healthy = set(shown.findings) - {fault.device for fault in shown.fleet.faults}
-    rules = [
-        *((f"the first with a fault of the kind {kind}", with_fault(kind)) for kind in FAULTS),
-        ("the first with a missed fault", with_line("missed")),
-        ("the first with a false alarm", with_line("false alarm")),
-        ("the first without a fault", healthy),
-    ]
-    reasons: dict[str, list[str]] = {}
-    for reason, candidates in rules:
-        first = next((device for device in shown.findings if device in candidates), None)
-        if first is not None and (first in reasons or len(reasons) < MOST_DEVICES):
-            reasons.setdefault(first, []).append(reason)
-    return {device: "; ".join(reasons[device]) for device in shown.findings if device in reasons}
 
 
 def _key_figures(shown: Demonstration) -> KeyFigures:
@@ -97,6 +71,19 @@ def _key_figures(shown: Demonstration) -> KeyFigures:
     )
 
 
+def _caught_section(shown: Demonstration) -> list[Section]:
+    """The fault that was found most clearly, with its signal; nothing if none was found."""
+    found = [(line, line.event) for line in shown.lines if line.outcome == "found" and line.event is not None]
+    if not found:
+        return []
+    line, event = max(found, key=lambda pair: strength(pair[1]))
+    text = (
+        f"Injected: {verdict(line)}. The page begins with the fault that was found most clearly; all are listed below."
+    )
+    blocks = event_blocks(shown.examined[line.device], event, "caught")
+    return [Section("A fault that was found", (Paragraph(text), *blocks))]
+
+
 def _table_section(shown: Demonstration) -> Section:
     text = (
         "Alarms at most one window apart make one event. An event answers a fault if it overlaps it or begins within "
@@ -104,60 +91,50 @@ def _table_section(shown: Demonstration) -> Section:
         "differ. "
         "A missed fault is listed with its own start and end. Times are UTC."
     )
-    first, start, end, peak, threshold, what, fault = HEADER
+    first, fault, what, start, end, peak, threshold = HEADER
     columns = (
+        *(TableColumn(title, kind="text") for title in (fault, what)),
         *(TableColumn(title, kind="word") for title in (start, end)),
         *(TableColumn(title) for title in (peak, threshold)),
-        *(TableColumn(title, kind="text") for title in (what, fault)),
     )
     rows = []
     for line in shown.lines:
-        device, *middle, last = line_cells(shown, line)
-        rows.append(TableRow(device, (*map(TableCell, middle), TableCell(last, tone=TONES[line.outcome]))))
-    table = DataTable("found", "", first, columns, tuple(rows))
+        device, outcome, *others = line_cells(shown, line)
+        rows.append(TableRow(device, (TableCell(outcome, tone=TONES[line.outcome]), *map(TableCell, others))))
+    table = DataTable("found", "", first, columns, tuple(rows), cards=True)
     return Section("What was found, and what was not", (Paragraph(text), table, Paragraph(comparison(shown))))
 
 
-def _convergence_section(shown: Demonstration) -> Section:
-    caption = (
-        "After every round. In a warm round, devices that were not asked before send the directions they predict "
-        "along; from then on subspaces are averaged. Left: the part of the energy that is not predicted, and the same "
-        "with the terms that hold the devices together. Right: how far the devices' subspaces P are from the shared "
-        "Z. It rises a little after the warm rounds: all devices start at the shared subspace, then each moves towards "
-        "its own data, and the duals hold them together."
-    )
-    svg = as_svg(convergence_figure(shown.federation.history), "convergence")
-    alt = "Objective, augmented Lagrangian and consensus residual after every round."
-    return Section("How the fleet came to agree", (Drawing("convergence", caption, svg, alt),))
-
-
-def _device_section(shown: Demonstration) -> Section:
-    chosen = devices_to_show(shown)
+def _rounds_section(shown: Demonstration) -> Section:
     text = (
-        f"{len(chosen)} of {len(shown.findings)} devices are drawn, chosen by a fixed rule: the first in the "
-        "order of names with each kind of fault, with a missed fault, with a false alarm, and without a fault."
+        "In a warm round, devices that were not asked before send the directions they predict along; from then on "
+        "subspaces are averaged. The objective is the energy that is not predicted, summed over the devices; the "
+        "augmented Lagrangian adds the terms that hold the devices together; the residual ‖P − Z‖ is how far their "
+        "subspaces are from the shared one, in the mean. It rises a little after the warm rounds: all devices start at "
+        "the shared subspace, then each moves towards its own data, and the duals hold them together."
     )
-    blocks: list[Block] = [Paragraph(text)]
-    for device, why in chosen.items():
-        blocks += [Subheading(device), Paragraph(f"Shown as {why}. {_outcome(shown, device)}"), _drawing(shown, device)]
-    return Section("Devices in pictures", tuple(blocks))
-
-
-def _drawing(shown: Demonstration, device: str) -> Drawing:
-    faults = [Span(fault.start, fault.end, fault.kind) for fault in shown.fleet.faults_of(device)]
-    figure = device_figure(shown.findings[device], shown.fleet.test_times(device), faults)
-    caption = (
-        "Above: the score of every sample against the threshold, faults shaded. Below: which channels the score "
-        "comes from; full colour means that a channel alone reaches the threshold. Where a line breaks, samples are "
-        "missing."
+    titles = ("Phase", "Devices", "Objective", "Lagrangian", "Residual", "KB up", "KB down")
+    columns = tuple(TableColumn(title, kind="word" if title == "Phase" else "number") for title in titles)
+    rows = [
+        TableRow(
+            str(number),
+            tuple(
+                map(
+                    TableCell,
+                    (
+                        record.phase,
+                        str(len(record.participants)),
+                        f"{record.objective:.6g}",
+                        f"{record.lagrangian:.6g}",
+                        f"{record.consensus_residual:.4g}",
+                        f"{record.bytes_up / 1000:.1f}",
+                        f"{record.bytes_down / 1000:.1f}",
+                    ),
+                )
+            ),
+        )
+        for number, record in enumerate(shown.federation.history, start=1)
+    ]
+    return Section(
+        "How the fleet came to agree", (Paragraph(text), DataTable("rounds", "", "Round", columns, tuple(rows)))
     )
-    return Drawing(device, caption, as_svg(figure, device), f"Scores, threshold and causes of {device} over time.")
-
-
-def _outcome(shown: Demonstration, device: str) -> str:
-    def words(line: Line) -> str:
-        return f"found: {verdict(line)}" if line.outcome == "found" else verdict(line)
-
-    counts = Counter(words(line) for line in shown.lines if line.device == device)
-    text = "; ".join(text if count == 1 else f"{text} ({count} events)" for text, count in counts.items())
-    return text[:1].upper() + text[1:] + "."

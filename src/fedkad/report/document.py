@@ -1,7 +1,7 @@
 """A page as a value, and as HTML: a document has sections, a section has blocks.
 
-The HTML is self-contained: no script, no link, no font, no other file. All text is escaped here and nowhere else; only
-drawings come as markup.
+The HTML is self-contained: no link, no font, no other file, and no script but the one that enlarges charts. All text is
+escaped here and nowhere else; only drawings come as markup.
 
 >>> alarms = DataTable("alarms", "", "Device", (TableColumn("Alarms"),), (TableRow("pump-1", (TableCell("3"),)),))
 >>> document = Document("Pumps", "One week.", (Section("Alarms", (Paragraph("Few."), alarms)),))
@@ -25,6 +25,10 @@ Columns = Mapping[str, Sequence[Any]]
 Tone = Literal["", "good", "bad", "quiet"]
 
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+
+ZOOM = Path(__file__).with_name("zoom.js").read_text(encoding="utf-8")
+
+HINT = "Drag across a picture to enlarge a part of it, and double-click to see all of it again."
 
 MANY_COLUMNS = 9
 """A table with more columns has smaller letters."""
@@ -111,6 +115,7 @@ class DataTable:
     columns: tuple[TableColumn, ...]
     rows: tuple[TableRow, ...]
     data: Columns = field(default_factory=dict)  # the tidy columns behind the table, to be written beside the page
+    cards: bool = False  # on a narrow screen every row is a card of its own, so that nothing scrolls out of sight
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,7 @@ class Document:
     opening: tuple[Block, ...] = ()  # between the lead and the first section
     numbered: bool = False  # number the sections and list them at the top
     dark: bool = True  # follow a dark screen; False for drawings with colours of their own, which need white paper
+    zoom: bool = False  # let a reader enlarge a part of the line charts; needs a script, without which all is there
 
     def tables(self) -> list[DataTable]:
         """All tables of the sections, in order."""
@@ -190,10 +196,11 @@ def render_page(document: Document) -> str:
 <h1>{escape(document.title)}</h1>
 <p class="lead">{escape(document.lead)}</p>
 {_blocks(document.opening)}{_contents(document.sections) if document.numbered else ""}
+{_element("p", HINT, "hint") if document.zoom else ""}
 </header>
 {sections}
 <footer>{escape(document.footer)}</footer>
-</main>
+</main>{f"{chr(10)}<script>{ZOOM}</script>" if document.zoom else ""}
 </body>
 </html>
 """
@@ -241,7 +248,8 @@ def _table(table: DataTable) -> str:
     if table.caption:
         region = f'<div class="wide" role="region" aria-label="{escape(table.caption)}" tabindex="0">'
         caption = _element("caption", table.caption)
-    kind = ' class="many"' if len(table.columns) >= MANY_COLUMNS else ""
+    looks = ["cards"] if table.cards else ["many"] if len(table.columns) >= MANY_COLUMNS else []
+    kind = f' class="{looks[0]}"' if looks else ""
     rows = "\n".join(_row(table, row) for row in table.rows)
     head = f"<thead>{_head(table)}</thead>"
     return f"{region}<table{kind}>\n{caption}\n{head}\n<tbody>\n{rows}\n</tbody>\n</table></div>"
@@ -270,10 +278,15 @@ def _row(table: DataTable, row: TableRow) -> str:
     if not row.cells:
         return f'<tr class="group"><th scope="rowgroup" colspan="{len(table.columns) + 1}">{title}</th></tr>'
     cells = "".join(
-        f'<td class="{kind} {cell.tone}">{_cell(cell)}</td>' if cell.tone else f'<td class="{kind}">{_cell(cell)}</td>'
-        for kind, cell in zip(_classes(table), row.cells, strict=True)
+        f'<td class="{f"{kind} {cell.tone}".strip()}"{_label(table, column)}>{_cell(cell)}</td>'
+        for kind, column, cell in zip(_classes(table), table.columns, row.cells, strict=True)
     )
     return f'<tr><th scope="row">{title}</th>{cells}</tr>'
+
+
+def _label(table: DataTable, column: TableColumn) -> str:
+    """The heading of a cell, for a card that has no other."""
+    return f' data-label="{escape(column.title)}"' if table.cards else ""
 
 
 def _classes(table: DataTable) -> list[str]:

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedkad.detect.events import Event
-from fedkad.tables.times import Times, time_text
-
-CHANNELS_SHOWN = 3
-"""Channels named for an event; the others are in the JSON document."""
-
-LEAST_SHARE = 0.05
-"""A channel with a smaller share of the score is named only if it is the first."""
+from fedkad.tables import SeriesTable
+from fedkad.tables.times import time_text
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
@@ -23,22 +18,58 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
-def moment(times: Times | None, row: int) -> str:
-    """The time of a row, without seconds on the full minute, or its number if the data has no times.
+def moment(table: SeriesTable, row: int) -> str:
+    """The time of a row in the zone of the input, without seconds on the full minute, or its number without times.
 
-    >>> moment(np.array(["2025-01-09T07:58:00"], dtype="datetime64[ns]"), 0), moment(None, 12)
+    >>> times = np.array(["2025-01-09T07:58:00"], dtype="datetime64[ns]")
+    >>> timed, timeless = (SeriesTable("pump", ("flow",), np.ones((1, 1)), each) for each in (times, None))
+    >>> moment(timed, 0), moment(timeless, 12)
     ('2025-01-09 07:58', '12')
     """
+    times = table.wall_times
     if times is None:
         return str(row)
     text = time_text(times[row : row + 1])[0].replace("T", " ")
     return text.removesuffix(":00") if times.dtype.kind == "M" else text
 
 
+def between(first: str, last: str) -> str:
+    """From one moment to another, without saying the same day twice.
+
+    >>> between("2025-01-09 07:58", "2025-01-09 08:10"), between("7", "7")
+    ('2025-01-09 07:58 to 08:10', '7')
+    """
+    day, space, rest = last.partition(" ")
+    if first == last:
+        return first
+    return f"{first} to {rest if space and first.startswith(day + space) else last}"
+
+
+def clock(table: SeriesTable) -> str:
+    """What places in a table are: row numbers, times in a zone, or times without one, which need no mark."""
+    return "row, from 0" if table.times is None else table.zone
+
+
+def marked(text: str, mark: str | None) -> str:
+    """The text with a mark in brackets, if there is one."""
+    return f"{text} ({mark})" if mark else text
+
+
+def lasting(seconds: float) -> str:
+    """A length of time in a unit that suits it.
+
+    >>> lasting(0.0), lasting(90.0), lasting(5400.0), lasting(200_000.0)
+    ('0 s', '90 s', '90 min', '56 h')
+    """
+    for size, name in ((7200.0, "h"), (120.0, "min")):
+        if seconds >= size:
+            return f"{seconds / (3600.0 if name == 'h' else 60.0):.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
 def top_channels(event: Event) -> str:
     """The channels that matter most with their shares, as in ``flow 61%, pressure 20%``."""
-    named = [c for k, c in enumerate(event.causes[:CHANNELS_SHOWN]) if k == 0 or c.share >= LEAST_SHARE]
-    return ", ".join(f"{cause.channel} {cause.share:.0%}" for cause in named)
+    return ", ".join(f"{cause.channel} {cause.share:.0%}" for cause in event.main_causes)
 
 
 def significant(value: float) -> str:

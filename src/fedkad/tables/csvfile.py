@@ -28,7 +28,7 @@ from fedkad.tables.cells import (
 )
 from fedkad.tables.errors import TableError, TableSource, reason_in
 from fedkad.tables.table import SeriesTable
-from fedkad.tables.times import times_from_text
+from fedkad.tables.times import offsets_in_text, times_from_text
 
 if TYPE_CHECKING:
     import _csv
@@ -44,21 +44,22 @@ def read_csv(path: Path, name: str, time: str | None) -> tuple[SeriesTable, Tabl
     The separator is the comma, semicolon or tab that cuts the header line into the most cells. Blank lines at the
     end are ignored; elsewhere they are an error, because their meaning is unclear.
     """
-    text = _text_in(path)
-    delimiter = _delimiter_in(text)
+    delimiter = _delimiter_in(text := _text_in(path))
     source = TableSource(path, lambda row: f"line {_line_of(row, text, delimiter)}")
     names, rows = _names_and_rows(text, delimiter, source)
     time_at = time_column(names, time, rows[0][0], source)
     channels = channels_beside(time_at, names, source)
-    times, time_name, utc = None, None, False
+    times, time_name, utc, offsets = None, None, False, None
     if time_at is not None:
         time_name, utc = names[time_at], names_zone(rows[0][time_at])
-        times = times_from_text([row[time_at] for row in rows], time_name, source)
+        cells = [row[time_at] for row in rows]
+        times = times_from_text(cells, time_name, source)
+        offsets = offsets_in_text(cells) if utc else None
         rows = [row[:time_at] + row[time_at + 1 :] for row in rows]
     # Python reads 1_000 as a number, so underscores beyond those of the header need a closer look.
     underscores = text.count("_") > sum(name.count("_") for name in names)
     values = _numbers(rows, channels, source, underscores)
-    return SeriesTable(name, channels, values, times, time_column=time_name, utc=utc), source
+    return SeriesTable(name, channels, values, times, time_column=time_name, utc=utc, offsets=offsets), source
 
 
 def _text_in(path: Path) -> str:

@@ -106,9 +106,15 @@ def _in_sequence(name: str, tables: tuple[SeriesTable, ...]) -> tuple[SeriesTabl
         values=np.concatenate([table.values for _, table in known]),
         times=np.concatenate([times for times, _ in known]),
         filled=sum(table.filled for _, table in known),
+        offsets=_all_offsets([table for _, table in known]),
         notes=tuple(f"{table.name}: {note}" for _, table in known for note in table.notes),
     )
     return (whole,)
+
+
+def _all_offsets(tables: Sequence[SeriesTable]) -> NDArray[np.int64] | None:
+    offsets = [table.offsets for table in tables if table.offsets is not None]
+    return np.concatenate(offsets) if len(offsets) == len(tables) else None
 
 
 def read_fleet(folder: str | os.PathLike[str], read: Read = read_table) -> FleetTables:

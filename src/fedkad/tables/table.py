@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.times import Times, missing_before, period_of
+from fedkad.tables.times import Times, missing_before, offset_text, period_of, time_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +31,32 @@ class SeriesTable:
     time_column: str | None = None  # that the times come from
     utc: bool = False  # whether the file names a zone, so that the times are UTC
     notes: tuple[str, ...] = ()  # what was skipped, converted or taken as missing to read it
+    offsets: NDArray[np.int64] | None = None  # minutes that the clock of the file is ahead of UTC, row by row
 
     @property
     def period(self) -> float | None:
         """The median step in seconds, None without times; `period_of` gives the rule."""
         return period_of(self.times)
+
+    @cached_property
+    def wall_times(self) -> Times | None:
+        """The times as the file has them, in its own zone."""
+        if self.times is None or self.offsets is None:
+            return self.times
+        return np.asarray(self.times + self.offsets.astype("timedelta64[m]"))
+
+    def time_texts(self, row: int | None = None) -> list[str]:
+        """The times as ISO-8601 text in the zone of the file, of one row or of all; the table must have times."""
+        rows = slice(None) if row is None else slice(row, row + 1)
+        offsets = None if self.offsets is None else self.offsets[rows]
+        return [] if self.times is None else time_text(self.times[rows], utc=self.utc, offsets=offsets)
+
+    @cached_property
+    def zone(self) -> str:
+        """The zone of the wall times, as in UTC+02:00; empty if the file names none."""
+        if not self.utc or self.offsets is None:
+            return "UTC" if self.utc else ""
+        return " / ".join(f"UTC{offset_text(minutes)}" for minutes in np.unique(self.offsets).tolist())
 
     @property
     def gap_rows(self) -> int:

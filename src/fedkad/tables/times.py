@@ -5,17 +5,19 @@ kept as they stand) or ``float64`` (plain numbers, in the unit of the file). The
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.clock import gap_starts, missing_before, steps_between
 from fedkad.tables.cells import is_missing, is_number, shown
 from fedkad.tables.errors import TableError, TableSource
 
+__all__ = ["gap_starts", "missing_before"]  # the rule for gaps is the detector's
+
 Times = NDArray[np.datetime64] | NDArray[np.float64]
 
-GAP_FACTOR = 1.5
 # The years that fit whole into 64-bit nanoseconds around 1970.
 YEARS = range(1678, 2262)
 SORT = "sort the rows and remove duplicates, or rename the column if it is a channel"
@@ -38,7 +40,7 @@ def increasing(times: Times, column: str, source: TableSource, remedy: str = SOR
     if unknown.any():
         row = int(np.argmax(unknown))
         raise source.error("the time is missing or infinite", "write it in or remove the row", row=row, where=where)
-    late = _steps(times) <= 0
+    late = steps_between(times) <= 0
     if late.any():
         row = int(np.argmax(late)) + 1
         now, before = (time_text(times[i : i + 1])[0] for i in (row, row - 1))
@@ -49,32 +51,6 @@ def increasing(times: Times, column: str, source: TableSource, remedy: str = SOR
             where=where,
         )
     return times
-
-
-def gap_starts(times: Times | None) -> NDArray[np.intp]:
-    """Return the rows that follow a time gap: a step larger than 1.5 × the median step.
-
-    >>> gap_starts(np.array([0.0, 1.0, 2.0, 4.0, 5.0]))
-    array([3])
-    """
-    if times is None or len(times) < 2:
-        return np.empty(0, dtype=np.intp)
-    steps = _steps(times)
-    return np.flatnonzero(steps > GAP_FACTOR * np.median(steps)) + 1
-
-
-def missing_before(times: Times | None, most: int) -> NDArray[np.intp]:
-    """Return the rows that follow a time gap, each as often as rows are missing before it, at most `most` times.
-
-    >>> missing_before(np.array([0.0, 1.0, 2.0, 5.0, 6.0, 7.0, 99.0]), most=3)
-    array([3, 3, 6, 6, 6])
-    """
-    starts = gap_starts(times)
-    if times is None or not len(starts):
-        return starts
-    steps = _steps(times)
-    missing = np.rint(steps[starts - 1] / np.median(steps)) - 1.0
-    return np.repeat(starts, np.clip(missing, 1, most).astype(np.intp))
 
 
 def period_of(times: Times | None) -> float | None:
@@ -89,7 +65,7 @@ def period_of(times: Times | None) -> float | None:
     """
     if times is None or len(times) < 2:
         return None
-    return float(np.median(_steps(times))) / _ticks_per_second(times)
+    return float(np.median(steps_between(times))) / _ticks_per_second(times)
 
 
 def epoch_ticks(time: float) -> float:
@@ -110,30 +86,52 @@ def looks_like_epoch(values: NDArray[np.float64]) -> bool:
     >>> looks_like_epoch(np.array([1_700_000_000_000.0, 1_700_000_060_000.0])), looks_like_epoch(np.arange(9.0))
     (True, False)
     """
-    if len(values) < 2 or not np.isfinite(values).all() or not (_steps(values) > 0).all():
+    if len(values) < 2 or not np.isfinite(values).all() or not (steps_between(values) > 0).all():
         return False
     seconds = values / _ticks_per_second(values)
     return bool(seconds[0] >= EPOCH_2000 and seconds[-1] < EPOCH_2100)
 
 
-def time_text(times: Times, *, utc: bool = False) -> list[str]:
+def time_text(times: Times, *, utc: bool = False, offsets: NDArray[np.int64] | None = None) -> list[str]:
     """Return each time as text: ISO-8601 in the coarsest unit that is exact for all, or the plain number.
 
-    Dates and times that are `utc` end in Z.
+    Dates and times that are `utc` end in Z; with `offsets`, minutes ahead of UTC, they are written in that zone.
 
     >>> time_text(np.array(["2024-05-01T12:00:00.500"], dtype="datetime64[ns]"))
     ['2024-05-01T12:00:00.500']
-    >>> time_text(np.array(["2024-05-01T12:00:00"], dtype="datetime64[ns]"), utc=True)
-    ['2024-05-01T12:00:00Z']
+    >>> noon = np.array(["2024-05-01T12:00:00"], dtype="datetime64[ns]")
+    >>> time_text(noon, utc=True), time_text(noon, utc=True, offsets=np.array([120]))
+    (['2024-05-01T12:00:00Z'], ['2024-05-01T14:00:00+02:00'])
     >>> time_text(np.array([1_700_000_000_000.0]))
     ['1700000000000']
     """
     if times.dtype.kind != "M":
         return [np.format_float_positional(time, trim="-") for time in times]
+    zones = ["Z" if utc else ""] * len(times)
+    if utc and offsets is not None:
+        times, zones = times + offsets.astype("timedelta64[m]"), [offset_text(east) or "Z" for east in offsets.tolist()]
     coarser = (times.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us"))
     coarsest = next((coarse for coarse in coarser if ((coarse == times) | np.isnat(times)).all()), times)
-    zone = "Z" if utc else ""
-    return [f"{time}{zone}" for time in coarsest]
+    return [f"{time}{zone}" for time, zone in zip(coarsest, zones, strict=True)]
+
+
+def offset_text(minutes: int) -> str:
+    """Return minutes ahead of UTC as in ISO-8601; nothing for none.
+
+    >>> offset_text(120), offset_text(-210), offset_text(0)
+    ('+02:00', '-03:30', '')
+    """
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}" if minutes else ""
+
+
+def offsets_in_text(cells: Sequence[str]) -> NDArray[np.int64]:
+    """Return the minutes that zoned ISO-8601 times are ahead of UTC.
+
+    >>> offsets_in_text(["2024-05-01T12:00:00Z", "2024-05-01T12:00:00+02:00"])
+    array([  0, 120])
+    """
+    ahead = (datetime.fromisoformat(cell.strip()).utcoffset() or timedelta(0) for cell in cells)
+    return np.array([delta // timedelta(minutes=1) for delta in ahead], dtype=np.int64)
 
 
 def _numbers(cells: Sequence[str], column: str, source: TableSource) -> Times:
@@ -164,10 +162,6 @@ def _datetimes(cells: Sequence[str], column: str, source: TableSource) -> Times:
 def _unusable(cell: str, wanted: str, row: int, column: str, source: TableSource) -> TableError:
     what = "the time is missing" if is_missing(cell) else f"the time {shown(cell)} is not {wanted}"
     return source.error(what, "correct the cell or remove the row", row=row, where=f"time column {column!r}")
-
-
-def _steps(times: Times) -> NDArray[np.float64]:
-    return np.diff(times).astype(np.float64)
 
 
 def _ticks_per_second(times: Times) -> float:

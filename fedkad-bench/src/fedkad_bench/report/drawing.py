@@ -6,6 +6,8 @@ imported inside the functions.
 
 from __future__ import annotations
 
+import io
+import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,36 @@ FILLS = (("#0f4c81", ""), ("#7ba6cc", "////"), ("#d5e0ea", "...."), ("#ffffff", 
 """Colours with hatches for datasets, from dark to light."""
 
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+LOOK: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT["line"],
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": LIGHT["faint"],
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": LIGHT["ink"],
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "grid.color": LIGHT["grid"],
+    "grid.linewidth": 0.8,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "legend.labelcolor": LIGHT["ink"],
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a channel may be called $x
+    "xtick.color": LIGHT["line"],
+    "xtick.labelcolor": LIGHT["faint"],
+    "xtick.labelsize": 9,
+    "ytick.color": LIGHT["line"],
+    "ytick.labelcolor": LIGHT["faint"],
+    "ytick.labelsize": 9,
+}
+"""Settings of matplotlib that all figures share."""
 
 SMALL = 8.0
 """Points: nothing is smaller."""
@@ -55,8 +87,6 @@ def style_of(method: str) -> Style:
 def look() -> Iterator[None]:
     """Settings of matplotlib while a figure is made."""
     import matplotlib
-
-    from fedkad.report.pictures import LOOK
 
     own = {
         "axes.edgecolor": LIGHT["faint"],
@@ -97,9 +127,24 @@ def standalone(svg: str) -> str:
 
 def as_drawing(name: str, caption: str, alt: str, data: Columns, figure: Any) -> Drawing:
     """A figure of matplotlib as a block of the page."""
-    from fedkad.report.pictures import bare_svg
-
     return Drawing(name, caption, bare_svg(figure, f"benchmark-{name}"), alt, data)
+
+
+def bare_svg(figure: Any, name: str) -> str:
+    """The figure as SVG with nothing but the drawing: no date, version or vocabulary addresses."""
+    import matplotlib
+
+    with matplotlib.rc_context({**LOOK, "svg.hashsalt": name}):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].strip()
+    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # The style would apply to the whole page.
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    return svg.replace("\n", " ")
 
 
 def folded(label: str, width: int = 18) -> str:

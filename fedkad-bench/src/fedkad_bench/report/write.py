@@ -59,7 +59,7 @@ def write_report(folder: Path, out: Path | None = None) -> list[Path]:
         What was written, the page first.
     """
     if find_spec("matplotlib") is None:
-        raise ValueError("The figures need matplotlib: pip install 'fedkad[report]'.")
+        raise ValueError("The figures need matplotlib: pip install matplotlib.")
     results = read_results(folder)
     if not results.records and not any((folder / "studies").glob("*.json")):
         raise ValueError(f"{folder}: there are no results to report; give the folder of `fedkad bench run`.")

@@ -1,0 +1,111 @@
+"""Labels that somebody has, as the spans of rows that they call abnormal."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+from fedkad.report.chart import Span
+from fedkad.tables import SeriesTable
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A file of labels: its lines by column."""
+
+    path: Path
+    columns: tuple[str, ...]
+    lines: tuple[dict[str, str], ...]
+
+    def fails(self, line: int, what: str, remedy: str) -> ValueError:
+        """An error about a line of the file, counted from 1 without the header."""
+        return ValueError(f"{self.path}: line {line + 1}: {what}; {remedy}.")
+
+
+def read_labels(path: Path) -> Labels:
+    """Read a CSV file with columns start and end, and perhaps device, or with one 0 or 1 for every row of the data."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        columns = tuple(name.strip() for name in reader.fieldnames or ())
+        lines = tuple({(key or "").strip(): value or "" for key, value in line.items()} for line in reader)
+    labels = Labels(path, columns, lines)
+    if not _are_spans(labels) and _flag_column(labels) is None:
+        raise ValueError(
+            f"{path}: the columns are {', '.join(columns) or 'none'}; labels need columns start and end, or one column "
+            "of 0 and 1."
+        )
+    return labels
+
+
+def _are_spans(labels: Labels) -> bool:
+    return {"start", "end"} <= set(labels.columns)
+
+
+def _flag_column(labels: Labels) -> str | None:
+    """The one column that holds nothing but 0 and 1."""
+    flags = [
+        name for name in labels.columns if {line[name].strip() for line in labels.lines} <= {"0", "1", "0.0", "1.0"}
+    ]
+    return flags[0] if len(flags) == 1 else None
+
+
+def marks_of(labels: Labels, device: str, table: SeriesTable) -> tuple[Span, ...]:
+    """The labelled spans of a table."""
+    if not _are_spans(labels):
+        return _from_flags(labels, table)
+    marks = []
+    for number, line in enumerate(labels.lines, start=1):
+        if line.get("device", device) not in (device, ""):
+            continue
+        start, end = (_row(labels, number, line[name], table, last=name == "end") for name in ("start", "end"))
+        if end < start:
+            raise labels.fails(number, f"the end {line['end']} is before the start {line['start']}", "correct it")
+        if end >= 0 and start < len(table.values):
+            name = line.get("kind") or line.get("label") or ""
+            marks.append(Span(max(start, 0), min(end + 1, len(table.values)), name))
+    return tuple(marks)
+
+
+def _from_flags(labels: Labels, table: SeriesTable) -> tuple[Span, ...]:
+    column = _flag_column(labels)
+    flags = np.array([float(line[column]) for line in labels.lines if column is not None], dtype=np.int8)
+    if len(flags) != len(table.values):
+        raise ValueError(
+            f"{labels.path}: there are {len(flags)} labels for {len(table.values)} rows of {table.name}; give one for "
+            "every row, or the start and end of what is abnormal."
+        )
+    edges = np.flatnonzero(np.diff(flags, prepend=0, append=0)).reshape(-1, 2)
+    return tuple(Span(int(start), int(end)) for start, end in edges)
+
+
+def _row(labels: Labels, number: int, cell: str, table: SeriesTable, *, last: bool) -> int:
+    """The first row from a start on, or the last up to an end; a plain number is a row, unless times are numbers."""
+    times, cell = table.wall_times, cell.strip()
+    is_dated = times is not None and times.dtype.kind == "M"
+    if cell.isdigit() and (times is None or is_dated):
+        return int(cell)
+    try:
+        place = _moment(cell, table) if is_dated else float(cell)
+    except ValueError:
+        wanted = "a time such as 2024-05-01T12:00, or a row" if is_dated else "a row" if times is None else "a number"
+        raise labels.fails(number, f"{cell!r} is not {wanted}", "correct it") from None
+    if times is None:
+        raise labels.fails(number, f"{cell!r} is not a row", "count rows from 0, because the data has no times")
+    return int(np.searchsorted(times, place, side="right" if last else "left")) - last
+
+
+def _moment(cell: str, table: SeriesTable) -> np.datetime64:
+    """A time in the zone of the data, which it has unless it names another."""
+    moment = datetime.fromisoformat(cell)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+        if table.times is not None and table.offsets is not None:
+            ahead = int(
+                table.offsets[min(int(np.searchsorted(table.times, np.datetime64(moment))), len(table.times) - 1)]
+            )
+            moment += timedelta(minutes=ahead)
+    return np.datetime64(moment, "us")

@@ -1,0 +1,64 @@
+"""The times of rows: how far apart they are, and where rows are missing.
+
+Times are ``datetime64``, ``timedelta64`` or plain numbers, and strictly increase.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[Any]
+
+GAP_FACTOR = 1.5
+"""A step larger than this many usual ones is a gap; the usual step is the median."""
+
+
+def steps_between(times: Times) -> NDArray[np.float64]:
+    """From each time to the next, in the unit of the times."""
+    return np.diff(times).astype(np.float64)
+
+
+def gap_starts(times: Times | None) -> NDArray[np.intp]:
+    """Return the rows that follow a time gap: a step larger than 1.5 × the median step.
+
+    >>> gap_starts(np.array([0.0, 1.0, 2.0, 4.0, 5.0]))
+    array([3])
+    """
+    if times is None or len(times) < 2:
+        return np.empty(0, dtype=np.intp)
+    steps = steps_between(times)
+    return np.flatnonzero(steps > GAP_FACTOR * np.median(steps)) + 1
+
+
+def missing_before(times: Times | None, most: int) -> NDArray[np.intp]:
+    """Return the rows that follow a time gap, each as often as rows are missing before it, at most `most` times.
+
+    >>> missing_before(np.array([0.0, 1.0, 2.0, 5.0, 6.0, 7.0, 99.0]), most=3)
+    array([3, 3, 6, 6, 6])
+    """
+    starts = gap_starts(times)
+    return np.repeat(starts, np.minimum(_missing(times, starts), most))
+
+
+def places(times: Times) -> NDArray[np.int64]:
+    """The place of each row, counted in usual steps from the first: after a gap it is as far as rows are missing.
+
+    >>> places(np.array([0.0, 1.0, 2.0, 5.0, 6.0]))
+    array([0, 1, 2, 5, 6])
+    """
+    step = np.ones(len(times), dtype=np.int64)
+    step[:1] = 0
+    starts = gap_starts(times)
+    step[starts] += _missing(times, starts)
+    return np.cumsum(step)
+
+
+def _missing(times: Times | None, starts: NDArray[np.intp]) -> NDArray[np.int64]:
+    """How many rows are missing before each of these, at least one."""
+    if times is None or not len(starts):
+        return np.empty(0, dtype=np.int64)
+    steps = steps_between(times)
+    return np.maximum(np.rint(steps[starts - 1] / np.median(steps)) - 1.0, 1.0).astype(np.int64)

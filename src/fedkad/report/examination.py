@@ -1,0 +1,88 @@
+"""A recording, the model that judged it, and what it found: what commands print and pages show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.bridging import longest_hole
+from fedkad.detect.clock import Times
+from fedkad.detect.events import Findings, Gathering, examine
+from fedkad.detect.model import Model
+from fedkad.detect.scoring import forecast_series
+from fedkad.detect.series import Series
+from fedkad.koopman.snapshots import Report, unheard
+from fedkad.report.chart import Span
+from fedkad.report.wording import moment
+from fedkad.tables import SeriesTable
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """A table of a device and what was found in it; `marks` are spans of rows where something is known to be wrong."""
+
+    device: str
+    table: SeriesTable
+    model: Model
+    findings: Findings
+    marks: tuple[Span, ...] = ()
+
+    @property
+    def scored(self) -> int:
+        """The number of rows with a score."""
+        return int((~np.isnan(self.findings.scores)).sum())
+
+    @property
+    def name(self) -> str:
+        """The device, and the table if it has several."""
+        return self.device if self.table.name == self.device else f"{self.device} {self.table.name}"
+
+    def moment(self, row: int) -> str:
+        """The time of a row, or its number."""
+        return moment(self.table, row)
+
+    def axis_times(self, start: int, stop: int) -> Times:
+        """The times of some rows for an axis, which goes on evenly even where the clock of the input is put back.
+
+        Row numbers stand in for missing times.
+        """
+        times: Times | None = self.table.times
+        if times is None or self.table.offsets is None:
+            return np.arange(start, stop, dtype=np.float64) if times is None else times[start:stop]
+        return np.asarray(times[start:stop] + np.timedelta64(int(self.table.offsets[start]), "m"))
+
+    def blind(self) -> list[tuple[int, int]]:
+        """Rows `start`, …, `end` − 1 without a score."""
+        missing = np.isnan(self.findings.scores).astype(np.int8)
+        edges = np.flatnonzero(np.diff(missing, prepend=0, append=0))
+        return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+    def expected(self, start: int, stop: int) -> Array:
+        """What was predicted for some of the rows, `(row, channel)`; NaN where there is no score."""
+        model, lead = self.model, 2 * self.model.settings.lead + longest_hole(self.model.settings.window)
+        first = max(start - lead, 0)
+        times = self.table.times
+        part = Series(self.table.values[first:stop], self.table.channels, None if times is None else times[first:stop])
+        recording = model.setup.record(part)
+        expected = model.setup.scaling.restore(forecast_series(model.scoring, recording.series.values))
+        return recording.of_rows(expected)[start - first :]
+
+
+def examine_table(
+    model: Model,
+    device: str,
+    table: SeriesTable,
+    gathering: Gathering,
+    marks: tuple[Span, ...] = (),
+    *,
+    shares: bool = False,
+    report: Report = unheard,
+) -> Examination:
+    """Judge a table; gaps in its times count. Only with `shares` the scores of all rows are split over the channels."""
+    series = Series(table.values, table.channels, table.times)
+    findings = examine(model, series, gathering, shares=shares, report=report)
+    return Examination(device, table, model, findings, marks)

@@ -1,0 +1,349 @@
+"""The page of what was found in recordings: events with their signals, and what the judgement rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedkad import __version__
+from fedkad.detect.events import Event
+from fedkad.detect.model import Model
+from fedkad.report.agreement import Agreement
+from fedkad.report.chart import Curve, Panel, Span, line_chart
+from fedkad.report.document import (
+    Block,
+    Bullets,
+    DataTable,
+    Document,
+    Drawing,
+    Fact,
+    KeyFigures,
+    Notice,
+    Paragraph,
+    Section,
+    Subheading,
+    TableCell,
+    TableColumn,
+    TableRow,
+)
+from fedkad.report.examination import Examination
+from fedkad.report.standing import KINDS, ChannelStanding, channel_standings, threshold_origin
+from fedkad.report.wording import between, clock, counted, lasting, marked, significant, top_channels
+
+MOST_EVENTS = 12
+"""Events that are drawn, the strongest of all."""
+
+MOST_LISTED = 500
+"""Events in the table: whoever has more needs another threshold, not a longer page."""
+
+MOST_RECORDINGS = 40
+"""Recordings that are drawn as a whole: the page of a large fleet must stay readable and small."""
+
+MOST_SIGNALS = 12
+"""Channels that are drawn where a single recording is drawn as a whole."""
+
+AROUND = 4
+"""Windows that are drawn before and after an event."""
+
+Found = tuple[Examination, Event]
+
+
+def findings_page(
+    examined: Sequence[Examination],
+    title: str,
+    *,
+    notices: Sequence[str] = (),
+    agreement: Agreement | None = None,
+) -> Document:
+    """Put what was found on a page."""
+    found = [(entry, event) for entry in examined for event in entry.findings.events]
+    sections = [
+        events_section(found),
+        *([agreement_section(agreement)] if agreement is not None else []),
+        recordings_section(examined),
+        *standing_sections(examined),
+    ]
+    return Document(
+        title=title,
+        lead=summary(examined),
+        opening=(*map(Notice, notices), _key_figures(examined)),
+        sections=tuple(sections),
+        footer=f"fedkad {__version__}",
+        zoom=True,
+    )
+
+
+def summary(examined: Sequence[Examination]) -> str:
+    """Events, rows and what could not be judged, in two sentences.
+
+    Events that were left out because they were brief are counted as well.
+    """
+    events = sum(len(entry.findings.events) for entry in examined)
+    brief = sum(entry.findings.brief for entry in examined)
+    rows = sum(len(entry.findings.scores) for entry in examined)
+    blind = rows - sum(entry.scored for entry in examined)
+    short = f" and {counted(brief, 'shorter one')} left out" if brief else ""
+    unscored = f"{counted(blind, 'row')} could not be judged" if blind else "all of them were judged"
+    return f"{counted(events, 'event')}{short} in {counted(rows, 'row')}; {unscored}."
+
+
+def _key_figures(examined: Sequence[Examination]) -> KeyFigures:
+    facts = [
+        Fact("events", str(sum(len(entry.findings.events) for entry in examined))),
+        Fact("rows", f"{sum(len(entry.findings.scores) for entry in examined):,}"),
+    ]
+    devices = {entry.device for entry in examined}
+    if len(devices) > 1:
+        facts.append(Fact("devices", str(len(devices))))
+    else:
+        model = examined[0].model
+        facts += [
+            Fact("threshold", significant(model.threshold)),
+            Fact("false alarms to expect", model.expectation.partition(";")[0]),
+        ]
+    return KeyFigures(tuple(facts))
+
+
+# -- events ----------------------------------------------------------------------------------------------------
+
+
+def events_section(found: Sequence[Found], heading: str = "What was found") -> Section:
+    """Every event in a table, and the strongest with their signals."""
+    if not found:
+        return Section(heading, (Paragraph("Nothing: no score rose above the threshold."),))
+    drawn = sorted(found, key=lambda pair: -strength(pair[1]))[:MOST_EVENTS]
+    blocks: list[Block] = []
+    if len(found) > len(drawn):
+        text = f"The {len(drawn)} strongest of {len(found)} events are drawn, in order of time."
+        blocks.append(Paragraph(text))
+    for number, pair in enumerate(pair for pair in found if pair in drawn):
+        blocks += event_blocks(*pair, name=f"event-{number}")
+    if len(found) > 1:
+        blocks += [Subheading("All events"), events_table(found[:MOST_LISTED])]
+    if len(found) > MOST_LISTED:
+        blocks.append(Paragraph(f"The first {MOST_LISTED} of {len(found)}; `fedkad detect --json` has all of them."))
+    return Section(heading, tuple(blocks))
+
+
+def strength(event: Event) -> float:
+    """The peak in units of its threshold."""
+    return event.peak_score / max(event.threshold, 1e-9)
+
+
+def event_blocks(entry: Examination, event: Event, name: str) -> list[Block]:
+    """An event: when, what, and a picture of the channels to look at."""
+    mark = clock(entry.table)
+    when = between(entry.moment(event.start), entry.moment(event.end))
+    told = event.sentence or f"look at {top_channels(event)}"
+    told = f"T{told[1:]}" if told.startswith("the ") else told  # the name of a channel stays as it is
+    numbers = (
+        f"The score rose to {significant(event.peak_score)}, the threshold is {significant(event.threshold)}. "
+        f"It comes from {top_channels(event)}."
+    )
+    return [
+        Subheading(f"{entry.name}, {marked(when, mark)}"),
+        Paragraph(f"{told}. {numbers}"),
+        event_drawing(entry, event, name),
+    ]
+
+
+def event_drawing(entry: Examination, event: Event, name: str) -> Drawing:
+    """The channels to look at as they were seen and expected, and the score."""
+    around = AROUND * entry.model.settings.window
+    start, stop = max(event.start - around, 0), min(event.end + around + 1, len(entry.findings.scores))
+    expected = entry.expected(start, stop)
+    standings = {standing.name: standing for standing in channel_standings(entry.model)}
+    panels = []
+    for cause in event.main_causes:
+        at, standing = entry.findings.channels.index(cause.channel), standings[cause.channel]
+        curves = (
+            Curve("expected", expected[:, at], "second", dashed=True),
+            Curve("seen", entry.table.values[start:stop, at], "score"),
+        )
+        panels.append(Panel(cause.channel, curves, _band(standing)))
+    panels.append(_score_panel(entry, start, stop))
+    spans = _spans(entry, [event], start, stop)
+    svg = line_chart(panels, entry.axis_times(start, stop), spans)
+    shown = between(entry.moment(start), entry.moment(stop - 1))
+    shown = shown if entry.table.times is not None else f"Rows {shown}"
+    return Drawing(name, f"{shown}. {_key(spans)}", svg, f"Signals and score of {entry.name} around an event.")
+
+
+def _band(standing: ChannelStanding) -> tuple[float, float] | None:
+    return None if np.isnan(standing.low) else (standing.low, standing.high)
+
+
+def _score_panel(entry: Examination, start: int, stop: int) -> Panel:
+    findings = entry.findings
+    curves = (
+        Curve("threshold", findings.thresholds[start:stop], "alarm", dashed=True),
+        Curve("score", findings.scores[start:stop], "score"),
+    )
+    return Panel("score", curves, logarithmic=True)
+
+
+def _spans(entry: Examination, events: Sequence[Event], start: int, stop: int) -> list[Span]:
+    """Blind time, what is known to be wrong, and events, as far as they are in the picture."""
+    spans = [
+        *(Span(*rows, role="faint") for rows in entry.blind()),
+        *entry.marks,
+        *(Span(event.start, event.end + 1, role="alarm") for event in events),
+    ]
+    inside = [span for span in spans if span.start < stop and span.end > start]
+    return [span._replace(start=max(span.start, start) - start, end=min(span.end, stop) - start) for span in inside]
+
+
+def _key(spans: Sequence[Span]) -> str:
+    """What the shades mean."""
+    words = {"alarm": "red: an event", "fault": "yellow: known to be wrong", "faint": "grey: no score"}
+    roles = {span.role for span in spans}
+    used = [text for role, text in words.items() if role in roles]
+    return f"Shaded {', '.join(used)}." if used else ""
+
+
+def events_table(found: Sequence[Found]) -> DataTable:
+    """Events, one a row."""
+    clocks = {clock(entry.table) for entry, _ in found}
+    shared = clocks.pop() if len(clocks) == 1 else None
+    rows = []
+    for entry, event in found:
+        moments = [entry.moment(row) for row in (event.start, event.end)]
+        if shared is None:
+            moments = [marked(text, clock(entry.table)) for text in moments]
+        numbers = significant(event.peak_score), significant(event.threshold)
+        told = event.sentence or top_channels(event)
+        rows.append(TableRow(entry.name, tuple(map(TableCell, (told, *moments, *numbers)))))
+    columns = (
+        TableColumn("What it is", kind="text"),
+        *(TableColumn(marked(title, shared), kind="word") for title in ("Start", "End")),
+        *map(TableColumn, ("Score", "Threshold")),
+    )
+    return DataTable("events", "", "Device", columns, tuple(rows), cards=True)
+
+
+def agreement_section(found: Agreement) -> Section:
+    """How events and labels agree."""
+    return Section("Against the labels", (Bullets(tuple(agreement_sentences(found))),))
+
+
+def agreement_sentences(found: Agreement) -> list[str]:
+    """Precision, recall, delay and false alarms a day, each in a sentence."""
+    delay = "–"
+    if found.delays:
+        delay = lasting(found.delay) if found.healthy_days is not None else counted(round(found.delay), "row")
+    rate = f", {significant(found.false_alarms_per_day)} a day" if found.healthy_days else ""
+    stretches = counted(found.labelled, "labelled stretch", "labelled stretches")
+    right = found.events - found.false_alarms
+    return [
+        f"recall {_share(found.recall)}: {found.found} of {stretches} found",
+        f"precision {_share(found.precision)}: {right} of {counted(found.events, 'event')} answer a label",
+        f"median delay {delay}, from the start of a label to the first alarm",
+        f"{counted(found.false_alarms, 'false alarm')}{rate}",
+    ]
+
+
+def _share(share: float) -> str:
+    return "–" if np.isnan(share) else f"{share:.0%}"
+
+
+# -- whole recordings ------------------------------------------------------------------------------------------
+
+
+def recordings_section(examined: Sequence[Examination], heading: str = "The whole recording") -> Section:
+    """The score of every row against its threshold."""
+    drawn = examined[:MOST_RECORDINGS]
+    blocks: list[Block] = []
+    if len(drawn) < len(examined):
+        blocks.append(Paragraph(f"The first {len(drawn)} of {len(examined)} recordings are drawn."))
+    for number, entry in enumerate(drawn):
+        if len(examined) > 1:
+            blocks.append(Subheading(entry.name))
+        blocks.append(recording_drawing(entry, f"recording-{number}", signals=len(examined) == 1))
+    return Section(heading, tuple(blocks))
+
+
+def recording_drawing(entry: Examination, name: str, *, signals: bool) -> Drawing:
+    """The score of a recording, and the signals if wanted; blind time, events and marks are shaded."""
+    rows = len(entry.findings.scores)
+    spans = _spans(entry, entry.findings.events, 0, rows)
+    panels = [_score_panel(entry, 0, rows)]
+    if signals:
+        panels += [
+            Panel(standing.name, (Curve("seen", entry.table.values[:, at], "score"),), _band(standing))
+            for at, standing in enumerate(channel_standings(entry.model)[:MOST_SIGNALS])
+        ]
+    svg = line_chart(panels, entry.axis_times(0, rows), spans)
+    ends = marked(between(entry.moment(0), entry.moment(rows - 1)), clock(entry.table))
+    blind = rows - entry.scored
+    unscored = f" {counted(blind, 'row')} of {rows} could not be judged." if blind else ""
+    return Drawing(name, f"{ends}. {_key(spans)}{unscored}", svg, f"Score of {entry.name} against the threshold.")
+
+
+# -- what it rests on ------------------------------------------------------------------------------------------
+
+
+def standing_sections(examined: Sequence[Examination]) -> list[Section]:
+    """What thresholds rest on, and what the models make of the channels."""
+    models = {entry.device: entry.model for entry in examined}
+    rests: list[Block]
+    if len(models) == 1:
+        [model] = models.values()
+        rests = [
+            Paragraph(f"The threshold is {significant(model.threshold)}: {threshold_origin(model)}."),
+            Paragraph(f"False alarms to expect: {model.expectation}."),
+        ]
+    else:
+        cells = {
+            device: (significant(model.threshold), threshold_origin(model), model.expectation)
+            for device, model in models.items()
+        }
+        columns = (
+            TableColumn("Threshold"),
+            *(TableColumn(t, kind="text") for t in ("It rests on", "False alarms to expect")),
+        )
+        rows = tuple(TableRow(device, tuple(map(TableCell, told))) for device, told in cells.items())
+        rests = [DataTable("thresholds", "", "Device", columns, rows, cards=True)]
+    return [Section("What the threshold rests on", tuple(rests)), Section("Channels", _channel_blocks(models))]
+
+
+def _channel_blocks(models: Mapping[str, Model]) -> tuple[Block, ...]:
+    """Of one model a table of its channels; of several only those channels that are not judged as usual."""
+    standings = {device: channel_standings(model) for device, model in models.items()}
+    used = {standing.kind for several in standings.values() for standing in several}
+    words = Bullets(tuple(f"{kind}: {text}" for kind, text in KINDS.items() if kind in used))
+    if len(models) == 1:
+        [channels] = standings.values()
+        columns = (TableColumn("Kind", kind="word"), TableColumn("Normal range"), TableColumn("Predicted"))
+        table = DataTable("channels", "", "Channel", columns, tuple(map(_channel_row, channels)))
+        share = Paragraph("Predicted is the share of a channel's variance that is predicted from the samples before.")
+        return table, words, share
+    listed = []
+    for kind in KINDS:
+        named = {
+            device: ", ".join(standing.name for standing in several if standing.kind == kind)
+            for device, several in standings.items()
+        }
+        if kind != "predicted" and any(named.values()):
+            same = len(set(named.values())) == 1
+            text = (
+                next(iter(named.values()))
+                if same
+                else "; ".join(f"{d}: {names}" for d, names in named.items() if names)
+            )
+            listed.append(f"{kind}: {text}" + (" (on every device)" if same else ""))
+    odd = Bullets(tuple(listed)) if listed else Paragraph("All channels are judged by prediction and by place.")
+    return odd, Paragraph("What that means:"), words
+
+
+def _channel_row(standing: ChannelStanding) -> TableRow:
+    predicted = "–" if np.isnan(standing.predicted) else f"{standing.predicted:.0%}"
+    return TableRow(
+        standing.name, tuple(map(TableCell, (standing.kind, _range(standing.low, standing.high), predicted)))
+    )
+
+
+def _range(low: float, high: float) -> str:
+    if np.isnan(low):
+        return "–"
+    return significant(low) if low == high else f"{low:.4g} … {high:.4g}"

@@ -1,0 +1,76 @@
+"""What a model rests on, in words: where its threshold comes from, and what it makes of each channel."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from fedkad.detect.model import Model
+from fedkad.detect.scoring import CalibratedScoring
+from fedkad.detect.threshold import parse_budget
+from fedkad.detect.witnesses import WitnessScoring
+
+ChannelKind = Literal["predicted", "unpredictable", "switch", "constant", "input"]
+
+UNPREDICTABLE = 0.2
+"""A channel of whose variance less than this share is predicted is called unpredictable."""
+
+KINDS: dict[ChannelKind, str] = {
+    "predicted": "judged by prediction and by place",
+    "unpredictable": "hardly predicted from the samples before: mostly judged by place",
+    "switch": "had two values in training: not judged by prediction, and a third value is out of place",
+    "constant": "never changed in training: a change raises the score, the more the larger it is",
+    "input": "given as an input: not judged by prediction",
+}
+
+
+class ChannelStanding(NamedTuple):
+    """What a model makes of a channel; in the units of the channel, NaN where it does not know."""
+
+    name: str
+    kind: ChannelKind
+    low: float  # of what is normal
+    high: float
+    predicted: float  # share of the variance that is predicted one step ahead, 0 to 1
+    is_switch: bool  # whether it had at most two values in training, and so is not judged by prediction
+
+
+def channel_standings(model: Model) -> list[ChannelStanding]:
+    """The standing of every channel."""
+    scoring, setup = model.scoring, model.setup
+    low = high = predicted = np.full(setup.channels, np.nan)
+    switch = still = np.zeros(setup.channels, dtype=np.bool_)
+    if isinstance(scoring, WitnessScoring):
+        bounds, switch = scoring.bounds, scoring.bounds.switch
+        low, high = setup.scaling.restore(bounds.low[0]), setup.scaling.restore(bounds.high[0])
+        still = switch & (bounds.low[0] == bounds.high[0])
+    if isinstance(scoring, WitnessScoring | CalibratedScoring):
+        predicted = np.where(switch, np.nan, np.clip(1.0 - scoring.spread[-1] ** 2, 0.0, 1.0))
+
+    def kind(k: int) -> ChannelKind:
+        if setup.inputs[k]:
+            return "input"
+        if switch[k]:
+            return "constant" if still[k] else "switch"
+        return "unpredictable" if predicted[k] < UNPREDICTABLE else "predicted"
+
+    return [
+        ChannelStanding(name, kind(k), float(low[k]), float(high[k]), float(predicted[k]), bool(switch[k]))
+        for k, name in enumerate(setup.channel_names)
+    ]
+
+
+def threshold_origin(model: Model) -> str:
+    """How the threshold was set."""
+    found, rule = model.found, model.rule
+    if found is None or rule is None or not isinstance(rule.threshold, str):
+        return "by hand"
+    allowed = f"{rule.threshold}" if parse_budget(rule.threshold) else f"{rule.rate:g} events per row"
+    way = {"spot": ", adapting to the stream", "dspot": ", following a drift"}.get(rule.threshold, "")
+    if found.value != model.threshold:
+        note = "; the fleet's advice or an earlier version set it"
+    else:
+        note = f" ({found.note})" if found.note else ""
+    rests = f"{found.peaks} peaks among {found.rows} scores of normal data"
+    return f"{rests}, false alarms allowed: {allowed}{way}{note}"
