@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect import kinds
-from fedkad.detect.places import PROBABILITIES, Places, absurd_in_training
+from fedkad.detect.places import PROBABILITIES, Bounds, Places, absurd_in_training
 from fedkad.detect.scoring import ANCHOR, Dynamics, score_series, split_parts
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Reading
@@ -120,6 +120,9 @@ def terms_at(scoring: WitnessScoring, model: naive.Model, values: Array, t: int)
         outside[c] = 5.0 * min(max(away, jump) / unit[c], 5.0)
         spread = math.log(window[:, c].std() + 0.05)
         dwell[c] = math.hypot(far(window[:, c].mean(), low[1, c], high[1, c]), far(spread, low[2, c], high[2, c]))
+        if scoring.judged[c]:
+            said = sum(scoring.bounds.ties[c, k] * (window[:, k].mean() - scoring.bounds.usual[k]) for k in range(n))
+            dwell[c] += 5.0 * min(far(said, low[3, c], high[3, c]) / scoring.bounds.tightness[c], 1.0)
     return Terms(motion, fit, outside, dwell)
 
 
@@ -216,10 +219,17 @@ def window_features(scaled: Array, window: int) -> tuple[Array, Array]:
     return np.array([part.mean(axis=0) for part in windows]), np.array(spreads)
 
 
-def naive_bounds(values: Array, levels: Array, spreads: Array) -> tuple[Array, Array, Array]:
-    """The 0.2 and 99.8 % quantiles of value, level and spread, and the range of the values without their outermost."""
-    low, high = (np.array([np.quantile(f, q, axis=0) for f in (values, levels, spreads)]) for q in (0.002, 0.998))
-    return low, high, np.quantile(values, 0.9995, axis=0) - np.quantile(values, 0.0005, axis=0)
+def departures_of(bounds: Bounds, levels: Array) -> Array:
+    return np.array([bounds.ties @ (level - bounds.usual) for level in levels])
+
+
+def naive_bounds(values: Array, levels: Array, spreads: Array, departures: Array) -> tuple[Array, Array, Array, Array]:
+    """The 0.2 and 99.8 % quantiles of all features, the range of the values without their outermost, and tightness."""
+    features = (values, levels, spreads, departures)
+    low, high = (np.array([np.quantile(f, q, axis=0) for f in features]) for q in (0.002, 0.998))
+    first, last = np.quantile(departures, [0.01, 0.99], axis=0)
+    unit = np.quantile(values, 0.9995, axis=0) - np.quantile(values, 0.0005, axis=0)
+    return low, high, unit, np.maximum(last - first, 0.1)
 
 
 @pytest.mark.parametrize("horizon", [1, 2])
@@ -231,12 +241,14 @@ def test_bounds_and_residuals_are_those_of_all_training_rows(horizon: int) -> No
     scaled = (train - train.mean(axis=0)) / train.std(axis=0)
     np.testing.assert_allclose(detector.memory_.held_out.rows, scaled, atol=1e-12)
     levels, spreads = window_features(scaled, 6)
-    low, high, unit = naive_bounds(scaled, levels, spreads)
+    departures = departures_of(scoring.bounds, levels)
+    low, high, unit, tightness = naive_bounds(scaled, levels, spreads, departures)
     low[0, PUMP], high[0, PUMP] = scaled[:, PUMP].min(), scaled[:, PUMP].max()
     np.testing.assert_allclose(scoring.bounds.low, low, atol=1e-9)
     np.testing.assert_allclose(scoring.bounds.high, high, atol=1e-9)
     np.testing.assert_allclose(scoring.bounds.unit, unit, atol=1e-9)
-    for k, feature in enumerate((scaled, levels, spreads)):
+    np.testing.assert_allclose(scoring.bounds.tightness, tightness, atol=1e-9)
+    for k, feature in enumerate((scaled, levels, spreads, departures)):
         expected = np.stack([feature.min(axis=0), feature.max(axis=0)], axis=1)
         np.testing.assert_allclose(scoring.bounds.ranges[k], expected, atol=1e-9)
     found = np.array(list(naive.newest_residuals(naive_model(detector), np.clip(scaled, -10.0, 10.0)).values()))
@@ -266,9 +278,11 @@ def test_normal_scores_are_judged_by_what_the_other_blocks_show(rows: int, horiz
         model = naive.Model(detector.lifting_, detector.subspace_, operator, horizon)
         ends = np.arange(5, rows)
         elsewhere = (ends < block[0]) | (ends > block[-1] + 6)
-        low, high, unit = naive_bounds(scaled[5:][elsewhere], levels[elsewhere], spreads[elsewhere])
+        departures = departures_of(scoring.bounds, levels[elsewhere])
+        features = (scaled[5:][elsewhere], levels[elsewhere], spreads[elsewhere], departures)
+        low, high, unit, tightness = naive_bounds(*features)
         low[0, PUMP], high[0, PUMP] = scaled[:, PUMP].min(), scaled[:, PUMP].max()
-        bounds = scoring.bounds._replace(low=low, high=high, unit=unit)
+        bounds = scoring.bounds._replace(low=low, high=high, unit=unit, tightness=tightness)
         judge = WitnessScoring(
             scoring.dynamics, scoring.centre, scoring.spread, scoring.judged, bounds, scoring.jump, scoring.units
         )
@@ -299,10 +313,10 @@ def test_the_unit_of_place_is_how_far_training_itself_went_from_what_came_before
     wandering = KoopmanDetector(**SMALL).fit(train)
     scaled = (train - train.mean(axis=0)) / train.std(axis=0)
     levels, spreads = window_features(scaled, 6)
-    reach, farthest = naive_bounds(scaled, levels, spreads)[2], 0.0
+    reach, farthest = naive_bounds(scaled, levels, spreads, 0.0 * levels)[2], 0.0
     for known, met in ((0.4, 0.55), (0.55, 0.7), (0.7, 0.85), (0.85, 1.0)):
         rows, before, after = int(known * 2000), int(known * 1995), int(met * 1995)
-        low, high, _ = naive_bounds(scaled[:rows], levels[:before], spreads[:before])
+        low, high, *_ = naive_bounds(scaled[:rows], levels[:before], spreads[:before], 0.0 * levels[:before])
         total = np.zeros(after - before)
         for k, t in enumerate(range(before, after)):
             for c in range(4):

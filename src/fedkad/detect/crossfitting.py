@@ -18,6 +18,7 @@ from fedkad.detect.calibration import HeldOut, ResidualMoments
 from fedkad.detect.model import Memory
 from fedkad.detect.places import THINNED, Bounds, Features, Places
 from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
+from fedkad.detect.ties import Ties
 from fedkad.detect.witnesses import NEVER, UNIT_FLOORS, Sight, WitnessScoring
 from fedkad.koopman.operator import Reduced
 from fedkad.koopman.scaling import CLIP
@@ -60,7 +61,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     jump = np.where(judged, np.quantile(np.abs(residuals[:, -1] - centre[-1]), JUMP, axis=0), NEVER)
     scoring = replace(scoring, centre=centre, spread=spread, jump=jump)
     parts = np.full((len(rows), 4), np.nan)
-    elsewhere = _bounds_elsewhere(memory, blocks)
+    elsewhere = _bounds_elsewhere(places, memory, blocks)
     runs = broken(rows, settings.lead + 1).entries(settings.lead)
     for block, dynamics, known in zip(blocks, others, elsewhere, strict=True):
         judge = replace(scoring, dynamics=dynamics, bounds=known)
@@ -120,15 +121,15 @@ def _without(reduced: Reduced, coordinates: Array, held_out: HeldOut, block: Ent
     return reduced._replace(gram=reduced.gram - gram, cross=reduced.cross - cross)
 
 
-def _bounds_elsewhere(memory: Memory, blocks: list[Entries]) -> list[Bounds]:
+def _bounds_elsewhere(places: Places, memory: Memory, blocks: list[Entries]) -> list[Bounds]:
     """For every block the bounds that the other rows show; a single block has no other rows."""
     rows, window, scaling = memory.held_out.rows, memory.setup.settings.window, memory.setup.scaling
-    features = Features.of(rows, window)
+    features = places.features(rows, window)
     found = []
     for block in blocks:
         # A window that ends soon after the block still holds some of it.
         others = (features.ends < block[0]) | (features.ends > block[-1] + window)
         known = Features(*(feature[others] for feature in (features.newest, *features[1:])))
-        places = Places.of(known.thinned(THINNED) if others.any() else features)
-        found.append(places.bounds(scaling))
+        elsewhere = Places.of(known.thinned(THINNED) if others.any() else features, Ties(places.ties, places.usual))
+        found.append(elsewhere.bounds(scaling))
     return found

@@ -69,15 +69,20 @@ def _misfit(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int)
 
 
 def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) -> Told:
-    """About the farthest of value, jump, level and spread of the channel."""
+    """About the farthest of value, jump, level, spread and ties of the channel."""
     newest, bounds = Sight(*moment[1][-1]), scoring.bounds
     name, window = setup.channel_names[channel], setup.settings.window
     mean, scale = setup.scaling.mean[channel], setup.scaling.scale[channel]
     low, high = bounds.low[:, channel], bounds.high[:, channel]
     value, level = newest.values[channel], newest.level[channel]
     variance = max(newest.square[channel] - level**2, 0.0)
-    outside, dwell = scoring.distances(*moment)
-    if outside[channel] >= dwell[channel]:
+    outside, dwell, apart = (distances[channel] for distances in scoring.distances(*moment))
+    if apart > max(outside, dwell):
+        said = level - (newest.level - bounds.usual) @ bounds.ties[channel]
+        known = _span((said + low[3], said + high[3]), scale, mean)
+        numbers = f"{level * scale + mean:.4g} over {window} samples where {known} goes with them"
+        return Told("place", name, f"{name} does not go with the other channels: {numbers}")
+    if outside >= dwell:
         if bounds.switch[channel]:
             known_values = dict.fromkeys((low[0], high[0]))
             seen = " and ".join(f"{v * scale + mean:.4g}" for v in known_values)

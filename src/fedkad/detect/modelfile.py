@@ -17,6 +17,7 @@ from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.places import Bounds, Places
 from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring, Scoring
 from fedkad.detect.tensorfile import TensorFile, as_bytes, write_tensors
+from fedkad.detect.ties import Ties
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
@@ -113,7 +114,7 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
     except ValueError as error:
         raise ModelFileError(f"{path}: {error}") from None
     names = None if header["channels"] is None else tuple(header["channels"])
-    channels = header["n_features_in"]
+    channels, arrays = header["n_features_in"], _with_ties(arrays)
     # Before anything is drawn in a size that only the header gives.
     _check_shapes(path, settings, Lifting(channels, settings.window, settings.observables, settings.seed), arrays)
     setup = Setup(settings, names, Scaling(arrays["scaling.mean"], arrays["scaling.scale"]))
@@ -139,13 +140,30 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
 
 
 def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tuple[HeldOut, Places | None]:
-    rows = arrays["held_out"]
+    rows, arrays = arrays["held_out"], _with_ties(arrays)
     # The first files have no weights: none of their rows was forgotten.
     held_out = HeldOut(rows, header["few_rows"], arrays.get("held_out.weights", np.ones(len(rows))))
     if "held_out.places.rows" not in arrays:
         return held_out, None
     kept: dict[str, Any] = {field.name: arrays[f"held_out.places.{field.name}"] for field in fields(Places)}
     return held_out, Places(**{**kept, "rows": kept["rows"].item(), "wander": kept["wander"].item()})
+
+
+def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file; in those from before channels were tied to each other, none is."""
+    found = dict(arrays)
+    for prefix, by_feature in (
+        ("witnesses.bounds.", ("low", "high", "ranges", "calm")),
+        ("held_out.places.", ("quantiles", "confirmed", "calm")),
+    ):
+        if f"{prefix}calm" not in found or f"{prefix}ties" in found:
+            continue
+        for name in by_feature:
+            known, axis = found[prefix + name], 1 if name == "calm" else 0
+            found[prefix + name] = np.concatenate([known, 0.0 * known.take([0], axis)], axis)
+        ties = Ties.none(found[f"{prefix}calm"].shape[2])
+        found |= {f"{prefix}ties": ties.weights, f"{prefix}usual": ties.usual, f"{prefix}tightness": ties.usual + 1.0}
+    return found
 
 
 def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
@@ -161,12 +179,15 @@ def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arra
         "witnesses.judged": (channels,),
         "witnesses.jump": (channels,),
         "witnesses.units": (3,),
-        "witnesses.bounds.low": (3, channels),
-        "witnesses.bounds.high": (3, channels),
+        "witnesses.bounds.low": (4, channels),
+        "witnesses.bounds.high": (4, channels),
         "witnesses.bounds.unit": (channels,),
         "witnesses.bounds.switch": (channels,),
-        "witnesses.bounds.ranges": (3, channels, 2),
-        "witnesses.bounds.calm": (*arrays.get("witnesses.bounds.relief", np.empty(0)).shape, 3, channels, 2),
+        "witnesses.bounds.ranges": (4, channels, 2),
+        "witnesses.bounds.calm": (*arrays.get("witnesses.bounds.relief", np.empty(0)).shape, 4, channels, 2),
+        "witnesses.bounds.ties": (channels, channels),
+        "witnesses.bounds.usual": (channels,),
+        "witnesses.bounds.tightness": (channels,),
         "statistics.xx": (size, size),
         "statistics.yx": (size, size),
     }

@@ -4,9 +4,10 @@
   that are judged by prediction. Switches (at most two values in training) and inputs help to predict; nobody can
   predict them.
 - *fit*: the squared residual of the whole window that was predicted, averaged over its samples and the same channels.
-- *place*: how far each channel is from where it has been in training (`places`). Two things add up: a value outside of
-  its bounds, or a jump larger than any in training, in ranges of the channel; and a level or a spread outside of its
-  bounds, in standard deviations.
+- *place*: how far each channel is from where it has been in training (`places`). Three things add up: a value outside
+  of its bounds, or a jump larger than any in training, in ranges of the channel; a level or a spread outside of its
+  bounds, in standard deviations; and a level that does not go with those of the other channels (`ties`), in ranges of
+  how far it was from what they say.
 
 Each is averaged over the last few entries and divided by its *unit*, what 99 % of normal data stays below. The score is
 
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from fedkad.detect.places import ABSURD, OUTSIDE, STILL, Bounds, absurd, beyond, log_spread, window_means
 from fedkad.detect.scoring import LINEAR_BEYOND, Dynamics, LiftedProduct, Seen, inner
+from fedkad.detect.ties import FARTHEST
 
 Array = NDArray[np.float64]
 
@@ -56,7 +58,7 @@ class Sight(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Where value, residuals, level and variance may be, side by side."""
+    """Where value, residuals, level, variance and departure from the other channels may be, side by side."""
 
     middle: Array
     sharpness: Array  # one over the spread of residuals, 0 if a channel is not judged by prediction, 1 for the others
@@ -119,7 +121,7 @@ class WitnessScoring:
     # -- the parts of a score ----------------------------------------------------------------------------------
 
     def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
-        """Motion, fit, values outside, and levels and spreads outside; not in units yet."""
+        """Motion, fit, values outside, and levels, spreads and ties outside; not in units yet."""
         newest = since[-1]
         misfit, deviations = self._look(earlier, since)
         departures = deviations[..., self._of_departures]
@@ -152,7 +154,8 @@ class WitnessScoring:
     def _look(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array]:
         """The misfit of the window, and how far everything is from its middle, without sign, side by side.
 
-        That is the value of each channel, the departures of all steps ahead, in spreads, the level and the variance.
+        That is the value of each channel, the departures of all steps ahead, in spreads, the level, the variance, and
+        what the ties make of the level.
 
         With a = Q^H c the misfit is ‖z‖² − 2 aᵀZ_jᵀz + aᵀZ_jᵀZ_j a over the judged channels, per sample and channel;
         rounding can make it slightly negative.
@@ -166,7 +169,8 @@ class WitnessScoring:
         samples = [seen[1][..., -channels:] for seen in since]
         residuals = (samples[0] if len(samples) == 1 else np.concatenate(samples, axis=-1)) - predicted[..., 2 * rank :]
         frame = self._frame
-        deviations = np.concatenate((values, residuals, level, square - level * level), axis=-1)
+        ties = level.dot(self._ties)
+        deviations = np.concatenate((values, residuals, level, square - level * level, ties), axis=-1)
         deviations -= frame.middle
         deviations *= frame.sharpness
         return misfit, np.abs(deviations, out=deviations)
@@ -181,8 +185,12 @@ class WitnessScoring:
     @cached_property
     def _frame(self) -> Frame:
         low, high = self.bounds[:2]
-        least, most = (np.stack([*bound[:2], np.maximum(np.exp(bound[2]) - STILL, 0.0) ** 2]) for bound in (low, high))
+        least, most = (
+            np.stack([*bound[:2], np.maximum(np.exp(bound[2]) - STILL, 0.0) ** 2, bound[3]]) for bound in (low, high)
+        )
         middle, half = (least + most) / 2.0, (most - least) / 2.0
+        middle[3] += self.bounds.usual.dot(self._ties)
+        half[3] = np.where(self.judged, half[3], NEVER)
         # What is not judged by prediction has no departure, and only the last step can jump.
         sharpness = self.judged / self.spread
         jump = np.full_like(self.spread, NEVER)
@@ -190,14 +198,18 @@ class WitnessScoring:
         one = np.ones(self._channels)
         return Frame(
             np.concatenate([middle[0], self.centre.ravel(), *middle[1:]]),
-            np.concatenate([one, sharpness.ravel(), one, one]),
+            np.concatenate([one, sharpness.ravel(), one, one, one]),
             np.concatenate([half[0], jump.ravel(), *half[1:]]),
             np.concatenate([half[0], np.minimum(jump, LINEAR_BEYOND).ravel(), *half[1:]]),
         )
 
     @cached_property
     def _of_departures(self) -> slice:
-        return slice(self._channels, -2 * self._channels)
+        return slice(self._channels, -3 * self._channels)
+
+    @cached_property
+    def _ties(self) -> Array:
+        return np.ascontiguousarray(self.bounds.ties.T)
 
     @cached_property
     def _share(self) -> float:
@@ -257,21 +269,29 @@ class WitnessScoring:
         return found
 
     def _places(self, newest: Seen, deviations: Array) -> tuple[Array, Array]:
-        """How far each channel is outside: by its value or a jump, in ranges, and by its level and spread."""
+        """How far each channel is outside: by its value or a jump, in ranges, and by level, spread and ties."""
+        away, dwell, apart = self._distances(newest, deviations)
+        return away, dwell + apart
+
+    def _distances(self, newest: Seen, deviations: Array) -> tuple[Array, Array, Array]:
+        """By value or a jump, by level and spread, and by ties; while a channel is missing, no tie counts."""
         low, high, unit, *_ = self.bounds
         channels, (values, *_, level, square) = self._channels, newest
         excess = np.maximum(self._beyond(deviations, self._frame.half), 0.0)
-        jump = excess[..., -3 * channels : -2 * channels] * self.spread[-1]
+        jump = excess[..., -4 * channels : -3 * channels] * self.spread[-1]
         away = OUTSIDE * np.minimum(np.maximum(excess[..., :channels], jump) / unit, ABSURD)
         spread = beyond(log_spread(square - level * level), low[2], high[2])
-        dwell = np.hypot(excess[..., -2 * channels : -channels], spread)
+        dwell = np.hypot(excess[..., -3 * channels : -2 * channels], spread)
+        apart = OUTSIDE * np.minimum(excess[..., -channels:] / self.bounds.tightness, FARTHEST)
         missing = np.isnan(values)
-        return np.where(missing, 0.0, away), np.where(missing, 0.0, dwell)
+        some = missing.any(axis=-1, keepdims=True)
+        return np.where(missing, 0.0, away), np.where(missing, 0.0, dwell), np.where(some, 0.0, apart)
 
     def _relief(self, newest: Seen) -> Array:
         """The least factor of the confirmed stretches that the sample may be a part of; 1 if there is none."""
         values, *_, level, square = newest
-        features = np.stack([values, level, log_spread(square - level * level)], axis=-2)[..., None, :, :]
+        departures = (level - self.bounds.usual).dot(self._ties)
+        features = np.stack([values, level, log_spread(square - level * level), departures], axis=-2)[..., None, :, :]
         calm = self.bounds.calm
         outside = (features < calm[..., 0]) | (features > calm[..., 1])  # a missing value is not
         factors = np.where(outside.any(axis=(-2, -1)), 1.0, self.bounds.relief)
@@ -283,9 +303,9 @@ class WitnessScoring:
         found = [seen[1][..., -self._channels :] - earlier[2].dot(decoder) for seen, decoder in steps]
         return np.stack(found, axis=-2)
 
-    def distances(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array]:
-        """How far each channel is outside by its value or a jump, and by its level and spread."""
-        return self._places(since[-1], self._look(earlier, since)[1])
+    def distances(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array, Array]:
+        """How far each channel is outside by its value or a jump, by its level and spread, and by its ties."""
+        return self._distances(since[-1], self._look(earlier, since)[1])
 
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
         """Whether a channel of the sample lies more than five ranges outside of its bounds."""

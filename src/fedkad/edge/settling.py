@@ -91,7 +91,7 @@ class Settling:
 def why_not(incident: Alert, rows: Array, bounds: Bounds) -> str:
     """Why what the scaled `rows` of an incident show must not become normal, as the end of a sentence; empty if it may.
 
-    >>> bounds = Bounds(*np.zeros((2, 3, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((3, 1)))
+    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((6, 1)))
     >>> steady = 0.5 + 0.1 * np.sin(np.arange(100.0))[:, None]
     >>> why_not({"severity": "warning"}, steady, bounds), why_not({"severity": "warning"}, 3.0 * steady, bounds)
     ('', 'it is too far from what is known')
