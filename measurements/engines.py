@@ -61,8 +61,9 @@ def duckdb_told(path: Path, skip: int, german: bool, encoding: str, units: bool)
     """DuckDB with everything as text, and casts that give NULL where they fail."""
     import duckdb
 
-    number = "try_cast(replace({0}, ',', '.') AS DOUBLE)" if german else "try_cast({0} AS DOUBLE)"
-    time = f"try_strptime(time, '{FORMAT}')" if german else "try_cast(time AS TIMESTAMP)"
+    # A cast that stands alone is done while the file is read, where TRY_CAST fails as CAST does: hence the trim.
+    number = "try_cast(replace({0}, ',', '.') AS DOUBLE)" if german else "try_cast(trim({0}) AS DOUBLE)"
+    time = f"try_strptime(time, '{FORMAT}')" if german else "try_cast(trim(time) AS TIMESTAMP)"
     read = (
         f"read_csv(?, auto_detect=false, columns={{'time': 'VARCHAR', 'a': 'VARCHAR', 'b': 'VARCHAR'}}, quote='\"', "
         f"delim='{';' if german else ','}', skip={skip + 1}, encoding='{encoding}', comment='#')"

@@ -332,6 +332,7 @@ def test_rows_that_count_and_columns_without_a_name(tmp_path: Path) -> None:
         ("time,a\n2024-01-01,1\nyesterday,2\n2024-01-03,3\n", ["line 3", "'yesterday'", "--time-format"]),
         ("time,a\n2024-01-01 00:00:00,1\n2024-01-01 00:00:01Z,2\n", ["line 3", "'2024-01-01 00:00:01Z'"]),
         ("time,a\n2024-01-01,1\n,2\n2024-01-03,3\n", ["line 3", "the time is missing"]),
+        ("time,a\n1,1\nlater,2\n3,3\n", ["line 3", "'later'"]),
         ("time,a\n1066-10-14,1\n1066-10-15,1\n", ["line 2", "1678"]),
         (b"\x00\x01\x02\x03" * 9, ["not a text file"]),
     ],

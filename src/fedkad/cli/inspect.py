@@ -9,7 +9,9 @@ import numpy as np
 import typer
 
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
+from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.report.standing import channel_standings, threshold_origin
 from fedkad.report.wording import significant
 
@@ -30,6 +32,7 @@ def inspect(
     described["subspace"] = " x ".join(map(str, described["subspace"]))
     described["threshold"] = significant(described["threshold"])
     described["switches"] = ", ".join(described["switches"]) or "none"
+    described["tied"] = ", ".join(described["tied"]) or "none"
     described["inputs"] = ", ".join(described["inputs"]) or "none"
     described["spectral_radius"] = significant(described["spectral_radius"])
     described["can_learn"] = "yes, it carries its statistics" if described["can_learn"] else "no, it can only detect"
@@ -51,8 +54,17 @@ def _description(path: Path) -> dict[str, Any]:
         "threshold_set_by": threshold_origin(model),
         "false_alarms_expected": model.expectation,
         "switches": [standing.name for standing in channel_standings(model) if standing.is_switch],
+        "tied": _tied(model),
         "inputs": [str(name) for name in model.settings.inputs],
         "lifting_digest": dynamics.lifting.digest,
         "can_learn": memory is not None,
         "parameters": vars(model.settings),
     }
+
+
+def _tied(model: Model) -> list[str]:
+    """The names of the channels that are judged by those they go with."""
+    if not isinstance(model.scoring, WitnessScoring):
+        return []
+    tied = model.scoring.bounds.ties.any(axis=1) & model.scoring.judged
+    return [model.setup.channel_names[k] for k in np.flatnonzero(tied)]

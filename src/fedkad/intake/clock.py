@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedkad.intake.engine import Relation, quoted
+from fedkad.intake.numbers import Marks
 from fedkad.tables.errors import TableError
 
 TIME_NAMES = frozenset(
@@ -81,7 +82,8 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
             keeps_zone="%z" in given,
         )
     if len(at) == 1 and (kind != "VARCHAR" or (sample and _is_number(sample[0]))):
-        return Clock(f"try_cast(c{at[0]} AS DOUBLE)", name, at, is_number=True)
+        number = Marks().number(f"c{at[0]}") if kind == "VARCHAR" else f"CAST(c{at[0]} AS DOUBLE)"
+        return Clock(number, name, at, is_number=True)
     found = [MOMENT.fullmatch(cell.strip()) for cell in sample]
     if not sample or found[0] is None:
         raise _unknown(relation, name, sample[0] if sample else "")

@@ -23,7 +23,8 @@ class Marks:
 
     def number(self, column: str) -> str:
         """An expression for the number in a column of text, NULL where there is none."""
-        # The engine reads 1_000 as a number, which it is not outside of programs.
+        # The engine reads 1_000 as a number, which it is not outside of programs. And a cast that stands alone it does
+        # while it reads the file, where TRY_CAST fails as CAST does.
         other, form = (",", BY_COMMA) if self.decimal == "." else (".", BY_POINT)
         bare = f"replace({column}, '{other}', '')"
         plain, grouped = (each if self.decimal == "." else f"replace({each}, ',', '.')" for each in (column, bare))
