@@ -136,19 +136,20 @@ def watch(home: HomeAssistant, agent: Process, client: Client) -> None:
     with home.running():
         agent.wait_for_log("connected.")
         publish(0, 35)
-        tell("normal", home.until(pump_1_state="ok", boiler_state="ok", pump_1_problem="off"))
+        tell("normal", home.until(pump_1_fedkad_state="ok", boiler_fedkad_state="ok", pump_1_fedkad_problem="off"))
+        home.until(pump_1_fedkad_learning_progress="100", pump_1_fedkad_alert="none")
         print(f"  devices: {', '.join(sorted(home.seen()['devices']))}")
         publish(35, 46)
-        tell("an incident", home.until(pump_1_problem="on", boiler_problem="off"))
+        tell("an incident", home.until(pump_1_fedkad_problem="on", boiler_fedkad_problem="off"))
         publish(46, 80)
-        tell("over", home.until(pump_1_problem="off", pump_1_cause="none"))
+        tell("over", home.until(pump_1_fedkad_problem="off", pump_1_fedkad_cause="none"))
         agent.kill()
-        tell("the agent was killed", home.until(pump_1_problem="unavailable", boiler_score="unavailable"))
+        tell("the agent was killed", home.until(pump_1_fedkad_problem="unavailable", boiler_fedkad_score="unavailable"))
         agent.start()
-        home.until(pump_1_problem="off")
+        home.until(pump_1_fedkad_problem="off")
         print("\nstarted again: all there again")
     with home.running():
-        home.until(pump_1_problem="off", boiler_problem="off")
+        home.until(pump_1_fedkad_problem="off", boiler_fedkad_problem="off")
         print("Home Assistant was started again: all there again")
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,22 +107,30 @@ def terms_at(scoring: WitnessScoring, model: naive.Model, values: Array, t: int)
     motion, fit, outside, dwell = (np.zeros(n) for _ in range(4))
     low, high, unit, switch = scoring.bounds[:4]
     for c in range(n):
+        nothing = 0.0 if scoring.tolerance is None else scoring.tolerance[c]
         if scoring.judged[c]:
             for h, step in enumerate(residuals):
                 e = abs(step[c] - scoring.centre[h, c]) / scoring.spread[h, c]
-                motion[c] += (e**2 if e <= 3.0 else 6.0 * e - 9.0) / (judged * len(residuals))
-            fit[c] = sum(r**2 for r in missed[:, c]) / (judged * len(window))
-        value, jump = values[t, c], max(abs(residuals[-1, c] - scoring.centre[-1, c]) - scoring.jump[c], 0.0)
+                if e * scoring.spread[h, c] > nothing:
+                    motion[c] += (e**2 if e <= 3.0 else 6.0 * e - 9.0) / (judged * len(residuals))
+            fit[c] = sum(r**2 for r in missed[:, c] if abs(r) > nothing) / (judged * len(window))
+        value, moved = values[t, c], abs(residuals[-1, c] - scoring.centre[-1, c])
+        jump = max(moved - scoring.jump[c], 0.0) if moved > nothing else 0.0
         away = far(value, low[0, c], high[0, c])
         if switch[c]:
             away = min(abs(value - low[0, c]), abs(value - high[0, c]))
             away = 0.0 if away <= 1e-6 else away
+        away = away if away > nothing else 0.0
         outside[c] = 5.0 * min(max(away, jump) / unit[c], 5.0)
-        spread = math.log(window[:, c].std() + 0.05)
-        dwell[c] = math.hypot(far(window[:, c].mean(), low[1, c], high[1, c]), far(spread, low[2, c], high[2, c]))
+        mean, deviation = window[:, c].mean(), window[:, c].std()
+        level, spread = (far(x, low[k, c], high[k, c]) for k, x in ((1, mean), (2, math.log(deviation + 0.05))))
+        if far(deviation, *(max(math.exp(b[2, c]) - 0.05, 0.0) for b in (low, high))) <= nothing:
+            spread = 0.0
+        dwell[c] = math.hypot(level if level > nothing else 0.0, spread)
         if scoring.judged[c]:
             said = sum(scoring.bounds.ties[c, k] * (window[:, k].mean() - scoring.bounds.usual[k]) for k in range(n))
-            dwell[c] += 5.0 * min(far(said, low[3, c], high[3, c]) / scoring.bounds.tightness[c], 1.0)
+            apart = far(said, low[3, c], high[3, c])
+            dwell[c] += 5.0 * min((apart if apart > nothing else 0.0) / scoring.bounds.tightness[c], 1.0)
     return Terms(motion, fit, outside, dwell)
 
 
@@ -195,6 +203,45 @@ def test_scores_and_causes_are_the_naive_ones(changes: dict[str, Any]) -> None:
     scored = expected.witnesses[detector.window + detector.horizon :]
     assert (scored[:, 2] == 0.0).any(), "some entries must lie where the device has been"
     assert (scored[:, 2] > 1.0).any()
+
+
+TOLERANCE = np.array([0.3, 0.0, 0.2, 1.0])
+
+
+def tolerant(detector: KoopmanDetector, tolerance: Array) -> KoopmanDetector:
+    scoring = replace(scoring_of(detector), tolerance=tolerance)
+    return KoopmanDetector.of(replace(detector.model_, scoring=scoring), detector.memory_)
+
+
+@pytest.mark.parametrize("changes", [CASES[0], CASES[3], CASES[4]], ids=str)
+def test_what_is_within_the_tolerance_adds_nothing(changes: dict[str, Any]) -> None:
+    strict = fitted(**changes)
+    detector, series = tolerant(strict, TOLERANCE), disturbed()
+    expected = naive_scores(detector, series)
+    np.testing.assert_allclose(detector.witnesses(series), expected.witnesses, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(detector.score_series(series), expected.offline, rtol=1e-6)
+    np.testing.assert_allclose(detector.explain(series), expected.shares, rtol=1e-5, atol=1e-6)
+    stream = detector.stream()
+    streamed = [stream.update(sample).score for sample in series]
+    np.testing.assert_allclose(streamed, detector.decision_function(series), rtol=1e-9)
+    before, after = strict.witnesses(series), detector.witnesses(series)
+    assert np.nanmax(after - before) <= 1e-6
+    assert (np.nanmin(after - before, axis=0) < -0.1).all(), "each witness must have something to leave out"
+    # With a channel missing, the parts are computed in another way.
+    holed = with_holes(series, [Hole(30, 1, None), Hole(130, 20, 0)])
+    again = detector.stream()
+    np.testing.assert_allclose([again.update(row).score for row in holed], detector.decision_function(holed), rtol=1e-6)
+
+
+def test_a_channel_whose_tolerance_is_never_reached_is_as_if_it_were_normal() -> None:
+    wide = tolerant(fitted(), np.array([0.0, 1e9, 0.0, 0.0]))
+    series = machine(160, 7)
+    series[60:, 1] += 1e5  # far more than five ranges, of a channel that the others do not follow
+    assert fitted().predict(series)[60:].all()
+    assert (wide.explain(series)[20:, 1] == 0.0).all()
+    stream = wide.stream()
+    told = [stream.update(sample).told for sample in series][20:]
+    assert all(each is not None and each.channel != "pressure" for each in told)
 
 
 def test_private_directions_are_the_leading_ones_of_what_the_shared_ones_leave() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedkad.edge import checking, main
 from fedkad.edge.checking import check
 from fedkad.edge.settings import SettingsError
 from fedkad.edge.settingsfile import load
+from fedkad.locks import holding
 from tests.fixtures.broker import CHANNELS, config, saved_model, series
 
 STDIN = {"kind": "stdin"}
@@ -105,6 +107,16 @@ def test_a_header_without_a_channel_is_noted(tmp_path: Path) -> None:
         f"{path}: The header has no column 'presure'; its columns are: time, flow, pressure, heat; "
         "check channels in [sampling]."
     ]
+
+
+def test_a_port_in_use_is_noticed_unless_the_agent_itself_has_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused(tmp_path, f"[prometheus] port = {port} is not available on 127.0.0.1", prometheus={"port": port})
+        (tmp_path / "state").mkdir()
+        with holding(tmp_path / "state" / "agent.lock", "held"):
+            checked(tmp_path, prometheus={"port": port})
+    checked(tmp_path, prometheus={"port": port})
 
 
 def test_who_is_told_of_alerts_and_of_states(tmp_path: Path) -> None:

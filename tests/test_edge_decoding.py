@@ -230,3 +230,23 @@ def test_a_message_of_nobody_says_where_its_device_should_stand() -> None:
     assert nameless.ended() == [
         "source: A message names no device; set device_key in [source] to the key that holds the name."
     ]
+
+
+# -- every device ---------------------------------------------------------------------------------------------------
+
+
+def test_the_samples_of_any_device_are_found_where_every_one_is_wanted() -> None:
+    log = Log(MQTT, **{"*": ("flow",), "pump": ("flow", "heat")})
+    line = {"device": "new", "flow": 1, "heat": 2, "time": 5}
+    assert log.read(line) == [Sample("new", 5.0, {"flow": 1.0})]
+    assert log.read({"flow": 1, "heat": 2}, device="new") == [Sample("new", None, {"flow": 1.0})]
+    assert log.read({"flow": 1, "heat": 2}, device="pump") == [Sample("pump", None, {"flow": 1.0, "heat": 2.0})]
+    assert log.read({"state": "online"}, device="bridge") == []
+    assert (log.ended(), log.counted) == ([], [])
+    assert log.read({"flow": 1}) == []
+    for number in range(9):  # whoever publishes garbage under many names does not fill the log, nor the memory
+        log.read(b"{", device=f"strange-{number}")
+    assert len(log.ended()) == 4
+    assert log.counted == [""] * 10
+    log.decoder.add("new", DeviceSettings(Sampling(("flow", "heat"))))
+    assert log.read({"flow": 1, "heat": 2}, device="new") == [Sample("new", None, {"flow": 1.0, "heat": 2.0})]

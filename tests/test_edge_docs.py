@@ -18,7 +18,7 @@ from fedkad.edge.grid import GridRow
 from fedkad.edge.health import FAULTS, Beyond, Health
 from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance, Sampling
 from fedkad.edge.settingsfile import parse
-from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES
+from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, OF_AGENT
 from fedkad.edge.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL
 from fedkad.edge.status import STATES, DeviceStatus
 from fedkad.settingerror import UnknownSettingError
@@ -141,7 +141,9 @@ def test_what_a_state_holds() -> None:
 
 
 def test_every_metric_is_there_and_no_other() -> None:
-    names = {f"fedkad_{name}" for name in GAUGES} | {f"fedkad_{name}_total" for name in COUNTERS}
+    names = {f"fedkad_{name}" for name in (*GAUGES, *OF_AGENT, "build_info")} | {
+        f"fedkad_{name}_total" for name in COUNTERS
+    }
     assert set(re.findall(r"`(fedkad_\w+)`", PAGE)) == names
 
 

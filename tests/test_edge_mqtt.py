@@ -60,6 +60,53 @@ def metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
+# -- every device ---------------------------------------------------------------------------------------------------
+
+
+def test_every_device_that_publishes_is_watched_up_to_a_limit_and_after_a_restart(
+    tmp_path: Path, model: Path, broker: Broker
+) -> None:
+    rows, lamp = series(40), "hall/lamp"
+    with broker.client() as client:
+        text = config(
+            broker.source(topics=["every/{device}"]),
+            devices=(lamp, "*"),
+            top={"most_devices": 3, "name": "every"},
+            learning=learning(model),
+            mqtt={"prefix": "seen"},
+            homeassistant={},
+        )
+        process = Process(tmp_path / "agent", text)
+        client.subscribe("seen/#", "homeassistant/device/#")
+        with process:
+            process.wait_for_log("connected.")
+            client.publish("every/bridge", '{"state": "online"}')  # no device, because it has no channel
+            for device in (lamp, "a", "b", "c"):
+                client.publish_all(f"every/{device}", [sample(rows, row) for row in range(20)])
+            for device in (lamp, "a", "b"):
+                process.assert_scored_once(rows[:20], device)
+            process.wait_for_log("'c' publishes, but is not watched: 3 devices are watched, and most_devices allows")
+            assert client.last("homeassistant/device/seen_a/config")
+            client.publish("seen/a/tell", '{"id": "1", "verb": "mute", "argument": "1h"}')
+            wait_for(lambda: client.last("seen/a/told"), process.log)
+            client.publish("seen/hall%2Flamp/tell", '{"id": "2", "verb": "budget", "argument": "1/day"}')
+            wait_for(lambda: client.last("seen/hall%2Flamp/told"), process.log)
+            assert not process.readings("c")
+            process.kill()
+        wait_for(lambda: client.last("seen/agent/every/status") == "offline", "there is no will")
+        client.heard.clear()
+        with process:  # they are there before they publish
+            wait_for(lambda: client.last("seen/b/status") == "online", process.log)
+            wait_for(lambda: json.loads(client.last("seen/a/state") or "{}").get("muted"), process.log)
+            for device in (lamp, "b"):
+                client.publish_all(f"every/{device}", [sample(rows, row) for row in range(20, 40)])
+                process.assert_scored_once(rows, device)
+            client.publish("seen/b/tell", '{"id": "3", "verb": "acknowledge", "argument": "none/b-20260101T000000Z-1"}')
+            wait_for(lambda: client.last("seen/b/told"), process.log)
+        found = sorted(path.name for path in (tmp_path / "agent" / "state" / "devices").iterdir())
+        assert found == ["a", "b", "hall%2Flamp"]
+
+
 # -- getting in -----------------------------------------------------------------------------------------------------
 
 
@@ -368,7 +415,11 @@ def test_garbage_is_counted_acknowledged_and_stops_nothing(tmp_path: Path, model
                 client.publish("common", json.dumps({"device": "ghost", "flow": 1.0}))
                 client.publish("in/pump", sample(rows, row, colour="red"))
             process.assert_scored_once(rows[: len(GARBAGE)])
-            assert metrics(port)['fedkad_refused_total{device="pump"}'] == len(GARBAGE)
+            shown = metrics(port)
+            assert shown['fedkad_refused_total{device="pump"}'] == len(GARBAGE)
+            assert (shown['fedkad_broker_connected{section="source"}'], shown["fedkad_disk_full"]) == (1.0, 0.0)
+            assert shown['fedkad_alerts_waiting{sink="stdout"}'] == 0.0
+            assert abs(time.time() - shown['fedkad_last_sample_timestamp_seconds{device="pump"}']) < 3600.0
             said = process.log.splitlines()
             assert sum("fedkad-agent: pump: " in line for line in said) == 6
             assert sum("'ghost', which is not configured" in line for line in said) == 3

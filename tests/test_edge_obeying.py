@@ -208,6 +208,39 @@ def test_what_was_called_normal_can_be_taken_back_once(post: Post) -> None:
     assert [alert["event"] for alert in same_again(post)][:1] == ["start"]
 
 
+def test_the_history_of_an_incident_is_as_before_once_its_normal_is_taken_back(post: Post) -> None:
+    incident = trouble(post)
+    post.feed(series(400)[140:200])
+    assert post.tell("acknowledge")[0]
+    before = post.store.incident("pump", incident["id"])
+    assert before is not None
+    assert post.tell("normal")[0]
+    called = post.store.incident("pump", incident["id"])
+    assert called is not None
+    assert (called["reason"], called["acknowledged"]) == ("normal", None)
+    assert "said to be normal" in called["text"]
+    post.close()
+    again = Post(post.folder)
+    assert again.tell("undo")[0]
+    assert again.store.incident("pump", incident["id"]) == before
+    # What was learned last is a time without an incident: nothing in the history is about it.
+    assert again.tell("normal")[0]
+    assert again.tell("normal", "2023-11-14T22:13:30/2023-11-14T22:14:00")[0]
+    assert again.tell("undo")[0]
+    assert again.store.incident("pump", incident["id"]) == called
+    again.close()
+
+
+def test_an_open_incident_whose_normal_is_taken_back_has_ended_all_the_same(post: Post) -> None:
+    incident = trouble(post)
+    assert post.tell("normal")[0]
+    assert post.tell("undo")[0]
+    kept = post.store.incident("pump", incident["id"])
+    assert kept is not None
+    assert (kept["event"], kept["reason"]) == ("end", "undone")
+    assert "undone" in incident_table([kept])
+
+
 def test_a_muted_device_begins_no_incident_and_learns_nothing(post: Post) -> None:
     incident = trouble(post)
     assert post.tell("mute", "100s")[0]
@@ -295,6 +328,20 @@ def test_a_device_learns_anew_from_new_rows(post: Post) -> None:
     last = Post(post.folder)
     assert last.watcher.status().state == "waiting"
     last.close()
+
+
+def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_fit(post: Post) -> None:
+    assert trouble(post)["provisional"] is False  # the model was given
+    assert post.tell("relearn")[0]
+    post.feed(series(400)[100:])
+    post.watcher.learn()  # and nothing is committed any more
+    post.close()
+    again = Post(post.folder)
+    again.feed(series(60))
+    (start, *_) = again.feed(series(80)[60:] + SHIFT)
+    assert (start["event"], start["provisional"]) == ("start", True)
+    assert start["text"].startswith("pump (provisional): ")
+    again.close()
 
 
 def test_a_budget_holds_until_it_is_told_otherwise(post: Post) -> None:

@@ -29,7 +29,7 @@ PLACES = [
     (place, section.name, key.name)
     for place, owner in (("agent", OLD), ("device", OLD.devices["b"]))
     for section in fields(owner)
-    if section.name not in ("devices", "maintenance", "name", "state", "commit_every", "detector")
+    if section.name not in ("devices", "maintenance", "name", "state", "commit_every", "detector", "most_devices")
     for key in fields(getattr(owner, section.name))
 ]
 
@@ -52,6 +52,7 @@ def test_the_rest_of_the_file() -> None:
     planned = (Maintenance(0.0, 1.0),)
     assert reloaded(OLD, replace(OLD, maintenance=planned)).settings.maintenance == planned
     assert reloaded(OLD, replace(OLD, commit_every=5.0)).settings.commit_every == 5.0
+    assert reloaded(OLD, replace(OLD, most_devices=5)).settings.most_devices == 5
     for key in ("name", "state"):
         found = reloaded(OLD, replace(OLD, **{key: other(getattr(OLD, key))}))
         assert (found.settings, found.refused) == (OLD, [key])

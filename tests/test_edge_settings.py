@@ -23,6 +23,7 @@ from fedkad.settingkinds import DURATION
 from fedkad.settingsfile import keys_of
 
 LEAST = 'devices = ["pump-1", "pump-2"]\n[sampling]\nchannels = ["flow", "pressure"]\nperiod = 2\n'
+HOOK = LEAST + '[webhook]\nurl = "https://x.example"\n'
 
 
 def parsed(text: str, home: Path = Path("/etc/fedkad")):  # type: ignore[no-untyped-def]
@@ -46,6 +47,32 @@ def test_a_device_may_differ() -> None:
     assert devices["pump-1"].alarm.cool_down == 300.0
     assert devices["pump-2"].alarm.cool_down == 7200.0
     assert devices["pump-2"].alarm.budget == "1/week"
+
+
+def test_a_name_may_have_levels_and_its_folder_has_one() -> None:
+    settings = parsed(LEAST.replace("pump-2", "hall/pump") + '[learning]\nmodel = "{device}.fedkad"')
+    learning = settings.devices["hall/pump"].learning
+    assert learning.folder == "/etc/fedkad/state/devices/hall%2Fpump"
+    assert learning.model == "/etc/fedkad/hall%2Fpump.fedkad"
+
+
+def test_every_device_that_publishes_has_settings_as_far_as_there_is_room() -> None:
+    planned = '[[maintenance]]\ndevice = "new-1"\nfrom = 2026-03-01T08:00:00Z\nuntil = 2026-03-01T09:00:00Z\n'
+    head = 'devices = ["pump-1", "*"]\nmost_devices = 4\n' + LEAST.partition("\n")[2]
+    settings = parsed(
+        head + '[override."hall/lamp".alarm]\ncritical = 5\n[override."*".alarm]\ncritical = 7\n' + planned
+    )
+    assert list(settings.named) == ["pump-1", "hall/lamp"]
+    assert [settings.devices[name].alarm.critical for name in ("pump-1", "hall/lamp", "*")] == [3.0, 5.0, 7.0]
+    grown = settings.admitting(["new-1", "*", "a\n", "pump-1", "x" * 101, "hall%2Flamp", "new-2", "new-3"])
+    assert list(grown.named) == ["pump-1", "hall/lamp", "new-1", "new-2"]
+    assert grown.devices["new-1"].learning.folder == "/etc/fedkad/state/devices/new-1"
+    assert grown.devices["new-1"].alarm.critical == 7.0
+    assert "most_devices allows no more" in grown.why_not("new-3")
+    assert settings.why_not("hall%2Flamp") == "its folder is that of hall/lamp; rename one of them"
+    assert settings.why_not("*") == settings.why_not("a+") == "a device cannot have such a name"
+    assert "not configured" in parsed(LEAST).why_not("new-1")
+    assert parsed(LEAST).admitting(["new-1"]) == parsed(LEAST)
 
 
 def test_files_are_relative_to_the_configuration_and_absolute_ones_stay() -> None:
@@ -96,7 +123,21 @@ LEVELS = "must be levels of text, +, {device} and {channel}, each of these once,
 BAD = {
     "devices = 3": "devices = 3 must be a list of names",
     'devices = ["a", "a"]': "names of which none is there twice",
-    'devices = ["a/b"]': 'devices = "a/b" must be a name without /',
+    HOOK
+    + 'format = "ntfy"': 'url = "https://x.example" in [webhook] must be the address of a topic, such as https://n',
+    HOOK + 'format = "telegram"': 'token_file = "" in [webhook] must be a file with the token of the bot',
+    HOOK + 'format = "telegram"\ntoken_file = "t"': 'chat = "" in [webhook] must be the number of a chat, such as "-',
+    HOOK + 'chat = "1"': 'chat = "1" in [webhook] must be left out, or format "telegram"',
+    HOOK + 'chat = "me"': 'chat = "me" in [webhook] must be the number of a chat',
+    HOOK + 'headers = {"X y" = "secret"}': 'headers = ["X y"] in [webhook] must be names of headers',
+    HOOK + 'headers = {X = "a\\nb"}': 'headers = ["X"] in [webhook] must be names of headers',
+    HOOK + 'headers = {Content-Type = "text/plain"}': "must be names of headers, but none that describes the content",
+    'devices = ["a+b"]': 'devices = "a+b" must be a name without + #',
+    'devices = ["a//b"]': 'devices = "a//b" must be a name without + # { }, control characters and empty levels',
+    'devices = ["a/b", "a%2Fb"]\n[sampling]\nchannels = ["x"]': "must be another than that of a/b in [learning]",
+    'devices = ["*"]\n[sampling]\nchannels = ["x"]\n[learning]\nfolder = "one"': "must be with {device}, because dev",
+    'devices = ["*"]\n[sampling]\nchannels = ["x"]\n[override."a#".alarm]': 'devices = "a#" must be a name without',
+    'devices = ["*"]\nmost_devices = 0\n[sampling]\nchannels = ["x"]': "most_devices = 0 must be at least 1",
     'devices = ["p"]\nwrong = 1': "The file has no key 'wrong'. Valid keys: alarm,",
     'devices = ["p"]': "channels = [] in [sampling] must be the names",
     'devices = ["p"]\nsampling = 3': "sampling = 3 must be a section",
@@ -149,7 +190,7 @@ BAD = {
     # Names.
     f'devices = ["{"x" * 101}"]': "must be a name of at most 100 characters",
     f'devices = ["{"ü" * 100}x"]': "must be a name of at most 100 characters",
-    'devices = ["a\\u007f"]': "must be a name without / + # { } and control characters",
+    'devices = ["a\\u007f"]': "must be a name without + # { }, control characters and",
     'name = "a b"\n' + LEAST: 'name = "a b" must be a name of at most 100 characters without spaces',
     f'name = "{"x" * 101}"\n' + LEAST: "must be a name of at most 100 characters",
     'state = "a\\u0000b"\n' + LEAST: 'state = "a\\u0000b" must be the name of a folder',
@@ -248,6 +289,9 @@ IN_AN_OVERRIDE = {
         "release = 2": "release = 2 in [override.pump-1.alarm] must be above 0 and at most 1",
         'release = "2"': 'release = "2" in [override.pump-1.alarm] must be a finite number',
         "cool_down = -1": "cool_down = -1 in [override.pump-1.alarm] must be seconds",
+        "tolerance = 0.2": "tolerance = 0.2 in [override.pump-1.alarm] must be a table of numbers",
+        "tolerance = {flow = 0}": "tolerance = {flow = 0} in [override.pump-1.alarm] must be positive for",
+        "tolerance = {heat = 0.2}": 'tolerance = "heat" in [override.pump-1.alarm] must be about channels in [s',
         'budget = "often"': 'budget = "often" in [override.pump-1.alarm] must be a number of false alarms',
         'threshold = "magic"': 'threshold = "magic" in [override.pump-1.alarm] must be a positive number, or one',
         "threshold = -1": "threshold = -1 in [override.pump-1.alarm] must be a positive number",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.detect.witnesses import WitnessScoring
+from fedkad.edge.commands import Command
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.settling import PARTS, Settling, why_not
@@ -139,13 +140,39 @@ def test_a_channel_that_is_told_to_be_stuck_is_not_judged_and_becomes_no_normal(
     assert [(alert["fault"], alert["event"]) for alert in alerts if alert["kind"] == "health"] == [("stuck", "start")]
 
 
-def test_a_critical_incident_becomes_normal_only_if_somebody_knows_of_it(model: Path) -> None:
+def test_what_somebody_acknowledged_as_a_fault_does_not_become_normal(make: Make) -> None:
+    with logged() as lines:
+        watcher, live = make(), changed(450, 1, warmer)
+        feed(watcher, live[:150], 0)
+        watcher.obey(Command("1", "pump", "acknowledge", "", "anna"))
+        alerts = feed(watcher, live[150:], 150)
+    assert [alert for alert in alerts if alert["event"] == "end"] == []
+    assert watcher.status().incident is not None
+    assert any(line.endswith("does not become normal yet: anna has acknowledged it as a fault.") for line in lines)
+
+
+def test_what_has_become_normal_and_was_taken_back_is_so_in_the_history(make: Make) -> None:
+    with logged():
+        watcher = make()
+        alerts = feed(watcher, changed(450, 1, warmer), 0)
+        for alert in alerts:
+            watcher._store.put_alert([], alert)
+        watcher._store.commit()
+        assert watcher.obey(Command("1", "pump", "undo")).alerts == []
+        watcher._store.commit()
+    (settled,) = [alert for alert in alerts if alert["reason"] == "settled"]
+    kept = watcher._store.incident("pump", settled["id"])
+    assert kept is not None
+    assert kept == settled | {"reason": "undone", "text": kept["text"]}
+    assert kept["text"].startswith("pump: not taken for normal any more after 3.3 min")
+
+
+def test_a_critical_incident_and_an_impossible_value_do_not_become_normal(model: Path) -> None:
     scoring = KoopmanDetector.load(model).model_.scoring
     assert isinstance(scoring, WitnessScoring)
     rows = np.random.default_rng(0).normal(size=(100, 3))
     assert why_not({"severity": "warning"}, rows, scoring.bounds) == ""
-    assert "nobody has acknowledged" in why_not({"severity": "critical"}, rows, scoring.bounds)
-    assert why_not({"severity": "critical", "acknowledged": "anna"}, rows, scoring.bounds) == ""
+    assert why_not({"severity": "critical"}, rows, scoring.bounds) == "it is critical"
     rows[50, 1] = 1e6
     assert "impossible" in why_not({"severity": "warning"}, rows, scoring.bounds)
 

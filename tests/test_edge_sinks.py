@@ -7,20 +7,23 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
+from fedkad import __version__
 from fedkad.edge.commands import check, read_command
 from fedkad.edge.settings import Prometheus, SettingsError, WebhookSettings
 from fedkad.edge.sinks import AlertSink, to_json
 from fedkad.edge.sinks import webhook as module
 from fedkad.edge.sinks.homeassistant import discovery, object_id
-from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, MetricsServer
+from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, OF_AGENT, AgentMetrics, MetricsServer, check_port
 from fedkad.edge.sinks.publications import Publication, Publications, level
 from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sinks.webhook import MAX_QUEUED, WebhookSink, parse_retry_after
@@ -37,7 +40,14 @@ ALERT: dict[str, Any] = {
     "channels": [{"channel": "flow", "share": 0.6, "seen": 3.2, "expected": 5.1}],
     "text": "pump-1: flow",
 }
-FAULT = {"id": "pump-1-h1", "device": "pump-1", "kind": "health", "fault": "stuck", "channel": "pressure"}
+FAULT = {
+    "id": "pump-1-h1",
+    "device": "pump-1",
+    "kind": "health",
+    "fault": "stuck",
+    "channel": "pressure",
+    "text": 999 * "x",
+}
 
 
 # --- JSON lines
@@ -318,23 +328,169 @@ def test_an_agent_without_a_webhook_does_not_carry_its_libraries() -> None:
     assert found.stdout.strip() == "[]"
 
 
+# --- services that bring messages to people
+
+
+class Services(BaseHTTPRequestHandler):
+    """What ntfy, Slack's incoming webhooks and Telegram's Bot API say they take, and how they answer anything else."""
+
+    taken: list[tuple[str, dict[str, Any], dict[str, str]]]
+    full = False  # whether Telegram has had too many
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        code, answer = self.answer(body)
+        if code == 200:
+            self.taken.append((self.path, json.loads(body), dict(self.headers.items())))
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def answer(self, body: bytes) -> tuple[int, bytes]:
+        content = json.loads(body)
+        if self.headers["Content-Type"] != "application/json":
+            return 400, b"invalid_payload"
+        if self.path == "/services/T0/B0/secret":
+            return (200, b"ok") if set(content) == {"text"} and content["text"] else (400, b"no_text")
+        if self.path in ("", "/"):
+            is_fine = re.fullmatch(r"[-_A-Za-z0-9]{1,64}", content["topic"]) and content["priority"] in range(1, 6)
+            is_fine = is_fine and all(isinstance(content[key], str) for key in ("message", "title"))
+            is_fine = is_fine and len(content["message"].encode()) <= 4096 and isinstance(content["tags"], list)
+            return (200, b"{}") if is_fine else (400, b'{"code":40024,"http":400}')
+        if not re.fullmatch(r"/bot\d+:[-\w]{5,}/sendMessage", self.path):
+            return 404, b'{"ok":false,"error_code":404,"description":"Not Found"}'
+        if type(self).full:
+            type(self).full = False
+            return 429, b'{"ok":false,"error_code":429,"parameters":{"retry_after":1}}'
+        chat, text = content.get("chat_id"), content.get("text")
+        if not (isinstance(chat, int) or str(chat).startswith("@")) or not 1 <= len(text) <= 4096:
+            return 400, b'{"ok":false,"error_code":400,"description":"Bad Request: chat not found"}'
+        return 200, b'{"ok":true,"result":{"message_id":1}}'
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def services() -> Iterator[tuple[str, type[Services]]]:
+    kind = type("TheseServices", (Services,), {"taken": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", kind
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+TOLD = [
+    {**ALERT, "severity": "warning", "text": "pump-1: a < b & c"},
+    {**ALERT, "severity": "critical", "event": "update", "text": "ä" * 5000},
+    {**ALERT, "severity": "critical", "event": "end"},
+    {**FAULT, "event": "start", "severity": "warning"},
+]
+
+
+def test_what_is_posted_to_people_is_what_their_services_take(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("123:secret-token\n")
+    token = str(tmp_path / "token")
+    alerts = list(enumerate(TOLD, start=1))
+    with services() as (url, kind):
+        for settings in (
+            WebhookSettings(f"{url}/hall", format="ntfy", headers={"X-Markdown": "no"}, token_file=token),
+            WebhookSettings(f"{url}/services/T0/B0/secret", format="slack"),
+            WebhookSettings(url, format="telegram", chat="-1001", token_file=token),
+            WebhookSettings(f"{url}/", format="telegram", chat="@hall", headers={"X-Own": "1"}, token_file=token),
+        ):
+            kind.full = settings.chat == "-1001"
+            with posting(settings) as (webhook, said):
+                webhook.offer(alerts)
+                assert collect(webhook, len(alerts)) == [key for key, _ in alerts]
+            assert not any("secret" in line for line in said)
+        ntfy, slack, telegram, channel = (kind.taken[4 * k : 4 * k + 4] for k in range(4))
+    assert {content["topic"] for _, content, _ in ntfy} == {"hall"}
+    assert [content["priority"] for _, content, _ in ntfy] == [4, 5, 2, 4]
+    assert [content["title"] for _, content, _ in ntfy][1:3] == ["pump-1: critical", "pump-1: over"]
+    assert {(sent["Authorization"], sent["X-Markdown"]) for _, _, sent in ntfy} == {("Bearer 123:secret-token", "no")}
+    assert [content["text"] for _, content, _ in slack][::2] == ["pump-1: a &lt; b &amp; c", "pump-1: flow"]
+    assert {path for path, _, _ in telegram + channel} == {"/bot123:secret-token/sendMessage"}
+    assert [{content["chat_id"] for _, content, _ in each} for each in (telegram, channel)] == [{-1001}, {"@hall"}]
+    assert telegram[0][1]["text"] == "pump-1: a < b & c"
+    assert not any("Authorization" in sent for _, _, sent in slack + telegram)
+    assert {sent["X-Own"] for _, _, sent in channel} == {"1"}
+
+
+def test_an_alert_is_kept_while_a_service_refuses_it_and_the_reason_is_said(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("wrong")
+    with services() as (url, _):
+        settings = WebhookSettings(url, format="telegram", chat="1", token_file=str(tmp_path / "token"))
+        with posting(settings) as (webhook, said):
+            webhook.offer([(1, TOLD[0])])
+            wait_for(lambda: said)
+            assert said == ["The webhook at 127.0.0.1 refuses an alert with status 404, 'Not Found'; alerts are kept."]
+            (tmp_path / "token").write_text("123:secret-token")
+            assert collect(webhook, 1) == [1]
+    with receiving(400, 400) as receiver:
+        settings = WebhookSettings(receiver.url, format="telegram", chat="1", token_file=str(tmp_path / "token"))
+        with posting(settings) as (webhook, said):
+            webhook.offer([(1, TOLD[0])])
+            assert collect(webhook, 1) == [1]
+            assert len(receiver.requests) == 3
+            assert said == ["The webhook at 127.0.0.1 refuses an alert with status 400; alerts are kept."]
+
+
 # --- Prometheus
 
 
-def test_prometheus_reads_what_the_snapshot_says() -> None:
-    from prometheus_client.parser import text_string_to_metric_families
+def scraped(port: int) -> dict[str, Any]:
+    """What is served, by the name of its family, as two parsers read it: that of Prometheus's text and the strict one.
 
+    The strict one refuses names that OpenMetrics does not allow, such as a counter without _total.
+    """
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
+    from prometheus_client.parser import text_string_to_metric_families as plain
+
+    def text(accepted: str) -> str:
+        asked = Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accepted})
+        return str(urlopen(asked, timeout=10).read().decode())
+
+    def samples(families: Iterable[Any]) -> set[tuple[str, str, str]]:
+        return {(each.name, str(each.labels), str(each.value)) for family in families for each in family.samples}
+
+    families = {family.name: family for family in strict(text("application/openmetrics-text; version=1.0.0"))}  # type: ignore[no-untyped-call]
+    assert samples(families.values()) == samples(plain(text("text/plain")))
+    return families
+
+
+def test_prometheus_reads_what_the_snapshot_says() -> None:
     numbers: dict[str, dict[str, float]] = {
         "pump-1": {"score": 2.5, "threshold": 6.0, "abnormal": 0, "rows": 17, "time": 3.0},
         'hall "2"\\': {"score": math.nan, "warming": True, "incidents": 2},
     }
-    metrics = MetricsServer(Prometheus(port=0), lambda: numbers)
+
+    def snapshot() -> AgentMetrics:
+        return AgentMetrics(numbers, {"source": True, "mqtt": False}, {"webhook": 3}, is_disk_full=True)
+
+    metrics = MetricsServer(Prometheus(port=0), snapshot)
     try:
-        text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
-        families = {family.name: family for family in text_string_to_metric_families(text)}
+        families = scraped(metrics.port)
         assert set(families) == {
             *("fedkad_score", "fedkad_threshold", "fedkad_abnormal", "fedkad_warming"),
-            *("fedkad_rows", "fedkad_incidents"),
+            *("fedkad_rows", "fedkad_incidents", "fedkad_build", *(f"fedkad_{name}" for name in OF_AGENT)),
+        }
+        shown = {
+            (each.name, *sorted(each.labels.values())): each.value
+            for name in ("build", *OF_AGENT)
+            for each in families[f"fedkad_{name}"].samples
+        }
+        assert shown == {
+            ("fedkad_build_info", __version__, sys.version.split()[0]): 1.0,
+            ("fedkad_broker_connected", "source"): 1.0,
+            ("fedkad_broker_connected", "mqtt"): 0.0,
+            ("fedkad_alerts_waiting", "webhook"): 3.0,
+            ("fedkad_disk_full",): 1.0,
         }
         scores = {sample.labels["device"]: sample.value for sample in families["fedkad_score"].samples}
         assert scores["pump-1"] == 2.5
@@ -343,17 +499,18 @@ def test_prometheus_reads_what_the_snapshot_says() -> None:
         assert [(s.name, s.value) for s in families["fedkad_rows"].samples] == [("fedkad_rows_total", 17.0)]
         assert all(family.documentation for family in families.values())
         numbers["pump-1"]["rows"] = 18
-        text = urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10).read().decode()
-        assert 'fedkad_rows_total{device="pump-1"} 18.0' in text
-        with pytest.raises(SettingsError, match=rf"\[prometheus\] port = {metrics.port} is not available on 127.0.0.1"):
-            MetricsServer(Prometheus(port=metrics.port), lambda: numbers)
+        assert scraped(metrics.port)["fedkad_rows"].samples[0].value == 18.0
+        for taken in (check_port, lambda settings: MetricsServer(settings, snapshot)):
+            with pytest.raises(SettingsError, match=rf"\[prometheus\] port = {metrics.port} is not available on 127.0"):
+                taken(Prometheus(port=metrics.port))
     finally:
         metrics.close()
-    MetricsServer(Prometheus(port=metrics.port), lambda: numbers).close()
+    check_port(Prometheus(port=metrics.port))
+    MetricsServer(Prometheus(port=metrics.port), snapshot).close()
 
 
 def test_every_number_has_a_meaning_and_a_lawful_name() -> None:
-    for name, meaning in {**GAUGES, **COUNTERS}.items():
+    for name, meaning in {**GAUGES, **COUNTERS, **OF_AGENT}.items():
         assert re.fullmatch("[a-z_]+", name)
         assert meaning.endswith(".")
         assert "NaN" not in meaning  # what a device has no number of is left out
@@ -414,6 +571,7 @@ def test_the_discovery_message() -> None:
     assert {name: entry["p"] for name, entry in components.items()} == {
         "problem": "binary_sensor",
         **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause", "fault"], "sensor"),
+        **dict.fromkeys(["alert", "progress", "alarms"], "sensor"),
         **dict.fromkeys(["normal", "acknowledge", "relearn"], "button"),
         "mute": "switch",
         "budget": "number",
@@ -431,7 +589,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
     assert object_id(device) != object_id(device.replace("/", "_").replace(" ", "_") + "_")
     message = discovery(Publications(), device, ["flow"], "ha")
     assert re.fullmatch(r"ha/device/[a-zA-Z0-9_-]+/config", message.topic)
-    assert json.loads(message.payload)["dev"]["name"] == device
+    assert json.loads(message.payload)["dev"]["name"] == f"{device} (FedKAD)"
 
 
 @pytest.mark.parametrize(
@@ -445,7 +603,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 rate=0.07,
                 incident=ALERT,
                 muted=1e9,
-                budget={"allowed_per_week": 7.0000001},
+                budget={"allowed_per_week": 7.0000001, "measured_per_week": 1.2345},
             ),
             {
                 "mute": "ON",
@@ -457,13 +615,30 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 "state": "ok",
                 "cause": "flow",
                 "fault": "none",
+                "alert": "pump-1: flow",
+                "progress": "100",
+                "alarms": "1.23",
             },
         ),
         (
-            DeviceStatus(state="warming", score=math.nan),
+            DeviceStatus(state="stale", progress={"have": 100, "need": 300, "seconds": 200.0}),
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
-                **{"state": "warming", "cause": "none", "fault": "none", "mute": "OFF", "budget": "None"},
+                **{"state": "stale", "cause": "none", "fault": "none", "mute": "OFF", "budget": "None"},
+                **{"alert": "none", "progress": "33.3", "alarms": "None"},
+            },
+        ),
+        (
+            DeviceStatus(
+                state="warming",
+                score=math.nan,
+                progress={"have": 3, "need": 6},
+                budget={"allowed_per_week": 1.0, "measured_per_week": None},
+            ),
+            {
+                **{"alert": "none", "progress": "100", "alarms": "None"},
+                **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
+                **{"state": "warming", "cause": "none", "fault": "none", "mute": "OFF", "budget": "1.0"},
             },
         ),
         (
@@ -471,6 +646,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             {
                 **{"problem": "ON", "score": "2.5", "threshold": "6.0", "anomaly_rate": "0.0"},
                 **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
+                **{"alert": 255 * "x", "progress": "100", "alarms": "None"},
             },
         ),
     ],
@@ -498,7 +674,7 @@ def test_what_home_assistant_sends_are_commands() -> None:
     assert [str(each) for each in told] == ["normal", "acknowledge", "relearn", "mute 1d", "mute 0", "budget 2.5/week"]
     assert {each.sender for each in told} == {"Home Assistant"}
     topics = {entry["command_topic"] for entry in components.values() if "command_topic" in entry}
-    assert topics == set(Publications(devices=("pump-1",)).tells())
+    assert topics == {Publications().topic("pump-1", "tell")}
 
 
 def test_a_broker_takes_every_message_and_keeps_the_retained_ones(tmp_path: Path) -> None:

@@ -126,11 +126,58 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
         assert [alert["reason"] for alert in site.process.alerts()] == ["threshold", "acknowledged", "normal"]
         site.process.wait_for_log("pump: anna told 'acknowledge'. The incident")
         assert confirmed(site.model) == 1
+        assert " normal " in site.ask("incidents", "pump", "--last", "1").out
         assert site.tell("pump", "undo").status == 0
         assert confirmed(site.model) == 0
         assert site.process.stop() == 0
     assert "does not run" in site.ask("status").out
-    assert " normal " in site.ask("incidents", "pump", "--last", "1").out
+    assert " undone " in site.ask("incidents", "pump", "--last", "1").out
+
+
+def test_devices_that_were_found_can_be_asked_and_told(tmp_path: Path, model: Path) -> None:
+    rows = broken(series(40), 20, 30)
+    lines = [sample(rows, row, device="hall/pump") for row in range(40)]
+    site = Site(tmp_path / "site", model, devices=("*",))
+    assert site.tell("hall/pump", "normal").status == 1  # nobody has heard of it
+    with site.process as process:
+        site.file.write_text("".join(f"{line}\n" for line in lines))
+        process.wait_for_readings(40, "hall/pump")
+        wait_for(lambda: "hall/pump-" in site.ask("incidents", "hall/pump").out, process.log)
+        assert "hall/pump  monitored" in site.ask("status").out
+        identity = process.alerts("hall/pump")[0]["id"]
+        said = site.tell("hall/pump", "normal", identity)
+        assert (said.status, "learned as normal" in said.out) == (0, True), said
+        assert process.stop() == 0
+    recording = tmp_path / "recording.jsonl"
+    recording.write_text("".join(f"{line}\n" for line in [*lines, sample(rows, 0, device="other")]))
+    replayed = site.ask("replay", str(recording)).out
+    assert replayed.splitlines()[-2].split()[:2] == ["hall/pump", "40"]
+    assert replayed.splitlines()[-1].split()[:2] == ["other", "1"]
+
+
+def test_what_publishes_is_discovered_and_can_be_watched(tmp_path: Path) -> None:
+    rows, output = series(40), tmp_path / "found" / "agent.toml"
+    output.parent.mkdir()
+    user = {"username": "anna", "password": "right"}
+    with Broker(tmp_path, users={"anna": "right"}) as broker, broker.client(**user) as client:
+        (tmp_path / "secret").write_text("right\n")
+        login = ("--username", "anna", "--password-file", str(tmp_path / "secret"))
+        words = ("discover", f"127.0.0.1:{broker.port}", "-o", str(output), *login)
+        for device in ("kitchen", "hall"):
+            client.publish(f"home/{device}", sample(rows, 0, linkquality=80), retain=True)
+        found = ask(tmp_path, *words, "--seconds", "1")
+        assert (found.status, "home/kitchen  flow, pressure, heat, linkquality" in found.out) == (0, True), found
+        assert f"{output} is written" in found.out
+        checked = ask(tmp_path, str(output), "--check")
+        assert (checked.status, "2 device(s) from mqtt://127.0.0.1" in checked.out) == (0, True), checked
+        again = ask(tmp_path, *words)
+        assert (again.status, "there is such a file already; name another one" in again.err) == (1, True), again
+        with Process(output.parent, output.read_text() + "[stdout]\nreadings = true") as process:
+            process.wait_for_log("connected.")
+            client.publish_all("home/hall", [sample(rows, row) for row in range(40)])
+            process.wait_for_readings(40, "hall")
+    away = ask(tmp_path, "discover", f"127.0.0.1:{broker.port}", "-o", str(tmp_path / "x"), "--seconds", "0.5")
+    assert (away.status, "there is no connection after 0.5 s" in away.err) == (1, True), away
 
 
 def test_what_is_told_while_the_agent_is_away_is_done_when_it_comes_back(tmp_path: Path, model: Path) -> None:

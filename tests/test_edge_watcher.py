@@ -124,6 +124,34 @@ def test_what_is_seen_and_expected_is_in_the_alert(make: Make, model: KoopmanDet
     assert abs(first["expected"] - (live[80, 1] - 4.0)) < 0.5
 
 
+def test_what_is_smaller_than_the_tolerance_is_not_told(make: Make, tmp_path: Path) -> None:
+    small, large = series(160), series(160)
+    small[80:, 1] += 0.9
+    large[80:, 1] += 2.9
+    told = [alert["channels"][0]["channel"] for alert in feed(make(), small)]
+    assert told
+    assert set(told) == {"pressure"}
+    tolerant = make(alarm={"tolerance": {"pressure": 2.0}}, learning={"folder": str(tmp_path / "other")})
+    assert feed(tolerant, small, 1000) == []
+    assert feed(tolerant, large, 2000)[0]["channels"][0]["channel"] == "pressure"
+
+
+def test_a_tolerance_widens_what_is_possible(make: Make) -> None:
+    live = series(100)
+    live[60, 1] += 30.0
+    (fault, _) = feed(make(alarm={"tolerance": {"pressure": 20.0}}), live)
+    assert (fault["fault"], fault["channel"]) == ("impossible", "pressure")
+    again = make(alarm={"tolerance": {"pressure": 40.0}})
+    assert [alert for alert in feed(again, live, 1000) if alert["kind"] == "health"] == []
+
+
+def test_a_model_without_witnesses_and_a_tolerance_do_not_go_together(make: Make, tmp_path: Path) -> None:
+    train = Series(series(900, 0), CHANNELS)
+    KoopmanDetector(window=6, rank=5, observables=16, scoring="motion").fit(train).save(tmp_path / "motion")
+    with pytest.raises(SettingsError, match="the model has no witnesses, which tolerance in"):
+        make(alarm={"tolerance": {"flow": 1.0}}, learning={"model": str(tmp_path / "motion")})
+
+
 def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make, tmp_path: Path) -> None:
     learning = {"every": 200}
     watcher = make(learning=learning)
@@ -309,6 +337,17 @@ def test_a_device_says_how_its_first_model_comes_about(make: Make, said: list[st
     watcher.learn()
     assert "a first model was fitted to 300 rows" in said[-1]
     assert "a guess" in said[-1]
+
+
+def test_a_device_says_that_it_has_learned_again(make: Make, said: list[str]) -> None:
+    watcher = make(learning={"every": 300})
+    assert watcher.model.current is not None
+    before = watcher.model.current.threshold
+    feed(watcher, series(300))
+    commit(watcher)
+    watcher.learn()
+    after = watcher.model.current.threshold
+    assert said[-1] == f"pump: 300 more rows were learned; its threshold is {after:.3g}, and was {before:.3g} before."
 
 
 def test_a_stale_device_says_why(make: Make, said: list[str]) -> None:

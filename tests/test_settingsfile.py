@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -27,8 +28,10 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     str: WORDS,
     tuple[str, ...]: st.lists(WORDS, min_size=1, max_size=3).map(tuple),
     str | float: NUMBERS,
+    Mapping[str, float]: st.dictionaries(WORDS, NUMBERS, max_size=2),
+    Mapping[str, str]: st.dictionaries(WORDS, WORDS, max_size=2),
 }
-GOOD: tuple[Any, ...] = (0, 1, 0.25, 200, 5000, 2.5, "24h", "1/week", "a/b", "::1", "", ("a", "b"))
+GOOD: tuple[Any, ...] = (0, 1, 0.25, 200, 5000, 2.5, "24h", "1/week", "a/b", "::1", "", ("a", "b"), {"a": 0.5})
 
 
 def settings(kind: type[Any]) -> st.SearchStrategy[Any]:

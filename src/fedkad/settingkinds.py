@@ -1,9 +1,10 @@
 """What the annotations of a settings dataclass are made of; `fedkad.settingsfile` reads TOML by them.
 
-The type gives the kind of a value: `bool`, `int`, `float`, `str`, `tuple[str, ...]`, `Path`, `Literal`, a union of
-these, or another dataclass for a section. `Annotated` adds a `ValueKind` that reads values in its own way, `Rule`s that
-they must satisfy, and `IfWritten`, the meaning of a key that is missing in a section that is there. A lambda inside of
-an annotation does not see the names of its module; those that need them are constants.
+The type gives the kind of a value: `bool`, `int`, `float`, `str`, `tuple[str, ...]`, a `Mapping` of names to numbers or
+strings, `Path`, `Literal`, a union of these, or another dataclass for a section. `Annotated` adds a `ValueKind` that
+reads values in its own way, `Rule`s that they must satisfy, and `IfWritten`, the meaning of a key that is missing in a
+section that is there. A lambda inside of an annotation does not see the names of its module; those that need them are
+constants.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
@@ -126,6 +127,10 @@ def _folder(value: Any, around: Surroundings) -> Path:
     return around.home / name
 
 
+def _table(read: Callable[[Any], Any]) -> Callable[[Any, Surroundings], dict[str, Any]]:
+    return lambda value, _: {key: read(each) for key, each in _exactly(dict, value).items()}
+
+
 NAMES = ValueKind(lambda value, _: tuple(map(_string, _exactly(list, value))), "a list of strings")
 
 PLAIN: dict[Any, ValueKind] = {
@@ -135,6 +140,8 @@ PLAIN: dict[Any, ValueKind] = {
     str: ValueKind(lambda value, _: _string(value), "a string"),
     tuple[str, ...]: NAMES,
     Sequence[str | int]: NAMES,  # channels, which have names in a file
+    Mapping[str, float]: ValueKind(_table(_number), "a table of numbers, such as {name = 0.2}"),
+    Mapping[str, str]: ValueKind(_table(_string), 'a table of strings, such as {name = "text"}'),
     Path: ValueKind(_folder, "the name of a folder"),
 }
 

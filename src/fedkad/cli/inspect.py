@@ -9,9 +9,7 @@ import numpy as np
 import typer
 
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
-from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
-from fedkad.detect.witnesses import WitnessScoring
 from fedkad.report.standing import channel_standings, threshold_origin
 from fedkad.report.wording import significant
 
@@ -54,17 +52,9 @@ def _description(path: Path) -> dict[str, Any]:
         "threshold_set_by": threshold_origin(model),
         "false_alarms_expected": model.expectation,
         "switches": [standing.name for standing in channel_standings(model) if standing.is_switch],
-        "tied": _tied(model),
+        "tied": [standing.name for standing in channel_standings(model) if standing.is_tied],
         "inputs": [str(name) for name in model.settings.inputs],
         "lifting_digest": dynamics.lifting.digest,
         "can_learn": memory is not None,
         "parameters": vars(model.settings),
     }
-
-
-def _tied(model: Model) -> list[str]:
-    """The names of the channels that are judged by those they go with."""
-    if not isinstance(model.scoring, WitnessScoring):
-        return []
-    tied = model.scoring.bounds.ties.any(axis=1) & model.scoring.judged
-    return [model.setup.channel_names[k] for k in np.flatnonzero(tied)]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.model import Setup
-from fedkad.detect.places import STILL, absurd, beyond, log_spread
+from fedkad.detect.places import STILL, beyond, log_spread
 from fedkad.detect.scoring import Scoring, Seen
 from fedkad.detect.witnesses import WITNESSES, Sight, WitnessScoring
 
@@ -35,7 +35,7 @@ def tell(setup: Setup, scoring: Scoring, moments: Sequence[Moment], sample: Arra
         return _motion(setup, scoring, moments[-1][0], sample, channel)
     parts = np.array([scoring.score(earlier, since) for earlier, since in moments])
     for moment in reversed(moments):
-        impossible = np.flatnonzero(absurd(Sight(*moment[1][-1]).values, *_value_bounds(scoring)))
+        impossible = np.flatnonzero(scoring.absurd(Sight(*moment[1][-1]).values))
         if len(impossible):
             return _place(setup, scoring, moment, int(impossible[0]))
     lead = int(np.argmax(scoring.voices(list(parts.mean(axis=0)))))
@@ -44,10 +44,6 @@ def tell(setup: Setup, scoring: Scoring, moments: Sequence[Moment], sample: Arra
         seen = setup.scaling.restore(moment[1][-1][0])
         return _motion(setup, scoring, moment[0], seen, channel)
     return (_misfit if WITNESSES[lead] == "fit" else _place)(setup, scoring, moment, channel)
-
-
-def _value_bounds(scoring: WitnessScoring) -> tuple[Array, Array, Array]:
-    return scoring.bounds.low[0], scoring.bounds.high[0], scoring.bounds.unit
 
 
 def _loudest(scoring: Scoring, moments: Sequence[Moment], parts: Array, which: list[int]) -> tuple[int, Moment]:

@@ -13,6 +13,9 @@ Each is averaged over the last few entries and divided by its *unit*, what 99 % 
 
     √motion + √fit + ½ √place.
 
+A channel may have a *tolerance*: departures up to it count for nothing, those beyond it in full. That is the departure
+of each sample from its prediction, and how far a value, a level, a spread or a tie is from where it has been.
+
 Place has half the weight because that was better on SMD machine-1-* and nearly as good on simulated pumps; with equal
 weights nothing changes much (`python -m measurements.witnesses`).
 """
@@ -27,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.places import ABSURD, OUTSIDE, STILL, Bounds, absurd, beyond, log_spread, window_means
+from fedkad.detect.places import ABSURD, OUTSIDE, STILL, Bounds, beyond, log_spread, window_means
 from fedkad.detect.scoring import LINEAR_BEYOND, Dynamics, LiftedProduct, Seen, inner
 from fedkad.detect.ties import FARTHEST
 
@@ -77,6 +80,7 @@ class WitnessScoring:
     bounds: Bounds
     jump: Array  # how far hardly any residual of the last step is from its centre in training, (n,)
     units: Array  # of motion, fit and place
+    tolerance: Array | None = None  # departures of a channel up to this count for nothing, (n,)
 
     of_windows: ClassVar[tuple[bool, ...]] = (False, True, False, True)
     bridges: ClassVar[bool] = True
@@ -166,6 +170,9 @@ class WitnessScoring:
         cross = inner(predicted[..., :rank], own)
         energy = inner(predicted[..., rank : 2 * rank], coordinates)
         misfit = abs(square.dot(self._energy) + (energy - cross - cross) * self._per_sample)
+        if self.tolerance is not None:
+            misfits = self._misfits(earlier, since[-1])
+            misfit = inner(misfits, misfits) * self._per_sample
         samples = [seen[1][..., -channels:] for seen in since]
         residuals = (samples[0] if len(samples) == 1 else np.concatenate(samples, axis=-1)) - predicted[..., 2 * rank :]
         frame = self._frame
@@ -173,7 +180,20 @@ class WitnessScoring:
         deviations = np.concatenate((values, residuals, level, square - level * level, ties), axis=-1)
         deviations -= frame.middle
         deviations *= frame.sharpness
-        return misfit, np.abs(deviations, out=deviations)
+        np.abs(deviations, out=deviations)
+        if self.tolerance is not None:
+            departures = deviations[..., self._of_departures]
+            departures[departures <= (self.tolerance / self.spread).ravel()] = 0.0
+        return misfit, deviations
+
+    def _misfits(self, earlier: Seen, newest: Seen) -> Array:
+        """The residuals of the judged channels of a window; those within the tolerance, and of others, are 0."""
+        predicted = earlier[2].dot(self.dynamics.powers[-1].T).dot(self._window_decoder)
+        residuals: Array = newest[1] - predicted
+        residuals[..., self._unjudged] = 0.0
+        if self.tolerance is not None:
+            residuals[np.abs(residuals) <= np.tile(self.tolerance, self.dynamics.lifting.window)] = 0.0
+        return residuals
 
     @cached_property
     def _predictions(self) -> Array:
@@ -220,8 +240,7 @@ class WitnessScoring:
         departures = deviations[..., self._of_departures]
         clipped = np.minimum(departures, LINEAR_BEYOND)
         motion = self._by_channel(clipped * (2.0 * departures - clipped))
-        predicted = earlier[2].dot(self.dynamics.powers[-1].T).dot(self._window_decoder)
-        misfit = self.judged * self._by_channel((newest[1] - predicted) ** 2)
+        misfit = self._by_channel(self._misfits(earlier, newest) ** 2)
         there = ~np.isnan(newest[0])
         judged = np.maximum((self.judged & there).sum(axis=-1), 1.0)[..., None]
         means = [motion / (judged * len(self.spread)), misfit / (judged * self.dynamics.lifting.window)]
@@ -278,14 +297,24 @@ class WitnessScoring:
         low, high, unit, *_ = self.bounds
         channels, (values, *_, level, square) = self._channels, newest
         excess = np.maximum(self._beyond(deviations, self._frame.half), 0.0)
+        variance = square - level * level
+        spread = beyond(log_spread(variance), low[2], high[2])
+        if self.tolerance is not None:
+            for places in (slice(channels), slice(-3 * channels, -2 * channels), slice(-channels, None)):
+                excess[..., places] *= excess[..., places] > self.tolerance  # of value, level and ties
+            spread = spread * (self._excess_spread(variance) > self.tolerance)
         jump = excess[..., -4 * channels : -3 * channels] * self.spread[-1]
         away = OUTSIDE * np.minimum(np.maximum(excess[..., :channels], jump) / unit, ABSURD)
-        spread = beyond(log_spread(square - level * level), low[2], high[2])
         dwell = np.hypot(excess[..., -3 * channels : -2 * channels], spread)
         apart = OUTSIDE * np.minimum(excess[..., -channels:] / self.bounds.tightness, FARTHEST)
         missing = np.isnan(values)
         some = missing.any(axis=-1, keepdims=True)
         return np.where(missing, 0.0, away), np.where(missing, 0.0, dwell), np.where(some, 0.0, apart)
+
+    def _excess_spread(self, variance: Array) -> Array:
+        """How far standard deviations are outside of their bounds."""
+        least, most = (np.maximum(np.exp(bound[2]) - STILL, 0.0) for bound in self.bounds[:2])
+        return beyond(np.sqrt(np.maximum(variance, 0.0)), least, most)
 
     def _relief(self, newest: Seen) -> Array:
         """The least factor of the confirmed stretches that the sample may be a part of; 1 if there is none."""
@@ -312,14 +341,20 @@ class WitnessScoring:
         suspect = parts[2] >= OUTSIDE * ABSURD
         if suspect is False:  # for one moment it is a plain bool, and nearly always this one
             return False
-        low, high, unit, *_ = self.bounds
-        return suspect & absurd(values, low[0], high[0], unit).any(axis=-1)
+        return suspect & self.absurd(values).any(axis=-1)
+
+    def absurd(self, values: Array) -> NDArray[np.bool_]:
+        """Which values of a sample are impossible; NaN is not."""
+        least, greatest = self.possible
+        with np.errstate(invalid="ignore"):
+            return (values < least) | (values > greatest)
 
     @property
     def possible(self) -> tuple[Array, Array]:
         """The least and the greatest scaled value of each channel that is not impossible."""
         low, high, unit, *_ = self.bounds
-        return low[0] - ABSURD * unit, high[0] + ABSURD * unit
+        reach = ABSURD * unit if self.tolerance is None else np.maximum(ABSURD * unit, self.tolerance)
+        return low[0] - reach, high[0] + reach
 
     # -- parts into a score ------------------------------------------------------------------------------------
 

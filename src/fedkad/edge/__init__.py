@@ -14,6 +14,7 @@ The path of a sample, and the modules in its order:
     store       all of it committed in one transaction, then acknowledged
     outbox      offered to every sink until it is delivered
     sinks/      MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`
+      services  what a webhook posts to ntfy, Slack and Telegram
 
 The path of what an operator tells, which `commands` has as a value:
 
@@ -22,8 +23,8 @@ The path of what an operator tells, which `commands` has as a value:
     obeying     carried out by the watcher, and its reply committed with what it changed
       orders    what holds until it is told otherwise
 
-`history` and `replaying` answer questions beside the agent. `agent` is the loop around all of them, `assembly` makes
-its source and sinks, `main` is the command, `checking` its --check. `settingsfile` reads the configuration into the
-values of `settings`; `process` has the log, systemd and forks. Nothing here computes scores: they come from
-`fedkad.detect`.
+`history` and `replaying` answer questions beside the agent, and `discovering` finds out by a `survey` what to watch.
+`agent` is the loop around all of them, `assembly` makes its source and sinks, `main` is the command, `checking` its
+--check. `settingsfile` reads the configuration into the values of `settings`; `process` has the log, systemd and
+forks. Nothing here computes scores: they come from `fedkad.detect`.
 """

@@ -12,6 +12,10 @@ MOST_CHARACTERS, MOST_BYTES = 100, 200
 """Of a name, which becomes a part of topics and the name of a folder."""
 
 
+EVERY = "*"
+"""In the place of a name: every device that publishes."""
+
+
 def split_broker(url: str, section: str | None = None) -> tuple[str, int, bool]:
     """Host, port and whether TLS is used.
 
@@ -34,6 +38,13 @@ def is_web_address(text: str) -> bool:
     if parts is None or parts.scheme not in ("http", "https"):
         return False
     return (parts.path + parts.query).isascii()  # urllib sends nothing else, but finds a host by its name in any script
+
+
+def is_header(name: str, value: str) -> bool:
+    """Whether it can be a header of a request beside those that its content needs."""
+    is_token = re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is not None
+    is_ours = name.lower() in ("content-type", "content-length", "transfer-encoding", "host", "idempotency-key")
+    return is_token and not is_ours and re.fullmatch(r"[ -~]*", value) is not None
 
 
 def is_own_address(text: str) -> bool:
@@ -76,8 +87,17 @@ def is_agent_name(name: str) -> bool:
 
 
 def is_device_name(name: str) -> bool:
-    """Whether a device can be called so, in topics and as a folder."""
-    return not re.search(r"[/+#\x00-\x1f\x7f{}]", name) and name not in (".", "..")
+    """Whether a device can be called so, in topics and as a folder; it may have several levels."""
+    return not re.search(r"[+#\x00-\x1f\x7f{}]", name) and name not in (".", "..") and all(name.split("/"))
+
+
+def folder_name(device: str) -> str:
+    """The name of a device as that of one folder.
+
+    >>> folder_name("pump-1"), folder_name("hall/pump"), folder_name("100%")
+    ('pump-1', 'hall%2Fpump', '100%')
+    """
+    return device.replace("%", "%25").replace("/", "%2F") if "/" in device else device
 
 
 def is_short(name: str) -> bool:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
@@ -17,12 +17,15 @@ from fedkad.edge.commands import Command
 from fedkad.edge.decoding import Decoder
 from fedkad.edge.inbox import Inbox
 from fedkad.edge.outbox import Outbox
+from fedkad.edge.payload import quoted
 from fedkad.edge.process import HourlyLimit, SystemdNotifier, log_to_stderr
 from fedkad.edge.reloading import reloaded
-from fedkad.edge.settings import AgentSettings
+from fedkad.edge.settings import AgentSettings, DeviceSettings
+from fedkad.edge.sinks.prometheus import AgentMetrics, MetricsServer
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.status import DeviceStatus
-from fedkad.edge.store import Store
+from fedkad.edge.store import Store, StoreError
+from fedkad.edge.visiting import StoreVisitor
 from fedkad.edge.watcher import Watcher
 from fedkad.locks import holding
 
@@ -60,20 +63,17 @@ class Agent:
 
     def _open(self) -> None:
         """Open everything; it is closed in reverse order, sinks before the connections that they use."""
-        settings, closing = self.settings, self._closing
-        self.store = Store(settings.state / "agent.sqlite")
+        closing = self._closing
+        self.store = Store(self.settings.state / "agent.sqlite")
         closing.callback(self.store.close)
+        settings = self.settings = self.settings.admitting(self.store.devices())
         self._readings: list[dict[str, Any]] = []
-        on_reading = self._readings.append if settings.stdout.enabled and settings.stdout.readings else None
-        self.watchers = {
-            name: Watcher(name, device, self.store, settings.maintenance, on_reading)
-            for name, device in settings.devices.items()
-        }
+        self.watchers = {name: self._watcher(name, device) for name, device in settings.named.items()}
         self._inbox = Inbox(self.store, self.watchers)
         self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
         self._notifier = SystemdNotifier()
         endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
-        self.source, sinks, self._stdout, self._broker, self._connections = endpoints
+        self.source, sinks, self._stdout, self._broker, self._connections, self._hear = endpoints
         self._outbox = Outbox(self.store, sinks)
         closing.callback(self._outbox.close)
         for connection in self._connections:
@@ -81,14 +81,17 @@ class Agent:
         for sink in sinks:
             closing.callback(sink.close)
         closing.callback(self.source.close)
-        if settings.prometheus.port:
-            from fedkad.edge.sinks.prometheus import MetricsServer
-
-            closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
         self._is_stopping = self._is_disk_full = self._is_reload_wanted = False
+        if settings.prometheus.port:
+            closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
         self._heard_from: dict[str, None] = {}  # devices since the last round, in that order
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
         self._log_limit = HourlyLimit()
+
+    def _watcher(self, name: str, device: DeviceSettings) -> Watcher:
+        stdout = self.settings.stdout
+        on_reading = self._readings.append if stdout.enabled and stdout.readings else None
+        return Watcher(name, device, self.store, self.settings.maintenance, on_reading)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -163,7 +166,7 @@ class Agent:
         self._note_change()
         try:
             for sample in self._decoder.decode(message, self.source.header):
-                if sample.values and sample.device is not None:
+                if sample.values and sample.device is not None and self._is_watched(sample.device):
                     self._heard_from[sample.device] = None
                     self._outbox.put(self.watchers[sample.device].take(sample, message.arrival))
         except Exception as error:
@@ -171,8 +174,34 @@ class Agent:
             if self._log_limit.allows(type(error).__name__):
                 logger.error("A message cannot be taken because of a bug in the agent: %r; it is skipped.", error)
 
+    def _is_watched(self, name: str) -> bool:
+        """Whether a device is watched; one that is not configured is, from now on, if every one is and it may be."""
+        if name in self.watchers:
+            return True
+        reason = self.settings.why_not(name)
+        if not reason:
+            try:
+                self._admit(name)
+            except (ValueError, OSError) as error:
+                reason = str(error)
+        if reason and self._log_limit.allows("admission"):
+            logger.warning("%s publishes, but is not watched: %s", quoted(name), reason.rstrip(".") + ".")
+        return not reason
+
+    def _admit(self, name: str) -> None:
+        """Watch one more device; with its first commit, it is known after a restart."""
+        settings = self.settings.admitting([name])
+        device = settings.devices[name]
+        self.watchers[name] = self._watcher(name, device)
+        self.settings = settings
+        self._decoder.add(name, device)
+        if self._broker is not None:
+            self._broker.add(name, device.sampling.channels)
+            self._hear(name)
+        logger.info("%s publishes and is watched from now on, one of %d.", name, len(self.watchers))
+
     def _count_refusal(self, device: str) -> None:
-        if device:
+        if device in self.watchers:
             self.watchers[device].count_refusal()
 
     def _note_change(self) -> None:
@@ -262,7 +291,7 @@ class Agent:
         if self._load is None:
             return
         try:
-            found = reloaded(self.settings, self._load())
+            found = reloaded(self.settings, self._load().admitting(self.watchers))
         except (ValueError, OSError) as error:
             logger.warning("The settings cannot be read again, and stay as they were: %s", error)
             return
@@ -322,11 +351,17 @@ class Agent:
 
     def statuses(self) -> dict[str, DeviceStatus]:
         """The status of every device."""
-        return {name: watcher.status() for name, watcher in self.watchers.items()}
+        return {name: watcher.status() for name, watcher in list(self.watchers.items())}
 
-    def metrics(self) -> dict[str, Mapping[str, float]]:
-        """The numbers of every device for Prometheus; called from its thread, and only reads."""
-        return {name: status.metrics() for name, status in self.statuses().items()}
+    def metrics(self) -> AgentMetrics:
+        """The numbers for Prometheus; called from its thread, and only reads."""
+        waiting: Mapping[str, int] = {}
+        with suppress(StoreError, OSError):  # then nobody knows
+            found = StoreVisitor(self.settings.state).undelivered()
+            waiting = {name: found.get(name, 0) for name in self._outbox.sinks}
+        connected = {connection.section: connection.is_connected for connection in self._connections}
+        devices = {name: status.metrics() for name, status in self.statuses().items()}
+        return AgentMetrics(devices, connected, waiting, self._is_disk_full)
 
 
 def watch(settings: AgentSettings, load: Callable[[], AgentSettings]) -> None:

@@ -16,6 +16,7 @@ ENDED_BY = {
     "normal": "said to be normal",
     "relearn": "ended to learn anew",
     "settled": "taken for the new normal",
+    "undone": "not taken for normal any more",
     "no model": "ended without a model, which the device learns again,",
 }
 """How the text of an incident's end begins, by a reason that is not in the scores."""

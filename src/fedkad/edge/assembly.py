@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fedkad.edge.addresses import EVERY
 from fedkad.edge.settings import AgentSettings, SettingsError
 from fedkad.edge.sinks import AlertSink
 from fedkad.edge.sinks.publications import Publications
@@ -31,6 +32,7 @@ class Endpoints(NamedTuple):
     stdout: StdoutSink | None  # the one of the sinks that also writes readings
     broker: BrokerSink | None  # the one of the sinks that also publishes states
     connections: list[Connection]
+    hear: Callable[[str], None]  # take what is told about a device, over a broker
 
 
 def require_extra(settings: AgentSettings) -> None:
@@ -53,39 +55,52 @@ def assemble(
     """Make the source and the sinks; nothing is connected yet. `receive` takes what a broker delivers to be told."""
     stdout = StdoutSink(sys.stdout) if settings.stdout.enabled else None
     sinks: list[AlertSink] = [stdout] if stdout is not None else []
-    publications = Publications(settings.mqtt.prefix, settings.name, tuple(settings.devices))
-    source, connections = _source(settings, store, publications, receive)
+    grows = EVERY in settings.devices
+    publications = Publications(settings.mqtt.prefix, settings.name, tuple(settings.named), grows)
+    source, connections, share = _source(settings, store, publications, receive)
     broker = None
     if settings.mqtt.enabled:
         broker = _broker_sink(settings, publications, connections, statuses)
-        if settings.mqtt.broker or settings.source.kind != "mqtt":
-            for topic, device in publications.tells().items():
-                connections[-1].listen(topic, partial(receive, device), retained=False)
         sinks.append(broker)
+
+    def hear(device: str) -> None:
+        topic = publications.topic(device, "tell")
+        if settings.mqtt.enabled and settings.mqtt.broker:
+            connections[-1].listen(topic, partial(receive, device), retained=False)
+        elif settings.mqtt.enabled:  # over the connection of the source, which keeps it while the agent is away
+            share(topic, device)
+
+    for device in settings.named:
+        hear(device)
     if settings.webhook.url:
         from fedkad.edge.sinks.webhook import WebhookSink
 
         sinks.append(WebhookSink(settings.webhook))
-    return Endpoints(source, sinks, stdout, broker, connections)
+    return Endpoints(source, sinks, stdout, broker, connections, hear)
 
 
 def _source(
     settings: AgentSettings, store: Store, publications: Publications, receive: Callable[[str, bytes], None]
-) -> tuple[SampleSource, list[Connection]]:
+) -> tuple[SampleSource, list[Connection], Callable[[str, str], None]]:
+    """The source, its connection, and what takes the topic on which something is told about a device over that."""
     source = settings.source
     has_header = source.format == "csv"
     if source.kind == "stdin":
-        return StdinSource(has_header=has_header), []
+        return StdinSource(has_header=has_header), [], _ignore
     if source.kind == "file":
-        return FileSource(Path(source.path), store, has_header=has_header), []
+        return FileSource(Path(source.path), store, has_header=has_header), [], _ignore
     from fedkad.edge.mqtt import Connection
     from fedkad.edge.sources.mqtt import MqttSource, Topics
 
     name = source.client_id or f"fedkad-{settings.name}"
     is_shared = settings.mqtt.enabled and not settings.mqtt.broker
     connection = Connection(source, "source", name, is_lasting=True, will=publications.will() if is_shared else None)
-    tells = publications.tells() if is_shared else {}
-    return MqttSource(connection, Topics(source.topics, settings.devices), store, tells, receive), [connection]
+    made = MqttSource(connection, Topics(source.topics, settings.devices), store, receive)
+    return made, [connection], made.hear
+
+
+def _ignore(topic: str, device: str) -> None:
+    """Nobody can tell anything over lines."""
 
 
 def _broker_sink(
@@ -101,5 +116,5 @@ def _broker_sink(
     if settings.mqtt.broker:
         name = f"fedkad-{settings.name}-out"
         connections.append(Connection(settings.mqtt, "mqtt", name, will=publications.will()))
-    channels = {name: device.sampling.channels for name, device in settings.devices.items()}
+    channels = {name: device.sampling.channels for name, device in settings.named.items()}
     return BrokerSink(connections[-1], publications, settings.mqtt, settings.homeassistant, channels, statuses)

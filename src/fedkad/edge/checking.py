@@ -11,9 +11,9 @@ from pathlib import Path
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
-from fedkad.edge.addresses import split_broker
+from fedkad.edge.addresses import EVERY, split_broker
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.model import check_channels, outgrown_note, period_note
+from fedkad.edge.model import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.payload import PayloadError
 from fedkad.edge.readers import CsvReader
 from fedkad.edge.settings import (
@@ -25,7 +25,9 @@ from fedkad.edge.settings import (
     SourceSettings,
     WebhookSettings,
 )
+from fedkad.edge.sinks.prometheus import check_port
 from fedkad.edge.sources.lines import first_line
+from fedkad.locks import is_held
 
 BEYOND_WINDOW = 200
 """Rows that a first model needs in addition to its window and its horizon."""
@@ -46,7 +48,11 @@ def check(settings: AgentSettings) -> str:
         _check_login(settings.mqtt, "mqtt")
     _check_webhook(settings.webhook)
     _check_folder(settings.state, "state")
-    with_model = sum(_has_model(name, device, notes) for name, device in settings.devices.items())
+    if settings.prometheus.port and not is_held(settings.state / "agent.lock"):  # else the agent itself has the port
+        check_port(settings.prometheus)
+    with_model = sum(_has_model(name, device, notes) for name, device in settings.named.items())
+    if EVERY in settings.devices:
+        _check_others(settings.devices[EVERY], notes)
     return "\n".join([_described(settings, with_model), *notes])
 
 
@@ -157,6 +163,14 @@ def _has_model(name: str, device: DeviceSettings, notes: list[str]) -> bool:
     return used is not None
 
 
+def _check_others(device: DeviceSettings, notes: list[str]) -> None:
+    """Check what devices that are not known yet begin with, as far as it does not depend on their names."""
+    if not device.learning.model:
+        _check_first(EVERY, device, notes)
+    elif "{device}" not in device.learning.model:
+        _named_model(EVERY, device, notes, needed=True)
+
+
 def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) -> Model | None:
     if not os.path.lexists(path):
         return None
@@ -171,6 +185,7 @@ def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) 
         notes.append(f"{name}: {note} The agent will rename it and learn again.")
         return None
     check_channels(found, path, device)
+    check_tolerance(found, path, device)
     return found
 
 
@@ -183,6 +198,7 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
         _check_readable(path, f"model of {name}")
         found, _ = load_model(path, memory=False)
         check_channels(found, Path(path), device)
+        check_tolerance(found, Path(path), device)
     except (ModelFileError, SettingsError) as error:
         if needed:
             raise SettingsError(str(error)) from None
@@ -210,13 +226,16 @@ def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
 
 
 def _described(settings: AgentSettings, with_model: int) -> str:
-    source, devices = settings.source, settings.devices
+    source = settings.source
+    devices = f"{len(settings.named)} device(s)"
+    if EVERY in settings.devices:
+        devices += f" and every other one, up to {settings.most_devices},"
     where = {"stdin": "standard input", "file": source.path, "mqtt": source.broker}[source.kind]
     stdout, brokers = settings.stdout, [name for name in ("mqtt", "homeassistant") if getattr(settings, name).enabled]
     alerts = ["stdout"] * stdout.enabled + brokers + ["webhook"] * bool(settings.webhook.url)
     states = ["stdout"] * (stdout.enabled and stdout.readings) + brokers
     states += ["prometheus"] * bool(settings.prometheus.port)
     return (
-        f"{len(devices)} device(s) from {where}, {with_model} with a model; "
+        f"{devices} from {where}, {with_model} with a model; "
         f"alerts go to {', '.join(alerts) or 'nobody'}; states go to {', '.join(states) or 'nobody'}."
     )

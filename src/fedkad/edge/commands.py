@@ -13,6 +13,7 @@ undo                                      take back the last normal, said or set
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ DEFAULT = "default"
 """The budget that is told to return to the configured one."""
 
 KEYS = ("id", "verb", "argument", "from")
+
+INCIDENT = re.compile(r"-\d{8}T\d{6}Z-h?\d+$")
+"""How the id of an incident, or of a fault, ends."""
 
 
 class CommandError(ValueError):
@@ -138,7 +142,7 @@ def stretch_of(command: Command, zone: tzinfo | None = None) -> Stretch:
     'd-20260301T080000Z-4'
     """
     first, mark, last = command.argument.partition("/")
-    if not mark:
+    if not mark or INCIDENT.search(command.argument):  # the name of a device may have levels
         return Stretch(command.argument)
     try:
         start, end = (read_timestamp(each.strip(), zone) for each in (first, last))

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from fedkad.edge.addresses import EVERY
 from fedkad.edge.payload import PayloadError, Sample, shown
 from fedkad.edge.process import MAX_REPEATS
 from fedkad.edge.readers import CsvReader, JsonReader
-from fedkad.edge.settings import DeviceSettings, SourceSettings
+from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
 from fedkad.edge.sources import RawMessage
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class Decoder:
     """Decodes the messages of a source.
 
     `count_refusal` takes the name of the device for each message, or for the values in it, that cannot be used; an
-    empty name if the device is unknown.
+    empty name if the device is unknown. With the device ``*`` the samples of any device are found.
     """
 
     def __init__(
@@ -33,19 +34,26 @@ class Decoder:
     ) -> None:
         self._count_refusal, self._refused = count_refusal, dict[tuple[str, str], int]()
         self._source, self._is_csv = source, source.kind != "mqtt" and source.format == "csv"
-        self._own = {name: set(device.sampling.channels) for name, device in devices.items()}
-        self._by_topic = {
-            name: JsonReader(device.sampling.channels, device.sampling.zone, time_key=source.time_key)
-            for name, device in devices.items()
-        }
-        self._only = next(iter(devices)) if len(devices) == 1 else None
+        self._own: dict[str, set[str]] = {}
+        self._by_topic: dict[str, JsonReader] = {}
+        self._only = next(iter(devices)) if len(devices) == 1 and EVERY not in devices else None
         # A line or a shared topic names its device only in the payload: look for the channels of all devices.
         self._channels = tuple(dict.fromkeys(name for each in devices.values() for name in each.sampling.channels))
         self._zone = next(iter(devices.values())).sampling.zone
         self._common = JsonReader(self._channels, self._zone, source.device_key, source.time_key)
         self._header: bytes | None = None
         self._rows: CsvReader | PayloadError | None = None
-        self._unseen = UnseenNames(source, devices)
+        self._unseen = UnseenNames(source)
+        for name, device in devices.items():
+            self.add(name, device)
+
+    def add(self, name: str, device: DeviceSettings) -> None:
+        """Decode the messages of one more device."""
+        sampling = device.sampling
+        self._own[name] = set(sampling.channels)
+        self._by_topic[name] = JsonReader(sampling.channels, sampling.zone, time_key=self._source.time_key)
+        if name != EVERY:
+            self._unseen.add(name, sampling)
 
     def decode(self, message: RawMessage, header: bytes | None = None) -> list[Sample]:
         """The samples in a message, each with its device."""
@@ -56,7 +64,7 @@ class Decoder:
                 reader = self._csv(header)
                 samples = reader.read(message.payload)
             else:
-                reader = self._common if name is None else self._by_topic[name]
+                reader = self._common if name is None else self._by_topic[self._known(name)]
                 samples = reader.read(message.payload, message.channel)
         except PayloadError as error:
             # What is wrong with a header was logged when it came, and is wrong for every row below it.
@@ -69,6 +77,10 @@ class Decoder:
         if self._unseen.is_watching:
             self._unseen.note(message, found, self._named_devices(message, found))
         return found
+
+    def _known(self, name: str) -> str:
+        """The name itself, or that of every device that is not configured."""
+        return name if name in self._own else EVERY
 
     def _csv(self, header: bytes | None) -> CsvReader:
         if self._rows is None or header != self._header:
@@ -88,10 +100,10 @@ class Decoder:
         """The samples of configured devices, with their channels only."""
         for sample in samples:
             name = sample.device or self._only
-            if name is None or name not in self._own:
+            if name is None or self._known(name) not in self._own:
                 self._refuse("", "device", self._unknown_device(name))
                 continue
-            own, values = self._own[name], sample.values
+            own, values = self._own[self._known(name)], sample.values
             if len(own) < len(self._channels):
                 values = {key: values[key] for key in values if key in own}
             yield Sample(name, sample.time, values)
@@ -113,6 +125,7 @@ class Decoder:
 
     def _refuse(self, device: str, kind: str, reason: str) -> None:
         """Count what cannot be used and log the first few of each kind; an empty reason is only counted."""
+        device = device if device in self._own else ""  # anybody may publish under any name
         self._count_refusal(device)
         if not reason:
             return
@@ -145,13 +158,16 @@ class _Awaited:
 class UnseenNames:
     """Looks at the first messages of each device for its channels, and for a time under `time_key`."""
 
-    def __init__(self, source: SourceSettings, devices: Mapping[str, DeviceSettings]) -> None:
+    def __init__(self, source: SourceSettings) -> None:
         self._time_key = source.time_key
-        self._channels = {name: device.sampling.channels for name, device in devices.items()}
-        self._awaited = {
-            name: _Awaited(set(device.sampling.channels), bool(source.time_key) and device.sampling.clock == "message")
-            for name, device in devices.items()
-        }
+        self._channels: dict[str, tuple[str, ...]] = {}
+        self._awaited: dict[str, _Awaited] = {}
+
+    def add(self, name: str, sampling: Sampling) -> None:
+        """Look at the messages of one more device."""
+        self._channels[name] = sampling.channels
+        has_time = bool(self._time_key) and sampling.clock == "message"
+        self._awaited[name] = _Awaited(set(sampling.channels), has_time)
 
     @property
     def is_watching(self) -> bool:

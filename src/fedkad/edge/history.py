@@ -11,14 +11,15 @@ from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import format_time, short_number, span
 from fedkad.edge.orders import StandingOrders
 from fedkad.edge.settings import AgentSettings, DeviceSettings, SettingsError
-from fedkad.edge.visiting import StoreVisitor
+from fedkad.edge.visiting import StoreVisitor, with_known
 from fedkad.locks import is_held
 
 
 def incidents(settings: AgentSettings, device: str, last: int) -> str:
     """The last incidents of a device, or of all, the newest at the end."""
-    if device and device not in settings.devices:
-        raise SettingsError(f"There is no device {device!r}; the devices are {', '.join(list(settings.devices)[:8])}.")
+    devices = with_known(settings).named
+    if device and device not in devices:
+        raise SettingsError(f"There is no device {device!r}; the devices are {', '.join(list(devices)[:8])}.")
     found = StoreVisitor(settings.state).incidents(device, last)
     return incident_table(found) if found else "No incidents."
 
@@ -27,7 +28,8 @@ def status(settings: AgentSettings) -> str:
     """Whether the agent runs, and what it knows of every device."""
     visitor = StoreVisitor(settings.state)
     states, waiting = visitor.states(), visitor.waiting()
-    lines = [_status_row(name, device, states.get(name)) for name, device in settings.devices.items()]
+    devices = settings.admitting(states).named
+    lines = [_status_row(name, device, states.get(name)) for name, device in devices.items()]
     head = (
         "device",
         "state",

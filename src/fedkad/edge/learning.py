@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.model import Model
 from fedkad.edge.grid import GridRow
 from fedkad.edge.model import DeviceModel
 from fedkad.edge.process import run_forked
@@ -35,7 +36,12 @@ class Learner:
 
     Complete rows are learned from, except those of faults. The model file names the
     last row that it has learned from; if the agent is killed before it commits that, it does so after its restart.
-    `state` is what `state()` returned, or empty. The model is the device's own if it was fitted here from the first.
+    `state` is what `state()` returned, or empty.
+
+    Attributes
+    ----------
+    is_own : bool, optional
+        Whether the model was fitted here from the first; None while there is none.
     """
 
     def __init__(
@@ -43,8 +49,9 @@ class Learner:
     ) -> None:
         self._device, self._settings, self._store, self._model = device, settings, store, model
         self.fresh, self.learned = int(state.get("fresh", 0)), int(state.get("learnt", 0))
-        self._spent, self.is_own = int(state.get("spent", 0)), bool(state.get("own", False))
-        self._retry_at = 0.0
+        self._spent, self._retry_at = int(state.get("spent", 0)), 0.0
+        self.is_own: bool | None = state.get("own", False)
+        self.note_origin()
 
     def state(self) -> dict[str, Any]:
         """The counters to be committed."""
@@ -86,8 +93,8 @@ class Learner:
         self.fresh = int(np.isfinite(rows.sum(axis=1)).sum())  # some were revoked after they were counted
         if self.fresh < self.needed:
             return False
-        model, is_first = self._model, self._model.stream is None
-        fit = model.fit if is_first else model.learn
+        model, before, gathered = self._model, self._model.current, self.fresh
+        fit = model.fit if before is None else model.learn
         try:
             run_forked(lambda: fit(rows, f"{self._feed}:{last}"), while_waiting)
         except (ValueError, OSError) as error:
@@ -98,16 +105,26 @@ class Learner:
             self._retry_at = time.monotonic() + RETRY_AFTER
             return False
         model.restart()
-        self.is_own = self.is_own or is_first
+        self.note_origin()
         self.settle()
         self._store.forget(self._device, last - max(model.memory, KEPT_ROWS))
-        if is_first and model.current is not None:
-            doubt = "; from so few it is a guess, expect false alarms" if len(rows) < ENOUGH_ROWS else ""
+        self._log_learning(len(rows) if before is None else gathered, before)
+        return True
+
+    def _log_learning(self, rows: int, before: Model | None) -> None:
+        assert self._model.current is not None
+        threshold = self._model.current.threshold
+        if before is None:
+            doubt = "; from so few it is a guess, expect false alarms" if rows < ENOUGH_ROWS else ""
             logger.info(
                 "%s: a first model was fitted to %d rows, with threshold %.3g%s.",
-                *(self._device, len(rows), model.current.threshold, doubt),
+                *(self._device, rows, threshold, doubt),
             )
-        return True
+        else:
+            logger.info(
+                "%s: %d more rows were learned; its threshold is %.3g, and was %.3g before.",
+                *(self._device, rows, threshold, before.threshold),
+            )
 
     # -- what an operator tells -----------------------------------------------------------------------------------
     # Once for each mark; everything must be committed just before. A `ValueError` says why it is impossible.
@@ -128,6 +145,7 @@ class Learner:
         """Set the model aside and drop the rows up to that number: the first model is fitted to those that follow."""
         run_forked(lambda: self._model.put_aside(mark), while_waiting)
         self._model.forget()
+        self.note_origin()
         self.forget_all(number)
         self._retry_at = 0.0
 
@@ -140,12 +158,28 @@ class Learner:
         """Use other settings from now on."""
         self._settings = settings
 
+    def note_origin(self) -> None:
+        """Note where a model comes from that is there for the first time: what it has learned says so.
+
+        The agent may have been killed just after it fitted the model, so that nothing else says it.
+        """
+        if self._model.current is None:
+            self.is_own = None
+        elif self.is_own is None:
+            self.is_own = self._learnt_here is not None
+
+    @property
+    def _learnt_here(self) -> int | None:
+        """The last of this device's rows that the model has learned from, None if it has not learned from any."""
+        feed, _, last = self._model.learnt_through.rpartition(":")
+        return int(last) if feed == self._feed and last.isdigit() else None
+
     def settle(self) -> bool:
         """Mark the rows that the model has learned from; True if there are any that were not marked."""
-        feed, _, last = self._model.learnt_through.rpartition(":")
-        if feed != self._feed or not last.isdigit() or int(last) <= self._spent:
+        last = self._learnt_here
+        if last is None or last <= self._spent:
             return False
-        self.fresh, self._spent = 0, int(last)
+        self.fresh, self._spent = 0, last
         self.learned += 1
         self._store.spend(self._device, self._spent)
         return True

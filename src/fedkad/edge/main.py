@@ -21,6 +21,9 @@ to an agent that runs, or will:
   fedkad-agent incidents CONFIG.toml [DEVICE]            what it has alarmed
   fedkad-agent status CONFIG.toml                        what it knows of its devices
   fedkad-agent replay CONFIG.toml FILE                   what it would have alarmed on a recording
+
+to begin with:
+  fedkad-agent discover mqtt://BROKER                    list what publishes, and write a first agent.toml
 """
 
 
@@ -155,11 +158,42 @@ def _replaying(arguments: Sequence[str]) -> Work:
     return work
 
 
+def _discovering(arguments: Sequence[str]) -> Work:
+    parser = argparse.ArgumentParser(
+        prog="fedkad-agent discover",
+        description="List what publishes on a broker for some seconds, and write a first configuration.",
+    )
+    parser.add_argument("broker", metavar="BROKER", help="mqtt://host:port, mqtts:// for TLS, or the host")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="to listen for; 60 by default")
+    parser.add_argument("--topic", default="#", metavar="FILTER", help="to listen to, such as zigbee2mqtt/#; all else")
+    parser.add_argument("--output", "-o", type=Path, default=Path("agent.toml"), metavar="FILE", help="agent.toml else")
+    parser.add_argument("--username", default="", metavar="NAME")
+    parser.add_argument("--password-file", default="", metavar="FILE", help="a file that holds the password")
+    parser.add_argument("--ca-file", default="", metavar="FILE", help="your own certificate authority, for TLS")
+    given = parser.parse_args(arguments)
+    if not 0.0 < given.seconds <= 86400.0:
+        parser.error(f"--seconds {given.seconds:g} must be above 0 and at most a day")
+
+    def work() -> None:
+        from fedkad.edge.addresses import split_broker
+        from fedkad.edge.discovering import discover
+        from fedkad.edge.settings import SourceSettings
+
+        broker = given.broker if "://" in given.broker else f"mqtt://{given.broker}"
+        split_broker(broker, "source")
+        secret, authority = (name and str(Path(name).absolute()) for name in (given.password_file, given.ca_file))
+        login = SourceSettings(broker, given.username, secret, authority, kind="mqtt")
+        discover(login, given.topic, given.seconds, given.output, print)
+
+    return work
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], Work]] = {
     "tell": _telling,
     "incidents": _listing,
     "status": _asking,
     "replay": _replaying,
+    "discover": _discovering,
 }
 
 

@@ -139,6 +139,7 @@ class DeviceModel:
                 self._rename(version, note, "outgrown")
                 return False
             check_channels(model, path, self._settings)
+            check_tolerance(model, path, self._settings)
         except DamagedFileError as error:
             self._rename(version, str(error), "damaged")
             return False
@@ -151,7 +152,7 @@ class DeviceModel:
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
         self._anew.unlink(missing_ok=True)  # there is a first model again
-        self.current = self._with_configured_threshold(model)
+        self.current = _with_tolerance(self._with_configured_threshold(model), self._settings)
         self.lowest = self._find_lowest(self.current)
         return True
 
@@ -338,6 +339,22 @@ def check_channels(model: Model, path: Path, settings: DeviceSettings) -> None:
             f"{path}: the model has the channels {', '.join(setup.channel_names)}, but channels in [sampling] "
             f"are {', '.join(channels)}; use the names and the order of the model, or {otherwise}."
         )
+
+
+def check_tolerance(model: Model, path: Path, settings: DeviceSettings) -> None:
+    """Refuse a model that knows no tolerance, where there is one."""
+    if settings.alarm.tolerance and not isinstance(model.scoring, WitnessScoring):
+        raise SettingsError(
+            f"{path}: the model has no witnesses, which tolerance in [alarm] needs; remove that, or fit another model."
+        )
+
+
+def _with_tolerance(model: Model, settings: DeviceSettings) -> Model:
+    """The model with the configured tolerance; its threshold stays that of scores without one."""
+    if not settings.alarm.tolerance or not isinstance(model.scoring, WitnessScoring):
+        return model
+    tolerance = np.array([settings.alarm.tolerance.get(name, 0.0) for name in settings.sampling.channels])
+    return replace(model, scoring=replace(model.scoring, tolerance=tolerance / model.setup.scaling.scale))
 
 
 def _has_channels(model: Model, settings: DeviceSettings) -> bool:

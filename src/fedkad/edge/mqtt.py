@@ -42,6 +42,7 @@ class Connection:
 
     Attributes
     ----------
+    section : str
     generation : int
         Connections made so far: a message cannot be acknowledged over a later connection.
     on_message : callable
@@ -60,9 +61,10 @@ class Connection:
         will: Publication | None = None,
     ) -> None:
         self.host, self.port, is_secure = split_broker(settings.broker, section)
-        self._settings, self._section, self._client_id = settings, section, client_id
+        self._settings, self.section, self._client_id = settings, section, client_id
         self._where = f"[{section}] broker {self.host}:{self.port}"
         self._filters: list[str] = []
+        self._requested: dict[int, list[str]] = {}  # subscriptions that are not answered, by their number
         self._connected: list[Callable[[], None]] = []
         self._listeners: dict[str, Callable[[bytes], None]] = {}
         self._unretained: set[str] = set()  # topics whose retained messages may be of any age, and are ignored
@@ -94,11 +96,19 @@ class Connection:
         """Read the password again for every attempt: a corrected file needs no restart."""
         settings = self._settings
         if settings.username:
-            self.client.username_pw_set(settings.username, read_secret(settings.password_file, self._section))
+            self.client.username_pw_set(settings.username, read_secret(settings.password_file, self.section))
 
     def subscribe(self, filters: Iterable[str]) -> None:
-        """Subscribe to topics on every connection."""
-        self._filters += filters
+        """Subscribe to topics, now and on every later connection."""
+        added = list(filters)
+        self._filters += added
+        if self.is_connected:
+            self._request(added)
+
+    def _request(self, filters: list[str]) -> None:
+        _, number = self.client.subscribe([(each, 1) for each in filters])
+        if number is not None:
+            self._requested[number] = filters
 
     def listen(self, topic: str, then: Callable[[bytes], None], *, retained: bool = True) -> None:
         """Call `then` with each message of one topic, unless it is `retained` and unwanted; these are not samples."""
@@ -207,7 +217,7 @@ class Connection:
         self.is_connected, self._since = True, time.monotonic()
         self.generation += 1
         if self._filters:  # logged once they are granted: earlier messages are not received
-            client.subscribe([(each, 1) for each in self._filters])
+            self._request(list(self._filters))
         else:
             self._log_once(f"{self._where}: connected.")
         for then in self._connected:
@@ -217,7 +227,8 @@ class Connection:
         self._lost()
 
     def _on_subscribe(self, client: paho.Client, _: Any, number: int, reasons: list[ReasonCode], __: Any) -> None:
-        refused = [each for each, reason in zip(self._filters, reasons, strict=False) if reason.is_failure]
+        asked = self._requested.pop(number, [])
+        refused = [each for each, reason in zip(asked, reasons, strict=False) if reason.is_failure]
         if refused:
             self._log_once(f"{self._where} does not grant {', '.join(refused[:5])}; allow the agent to read them.")
         else:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
-from fedkad.edge.alerttext import format_time
+from fedkad.edge.alerttext import alert_text, format_time
 from fedkad.edge.commands import Command, CommandError, budget_of, incident_of, mute_of, stretch_of
 from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel
@@ -26,12 +26,24 @@ from fedkad.edge.settings import DeviceSettings
 from fedkad.edge.store import Store
 
 
+class TakenForNormal(NamedTuple):
+    """What the model learned last as normal, so that `undo` can change the entry of the incident in the history back.
+
+    The reason and who had acknowledged it are those of before.
+    """
+
+    incident: str = ""  # its id; empty if it was no incident, or nothing
+    reason: str = "undone"
+    acknowledged: str | None = None
+
+
 class Obeyed(NamedTuple):
     """What came of a command: the reply, the alerts to be sent, and the orders that hold from now on."""
 
     reply: str
     alerts: list[Alert]
     orders: StandingOrders
+    taken: TakenForNormal
     forgiven: float | None = None  # the peak of an incident that does not count against the budget any more
     accepted: Alert | None = None  # the fault of a sensor that is none
 
@@ -47,6 +59,7 @@ class Obedience:
     learner: Learner
     alarms: Alarms
     orders: StandingOrders
+    taken: TakenForNormal
     row: int
     time: float
     while_waiting: Callable[[], None] = lambda: None
@@ -64,7 +77,7 @@ class Obedience:
         return verbs[command.verb](command)
 
     def _obeyed(self, reply: str, alerts: list[Alert] | None = None, orders: StandingOrders | None = None) -> Obeyed:
-        return Obeyed(reply, alerts or [], orders or self.orders)
+        return Obeyed(reply, alerts or [], orders or self.orders, self.taken)
 
     # -- incidents ------------------------------------------------------------------------------------------------
 
@@ -81,6 +94,12 @@ class Obedience:
 
     def _is_open(self, incident: Alert) -> bool:
         return self.alarms.open is not None and self.alarms.open["id"] == incident["id"]
+
+    def _correct(self, incident: Alert, reason: str, acknowledged: str | None) -> None:
+        """Change what the history says about an incident that is over; nobody is told."""
+        corrected = {**incident, "reason": reason, "acknowledged": acknowledged}
+        corrected["text"] = alert_text(corrected, self.settings.alarm.rate_window)
+        self.store.put_alert([], corrected)
 
     def _acknowledge(self, command: Command) -> Obeyed:
         incident, sender = self._incident(incident_of(command)), command.sender or "somebody"
@@ -107,11 +126,18 @@ class Obedience:
         if incident is None:
             opened = self.alarms.open
             incident = opened if opened is not None and start <= _seconds(opened["start"]) <= end else None
+        taken = TakenForNormal()
         if incident is not None and self._is_open(incident):
+            taken = TakenForNormal(incident["id"], acknowledged=incident.get("acknowledged"))
             alerts = self.alarms.silence(self.time, "normal")
         elif incident is not None:  # somebody may have taken it for a fault
-            self.store.put_alert([], {**incident, "reason": "normal", "acknowledged": None})
-        return self._obeyed(f"{count} rows since {format_time(start)} are learned as normal.", alerts)
+            taken = TakenForNormal(incident["id"], incident["reason"], incident.get("acknowledged"))
+            self._correct(incident, "normal", None)
+        return self._learned(count, start)._replace(alerts=alerts, taken=taken)
+
+    def _learned(self, count: int, start: float) -> Obeyed:
+        reply = f"{count} rows since {format_time(start)} are learned as normal."
+        return self._obeyed(reply)._replace(taken=TakenForNormal())
 
     def _accept(self, fault: Alert, command: Command) -> Obeyed:
         """Take what was told of a sensor for normal: that it stands still for so long, or has such values."""
@@ -122,7 +148,7 @@ class Obedience:
             raise CommandError(f"{fault['id']} is {fault['fault']}; only what is stuck or impossible can be normal.")
         start, end = _seconds(fault["start"]), _seconds(fault["time"])
         count = self._learn(start, max(end, self.time) if fault["event"] == "start" else end, _mark(command))
-        return self._obeyed(f"{count} rows since {format_time(start)} are learned as normal.")
+        return self._learned(count, start)
 
     def _learn(self, start: float, end: float, mark: str) -> int:
         """Learn the rows of a time as confirmed, with those before that fill the window; returns how many there are."""
@@ -146,7 +172,12 @@ class Obedience:
             self.learner.go_back(_mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot go back: {error}") from None
-        return self._obeyed("The model of before is in use again, without what was learned since.")
+        taken = self.taken
+        incident = self.store.incident(self.device, taken.incident) if taken.incident else None
+        if incident is not None:
+            self._correct(incident, taken.reason, incident.get("acknowledged") or taken.acknowledged)
+        reply = "The model of before is in use again, without what was learned since."
+        return self._obeyed(reply)._replace(taken=TakenForNormal())
 
     def _relearn(self, command: Command) -> Obeyed:
         try:
@@ -154,7 +185,8 @@ class Obedience:
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot learn anew: {error}") from None
         alerts = self.alarms.silence(self.time, "relearn")
-        return self._obeyed(f"{self.device} learns anew, from the next {self.learner.needed} normal rows.", alerts)
+        reply = f"{self.device} learns anew, from the next {self.learner.needed} normal rows."
+        return self._obeyed(reply, alerts)._replace(taken=TakenForNormal())
 
     # -- standing orders ------------------------------------------------------------------------------------------
 

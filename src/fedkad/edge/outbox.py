@@ -36,6 +36,11 @@ class Outbox:
         store.drop_other_sinks(sink.name for sink in sinks)
 
     @property
+    def sinks(self) -> list[str]:
+        """The names of the sinks."""
+        return [sink.name for sink in self._sinks]
+
+    @property
     def has_delivered(self) -> bool:
         """Whether alerts were delivered that are still in the outbox until the next commit."""
         return bool(self._delivered)

@@ -13,7 +13,7 @@ DERIVED = {"max_gap": "period", "stale_after": "period"}
 """Keys that follow from another unless they are written: only that one is named."""
 
 AT_ONCE: dict[str, tuple[str, ...] | None] = {
-    "": ("commit_every", "maintenance"),
+    "": ("commit_every", "maintenance", "most_devices"),
     "alarm": None,
     "learning": ("cycle", "first", "every", "forgetting"),
     "mqtt": ("state_every",),

@@ -11,10 +11,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedkad.edge.addresses import EVERY
 from fedkad.edge.agent import Agent
 from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.history import incident_table, table
@@ -30,7 +32,8 @@ from fedkad.edge.settings import (
     Stdout,
     WebhookSettings,
 )
-from fedkad.edge.visiting import StoreVisitor
+from fedkad.edge.store import StoreError
+from fedkad.edge.visiting import StoreVisitor, with_known
 
 WEEK = 7 * 86400.0
 
@@ -39,6 +42,8 @@ def replay(settings: AgentSettings, recording: Path) -> str:
     """Run the agent over a recording; returns its incidents and a summary for each device."""
     if not recording.is_file():
         raise SettingsError(f"{recording}: no such file; name a recording, JSON lines or CSV.")
+    with suppress(StoreError):  # then the agent was never started
+        settings = with_known(settings)
     log_to_stderr()
     logging.getLogger("fedkad.edge").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="fedkad-replay-") as folder:
@@ -53,7 +58,7 @@ def replay(settings: AgentSettings, recording: Path) -> str:
         visitor = StoreVisitor(alone.state)
         found, states = visitor.incidents(), visitor.states()
     head = ("device", "rows", "scored", "incidents", "per week", "open at the end")
-    summary = table(head, [_summary(name, states.get(name, {})) for name in settings.devices])
+    summary = table(head, [_summary(name, states.get(name, {})) for name in dict.fromkeys((*settings.named, *states))])
     return "\n\n".join([incident_table(found) if found else "No incidents.", summary])
 
 
@@ -66,8 +71,11 @@ def _alone(settings: AgentSettings, folder: Path, recording: Path) -> AgentSetti
     )
     devices = {
         name: _with_copy(device, folder / "devices" / str(number))
-        for number, (name, device) in enumerate(settings.devices.items())
+        for number, (name, device) in enumerate(settings.named.items())
     }
+    if EVERY in settings.devices:
+        others = settings.devices[EVERY]
+        devices[EVERY] = replace(others, learning=replace(others.learning, folder=str(folder / "others" / "{device}")))
     return replace(
         settings,
         devices=devices,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.edge import addresses
-from fedkad.edge.addresses import MOST_CHARACTERS, split_broker
+from fedkad.edge.addresses import EVERY, MOST_CHARACTERS, split_broker
 from fedkad.edge.payload import find_zone
 from fedkad.settingerror import SettingError
 from fedkad.settingerror import SettingsError as SettingsError
@@ -84,7 +85,7 @@ DeviceNames = Annotated[
     ValueKind(PLAIN[tuple[str, ...]].read, NAMES),
     Rule(lambda names: names and all(names), NAMES),
     Rule(lambda names: len(set(names)) == len(names), "names of which none is there twice"),
-    _each(addresses.is_device_name, "a name without / + # { } and control characters"),
+    _each(addresses.is_device_name, "a name without + # { }, control characters and empty levels"),
     _each(addresses.is_short, f"a name of at most {MOST_CHARACTERS} characters"),
 ]
 AGENT_NAME = Rule(addresses.is_agent_name, f"a name of at most {MOST_CHARACTERS} characters without spaces, / + and #")
@@ -95,6 +96,7 @@ FIRST_ROWS = Rule(
     lambda rows: rows == 0 or 200 <= rows <= MOST_ROWS, f"200 to {MOST_ROWS:,} rows, or 0 for those of one cycle"
 )
 ZONE = Rule(_is_zone, "local, UTC, or a name such as Europe/Berlin")
+TOLERANCES = Rule(lambda by_channel: all(each > 0.0 for each in by_channel.values()), "positive for every channel")
 MOMENT = ValueKind(_moment, "a date and time such as 2026-03-01T08:00")
 PREFIX = Rule(addresses.is_topic_prefix, "the beginning of a topic, such as a/b, without +, #, spaces or empty levels")
 PORT_OR_NONE = Rule(lambda port: 0 <= port < 65536, "a port from 1 to 65535, or 0 for none")
@@ -103,6 +105,15 @@ WEB_ADDRESS = Rule(
     lambda url: not url or addresses.is_web_address(url),
     "http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces",
     shown=addresses.without_login,
+)
+HEADERS = Rule(
+    lambda headers: all(addresses.is_header(name, value) for name, value in headers.items()),
+    "names of headers, but none that describes the content, with values of plain characters",
+    shown=list,  # a value may be a secret
+)
+CHAT = Rule(
+    lambda chat: re.fullmatch(r"(-?\d+|@\w+)?", chat, re.ASCII) is not None,
+    'the number of a chat, such as "-1001234", or the @name of a channel',
 )
 FIRST_MODEL = ArgumentsOf(KoopmanDetector, without=("threshold", "sample_period"))
 
@@ -213,6 +224,7 @@ class Alarm:
     critical: Annotated[float, at_least(1)] = 3.0  # a score of so many thresholds is critical, a lower one a warning
     update_every: Seconds = 600.0  # between two updates of an open incident; 0 for only when it gets worse
     settle: Seconds = 86400.0  # an incident that goes on steadily for so long becomes the new normal; 0 for never
+    tolerance: Annotated[Mapping[str, float], TOLERANCES] = field(default_factory=dict)  # such departures are nothing
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for both a budget and a threshold."""
@@ -259,12 +271,27 @@ class HomeAssistant:
 
 @dataclass(frozen=True)
 class WebhookSettings:
-    """Alerts by HTTP POST, kept until they are accepted; no url for none."""
+    """Alerts by HTTP POST, kept until they are accepted; no url for none. The formats are those of `sinks.services`."""
 
     url: Annotated[str, WEB_ADDRESS, IfWritten(example='"https://…"')] = ""
+    format: Literal["json", "ntfy", "slack", "telegram"] = "json"
+    chat: Annotated[str, CHAT] = ""  # of Telegram: its number, or @ and its name
+    headers: Annotated[Mapping[str, str], HEADERS] = field(default_factory=dict)
     token_file: FileName = ""
     ca_file: FileName = ""
     timeout: Annotated[UpToAnHour, POSITIVE] = 10.0
+
+    def check(self, section: FileSection) -> None:
+        """Raise a `SettingError` for a service that lacks what it needs."""
+        if self.format == "ntfy" and not re.fullmatch(r"https?://[^/?]+(/[^?]*)?/[-\w]{1,64}", self.url, re.ASCII):
+            allowed = "the address of a topic, such as https://ntfy.sh/topic"
+            raise SettingError("url", addresses.without_login(self.url), allowed)
+        if self.format == "telegram" and not self.token_file:
+            raise SettingError("token_file", "", "a file with the token of the bot")
+        if self.format == "telegram" and not self.chat:
+            raise SettingError("chat", "", CHAT.allowed)
+        if self.chat and self.format != "telegram":
+            raise SettingError("chat", self.chat, 'left out, or format "telegram"')
 
 
 @dataclass(frozen=True)
@@ -307,9 +334,23 @@ class DeviceSettings:
         cycle = math.ceil(self.learning.cycle / self.sampling.period) if self.sampling.period != INFERRED else 0
         return self.learning.first or min(max(cycle, ENOUGH_ROWS), MOST_ROWS)
 
+    def of(self, device: str) -> DeviceSettings:
+        """The same with the name of the device for `{device}`."""
+        name = addresses.folder_name(device)
+        folder, model = (text.replace("{device}", name) for text in (self.learning.folder, self.learning.model))
+        return replace(self, learning=replace(self.learning, folder=folder, model=model))
+
     def check(self, section: FileSection) -> None:
-        """Raise a `SettingError` for a rank that no data can have; it would be found only after all rows are there."""
+        """Raise a `SettingError` for a rank that no data can have, or a tolerance of a channel that is not there.
+
+        The first would be found only after all rows are there, the second never.
+        """
         detector, channels = KoopmanDetector(**self.detector), len(self.sampling.channels)
+        place = section.inner("alarm").place("tolerance")
+        if unknown := [name for name in self.alarm.tolerance if name not in self.sampling.channels]:
+            raise SettingError("tolerance", unknown[0], "about channels in [sampling]", place)
+        if self.alarm.tolerance and detector.scoring != "witnesses":
+            raise SettingError("tolerance", dict(self.alarm.tolerance), 'left out, or scoring "witnesses"', place)
         most = channels * detector.window + detector.observables
         if detector.rank > most:
             sizes = f"{channels} channel(s) x window {detector.window} + {detector.observables} observables"
@@ -319,12 +360,16 @@ class DeviceSettings:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """All of `agent.toml`; paths are absolute. `devices` and `maintenance` follow from several sections."""
+    """All of `agent.toml`; paths are absolute. `devices` and `maintenance` follow from several sections.
+
+    The settings of every other device that publishes, if it is to be watched, are those of the device ``*``.
+    """
 
     devices: Mapping[str, DeviceSettings]
     maintenance: tuple[Maintenance, ...] = ()
     name: Annotated[str, AGENT_NAME] = field(default_factory=socket.gethostname)
     state: Path = Path("state")
+    most_devices: Annotated[int, at_least(1)] = 100
     commit_every: UpToAnHour = 1.0
     source: SourceSettings = field(default_factory=SourceSettings)
     mqtt: MqttSink = field(default_factory=MqttSink)
@@ -339,3 +384,30 @@ class AgentSettings:
             raise SettingError("broker", "", "such as mqtt://localhost:1883, since the source has none", "mqtt")
         if self.homeassistant.enabled and not self.mqtt.enabled:
             raise SettingsError("[homeassistant] needs [mqtt]; add that section, or remove this one.")
+
+    @property
+    def named(self) -> dict[str, DeviceSettings]:
+        """The devices that have a name."""
+        return {name: device for name, device in self.devices.items() if name != EVERY}
+
+    def why_not(self, device: str) -> str:
+        """Why a device that publishes is not watched; empty if it can be."""
+        others, named = self.devices.get(EVERY), self.named
+        if others is None:
+            return "it is not configured; add it to devices, or keep it away"
+        if device == EVERY or not addresses.is_device_name(device) or not addresses.is_short(device):
+            return "a device cannot have such a name"
+        if len(named) >= self.most_devices:
+            return f"{len(named)} devices are watched, and most_devices allows no more; raise it, or list the devices"
+        folder = others.of(device).learning.folder
+        owner = next((name for name, each in named.items() if each.learning.folder == folder), "")
+        return f"its folder is that of {owner}; rename one of them" if owner else ""
+
+    def admitting(self, devices: Iterable[str]) -> AgentSettings:
+        """The same with devices that publish, as far as they can be watched."""
+        settings = self
+        for name in devices:
+            if name not in settings.devices and not settings.why_not(name):
+                known = {**settings.devices, name: settings.devices[EVERY].of(name)}
+                settings = replace(settings, devices=known)
+        return settings

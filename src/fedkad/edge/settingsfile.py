@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedkad.edge.addresses import EVERY
 from fedkad.edge.payload import find_zone
 from fedkad.edge.settings import AgentSettings, DeviceNames, DeviceSettings, Maintenance
 from fedkad.settingerror import SettingError, SettingsError, toml_text
@@ -39,9 +40,16 @@ def parse(document: Mapping[str, Any], home: Path) -> AgentSettings:
 
 
 def _sections(whole: FileSection, names: tuple[str, ...]) -> dict[str, FileSection]:
-    """By device: what holds for all devices, overridden by what holds for it."""
+    """By device: what holds for all devices, overridden by what holds for it.
+
+    Where every device is watched, one that something is said of here is one of those that are named.
+    """
     common, override = whole.only(keys_of(DeviceSettings)), whole.inner("override")
-    for name in (name for _, table in override.tables for name in table):
+    mentioned = [name for _, table in override.tables for name in table]
+    if EVERY in names:
+        listed = list(dict.fromkeys((*names, *mentioned)))
+        names = FileSection.of({"devices": listed}).read("devices", DeviceNames)
+    for name in mentioned:
         if name not in names:
             raise SettingsError(f"[override.{name}] is for an unknown device; the devices are {_listed(names)}.")
     return {name: replace(common, tables=(*common.tables, *override.inner(name).tables)) for name in names}
@@ -49,9 +57,12 @@ def _sections(whole: FileSection, names: tuple[str, ...]) -> dict[str, FileSecti
 
 def _device(name: str, section: FileSection, state: Path) -> DeviceSettings:
     device = read(DeviceSettings, section)
-    folder, model = (text.replace("{device}", name) for text in (device.learning.folder, device.learning.model))
-    learning = replace(device.learning, folder=str(state / folder), model=model)
-    return replace(device, learning=learning)
+    if name != EVERY:
+        device = device.of(name)
+    elif "{device}" not in device.learning.folder:
+        place = section.inner("learning").place("folder")
+        raise SettingError("folder", device.learning.folder, "with {device}, because devices has *", place)
+    return replace(device, learning=replace(device.learning, folder=str(state / device.learning.folder)))
 
 
 def _check_folders(settings: AgentSettings, sections: Sections) -> None:
@@ -96,10 +107,10 @@ def _maintenance(document: Mapping[str, Any], devices: Mapping[str, DeviceSettin
         raise SettingError("maintenance", given, "a list of sections; write [[maintenance]] above each", "")
     for entry in given:
         device = entry.get("device", "")
-        if device not in ("", *devices):
+        if device not in ("", *devices) and EVERY not in devices:
             raise SettingError("device", device, f"one of {_listed(devices)}", "[maintenance]")
         common = document.get("sampling", {}).get("zone", "local")
-        zone = find_zone(devices[device].sampling.zone if device else common)
+        zone = find_zone((devices.get(device) or devices[EVERY]).sampling.zone if device else common)
         planned = read(Maintenance, FileSection.of(entry, "[maintenance]", Surroundings(zone=zone)))
         if planned.start >= planned.end:
             raise SettingError("until", entry["until"], f"after {toml_text(entry['from'])}", "[maintenance]")

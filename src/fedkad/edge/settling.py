@@ -6,7 +6,7 @@ could hide a fault:
 - the score must not grow: a drift is not a level;
 - every channel must be near to where it has been before, at most one range of its training beyond its bounds;
 - no channel may have stopped moving, and no value may be impossible;
-- a critical incident must have been acknowledged.
+- it must not be critical, and nobody may have acknowledged it as a fault: only a person can call that normal.
 """
 
 from __future__ import annotations
@@ -96,8 +96,10 @@ def why_not(incident: Alert, rows: Array, bounds: Bounds) -> str:
     >>> why_not({"severity": "warning"}, steady, bounds), why_not({"severity": "warning"}, 3.0 * steady, bounds)
     ('', 'it is too far from what is known')
     """
-    if incident["severity"] == "critical" and not incident.get("acknowledged"):
-        return "it is critical and nobody has acknowledged it"
+    if incident.get("acknowledged"):
+        return f"{incident['acknowledged']} has acknowledged it as a fault"
+    if incident["severity"] == "critical":
+        return "it is critical"
     low, high, unit = bounds.low[0], bounds.high[0], bounds.unit
     if absurd(rows, low, high, unit).any():
         return "some of its values are impossible"

@@ -32,6 +32,7 @@ class DeviceStatus:
     incident: Alert | None = None  # the last alert of the open incident
     faults: Sequence[Alert] = ()  # the starts of the faults of sensors that are open
     muted: float | None = None  # until when, in seconds since 1970; None if it is not
+    heard: float | None = None  # when the last sample arrived, in seconds since 1970
     counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
 
     def payload(self) -> dict[str, Any]:
@@ -58,13 +59,14 @@ class DeviceStatus:
         """The numbers for Prometheus; those without a value are left out."""
         gauges: dict[str, float | None] = {"score": self.score, "threshold": self.threshold, "abnormal": self.abnormal}
         budget = self.budget or {}
-        gauges["anomaly_rate"] = self.rate
+        gauges["anomaly_ratio"] = self.rate
+        gauges["last_sample_timestamp_seconds"] = self.heard
         gauges["incident_open"] = self.incident is not None
         gauges["faults_open"] = len(self.faults)
         if budget.get("measured_per_week") is not None:
             gauges["alarms_per_week"] = budget["measured_per_week"]
             gauges["alarms_allowed_per_week"] = budget["allowed_per_week"]
-            gauges["threshold_factor"] = budget["threshold_factor"]
+            gauges["threshold_ratio"] = budget["threshold_factor"]
         gauges |= {name: self.state == name for name in ("warming", "learning", "stale", "gap", "maintenance", "muted")}
         return {name: float(value) for name, value in {**gauges, **(self.counters or {})}.items() if value is not None}
 

@@ -170,6 +170,10 @@ class Store:
         found = self._read("SELECT state FROM device WHERE name = ?", device)
         return json.loads(found[0][0]) if found else None
 
+    def devices(self) -> list[str]:
+        """The devices that have a state."""
+        return [str(name) for (name,) in self._read("SELECT name FROM device ORDER BY name")]
+
     def last_number(self, device: str) -> int:
         """The number of the last row of a device."""
         ((found,),) = self._read("SELECT max(seq) FROM row WHERE device = ?", device)

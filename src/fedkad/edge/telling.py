@@ -7,7 +7,7 @@ import time
 
 from fedkad.edge.commands import Command, CommandError, check, new_id
 from fedkad.edge.settings import AgentSettings
-from fedkad.edge.visiting import StoreVisitor
+from fedkad.edge.visiting import StoreVisitor, with_known
 from fedkad.locks import is_held
 
 INTERVAL = 0.1
@@ -23,7 +23,7 @@ def tell(settings: AgentSettings, device: str, verb: str, argument: str, sender:
     Raises a `CommandError` with the reply if it is refused.
     """
     sender = sender or getpass.getuser()
-    command = check(Command(new_id(), device, verb, argument, sender, time.time()), settings.devices)
+    command = check(Command(new_id(), device, verb, argument, sender, time.time()), with_known(settings).named)
     visitor = StoreVisitor(settings.state)
     visitor.leave(command)
     begun = time.monotonic()

@@ -14,8 +14,10 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedkad.edge.addresses import EVERY
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.commands import Command
+from fedkad.edge.settings import AgentSettings
 from fedkad.edge.store import MIGRATIONS, PUT_COMMAND, StoreError
 
 PATIENCE = 5.0
@@ -70,6 +72,11 @@ class StoreVisitor:
             found = database.execute(query, (device, device, last)).fetchall()
         return [alert for (text,) in reversed(found) if isinstance(alert := _plain(text), dict)]
 
+    def undelivered(self) -> dict[str, int]:
+        """How many alerts wait for each sink; those without any are left out."""
+        with self._visit("ro") as database:
+            return dict(database.execute("SELECT sink, count(*) FROM outbox GROUP BY sink").fetchall())
+
     def waiting(self) -> int:
         """Commands that are not answered."""
         with self._visit("ro") as database:
@@ -96,6 +103,11 @@ class StoreVisitor:
                 f"{len(MIGRATIONS)}); restart the agent with this version."
             )
         database.execute("PRAGMA synchronous=FULL")
+
+
+def with_known(settings: AgentSettings) -> AgentSettings:
+    """The settings with the devices that the agent has found, if it watches every one that publishes."""
+    return settings.admitting(StoreVisitor(settings.state).states()) if EVERY in settings.devices else settings
 
 
 def _found(database: sqlite3.Connection, command: Command) -> list[Any]:

@@ -25,7 +25,7 @@ from fedkad.edge.grid import GridRow, SampleGrid
 from fedkad.edge.health import Health
 from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel, fitted_period
-from fedkad.edge.obeying import Obedience, Obeyed
+from fedkad.edge.obeying import Obedience, Obeyed, TakenForNormal
 from fedkad.edge.orders import StandingOrders
 from fedkad.edge.pace import FirstSamples, Pace
 from fedkad.edge.payload import Sample
@@ -137,6 +137,8 @@ class Watcher:
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
         self._budget = self._budget_loop(state.get("budget", 0.0))
         self._settling = Settling.restored(state.get("settling"))
+        self._taken = TakenForNormal(*state.get("taken", ()))
+        self._unjudged, self._heard = float(state.get("unjudged", 0.0)), state.get("heard")
         self._health, self._pace = Health(self.name, sampling, state.get("health")), Pace(state.get("pace"))
         is_reshaped = grid is not None and (
             tuple(grid["channels"]) != tuple(sampling.channels) or grid["period"] != sampling.period
@@ -175,6 +177,9 @@ class Watcher:
             "budget": 0.0 if self._budget is None else self._budget.state,
             "orders": self._orders.state(),
             "settling": self._settling.state(),
+            "taken": self._taken,
+            "unjudged": self._unjudged,
+            "heard": self._heard,
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -184,7 +189,7 @@ class Watcher:
     def take(self, sample: Sample, arrival: float) -> list[Alert]:
         """Take a sample; returns its alerts, usually none."""
         self._staleness.note_sample(time.monotonic())
-        self.is_changed = True
+        self.is_changed, self._heard = True, arrival
         if self._first is not None:
             return self._find_period(self._first, sample, arrival)
         sampling, moment = self._settings.sampling, sample.time
@@ -266,6 +271,7 @@ class Watcher:
         """The reading of a row; with a budget, by the threshold that follows its alarms."""
         model = self.model
         if model.stream is None or model.current is None:
+            self._unjudged = self._alarms.watched
             return None
         if self._budget is not None:
             model.stream.judge = FixedThreshold(self._budget.threshold(model.current.threshold, model.lowest))
@@ -274,7 +280,8 @@ class Watcher:
     def _alarm(self, row: GridRow, reading: Reading) -> list[Alert]:
         """The alerts of a reading."""
         watched = self._alarms.watched
-        alerts = self._alarms.update(row, reading, is_provisional=self.learner.is_own and watched < PROVISIONAL)
+        is_young = watched - self._unjudged < PROVISIONAL
+        alerts = self._alarms.update(row, reading, is_provisional=bool(self.learner.is_own) and is_young)
         if self._budget is not None:
             self._budget.watch(self._alarms.watched - watched)
         if (opened := self._alarms.open) is not None and self._settings.alarm.settle and row.observed:
@@ -419,7 +426,7 @@ class Watcher:
 
     def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> Obeyed:
         """Carry out a command, or raise a `CommandError`; everything must be committed just before."""
-        parts = (self.model, self.learner, self._alarms, self._orders, self._rows)
+        parts = (self.model, self.learner, self._alarms, self._orders, self._taken, self._rows)
         device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
         obeyed = device.obey(command)
         for alert in obeyed.alerts:
@@ -432,7 +439,7 @@ class Watcher:
         if obeyed.accepted is not None:
             self._health.accept(obeyed.accepted)
         has_budget = obeyed.orders.budget != self._orders.budget
-        self._orders = obeyed.orders
+        self._orders, self._taken = obeyed.orders, obeyed.taken
         if has_budget:
             self.configure(self._configured)
         return obeyed
@@ -454,6 +461,7 @@ class Watcher:
         """Use the new model on the disk, with the same window; everything must be committed just before."""
         if self.model.reload():
             self.model.restart()
+            self.learner.note_origin()
             self.is_changed = self.learner.settle() or self.is_changed
             logger.info("%s: a new model is in use.", self.name)
 
@@ -485,6 +493,7 @@ class Watcher:
             logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened["id"], reason)
             return []
         logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
+        self._taken = TakenForNormal(opened["id"])
         alerts = self._alarms.silence(self._alarms.time, "settled")
         for alert in alerts:
             self._conclude(alert, self._alarms.time)
@@ -527,6 +536,7 @@ class Watcher:
             incident=alarms.open,
             faults=self._health.open,
             muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
+            heard=self._heard,
             counters={
                 "rows": grid.rows,
                 "carried": grid.carried,

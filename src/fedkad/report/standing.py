@@ -34,17 +34,19 @@ class ChannelStanding(NamedTuple):
     high: float
     predicted: float  # share of the variance that is predicted one step ahead, 0 to 1
     is_switch: bool  # whether it had at most two values in training, and so is not judged by prediction
+    is_tied: bool  # whether its level must go with those of other channels
 
 
 def channel_standings(model: Model) -> list[ChannelStanding]:
     """The standing of every channel."""
     scoring, setup = model.scoring, model.setup
     low = high = predicted = np.full(setup.channels, np.nan)
-    switch = still = np.zeros(setup.channels, dtype=np.bool_)
+    switch = still = tied = np.zeros(setup.channels, dtype=np.bool_)
     if isinstance(scoring, WitnessScoring):
         bounds, switch = scoring.bounds, scoring.bounds.switch
         low, high = setup.scaling.restore(bounds.low[0]), setup.scaling.restore(bounds.high[0])
         still = switch & (bounds.low[0] == bounds.high[0])
+        tied = bounds.ties.any(axis=1) & scoring.judged
     if isinstance(scoring, WitnessScoring | CalibratedScoring):
         predicted = np.where(switch, np.nan, np.clip(1.0 - scoring.spread[-1] ** 2, 0.0, 1.0))
 
@@ -56,7 +58,9 @@ def channel_standings(model: Model) -> list[ChannelStanding]:
         return "unpredictable" if predicted[k] < UNPREDICTABLE else "predicted"
 
     return [
-        ChannelStanding(name, kind(k), float(low[k]), float(high[k]), float(predicted[k]), bool(switch[k]))
+        ChannelStanding(
+            name, kind(k), float(low[k]), float(high[k]), float(predicted[k]), bool(switch[k]), bool(tied[k])
+        )
         for k, name in enumerate(setup.channel_names)
     ]
 

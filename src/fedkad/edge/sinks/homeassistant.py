@@ -19,6 +19,9 @@ from fedkad.edge.sinks.publications import Publication, Publications
 from fedkad.edge.status import STATES
 
 SENDER = "Home Assistant"
+LONGEST_STATE = 255
+"""Characters of a state in Home Assistant."""
+
 MUTED_FOR = "1d"
 """How long the switch mutes: nobody is to be without alarms because it was forgotten."""
 
@@ -28,7 +31,8 @@ def discovery(
 ) -> Publication:
     """The message about one device, below the topic that Home Assistant listens on; `channels` may be its causes.
 
-    The state is shown whenever the agent runs: a silent device is "stale", not gone.
+    The state is shown whenever the agent runs: a silent device is "stale", not gone. The device has a name that tells
+    it from the one that it watches, which Home Assistant usually knows as well.
 
     >>> discovery(Publications(devices=("pump-1",)), "pump-1", ["flow"]).topic
     'homeassistant/device/fedkad_pump-1/config'
@@ -40,7 +44,13 @@ def discovery(
         component["unique_id"] = f"{identity}_{name}"
     components["state"] |= _available(availability[:1])
     payload = {
-        "dev": {"ids": [identity], "name": device, "mf": "FedKAD", "mdl": "Anomaly detector", "sw": __version__},
+        "dev": {
+            "ids": [identity],
+            "name": f"{device} (FedKAD)",
+            "mf": "FedKAD",
+            "mdl": "Anomaly detector",
+            "sw": __version__,
+        },
         "o": {"name": "fedkad", "sw": __version__},
         "cmps": components,
         "state_topic": state_topic,
@@ -106,6 +116,32 @@ def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str
             "json_attributes_template": "{{ (value_json.incident or (value_json.faults or [{}])[0]) | tojson }}",
             "device_class": "enum",
             "options": list(dict.fromkeys(["none", *channels])),
+        },
+        "alert": {
+            "p": "sensor",
+            "name": "Alert",
+            "icon": "mdi:message-alert",
+            "value_template": "{% set found = value_json.incident or (value_json.faults or [{'text': 'none'}])[0] %}"
+            f"{{{{ found.text[:{LONGEST_STATE}] }}}}",
+        },
+        "progress": {
+            "p": "sensor",
+            "name": "Learning progress",
+            "icon": "mdi:school-outline",
+            "unit_of_measurement": "%",
+            "entity_category": "diagnostic",
+            # The progress of a window that fills up has no seconds: then there is a model.
+            "value_template": "{% set p = value_json.progress %}"
+            "{{ (100 * p.have / p.need) | round(1) if p and p.seconds is defined else 100 }}",
+        },
+        "alarms": {
+            **number,
+            "name": "Alarms per week",
+            "icon": "mdi:counter",
+            "entity_category": "diagnostic",
+            # None is shown as unknown: there is no budget, or nothing was scored yet.
+            "value_template": "{% set found = (value_json.budget or {}).measured_per_week %}"
+            "{{ found | round(2) if found is number else none }}",
         },
         "fault": {
             "p": "sensor",

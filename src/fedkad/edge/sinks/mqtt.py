@@ -57,10 +57,20 @@ class BrokerSink:
         self._next_state = self._next_check = 0.0
         for publication in self._publications.all_status(online=True):
             self._connection.publish(publication)
+        for device in self._channels:
+            self._discover(device)
+
+    def _discover(self, device: str) -> None:
         if self._homeassistant.enabled:
-            for device, channels in self._channels.items():
-                message = discovery(self._publications, device, channels, self._homeassistant.prefix)
-                self._connection.publish(message)
+            channels, prefix = self._channels[device], self._homeassistant.prefix
+            self._connection.publish(discovery(self._publications, device, channels, prefix))
+
+    def add(self, device: str, channels: Sequence[str]) -> None:
+        """Publish about one more device from now on."""
+        self._publications = self._publications.adding(device)
+        self._channels = {**self._channels, device: channels}
+        self._connection.publish(self._publications.status(device))
+        self._discover(device)
 
     def configure(self, settings: MqttSink) -> None:
         """Publish states in another interval from now on."""

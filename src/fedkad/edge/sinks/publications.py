@@ -9,14 +9,15 @@
 {prefix}/agent/{name}/status   retained   the same for an agent with several devices
 =============================  =========  =====================================================
 
-A connection has one last will. An agent with one device has it on the status of the device, an agent with several on
-its own status, and a device is watched if both are online. A silent device is still watched: its state is stale.
+A connection has one last will. An agent with one device has it on the status of the device, an agent with several, or
+whose devices become more, on its own status, and a device is watched if both are online. A silent device is still
+watched: its state is stale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fedkad.edge.sinks import to_json
@@ -50,14 +51,15 @@ class Publications:
     prefix: str = "fedkad"
     agent: str = "agent"
     devices: tuple[str, ...] = ()
+    grows: bool = False  # whether other devices may be found later
 
     def topic(self, device: str, leaf: str) -> str:
         """The topic of a device's `state`, `alert` or `status`; reserved characters are percent-encoded."""
         return f"{self.prefix}/{level(device)}/{leaf}"
 
-    def tells(self) -> dict[str, str]:
-        """The device of each topic on which something can be told."""
-        return {self.topic(device, "tell"): device for device in self.devices}
+    def adding(self, device: str) -> Publications:
+        """The same with one more device."""
+        return replace(self, devices=(*self.devices, device))
 
     def availability(self, device: str) -> list[str]:
         """The topics that must all be online for a device to be watched, that of the will first."""
@@ -77,12 +79,16 @@ class Publications:
 
     def all_status(self, *, online: bool) -> list[Publication]:
         """The availability of the agent and its devices, for when it starts and stops."""
-        topics = (topic for device in self.devices for topic in self.availability(device))
-        return [_status(topic, online) for topic in dict.fromkeys(topics)]
+        topics = [topic for device in self.devices for topic in self.availability(device)]
+        return [_status(topic, online) for topic in dict.fromkeys((self.will().topic, *topics))]
+
+    def status(self, device: str) -> Publication:
+        """That a device is watched from now on."""
+        return _status(self.topic(device, "status"), True)
 
     def will(self) -> Publication:
         """What the broker publishes when the agent disappears."""
-        if len(self.devices) == 1:
+        if len(self.devices) == 1 and not self.grows:
             return _status(self.topic(self.devices[0], "status"), False)
         return _status(f"{self.prefix}/agent/{level(self.agent)}/status", False)
 

@@ -13,8 +13,10 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from fedkad.edge.payload import quoted
 from fedkad.edge.settings import WebhookSettings
-from fedkad.edge.sinks import Entry, to_json
+from fedkad.edge.sinks import Entry
+from fedkad.edge.sinks.services import posting, read_answer
 
 if TYPE_CHECKING:
     import ssl
@@ -26,6 +28,9 @@ MAX_QUEUED = 100
 
 MAX_RETRY_AFTER = 3600.0
 """The longest wait that a server can ask for: its mistake must not silence the agent for a year."""
+
+LONGEST_ANSWER = 4096
+"""Bytes of a refusal that are read, for its reason."""
 
 TEMPORARY = (408, 425, 429)
 """Statuses that ask to try again later."""
@@ -43,6 +48,9 @@ class WebhookSink:
     or 422, is logged and skipped, since it would hold up all others. Any other refusal, including redirections, needs a
     person: it is logged, and the alert is posted again every 5 min. The token and the certificate authority are read
     again for every alert, so new files need no restart.
+
+    A service that brings messages to people gets a plain text, so that a refusal is not about that but about the chat,
+    the topic or the like: a person has to correct it, and the alert is kept.
     """
 
     name = "webhook"
@@ -103,10 +111,11 @@ class WebhookSink:
     def _deliver(self, key: int, alert: Mapping[str, Any]) -> float:
         """Post once; returns the seconds to wait before the next attempt, 0 if the alert was accepted or skipped."""
         answer = self._post(key, alert)
-        if answer.code in FINAL:
+        is_final = answer.code in FINAL and self._settings.format == "json"
+        if is_final:
             named = f"alert {alert.get('id', key)} ({alert.get('event', 'without an event')})"
             logger.warning("The webhook at %s %s: %s is skipped.", self._host, answer.problem, named)
-        if 200 <= answer.code < 300 or answer.code in FINAL:
+        if 200 <= answer.code < 300 or is_final:
             with self._change:
                 self._queue.popleft()
                 self._delivered.append(key)
@@ -131,7 +140,9 @@ class WebhookSink:
                 return _Answer(_send(self._settings, key, alert))
             except HTTPError as error:
                 with error:
-                    return _refusal(error.code, error.headers.get("Retry-After"))
+                    # What any other server says beside its status could be anything, and may never end.
+                    said = read_answer(b"" if self._settings.format == "json" else error.read(LONGEST_ANSWER))
+                    return _refusal(error.code, error.headers.get("Retry-After") or said.retry_after, said.reason)
         except URLError as error:
             return _Answer(0, f"cannot be reached ({error.reason})")
         except (OSError, HTTPException) as error:
@@ -155,11 +166,12 @@ class _FileError(Exception):
     """A configured file that cannot be used."""
 
 
-def _refusal(code: int, retry_after: str | None) -> _Answer:
+def _refusal(code: int, retry_after: str | None, reason: str) -> _Answer:
     if code >= 500 or code in TEMPORARY:
         return _Answer(code, f"answers {code}", retry_after=parse_retry_after(retry_after))
     remedy = "; write the new address to [webhook] url" if 300 <= code < 400 else ""
-    return _Answer(code, f"refuses an alert with status {code}{remedy}", needs_person=True)
+    because = f", {quoted(reason)}" if reason else ""
+    return _Answer(code, f"refuses an alert with status {code}{because}{remedy}", needs_person=True)
 
 
 def parse_retry_after(value: str | None, now: Callable[[], float] = time) -> float:
@@ -196,10 +208,9 @@ def _send(settings: WebhookSettings, key: int, alert: Mapping[str, Any]) -> int:
 
     # The key is the same for every attempt, and ASCII, as headers must be.
     identity = quote(f"{alert.get('id', '')}/{alert.get('event', '')}/{key}", safe="/:+ ")
-    headers = {"Content-Type": "application/json", "User-Agent": "fedkad", "Idempotency-Key": identity}
-    if settings.token_file:
-        headers["Authorization"] = f"Bearer {_read_token(settings.token_file)}"
-    request = Request(settings.url, to_json(alert).encode(), headers, method="POST")
+    posted = posting(settings, alert, _read_token(settings.token_file) if settings.token_file else "")
+    headers = {**posted.headers, "Idempotency-Key": identity}
+    request = Request(posted.url, posted.body.encode(), headers, method="POST")
     handlers = [HTTPSHandler(context=_tls_context(settings.ca_file))] if request.type == "https" else []
     with build_opener(NoRedirect, *handlers).open(request, timeout=settings.timeout) as response:
         return int(response.status)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from paho.mqtt.client import MQTTMessage
 
+from fedkad.edge.addresses import EVERY
 from fedkad.edge.mqtt import Connection
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.store import Store
@@ -31,6 +32,9 @@ class Topics:
     ['zigbee2mqtt/pump-1', 'hall/pump-1/+/+']
     >>> topics.place("zigbee2mqtt/pump-1"), topics.place("hall/pump-1/x/flow"), topics.place("other")
     (('pump-1', None), ('pump-1', 'flow'), None)
+    >>> every = Topics(["zigbee2mqtt/{device}"], ["hall/lamp", "*"])
+    >>> every.filters, every.place("zigbee2mqtt/pump-1"), every.place("zigbee2mqtt/hall/lamp")
+    (['zigbee2mqtt/hall/lamp', 'zigbee2mqtt/+'], ('pump-1', None), ('hall/lamp', None))
     """
 
     def __init__(self, patterns: Iterable[str], devices: Collection[str]) -> None:
@@ -40,15 +44,17 @@ class Topics:
         for pattern in patterns:
             named: Iterable[str | None] = devices if "{device}" in pattern else (None,)
             for device in named:
-                self._add(pattern.replace("{device}", device or ""), device)
+                is_among_all = EVERY in devices and device not in (None, EVERY) and "/" not in (device or "")
+                if not is_among_all:  # brokers may send twice what two filters ask for
+                    self.filters.append(_filter(pattern, device))
+                self._add(pattern if device == EVERY else pattern.replace("{device}", device or ""), device)
 
     def _add(self, pattern: str, device: str | None) -> None:
-        self.filters.append(pattern.replace("{channel}", "+"))
         pattern = re.sub(r"^\$share/[^/]+/", "", pattern)  # messages come under the shared topic
-        if re.search(r"[+#]|\{channel\}", pattern) is None:
+        if re.search(r"[+#]|\{(channel|device)\}", pattern) is None:
             self._exact[pattern] = (device, None)
             return
-        text = re.escape(pattern).replace(r"\{channel\}", "(?P<channel>[^/]+)")
+        text = re.sub(r"\\\{(channel|device)\\\}", r"(?P<\1>[^/]+)", re.escape(pattern))
         text = text.replace(r"\+", "[^/]*").replace(r"/\#", "(?:/.*)?").replace(r"\#", ".*")
         self._wild.append((re.compile(text), device))
 
@@ -60,8 +66,14 @@ class Topics:
         for pattern, device in self._wild:
             match = pattern.fullmatch(topic)
             if match:
-                return device, match.groupdict().get("channel")
+                named = match.groupdict()
+                return named.get("device", device), named.get("channel")
         return None
+
+
+def _filter(pattern: str, device: str | None) -> str:
+    """What to subscribe to."""
+    return pattern.replace("{device}", "+" if device == EVERY else device or "").replace("{channel}", "+")
 
 
 class MqttSource:
@@ -71,7 +83,7 @@ class MqttSource:
     no other message gets until it is acknowledged. The digest of the last message under each number is committed
     together with the effects of the message: this is how a repeated message is recognised and not taken twice.
 
-    What is told on the topics of `tells`, by device, goes to `receive` and is acknowledged like samples.
+    What is told about devices (`hear`) goes to `receive` and is acknowledged like samples.
     """
 
     header = None
@@ -82,16 +94,20 @@ class MqttSource:
         connection: Connection,
         topics: Topics,
         store: Store,
-        tells: Mapping[str, str] | None = None,
         receive: Callable[[str, bytes], None] = lambda device, payload: None,
     ) -> None:
         self._connection, self._topics, self._store = connection, topics, store
-        self._tells, self._tell = tells or {}, receive
+        self._tells, self._tell = dict[str, str](), receive
         self._received: list[Received] = []
         self._handed_out: list[Received] = []
         self._digests: dict[int, bytes] = {}
         connection.on_message = self._receive
-        connection.subscribe([*topics.filters, *self._tells])
+        connection.subscribe(topics.filters)
+
+    def hear(self, topic: str, device: str) -> None:
+        """Take what is told about a device on that topic."""
+        self._tells[topic] = device
+        self._connection.subscribe([topic])
 
     @property
     def unacknowledged(self) -> int:

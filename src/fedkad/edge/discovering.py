@@ -1,0 +1,56 @@
+"""``fedkad-agent discover``: listen to a broker for a while, list what publishes, and write a first agent.toml."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedkad.edge.process import log_to_stderr
+from fedkad.edge.settings import SettingsError, SourceSettings
+from fedkad.edge.survey import Survey
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+POLL = 0.2
+
+
+def discover(source: SourceSettings, topic: str, seconds: float, output: Path, show: Callable[[str], None]) -> None:
+    """Listen to a topic for so many seconds, show what was published, and write what an agent would follow."""
+    if find_spec("paho") is None:
+        raise SettingsError("discover needs pip install 'fedkad[edge]'.")
+    if output.exists():
+        raise SettingsError(f"{output}: there is such a file already; name another one with --output.")
+    log_to_stderr()
+    survey = listen(source, topic, seconds)
+    show(f"{survey.table()}\n")
+    output.write_text(survey.plan().text(source), encoding="utf-8")
+    show(f"{output} is written; look at it, and then try fedkad-agent --check {output}.")
+
+
+def listen(source: SourceSettings, topic: str, seconds: float) -> Survey:
+    """What is published within so many seconds after the connection was made, retained messages included."""
+    from fedkad.edge.mqtt import Connection
+
+    survey, connection = Survey(), Connection(source, "source", f"fedkad-discover-{uuid.uuid4().hex[:8]}")
+
+    def note(message: MQTTMessage) -> None:
+        connection.acknowledge(message, connection.generation)
+        survey.note(message.topic, bytes(message.payload), time.monotonic())
+
+    connection.on_message = note
+    connection.subscribe([topic])
+    deadline = time.monotonic() + seconds
+    while not connection.is_connected and time.monotonic() < deadline:
+        connection.poll(POLL)
+    if not connection.is_connected:
+        raise SettingsError(f"{source.broker}: there is no connection after {seconds:g} s; see above.")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        connection.poll(POLL)
+    connection.close()
+    return survey
