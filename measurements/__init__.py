@@ -9,6 +9,8 @@ python -m measurements.scoring         batch scoring, against its bare matrix pr
 python -m measurements.stream          one streamed step, against one matrix-vector product
 python -m measurements.optimisation    the objective after five rounds, against a centralised solver
 python -m measurements.paper_curves    the paper's convergence curves, against every reading of what it leaves open
+python -m measurements.engines         DuckDB, pyarrow, polars and pandas on ugly files, a million rows, and weight
+python -m measurements.reading         a million rows: reading against pandas, fit and detect against the computation
 python -m measurements.importing       seconds and modules of the import of the public names
 python -m measurements.scores          the constants of the score, on the data they were chosen on
 python -m measurements.admission       a new device with few samples: admitted, alone, and with all its data

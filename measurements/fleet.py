@@ -211,7 +211,7 @@ def main() -> None:
         root = Path(folder)
         data = write_data(root / "data")
         names = sorted(data)
-        devices = read_fleet(root / "data")
+        devices = read_fleet(root / "data").devices
         series = {name: [Series(v, device.channels) for v in device.series()] for name, device in devices.items()}
         options = ("--rounds", str(ROUNDS), "--participation", str(PARTICIPATION), "--deadline", "45")
         with Loopback(root, data, *options) as fleet:

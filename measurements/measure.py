@@ -51,6 +51,12 @@ def load(name: str) -> list[Entity]:
     return list(read_smd(folder / "SMD") if name == "SMD" else read_nasa(folder / "NASA", name))
 
 
+def peak_memory() -> float:
+    """The most memory that this process has had, in MB; unlike getrusage it forgets what was before an exec."""
+    status = Path("/proc/self/status").read_text()
+    return float(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) / 1e3
+
+
 def heading(title: str) -> None:
     """Print what is measured, and on what."""
     print(f"{title}\n  {platform.processor() or platform.machine()}, {os.cpu_count()} cores, numpy {np.__version__}")

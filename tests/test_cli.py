@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector, federate
 from fedkad.cli.options import DETECTOR_OPTIONS
 from fedkad.detect.scoring import Scoring, SeriesScores, score_series
+from fedkad.federation.inprocess import Federation
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet, write_fleet
 from fedkad.tables import read_table
 from tests.fixtures.commandline import SMALL, Done, fails
@@ -97,9 +100,9 @@ def test_detect_reports_the_events_of_the_detector(folder: Path, model: Path, tm
 def test_detect_scores_each_recording_once(folder: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scored: list[int] = []
 
-    def counting(scoring: Scoring, scaled: NDArray[np.float64], *, shares: bool = False) -> SeriesScores:
+    def counting(scoring: Scoring, scaled: NDArray[np.float64], report: Report = unheard) -> SeriesScores:
         scored.append(len(scaled))
-        return score_series(scoring, scaled, shares=shares)
+        return score_series(scoring, scaled, report)
 
     for module in ("events", "detector", "scoring"):
         monkeypatch.setattr(f"fedkad.detect.{module}.score_series", counting)
@@ -265,6 +268,7 @@ def test_federate_writes_the_models_of_the_library(folder: Path, models: Path) -
     series = {path.stem: read_table(path).values for path in sorted((folder / "train").iterdir())}
     expected = federate(series, rounds=5, rank=6, observables=16, window=10, sample_period=60.0)
     assert sorted(path.name for path in models.iterdir()) == [
+        "fleet.federation",
         "history.csv",
         *(f"{name}.safetensors" for name in series),
     ]
@@ -371,7 +375,6 @@ def empty_column(rows: list[list[str]]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (text_column, "pressure_bar"),
         (empty_column, "pressure_bar"),
         (set_cell(7, 2, "inf"), "line 8"),
         (lambda rows: rows.__delitem__(slice(15, None)), "Too few rows"),
@@ -386,14 +389,33 @@ def test_bad_training_data(folder: Path, tmp_path: Path, change: Callable[[list[
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize(("change", "words"), [(drop_last_column, "motor_temp_c"), (swap_columns, "order")])
-def test_channels_unlike_those_of_the_model(
-    folder: Path, model: Path, tmp_path: Path, change: Callable[[list[list[str]]], None], words: str
+def add_columns(rows: list[list[str]]) -> None:
+    for k, row in enumerate(rows):
+        row.insert(1, "operator" if k == 0 else "Ann")
+        row.append("room_c" if k == 0 else "21.5")
+
+
+def test_channels_are_matched_by_name(folder: Path, model: Path, tmp_path: Path) -> None:
+    source = folder / "test" / "pump-04.csv"
+    events = json.loads(Done("detect", model, source, "--json").out)["devices"][0]["events"]
+    for change in (swap_columns, add_columns):
+        done = Done("detect", model, rewrite(source, tmp_path / "pump-04.csv", change), "--json")
+        assert (done.status, done.err) == (0, "")
+        assert json.loads(done.out)["devices"][0]["events"] == [{**event, "table": "pump-04"} for event in events]
+
+
+def test_a_channel_that_is_not_there_is_named_and_the_others_are_judged(
+    folder: Path, model: Path, tmp_path: Path
 ) -> None:
-    data = rewrite(folder / "test" / "pump-04.csv", tmp_path / "other.csv", change)
-    sentence = fails("detect", model, data)
-    assert str(data) in sentence
-    assert words in sentence
+    data = rewrite(folder / "test" / "pump-04.csv", tmp_path / "other.csv", drop_last_column)
+    done = Done("detect", model, data, "--json")
+    assert done.status == 0
+    assert f"note: {data}: 'motor_temp_c' of the model is not there." in done.err.splitlines()
+    assert "gap" not in done.err
+    assert json.loads(done.out)["devices"][0]["scored_rows"] == 490
+    foreign = tmp_path / "foreign.csv"
+    foreign.write_text("time,noise\n1,2\n3,4\n")
+    assert "none of the channels speed_rpm, " in fails("detect", model, foreign)
 
 
 def test_missing_files(folder: Path, model: Path, tmp_path: Path) -> None:
@@ -423,18 +445,67 @@ def test_bad_fleets(folder: Path, tmp_path: Path) -> None:
     done = Done("federate", folder / "train", "-o", tmp_path / "m", "--participation", "0.1", *SMALL)
     assert done.status == 2
     assert "0.1 of 4 devices" in done.err
-    other = tmp_path / "fleet"
-    other.mkdir()
-    (other / "pump-01.csv").write_bytes((folder / "train" / "pump-01.csv").read_bytes())
-    rewrite(folder / "train" / "pump-02.csv", other / "pump-02.csv", drop_last_column)
-    sentence = fails("federate", other, "-o", tmp_path / "m", "--participation", "1", *SMALL)
-    assert "pump-02.csv" in sentence
-    assert "motor_temp_c" in sentence
-    rewrite(folder / "train" / "pump-02.csv", other / "pump-02.csv", lambda rows: rows.__delitem__(slice(15, None)))
-    sentence = fails("federate", other, "-o", tmp_path / "m", "--participation", "1", *SMALL)
-    assert str(other) in sentence
-    assert "'pump-02'" in sentence
-    assert "Too few rows" in sentence
+
+
+def test_one_bad_device_does_not_stop_the_fleet(folder: Path, tmp_path: Path) -> None:
+    bad, models = tmp_path / "fleet", tmp_path / "m"
+    rewrite(folder / "train" / "pump-01.csv", bad / "pump-01.csv", swap_columns)
+    rewrite(folder / "train" / "pump-02.csv", bad / "pump-02.csv", drop_last_column)
+    rewrite(folder / "train" / "pump-03.csv", bad / "pump-03.csv", lambda rows: rows.__delitem__(slice(15, None)))
+    (bad / "pump-04.csv").write_bytes(b"\x00\x01\x02")
+    for name in ("pump-05", "pump-06"):
+        (bad / f"{name}.csv").write_bytes((folder / "train" / "pump-04.csv").read_bytes())
+    done = Done("federate", bad, "-o", models, "--rounds", "3", "--json", *SMALL)
+    assert done.status == 1
+    document = json.loads(done.out)
+    assert sorted(document["devices"]) == ["pump-01", "pump-05", "pump-06"]
+    reasons = {entry["device"]: entry["reason"] for entry in document["skipped"]}
+    assert sorted(reasons) == ["pump-02", "pump-03", "pump-04"]
+    assert "(missing motor_temp_c)" in reasons["pump-02"]
+    assert "Too few rows" in reasons["pump-03"]
+    assert "not a text file" in reasons["pump-04"]
+    assert [line.split()[1] for line in done.err.splitlines() if line.startswith("skipped: ")] == [
+        f"{name}:" for name in reasons
+    ]
+    assert Federation.load(models).detectors.keys() == document["devices"].keys()
+    # When no device can be trained, the first reason is the error.
+    for name in ("pump-01", "pump-02", "pump-05", "pump-06"):
+        (bad / f"{name}.csv").unlink()
+    assert "Too few rows" in fails("federate", bad, "-o", tmp_path / "none", *SMALL)
+
+
+def test_a_newcomer_is_admitted(folder: Path, models: Path, fleet: Fleet, tmp_path: Path) -> None:
+    home = tmp_path / "models"
+    shutil.copytree(models, home)
+    new = tmp_path / "pump-9.csv"
+    rewrite(folder / "train" / "pump-01.csv", new, lambda rows: rows.__delitem__(slice(1001, None)))
+    done = Done("admit", home, new, "--json")
+    assert done.status == 0, done.err
+    expected = Federation.load(models).admit("pump-9", fleet.train["pump-01"][:1000])
+    loaded = Federation.load(home)
+    assert list(loaded.detectors) == [f"pump-{k:02d}" for k in range(1, 5)] + ["pump-9"]
+    threshold = loaded.detectors["pump-9"].threshold_
+    assert threshold == json.loads(done.out)["threshold"] == pytest.approx(expected.threshold_)
+    assert Done("detect", home / "pump-9.safetensors", folder / "test" / "pump-01.csv").status == 0
+    assert "already" in fails("admit", home, new)
+    assert "fleet.federation" in fails("admit", tmp_path, new)
+
+
+def test_a_federation_is_saved_and_loaded_as_a_whole(fleet: Fleet, tmp_path: Path) -> None:
+    trained = federate(fleet.train, rounds=3, rank=6, observables=16, window=10, scaling="global")
+    trained.save(tmp_path / "fleet")
+    loaded = Federation.load(tmp_path / "fleet")
+    np.testing.assert_array_equal(loaded.subspace, trained.subspace)
+    assert loaded.history == trained.history
+    assert (loaded.delivery_bytes, loaded.scaling) == (trained.delivery_bytes, trained.scaling)
+    for name, detector in trained.detectors.items():
+        assert loaded.detectors[name].threshold_ == detector.threshold_
+    few = fleet.train["pump-01"][:1000]
+    ours, theirs = (each.admit("new", few).decision_function(few) for each in (trained, loaded))
+    np.testing.assert_array_equal(ours, theirs)
+    (tmp_path / "fleet" / "fleet.federation").write_bytes(b"no")
+    with pytest.raises(ValueError, match="cannot be read"):
+        Federation.load(tmp_path / "fleet")
 
 
 def test_damaged_and_foreign_model_files(folder: Path, model: Path, tmp_path: Path) -> None:

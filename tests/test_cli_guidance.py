@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
+from fedkad.cli.output import ProgressLines
 from fedkad.report.wording import significant
 from tests.fixtures.commandline import SMALL, Done, fails
 
@@ -351,6 +352,40 @@ def test_rows_and_mixed_places_say_what_they_are(model: Path, tmp_path: Path) ->
     assert "Start  " in out
     assert "(row, from 0)" in out
     assert re.search(r"2025-03-01 0\d:\d\d \(UTC\)", out)
+
+
+def test_uneven_steps_are_said_and_can_be_resampled(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = write(tmp_path / "uneven.csv", waves(), np.cumsum(rng.uniform(30.0, 90.0, 900)).tolist())
+    done = Done("fit", data, "-o", tmp_path / "m", *SMALL)
+    [line] = [line for line in lines(done.err, "note: ") if "apart" in line]
+    assert "--resample PERIOD, such as 1m" in line
+    done = Done("fit", data, "-o", tmp_path / "m", "--resample", "1m", *SMALL)
+    assert "apart" not in done.err
+    assert "every 60 s" in done.err
+    assert "one every 60 s: the mean of each" in done.err
+    assert "must be a duration such as" in usage("fit", data, "-o", tmp_path / "m", "--resample", "often")
+
+
+def test_progress_without_a_terminal_has_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 5.0, 11.0, 12.0, 40.0])
+    progress = ProgressLines(brief=True, clock=lambda: next(clock))
+    for done in (0, 100, 200, 250, 1000):
+        progress("learning", done, 1000)
+    assert capsys.readouterr().err.splitlines() == ["learning: 20%, 44 s left", "learning: 1000/1000"]
+    quick = ProgressLines(brief=True, clock=lambda: 0.0)
+    quick("learning", 0, 9)
+    quick("learning", 9, 9)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_place_of_the_output_is_tried_before_the_work(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted(*_: object, **__: object) -> None:
+        raise AssertionError("the data was read")
+
+    monkeypatch.setattr("fedkad.cli.fit.load_device", unwanted)
+    # Even root cannot write there, and its permissions do not say so.
+    assert "/proc: the folder cannot be written to" in fails("fit", train, "-o", "/proc/m.safetensors", *SMALL)
 
 
 def test_one_and_many(model: Path, tmp_path: Path) -> None:

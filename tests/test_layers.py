@@ -21,11 +21,12 @@ ALLOWED = {
     "koopman": PURE | {"numpy"},
     "detect": PURE | {"numpy", "sklearn", "pyod", "json", "os", "pathlib", "sys"},
     "federation": STANDARD | {"numpy", "cryptography"},
-    "tables": STANDARD | {"numpy", "pyarrow"},
+    "tables": STANDARD | {"numpy"},
     "simulate": STANDARD | {"numpy"},
     "fleet": STANDARD | {"numpy", "flwr", "cryptography", "httpx"},
     "edge": STANDARD | {"numpy", "paho", "prometheus_client"},
     "report": STANDARD | {"numpy"},
+    "intake": STANDARD | {"numpy", "duckdb", "openpyxl"},
     "cli": STANDARD | {"numpy", "typer", "click", "rich"},
 }
 """What the modules of a layer may import besides fedkad; "" are those at the root."""
@@ -61,7 +62,20 @@ def test_a_federation_in_one_process_needs_no_cryptography() -> None:
 
 def test_the_command_line_starts_without_heavy_libraries() -> None:
     """Extras may be missing, and even where they are not, `fedkad --help` must not wait for them."""
-    heavy = ("torch", "scipy", "sklearn", "matplotlib", "pyarrow", "pandas", "aeon", "flwr", "cryptography", "paho")
+    heavy = (
+        "torch",
+        "scipy",
+        "sklearn",
+        "matplotlib",
+        "pyarrow",
+        "duckdb",
+        "openpyxl",
+        "pandas",
+        "aeon",
+        "flwr",
+        "cryptography",
+        "paho",
+    )
     code = f"import sys, fedkad.cli.app; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

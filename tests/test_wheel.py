@@ -122,4 +122,4 @@ def test_the_benchmark_needs_the_very_version_beside_it() -> None:
         tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (REPOSITORY, BENCHMARK)
     )
     assert benchmark["version"] == product["version"]
-    assert f"fedkad[parquet]=={product['version']}" in benchmark["dependencies"]
+    assert f"fedkad[read]=={product['version']}" in benchmark["dependencies"]

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkad import __version__
+from fedkad.cli.admit import admit
 from fedkad.cli.demo import demo
 from fedkad.cli.detect import detect
 from fedkad.cli.failures import one_sentence
@@ -21,7 +22,7 @@ from fedkad.cli.fleet import app as fleet
 from fedkad.cli.inspect import inspect
 from fedkad.cli.services import client, server, watch
 
-COMMANDS: tuple[Callable[..., Any], ...] = (demo, fit, federate, detect, watch, inspect, server, client)
+COMMANDS: tuple[Callable[..., Any], ...] = (demo, fit, federate, admit, detect, watch, inspect, server, client)
 GROUP = "fedkad.commands"
 OF_THE_BENCHMARK = ("bench", "datasets")
 WRONG_USAGE = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,17 +11,19 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from fedkad.cli.failures import naming, warn
+from fedkad.cli.failures import fail_if_skipped, naming, skipped_documents, warn
 from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.labels import marks_of, read_labels
-from fedkad.cli.options import MaxFill, TimeColumn, above_zero, budget_rate, duration
-from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.cli.recordings import load_device, load_fleet, time_gaps
+from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
+from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
+from fedkad.cli.recordings import load_device, time_gaps
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file
 from fedkad.detect.events import Event, Gathering
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.threshold import check_threshold
+from fedkad.intake import Switches
+from fedkad.koopman.snapshots import Report
 from fedkad.report.agreement import Agreement, agreement
 from fedkad.report.chart import Span
 from fedkad.report.document import write_page
@@ -28,13 +31,15 @@ from fedkad.report.examination import Examination, examine_table
 from fedkad.report.findings_page import agreement_sentences, findings_page, summary
 from fedkad.report.wording import clock, counted, marked, significant, top_channels
 from fedkad.tables import DeviceTables, write_table
+from fedkad.tables.fleet import device_paths
 from fedkad.tables.reading import table_ending
 
-FAILED, ANOMALIES_FOUND = 1, 3
+ANOMALIES_FOUND = 3
 LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
 MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 
 
+@with_reading_options("channels", "ignore")
 def detect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a folder of models.")],
     data: Annotated[
@@ -90,8 +95,8 @@ def detect(
             "every row.",
         ),
     ] = None,
-    time: TimeColumn = None,
-    max_fill: MaxFill = 3,
+    *,
+    reading: Switches,
     as_json: AsJson = False,
 ) -> None:
     """Find anomalies in new data, with their times and the channels to look at."""
@@ -106,34 +111,38 @@ def detect(
         check_page_target(report, model, data)
     known = None if labels is None else read_labels(labels)
 
-    def judge(file: Path, device: DeviceTables, path: Path) -> list[Examination]:
+    def judge(file: Path, path: Path) -> list[Examination]:
         loaded, _ = load_model(file, memory=False)
-        period = loaded.sample_period or next((t.period for t in device.tables if t.period is not None), None)
-        if threshold is not None:
-            loaded = loaded.with_threshold(threshold)
-        elif budget is not None:
-            loaded = _budgeted(loaded, budget, period, path)
-        gathering = Gathering(_rows(merge, 0, "merge", period), _rows(min_duration, 1, "min-duration", period))
-        marks = {} if known is None else {table.name: marks_of(known, device.name, table) for table in device.tables}
-        return examine_device(loaded, device, path, gathering, marks)
+        with shown_progress(brief=True) as progress:
+            device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True, progress=progress)
+            period = loaded.sample_period or next((t.period for t in device.tables if t.period is not None), None)
+            if threshold is not None:
+                loaded = loaded.with_threshold(threshold)
+            elif budget is not None:
+                loaded = _budgeted(loaded, budget, period, path)
+            gathering = Gathering(_rows(merge, 0, "merge", period), _rows(min_duration, 1, "min-duration", period))
+            marks = (
+                {} if known is None else {table.name: marks_of(known, device.name, table) for table in device.tables}
+            )
+            judging = partial(progress, "judging")
+            return examine_device(loaded, device, path, gathering, marks, shares=shares, progress=judging)
 
     examined: list[Examination] = []
     skipped: dict[str, str] = {}
     if model.is_dir():
-        models = _models_in(model)
-        fleet = load_fleet(data, time, max_fill, allow_silent=True)
-        for name, device in fleet.items():
+        models, paths = _models_in(model), device_paths(data)
+        for name, path in paths.items():
             if name not in models:
                 skipped[name] = f"there is no model {name}{MODEL_ENDING} in {model}; fit one or leave the device out."
                 continue
             try:
-                examined += judge(models[name], device, device.path or data / name)
+                examined += judge(models[name], path)
             except ValueError as error:
                 skipped[name] = str(error)
-        for name in sorted(models.keys() - fleet.keys()):
+        for name in sorted(models.keys() - paths.keys()):
             skipped[name] = f"there is no data for it in {data}; add some or remove its model."
     else:
-        examined = judge(model, load_device(data, time, max_fill, allow_silent=True), data)
+        examined = judge(model, data)
 
     if scores is not None and examined:
         scores.parent.mkdir(parents=True, exist_ok=True)
@@ -149,10 +158,7 @@ def detect(
         _print_events(examined)
         for sentence in [] if agreed is None else agreement_sentences(agreed):
             print_line(sentence)
-    if skipped:
-        for name, reason in skipped.items():
-            typer.echo(f"skipped: {name}: {reason}", err=True)
-        raise typer.Exit(FAILED)
+    fail_if_skipped(skipped)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
 
@@ -198,12 +204,16 @@ def examine_device(
     path: Path,
     gathering: Gathering,
     marks: Mapping[str, tuple[Span, ...]],
+    *,
+    shares: bool,
+    progress: Report,
 ) -> list[Examination]:
     """Judge every table of a device, and warn where the judgement is less than it seems."""
     found = []
     for table in device.tables:
         with naming(path if table.name == device.name else path / table.name):
-            found.append(examine_table(model, device.name, table, gathering, marks.get(table.name, ())))
+            spans = marks.get(table.name, ())
+            found.append(examine_table(model, device.name, table, gathering, spans, shares=shares, report=progress))
     _check_period(model.settings.sample_period, device, path)
     _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     for table in device.tables:
@@ -319,7 +329,7 @@ def _document(examined: Sequence[Examination], skipped: dict[str, str], agreed: 
         "events": sum(len(device["events"]) for device in devices.values()),
         "brief_events": sum(entry.findings.brief for entry in examined),
         "devices": list(devices.values()),
-        "skipped": [{"device": name, "reason": reason} for name, reason in skipped.items()],
+        "skipped": skipped_documents(skipped),
     }
     if agreed is not None:
         numbers = ("labelled", "found", "false_alarms", "precision", "recall", "false_alarms_per_day")

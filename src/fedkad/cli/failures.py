@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -13,6 +13,8 @@ import typer
 
 from fedkad import FewRowsWarning
 from fedkad.cli import INTERRUPTED
+
+FAILED = 1
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +43,7 @@ def one_sentence(command: Callable[P, T]) -> Callable[P, T]:
         except MemoryError:
             sentence = "There is not enough memory; lower window, observables or rank, or pass less data."
         typer.echo(f"error: {' '.join(sentence.split())}", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
     return reported
 
@@ -64,6 +66,19 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """One line on stderr about something that makes a result less trustworthy."""
     typer.echo(f"warning: {text}", err=True)
+
+
+def skipped_documents(skipped: Mapping[str, str]) -> list[dict[str, str]]:
+    """The devices that were skipped, for a JSON document."""
+    return [{"device": name, "reason": reason} for name, reason in skipped.items()]
+
+
+def fail_if_skipped(skipped: Mapping[str, str]) -> None:
+    """Name the devices that were skipped, each with its reason, and exit with status 1 if there are any."""
+    for name, reason in skipped.items():
+        typer.echo(f"skipped: {name}: {reason}", err=True)
+    if skipped:
+        raise typer.Exit(FAILED)
 
 
 @contextmanager

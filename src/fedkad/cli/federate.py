@@ -8,16 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkad.cli.failures import few_rows_noted, naming, note
+from fedkad.cli.failures import fail_if_skipped, few_rows_noted, naming, note, skipped_documents
 from fedkad.cli.options import (
     DetectOnly,
-    MaxFill,
-    TimeColumn,
     above_zero,
     complete_period,
     share,
     with_detector_options,
     with_options,
+    with_reading_options,
 )
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import load_fleet, named_series, report_reading, usual_period
@@ -25,6 +24,8 @@ from fedkad.cli.targets import check_folder_target, require_model_or_none
 from fedkad.federation.history import Round
 from fedkad.federation.inprocess import Federation
 from fedkad.federation.inprocess import federate as federate_fleet
+from fedkad.federation.savedfleet import model_file
+from fedkad.intake import Switches
 from fedkad.report.wording import counted, significant
 from fedkad.tables import write_table
 
@@ -51,26 +52,30 @@ FEDERATION_OPTIONS: dict[str, dict[str, Any]] = {
     "start": {"help": "Where the consensus begins.", "show_default": "warm"},
     "sampling": {"help": "How the devices of a round are chosen.", "show_default": "cover"},
     "scaling": {"help": "z-scores of each device alone, or of the whole fleet."},
-    "encoding": {"help": "Numbers on the wire."},
+    "wire": {"parameter": "encoding", "help": "Numbers on the wire."},  # --encoding is that of text
     "preset": {"help": "Settings that go together.", "show_default": False},
 }
 
 
 @with_options("consensus", FEDERATION_OPTIONS, federate_fleet)
+@with_reading_options()
 @with_detector_options
 def federate(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, per device.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
     detector: dict[str, Any],
     consensus: dict[str, Any],
-    time: TimeColumn = None,
-    max_fill: MaxFill = 3,
+    reading: Switches,
     detect_only: DetectOnly = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a detector for every device of a folder, on a subspace that the devices learn together."""
+    """Train a detector for every device of a folder, on a subspace that the devices learn together.
+
+    A device that cannot be read or trained is skipped with its reason, and the exit status is 1.
+    """
     check_folder_target(output, folder)
-    fleet = load_fleet(folder, time, max_fill)
+    with shown_progress(brief=True) as progress:
+        fleet, skipped = load_fleet(folder, reading, progress)
     _check_participation(consensus.get("participation"), len(fleet))
     _refuse_foreign_files(output, fleet)
     period = usual_period(fleet.values())
@@ -78,17 +83,18 @@ def federate(
     report_reading(fleet.values(), period)
     with naming(folder), few_rows_noted(None), shown_progress() as progress:
         series = {name: named_series(device) for name, device in fleet.items()}
-        federation = federate_fleet(series, progress=progress, **consensus, **detector)
+        federation = federate_fleet(series, progress=progress, skip=skipped.__setitem__, **consensus, **detector)
     _report_short_devices(folder, federation)
     models = save_models(federation, output, statistics=not detect_only)
     if as_json:
-        print_json(_document(federation, models, output))
+        print_json({**_document(federation, models, output), "skipped": skipped_documents(skipped)})
     else:
         _print_rounds(federation.history)
         print_line()
         rows = [(name, significant(d.threshold_), str(models[name])) for name, d in federation.detectors.items()]
         print_table(("Device", "Threshold", "Model"), rows, numbers=[1])
         print_line(f"\nRounds are recorded in {output / HISTORY}.")
+    fail_if_skipped(skipped)
 
 
 def _check_participation(participation: float | None, devices: int) -> None:
@@ -111,10 +117,8 @@ def _refuse_foreign_files(output: Path, names: Iterable[str]) -> None:
 
 def save_models(federation: Federation, folder: Path, *, statistics: bool) -> dict[str, Path]:
     """Write the model of every device and the history of the rounds; the paths by device."""
-    folder.mkdir(parents=True, exist_ok=True)
-    models = {name: folder / f"{name}{MODEL_ENDING}" for name in federation.detectors}
-    for name, path in models.items():
-        federation.detectors[name].save(path, statistics=statistics)
+    federation.save(folder, statistics=statistics)
+    models = {name: model_file(folder, name) for name in federation.detectors}
     write_table(folder / HISTORY, history_columns(federation.history))
     stale = sorted(path.name for path in folder.glob(f"*{MODEL_ENDING}") if path not in models.values())
     if stale:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedkad.cli.failures import few_rows_noted, naming, warn
-from fedkad.cli.options import DetectOnly, MaxFill, TimeColumn, complete_period, with_detector_options
-from fedkad.cli.output import AsJson, print_facts, print_json
+from fedkad.cli.options import DetectOnly, complete_period, with_detector_options, with_reading_options
+from fedkad.cli.output import AsJson, print_facts, print_json, shown_progress
 from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
 from fedkad.cli.targets import check_model_target, check_page_target
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.events import Gathering
 from fedkad.detect.model import Model
+from fedkad.intake import Switches
 from fedkad.report.document import write_page
 from fedkad.report.examination import examine_table
 from fedkad.report.findings_page import findings_page
@@ -22,13 +24,15 @@ from fedkad.report.wording import counted, significant
 from fedkad.tables import DeviceTables
 
 
+@with_reading_options()
 @with_detector_options
 def fit(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A table, or a folder of stretches of one device.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A table, a folder of tables of one device, or - for standard input.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model file to write.")],
     detector: dict[str, Any],
-    time: TimeColumn = None,
-    max_fill: MaxFill = 3,
+    reading: Switches,
     detect_only: DetectOnly = False,
     report: Annotated[
         Path | None, typer.Option(metavar="HTML", help="Write a page with pictures of what was learned.")
@@ -39,12 +43,13 @@ def fit(
     check_model_target(output, data)
     if report is not None:
         check_page_target(report, output, data)
-    device = load_device(data, time, max_fill)
+    with shown_progress(brief=True) as progress:
+        device = load_device(data, reading, progress=progress)
     period = usual_period([device])
     complete_period(detector, period)
     report_reading([device], period)
-    with naming(data), few_rows_noted(data):
-        fitted = KoopmanDetector(**detector).fit(named_series(device))
+    with naming(data), few_rows_noted(data), shown_progress(brief=True) as progress:
+        fitted = KoopmanDetector(**detector).fit(named_series(device), progress=partial(progress, "learning"))
     output.parent.mkdir(parents=True, exist_ok=True)
     fitted.save(output, statistics=not detect_only)
     found = fitted.model_.found

@@ -17,9 +17,9 @@ from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print
 from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
+from fedkad.intake import read_recording
 from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
-from fedkad.tables import read_table
 
 if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node
@@ -237,7 +237,7 @@ def _channels(like: Path | None, channels: str | None) -> tuple[str, ...]:
     if (like is None) == (channels is None):
         raise typer.BadParameter("give either --like TABLE or --channels A,B,C.", param_hint="'--like' / '--channels'")
     if like is not None:
-        return read_table(like, allow_silent=True).channels
+        return read_recording(like, allow_silent=True).channels
     names = tuple(name.strip() for name in (channels or "").split(","))
     if not all(names) or len(set(names)) < len(names):
         raise typer.BadParameter("the names must be unique, and none of them empty.", param_hint="'--channels'")

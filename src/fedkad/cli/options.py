@@ -15,28 +15,15 @@ import typer
 
 from fedkad import KoopmanDetector
 from fedkad.detect.threshold import parse_budget
+from fedkad.intake.switches import Switches
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import POSITIVE, SHARE, Rule, parse_duration
 
 T = TypeVar("T")
 
-TimeColumn = Annotated[
-    str | None,
-    typer.Option(
-        "--time",
-        metavar="COLUMN",
-        help="Column of the time stamps.",
-        show_default="the first column, if its name or its cells say so",
-    ),
-]
 DetectOnly = Annotated[
     bool,
     typer.Option("--detect-only", help="Keep no statistics and no held-out rows: a small file that cannot learn more."),
-]
-
-MaxFill = Annotated[
-    int,
-    typer.Option(min=0, metavar="N", help="Longest hole, in rows, over which a channel's last value is carried."),
 ]
 
 
@@ -94,6 +81,50 @@ def _channels(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def _seconds(text: str) -> float:
+    """The length of a period."""
+    seconds = parse_duration(text)
+    if not seconds:
+        raise typer.BadParameter(f"{text} must be a duration such as 10s, 1m, 15m or 1h.")
+    return seconds
+
+
+def _decimal_mark(text: str) -> str:
+    if text not in (".", ","):
+        raise typer.BadParameter(f"{text} must be . or ,")
+    return text
+
+
+READING_OPTIONS: dict[str, dict[str, Any]] = {
+    "time": {
+        "metavar": "COLUMN",
+        "help": "Column of the times, or a column of dates and one of times of day, separated by a comma.",
+        "show_default": "found by its name or its cells",
+    },
+    "time_format": {"metavar": "FORMAT", "help": 'As of strptime: "%d/%m/%Y %H:%M".', "show_default": "found"},
+    "decimal": {"parser": _decimal_mark, "metavar": ".|,", "help": "Decimal mark.", "show_default": "found"},
+    "encoding": {"metavar": "NAME", "help": "Encoding of text.", "show_default": "UTF-8, UTF-16 or Latin-1, found"},
+    "channels": {
+        "parser": _channels,
+        "metavar": "NAMES",
+        "help": "Read these columns only, separated by commas.",
+        "show_default": "all columns of numbers",
+    },
+    "ignore": {"parser": _channels, "metavar": "NAMES", "help": "Leave these columns out.", "show_default": "none"},
+    "resample": {
+        "parser": _seconds,
+        "metavar": "PERIOD",
+        "help": "One row for each period, such as 1m: the mean of its values, the last one of a switch.",
+        "show_default": "no",
+    },
+    "sort": {"help": "Sort rows by time, and keep the last of those with the same time.", "show_default": False},
+    "max_fill": {
+        "min": 0,
+        "metavar": "N",
+        "help": "Longest hole, in rows, over which a channel's last value is carried.",
+    },
+}
+
 DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"help": "Samples in a window."},
     "rank": {"help": "Directions of the subspace."},
@@ -125,9 +156,13 @@ DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
 def with_options(
     into: str, shown: Mapping[str, dict[str, Any]], *sources: Callable[..., Any]
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command options that are parameters of `sources`; it gets those that were used as the mapping `into`."""
+    """Give a command options that are parameters of `sources`; it gets those that were used as the mapping `into`.
+
+    An option has the name of its `parameter` unless another option of the command has it.
+    """
     known = {name: each for of in sources for name, each in inspect.signature(of, eval_str=True).parameters.items()}
-    added = [_option(known[name], settings) for name, settings in shown.items()]
+    parameters_of = {name: settings.get("parameter", name) for name, settings in shown.items()}
+    added = [_option(known[parameters_of[name]].replace(name=name), settings) for name, settings in shown.items()]
 
     def decorated(command: Callable[..., T]) -> Callable[..., T]:
         own = inspect.signature(command, eval_str=True).parameters
@@ -135,7 +170,7 @@ def with_options(
         @wraps(command)
         def extended(**given: Any) -> T:
             chosen = {name: given.pop(name) for name in shown}
-            used = {name: value for name, value in chosen.items() if value is not None}
+            used = {parameters_of[name]: value for name, value in chosen.items() if value is not None}
             return command(**given, **{into: used})
 
         kept = {name: [p.replace(kind=inspect.Parameter.KEYWORD_ONLY)] for name, p in own.items()}
@@ -163,6 +198,21 @@ def with_detector_options(command: Callable[..., T]) -> Callable[..., T]:
     return with_options("detector", shown, KoopmanDetector)(checked)
 
 
+def with_reading_options(*without: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command the options that say how to read data, as the value `reading`."""
+
+    def decorated(command: Callable[..., T]) -> Callable[..., T]:
+        @wraps(command)
+        def read(reading: dict[str, Any], **given: Any) -> T:
+            return command(reading=Switches(**reading), **given)
+
+        options = {name: each for name, each in READING_OPTIONS.items() if name not in without}
+        shown = {name: {"rich_help_panel": "Reading", **settings} for name, settings in options.items()}
+        return with_options("reading", shown, Switches)(read)
+
+    return decorated
+
+
 def complete_period(detector: dict[str, Any], period: float | None) -> None:
     """Take the sample period from the times of the data unless an option gave it; a budget of alarms needs one."""
     detector.setdefault("sample_period", period)
@@ -180,6 +230,7 @@ def _option(parameter: inspect.Parameter, settings: dict[str, Any]) -> inspect.P
     usual: dict[str, Any] = {"show_default": plain is not bool and str(parameter.default)}
     if rules:
         usual["callback"] = rule_of(rules[0])
-    declared = typer.Option(f"--{parameter.name.replace('_', '-')}", **usual | settings)
+    given = {name: value for name, value in settings.items() if name != "parameter"}
+    declared = typer.Option(f"--{parameter.name.replace('_', '-')}", **usual | given)
     kind: Any = Any if "parser" in settings else plain | None
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, declared])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -13,12 +14,21 @@ import numpy as np
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
+LONG, PAUSE = 1.0, 10.0  # seconds: after which work deserves a line, and between two lines
 UNCUT = 400  # width of text in a pipe or a file, where nothing is wrapped
 
 
@@ -71,14 +81,17 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Provide a function to call with (what, done, of): bars on a terminal, one line per finished step elsewhere."""
+def shown_progress(*, brief: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Provide a function to call with (what, done, of): bars with the time left on a terminal, lines elsewhere.
+
+    `brief` work has no line unless it takes more than a second.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _print_when_done
+        yield ProgressLines(brief)
         return
-    columns = TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console) as bars:
+    columns = TextColumn("{task.description:<12}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(compact=True)
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=brief) as bars:
         tasks: dict[str, TaskID] = {}
 
         def move(what: str, done: int, of: int) -> None:
@@ -89,6 +102,31 @@ def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
         yield move
 
 
-def _print_when_done(what: str, done: int, of: int) -> None:
-    if done == of:
-        typer.echo(f"{what}: {done}/{of}", err=True)
+class ProgressLines:
+    """Progress where there is no terminal: a line when a step is done, and every ten seconds the time that is left."""
+
+    def __init__(self, brief: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._brief, self._clock = brief, clock
+        self._began: dict[str, float] = {}
+        self._told: dict[str, float] = {}
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        """Take note, and print a line if it is time for one."""
+        now = self._clock()
+        began = self._began.setdefault(what, now)
+        if done == of:
+            if not self._brief or now - began > LONG:
+                typer.echo(f"{what}: {done}/{of}", err=True)
+        elif done and now - self._told.setdefault(what, began) > PAUSE:
+            self._told[what] = now
+            left = (now - began) / done * (of - done)
+            typer.echo(f"{what}: {done / of:.0%}, {_duration(left)} left", err=True)
+
+
+def _duration(seconds: float) -> str:
+    """A length of time in words.
+
+    >>> _duration(12.3), _duration(200.0)
+    ('12 s', '3 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 100.0 else f"{seconds / 60.0:.0f} min"

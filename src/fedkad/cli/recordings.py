@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -10,29 +12,62 @@ import typer
 
 from fedkad.cli.failures import note
 from fedkad.detect.series import Series
+from fedkad.intake import Switches, read_recording
 from fedkad.report.wording import counted
-from fedkad.tables import DeviceTables, read_device, read_fleet
+from fedkad.tables import DeviceTables, FleetTables, SeriesTable, read_device, read_fleet
+from fedkad.tables.fleet import Read
 from fedkad.tables.times import gap_starts, looks_like_epoch
 
+Progress = Callable[[str, int, int], None]
 
-def load_device(path: Path, time: str | None, max_fill: int, *, allow_silent: bool = False) -> DeviceTables:
-    """Read one device: a file, or a folder of stretches."""
-    device = read_device(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
+MANY = 20  # times that show whether their steps are even
+UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
+
+
+def load_device(
+    path: Path,
+    switches: Switches,
+    *,
+    wanted: Sequence[str] | None = None,
+    allow_silent: bool = False,
+    progress: Progress | None = None,
+) -> DeviceTables:
+    """Read one device: a file, standard input (-), or a folder; the notes say what was done to it.
+
+    `wanted` are the channels of a model: they are matched by name, and those that are missing have no value.
+    """
+    read = partial(read_recording, switches=switches, wanted=wanted, allow_silent=allow_silent)
+    device = read_device(path, read if progress is None else _reported(read, path, progress))
     _report_repairs(device)
     return device
 
 
-def load_fleet(folder: Path, time: str | None, max_fill: int, *, allow_silent: bool = False) -> dict[str, DeviceTables]:
-    """Read the devices of a folder, by name."""
-    fleet = read_fleet(folder, time=time, max_fill=max_fill, allow_silent=allow_silent)
-    for device in fleet.values():
+def _reported(read: Read, path: Path, progress: Progress) -> Read:
+    """The reader, telling how many files of how many are read."""
+    files = len(list(path.iterdir())) if path.is_dir() else 1
+    done = count(1)
+    progress("reading", 0, files)
+
+    def reported(file: Path) -> SeriesTable:
+        table = read(file)
+        progress("reading", next(done), files)
+        return table
+
+    return reported
+
+
+def load_fleet(folder: Path, switches: Switches, progress: Progress) -> FleetTables:
+    """Read the devices of a folder, by name; a bad one is left out with its reason."""
+    fleet = read_fleet(folder, _reported(partial(read_recording, switches=switches), folder, progress))
+    for device in fleet.devices.values():
         _report_repairs(device)
     return fleet
 
 
-def named_series(device: DeviceTables) -> list[Series]:
-    """The stretches of a device with the names of its channels."""
-    return [Series(values, device.channels) for values in device.series()]
+def named_series(device: DeviceTables) -> Series | list[Series]:
+    """The stretches of a device with the names of its channels; a single one is not copied into another."""
+    stretches = [Series(values, device.channels) for values in device.series()]
+    return stretches[0] if len(stretches) == 1 else stretches
 
 
 def time_gaps(device: DeviceTables) -> int:
@@ -66,6 +101,28 @@ def report_reading(devices: Collection[DeviceTables], period: float | None) -> N
         typer.echo(f"{tables} tables, taken as stretches of {of}", err=True)
     for device in devices:
         _report_odd_channels(device)
+        for table in device.tables:
+            _report_odd_steps(device, table)
+
+
+def _report_odd_steps(device: DeviceTables, table: SeriesTable) -> None:
+    """Say that samples come at irregular times, and cells of one time from channels at other times; neither fits."""
+    if table.times is None or table.period is None or len(table.times) < MANY:
+        return
+    steps = np.diff(table.times).astype(np.float64)
+    usual = np.median(steps)
+    odd = np.abs(steps - usual) > UNEVEN * usual
+    if odd.mean() > FEW:
+        shortest, longest = (table.period * np.quantile(steps, share) / usual for share in (0.05, 0.95))
+        note(
+            f"{device.path}: samples are {shortest:.3g} to {longest:.3g} s apart, usually {table.period:.3g} s, and "
+            f"the detector expects even steps; --resample PERIOD, such as {_near(table.period)}, puts them on a grid."
+        )
+
+
+def _near(seconds: float) -> str:
+    """A duration that is easily written."""
+    return f"{seconds / 60.0:.0f}m" if seconds >= 60.0 else f"{max(seconds, 1.0):.0f}s"
 
 
 def _time_used(devices: Iterable[DeviceTables], period: float | None) -> str:
@@ -93,6 +150,9 @@ def _report_odd_channels(device: DeviceTables) -> None:
 
 
 def _report_repairs(device: DeviceTables) -> None:
+    for table in device.tables:
+        for done in table.notes:
+            note(f"{device.path if len(device.tables) == 1 else f'{device.path}, {table.name}'}: {done}.")
     filled = "missing cell filled with the value before it", "missing cells filled with the values before them"
     repairs = [
         (device.filled, *filled),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 from fedkad.detect.modelfile import FORMAT
@@ -39,7 +40,7 @@ def check_page_target(path: Path, *inputs: Path) -> None:
 def check_folder_target(folder: Path, data: Path) -> None:
     """Refuse a folder for models that is the data folder, is inside it, or is a file."""
     _keep_apart(folder, data)
-    _require_place(folder)
+    require_place(folder)
 
 
 def require_model_or_none(path: Path) -> None:
@@ -62,7 +63,7 @@ def _check_file_target(path: Path, data: Path, content: str) -> None:
     _keep_apart(path, data)
     if path.is_dir():
         raise ValueError(f"{path}: this is a folder; add a name for the file of the {content}.")
-    _require_place(path.parent)
+    require_place(path.parent)
 
 
 def _keep_apart(path: Path, data: Path) -> None:
@@ -78,11 +79,16 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.resolve() == other.resolve()
 
 
-def _require_place(folder: Path) -> None:
+def require_place(folder: Path) -> None:
     """Refuse a folder that cannot be created or written to."""
     # os.path, because the methods of Path raise where a folder may not be entered.
     nearest = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
     if not os.path.isdir(nearest):
         raise ValueError(f"{nearest}: expected a folder, found a file; choose another place for the output.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ValueError(f"{nearest}: the folder cannot be written to; choose another place or change its permissions.")
+    try:  # permissions alone do not tell of file systems that are read-only or full
+        with tempfile.NamedTemporaryFile(dir=nearest, prefix=".fedkad-"):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{nearest}: the folder cannot be written to ({error.strerror}); choose another place for the output."
+        ) from error

@@ -29,6 +29,7 @@ from fedkad.detect.threshold import USUAL_SHAPE, check_threshold
 from fedkad.detect.witnesses import WITNESSES, WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import parse_duration
 
@@ -206,9 +207,12 @@ class KoopmanDetector:
         period = sampling_period(train) if settings.sample_period is None else None
         return settings if period is None else replace(settings, sample_period=period)
 
-    def fit(self, train: Any, y: object = None) -> Self:
-        """Fit on normal data: `(time, channel)` array or DataFrame, or a list of separate stretches."""
-        return self._take(*learning.fit(self._settings_for(train), as_series(train)))
+    def fit(self, train: Any, y: object = None, *, progress: Report = unheard) -> Self:
+        """Fit on normal data: `(time, channel)` array or DataFrame, or a list of separate stretches.
+
+        `progress` is called with how many rows of how many are done.
+        """
+        return self._take(*learning.fit(self._settings_for(train), as_series(train), progress))
 
     def prepare(self, train: Any, scaling: Scaling | None = None) -> Self:
         """Do everything in training that needs the data; `adopt` does the rest.
@@ -442,7 +446,7 @@ class KoopmanDetector:
 
         A frame gives a frame.
         """
-        recording, raw = self._scored(series, shares=True)
+        recording, raw = self._scored(series)
         shares = raw.causal_shares(self._fitted().settings.smoothing)
         return framed(recording.of_rows(shares), series, self._setup.channel_names)
 
@@ -450,10 +454,10 @@ class KoopmanDetector:
         """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state."""
         return Stream(self._fitted())
 
-    def _scored(self, series: Any, *, shares: bool = False) -> tuple[Recording, SeriesScores]:
+    def _scored(self, series: Any) -> tuple[Recording, SeriesScores]:
         model = self._fitted()
         recording = model.setup.record(series)
-        return recording, score_series(model.scoring, recording.series.values, shares=shares)
+        return recording, score_series(model.scoring, recording.series.values)
 
     # -- files ------------------------------------------------------------------------------------------------
 

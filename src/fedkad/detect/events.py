@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import Seen, SeriesScores, score_series
 from fedkad.detect.threshold import judge_all
+from fedkad.koopman.snapshots import Report, unheard
 
 Array = NDArray[np.float64]
 
@@ -83,10 +85,18 @@ class Findings:
     brief: int = 0  # events that were too short to be told
 
 
-def examine(model: Model, series: Any, gathering: Gathering = Gathering()) -> Findings:  # noqa: B008  # a frozen value
+def examine(
+    model: Model,
+    series: Any,
+    gathering: Gathering = Gathering(),  # noqa: B008  # a frozen value
+    *,
+    shares: bool = True,
+    report: Report = unheard,
+) -> Findings:
     """Judge a recording in one pass: scores, thresholds, alarms, causes and the events they make.
 
-    Alarms at most one window of the model apart make one event, because the samples behind them overlap.
+    Alarms at most one window of the model apart make one event, because the samples behind them overlap. Without
+    `shares` only the scores of events are split over the channels, which takes half of the time and of the memory.
 
     >>> from fedkad import KoopmanDetector
     >>> x = np.sin(np.arange(3000.0)[:, None] / [[7.0, 11.0]])
@@ -98,17 +108,32 @@ def examine(model: Model, series: Any, gathering: Gathering = Gathering()) -> Fi
     (True, '1')
     """
     width, channels, recording = model.settings.smoothing, model.setup.channel_names, model.setup.record(series)
-    raw = score_series(model.scoring, recording.series.values, shares=True)
-    scores, offline, shares, thresholds, alarms = map(
-        recording.of_rows, (raw.causal(width), raw.offline(), raw.causal_shares(width), *judge_series(model, raw))
+    raw = score_series(model.scoring, recording.series.values, report)
+    scores, offline, thresholds, alarms = map(
+        recording.of_rows, (raw.causal(width), raw.offline(), *judge_series(model, raw))
     )
-    places = np.arange(len(scores)) if recording.places is None else recording.places
+    places, entries = np.arange(len(scores)) if recording.places is None else recording.places, recording.entries
     join = max(model.settings.window, gathering.merge)
-    found = find_events(scores, thresholds, alarms, shares, channels, join=join, places=places)
+    wanted = np.full(len(raw.parts), shares)
+    wanted[entries] |= during_events(alarms, places, join)
+    split = recording.of_rows(raw.causal_shares(width, wanted))
+    found = find_events(scores, thresholds, alarms, split, channels, join=join, places=places)
     long = [event for event in found if places[event.end] - places[event.start] + 1 >= gathering.shortest]
-    entries = recording.entries
     events = tuple(_told(model, raw, event, int(entries[event.peak])) for event in long)
-    return Findings(scores, offline, thresholds, alarms, shares, channels, events, brief=len(found) - len(long))
+    return Findings(scores, offline, thresholds, alarms, split, channels, events, brief=len(found) - len(long))
+
+
+def during_events(alarms: NDArray[np.bool_], places: NDArray[np.int64], join: int) -> NDArray[np.bool_]:
+    """Which rows lie between the first and the last alarm of an event.
+
+    >>> during_events(np.array([0, 1, 0, 1, 0, 0, 1], dtype=bool), np.arange(7), join=2).astype(int)
+    array([0, 1, 1, 1, 0, 0, 1])
+    """
+    during = alarms.copy()
+    for before, after in pairwise(np.flatnonzero(alarms).tolist()):
+        if places[after] - places[before] <= join:
+            during[before:after] = True
+    return during
 
 
 def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, NDArray[np.bool_]]:

@@ -22,7 +22,7 @@ from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
 from fedkad.koopman.scaling import CLIP, ChannelMoments, Scaling
-from fedkad.koopman.snapshots import Statistics, collect, stretches
+from fedkad.koopman.snapshots import Report, Statistics, collect, stretches, unheard
 from fedkad.koopman.subspace import leading_directions, own_subspace
 from fedkad.settingerror import SettingError
 
@@ -36,14 +36,16 @@ FEWEST_PAIRS = 20
 
 
 @single_threaded()
-def fit(settings: DetectorSettings, series: Series) -> tuple[Model, Memory]:
+def fit(settings: DetectorSettings, series: Series, report: Report = unheard) -> tuple[Model, Memory]:
     """Train one device alone, on the subspace that it would choose itself."""
-    memory = prepare(settings, series)
+    memory = prepare(settings, series, report=report)
     return adopt(memory, own_subspace(memory.statistics, settings.rank)), memory
 
 
 @single_threaded()
-def prepare(settings: DetectorSettings, series: Series, scaling: Scaling | None = None) -> Memory:
+def prepare(
+    settings: DetectorSettings, series: Series, scaling: Scaling | None = None, report: Report = unheard
+) -> Memory:
     """Everything in training that needs the data: scaling, statistics, held-out rows. `adopt` does the rest."""
     settings.check()
     refuse_empty_channels(series)
@@ -58,7 +60,7 @@ def prepare(settings: DetectorSettings, series: Series, scaling: Scaling | None 
         scaling = Scaling.fit(_training_rows(settings, series.values))
     setup = Setup(settings, series.names, scaling)
     setup.inputs  # noqa: B018  # unknown names are refused here, before anything is computed
-    return _remember(setup, scaling.standardise(series.values))
+    return _remember(setup, scaling.standardise(series.values), report)
 
 
 def training_moments(settings: DetectorSettings, series: Series) -> ChannelMoments:
@@ -81,14 +83,14 @@ def _training_rows(settings: DetectorSettings, values: Array) -> Array:
     return rows
 
 
-def _remember(setup: Setup, scaled: Array) -> Memory:
+def _remember(setup: Setup, scaled: Array, report: Report = unheard) -> Memory:
     """Statistics of the training rows, and the rows that set the threshold."""
     settings = setup.settings
     training, held_out = split(scaled, settings.validation, settings.lead)
     if settings.has_witnesses:
         kept = HeldOut.of(scaled, few=held_out is None).scorable(settings.lead)
-        return Memory(setup, _collected(setup, scaled), kept, Places.learnt(scaled, settings.window))
-    statistics = _collected(setup, training)
+        return Memory(setup, _collected(setup, scaled, report), kept, Places.learnt(scaled, settings.window))
+    statistics = _collected(setup, training, report)
     if held_out is not None:
         return Memory(setup, statistics, HeldOut.of(held_out, few=False))
     if statistics.count > MOST_HELD_OUT:
@@ -98,8 +100,8 @@ def _remember(setup: Setup, scaled: Array) -> Memory:
     return Memory(setup, statistics, HeldOut.of(scaled, few=True))
 
 
-def _collected(setup: Setup, scaled: Array) -> Statistics:
-    statistics = collect(np.clip(scaled, -CLIP, CLIP), setup.lifting, setup.settings.horizon)
+def _collected(setup: Setup, scaled: Array, report: Report = unheard) -> Statistics:
+    statistics = collect(np.clip(scaled, -CLIP, CLIP), setup.lifting, setup.settings.horizon, report)
     _require_pairs(statistics.count, setup.settings.window)
     return statistics
 

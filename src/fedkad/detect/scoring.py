@@ -28,11 +28,15 @@ from fedkad.blasthreads import single_threaded
 from fedkad.detect.bridging import Rows, bridged, broken
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import CLIP
+from fedkad.koopman.snapshots import Report, unheard
 
 Array = NDArray[np.float64]
 
 BLOCK = 512
 """Windows scored at once."""
+
+SPLIT = 1024
+"""Entries whose scores are split over the channels at once."""
 
 LINEAR_BEYOND = np.array(3.0)
 """Departures beyond this many standard deviations count linearly: one broken channel must not drown the rest.
@@ -378,7 +382,6 @@ class SeriesScores(NamedTuple):
 
     scoring: Scoring
     parts: Array  # (time, part)
-    shares: Array  # (time, part, channel); empty unless they were asked for
     runs: list[NDArray[np.intp]]  # entries that smoothing may join: the scored ones between two gaps
     rows: Rows  # that were scored
 
@@ -390,9 +393,23 @@ class SeriesScores(NamedTuple):
         """Scores that look back only, `(time,)`."""
         return self._combined(self.causal_parts(width))
 
-    def causal_shares(self, width: int) -> Array:
-        """The causal scores split over the channels, `(time, channel)`."""
-        return self.scoring.split(self.causal_parts(width), smooth_causally(self.shares, self.runs, width))
+    def causal_shares(self, width: int, wanted: NDArray[np.bool_] | None = None) -> Array:
+        """The causal scores split over the channels, `(time, channel)`; of `wanted` entries only, if they are given.
+
+        Piece by piece, because all parts of all channels together are many times the series.
+        """
+        found, parts = np.full(self.rows.values.shape, np.nan), self.causal_parts(width)
+        for run in self.runs:
+            for start in range(0, len(run), SPLIT):
+                entries = run[start : start + SPLIT]
+                if wanted is not None and not wanted[entries].any():
+                    continue
+                before = min(start, width - 1)
+                around = run[start - before : start + SPLIT]
+                raw = split_parts(self.scoring, self.rows, slice(around[0], around[-1] + 1))[around - around[0]]
+                smooth = smooth_causally(raw, [np.arange(len(around))], width)[before:]
+                found[entries] = self.scoring.split(parts[entries], smooth)
+        return found
 
     def offline(self) -> Array:
         """Scores of recorded data: means over the entries around each, as far as the scoring reaches.
@@ -420,27 +437,31 @@ def _moved_back(part: Array, runs: Sequence[NDArray[np.intp]], by: int) -> Array
 
 
 @single_threaded()
-def score_series(scoring: Scoring, scaled: Array, *, shares: bool = False) -> SeriesScores:
+def score_series(scoring: Scoring, scaled: Array, report: Report = unheard) -> SeriesScores:
     """The parts of the score of every entry that has a full prediction behind it, in one pass.
 
-    The series is scaled and not clipped.
+    The series is scaled and not clipped. `report` is told how many rows of how many are done.
     """
-    return score_rows(scoring, looked_at(scoring, scaled), shares=shares)
+    return score_rows(scoring, looked_at(scoring, scaled), report)
 
 
-def score_rows(scoring: Scoring, rows: Rows, *, shares: bool = False) -> SeriesScores:
+def score_rows(scoring: Scoring, rows: Rows, report: Report = unheard) -> SeriesScores:
     """The same of rows whose holes are filled, or break the series."""
-    count, runs = len(scoring.of_windows), rows.entries(scoring.dynamics.lead)
-    parts = np.full((len(rows.values), count), np.nan)
-    split = np.full((len(parts) if shares else 0, count, rows.values.shape[1]), np.nan)
+    parts = np.full((len(rows.values), len(scoring.of_windows)), np.nan)
     for entries, earlier, since in predictions(scoring, rows):
         parts[entries] = np.stack(scoring.score(earlier, since), axis=-1)
-        if shares:
-            split[entries] = scoring.shares(earlier, since)
+        report(entries.stop, len(parts))
     parts[rows.absent] = np.nan
-    if shares:
-        split[rows.absent] = np.nan
-    return SeriesScores(scoring, parts, split, runs, rows)
+    report(len(parts), len(parts))
+    return SeriesScores(scoring, parts, rows.entries(scoring.dynamics.lead), rows)
+
+
+@single_threaded()
+def split_parts(scoring: Scoring, rows: Rows, entries: slice) -> Array:
+    """The parts of some entries of one segment split over the channels, `(time, part, channel)`."""
+    behind = slice(entries.start - scoring.dynamics.lead, entries.stop)
+    piece = Rows(rows.values[behind], rows.filled[behind], [slice(0, entries.stop - behind.start)])
+    return np.concatenate([scoring.shares(earlier, since) for _, earlier, since in predictions(scoring, piece)])
 
 
 @single_threaded()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedkad.federation.client import Client
 from fedkad.federation.history import Round
 from fedkad.federation.memory import Exchange, Report
 from fedkad.federation.participant import own_shape, own_threshold
+from fedkad.federation.savedfleet import SharedPart, load_shared, model_file, require_file_names, write_shared
 from fedkad.federation.server import Sampler, usual_shape, usual_threshold
 from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
@@ -82,6 +84,32 @@ class Federation:
         self.detectors[name] = detector
         return detector
 
+    def save(self, folder: str | Path, *, statistics: bool = True) -> None:
+        """Write the whole federation to a folder: the model of each device, and what they share.
+
+        Without `statistics` the models are small and hold no training data, but cannot learn more.
+        """
+        folder = Path(folder)
+        require_file_names(list(self.detectors))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, detector in self.detectors.items():
+            detector.save(model_file(folder, name), statistics=statistics)
+        self.save_shared(folder)
+
+    def save_shared(self, folder: Path) -> None:
+        """Write only what the devices share, after one was admitted and its model was saved."""
+        rest = self.subspace, self.history, self.delivery_bytes, self.scaling, self.parameters
+        write_shared(folder, SharedPart(tuple(self.detectors), *rest))
+
+    @classmethod
+    def load(cls, folder: str | Path, *, statistics: bool = True) -> Federation:
+        """Read a federation that `save` or ``fedkad federate`` wrote."""
+        folder = Path(folder)
+        shared = load_shared(folder)
+        files = {name: model_file(folder, name) for name in shared.devices}
+        detectors = {name: KoopmanDetector.load(file, statistics=statistics) for name, file in files.items()}
+        return cls(detectors, *shared[1:])
+
 
 @single_threaded()
 def federate(
@@ -100,6 +128,7 @@ def federate(
     preset: Literal["paper"] | None = None,
     seed: int = 0,
     progress: Report | None = None,
+    skip: Callable[[str, str], None] | None = None,
     **detector_parameters: Any,
 ) -> Federation:
     """Train one detector for every device of a fleet on a subspace that they find together.
@@ -130,6 +159,9 @@ def federate(
         Seed of everything random.
     progress : callable
         Called with (what, done, of) as the work proceeds.
+    skip : callable
+        Called with the name of a device that cannot be trained and the reason, and the fleet goes on without it;
+        without `skip` such a device is an error.
     **detector_parameters
         Parameters of every `KoopmanDetector`.
 
@@ -151,16 +183,18 @@ def federate(
     parameters = {"seed": seed, "scoring": chosen.scoring, "sample_period": _period(fleet), **detector_parameters}
     settings = KoopmanDetector(**parameters).settings
     settings.check()
-    participation = max(0.25, 1.0 / len(fleet)) if participation is None else participation
-    _check_numbers(rounds=rounds, participation=participation, penalty=penalty, local_steps=local_steps)
+    share = max(0.25, 1.0 / len(fleet)) if participation is None else participation
+    _check_numbers(rounds=rounds, participation=share, penalty=penalty, local_steps=local_steps)
     _check_numbers(step_size=1.0 if step_size is None else step_size)
     _check_choice("start", start, STARTS)
     _check_choice("sampling", sampling, SAMPLINGS)
     _check_choice("scaling", scaling, ("device", "global"))
     _check_choice("encoding", encoding, ENCODINGS)
     if schedule is None:
-        schedule = _sampled_schedule(list(fleet), rounds, participation, sampling, seed)
-    _check_schedule(schedule, fleet)
+        planned = _sampled_schedule(list(fleet), rounds, share, sampling, seed)
+    else:
+        _check_schedule(schedule, fleet)
+        planned = [list(participants) for participants in schedule]
     consensus = replace(
         chosen.consensus,
         rank=settings.rank,
@@ -173,13 +207,20 @@ def federate(
     )
     report = progress or (lambda what, done, of: None)
     pooled = _pool_scaling(fleet, settings) if scaling == "global" else None
-    memories = _prepare(fleet, settings, pooled, report)
+    memories = _prepare(fleet, settings, pooled, report, skip)
+    if len(memories) < len(fleet):
+        if schedule is None:
+            share = max(share, 1.0 / len(memories))
+            planned = _sampled_schedule(list(memories), rounds, share, sampling, seed)
+        else:
+            known = ([name for name in participants if name in memories] for participants in schedule)
+            planned = [participants for participants in known if participants]
     clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
-    exchange = Exchange(clients, encoding, schedule, memories, progress)
+    exchange = Exchange(clients, encoding, planned, memories, progress)
     history: list[Round] = []
     for record in exchange.rounds():
         history.append(record)
-        report("rounds", len(history), len(schedule))
+        report("rounds", len(history), len(planned))
     models = exchange.deliver()
     _warn_of_few_rows(models)
     detectors = {name: KoopmanDetector.of(model, memories[name]) for name, model in models.items()}
@@ -197,17 +238,32 @@ def _period(fleet: Mapping[str, Any]) -> float | None:
 
 
 def _prepare(
-    fleet: Mapping[str, Any], settings: DetectorSettings, pooled: Scaling | None, report: Report
+    fleet: Mapping[str, Any],
+    settings: DetectorSettings,
+    pooled: Scaling | None,
+    report: Report,
+    skip: Callable[[str, str], None] | None,
 ) -> dict[str, Memory]:
-    """What every device keeps of its data."""
+    """What every device keeps of its data; those of which nothing can be kept are skipped, unless all are."""
     memories: dict[str, Memory] = {}
+    bad: dict[str, ValueError] = {}
     for done, (name, series) in enumerate(fleet.items()):
-        with naming(name):
-            known = as_series(series)
-            if memories:
-                _check_like(next(iter(memories.values())).setup, known)
-            memories[name] = prepare(settings, known, pooled)
+        try:
+            with naming(name):
+                known = as_series(series)
+                if memories:
+                    _check_like(next(iter(memories.values())).setup, known)
+                memories[name] = prepare(settings, known, pooled)
+        except ValueError as error:
+            if skip is None:
+                raise
+            bad[name] = error
         report("statistics", done + 1, len(fleet))
+    if not memories:
+        raise next(iter(bad.values()))
+    if skip is not None:
+        for name, reason in bad.items():
+            skip(name, str(reason))
     return memories
 
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedkad.federation.protocol import ProtocolError, Terms, compare
 from fedkad.fleet.devicefolder import FILE, REMEDY, SHARED, DeviceFile
 from fedkad.settingerror import SettingsError
 from fedkad.settingsfile import read_file
-from fedkad.tables import DeviceTables, read_device
+from fedkad.tables import DeviceTables, read_device, read_table
 
 
 class DeviceData:
@@ -47,7 +48,7 @@ class DeviceData:
             return self._prepare(self.path, parameters, terms, prepared)
 
     def _prepare(self, path: Path, parameters: dict[str, Any], terms: Terms, prepared: Path) -> KoopmanDetector:
-        device = read_device(path, **self.reading)
+        device = read_device(path, partial(read_table, **self.reading))
         columns = self._columns(device, terms)
         periods = [table.period for table in device.tables if table.period is not None]
         parameters.setdefault("sample_period", float(np.median(periods)) if periods else None)

@@ -35,7 +35,7 @@ OWN_PARAMETERS = ArgumentsOf(partial(KoopmanDetector, sample_period=1.0), withou
 
 @dataclass(frozen=True)
 class ReadingSettings:
-    """How the device's table is read; None for the default of `fedkad.tables.read_device`."""
+    """How the device's table is read; None for the default of `fedkad.tables.read_table`."""
 
     time: str | None = None
     max_fill: Annotated[int | None, at_least(0)] = None

@@ -27,10 +27,13 @@ class ChannelMoments(NamedTuple):
     @classmethod
     def of(cls, series: Array) -> ChannelMoments:
         """Moments of the rows of `series` that are complete (a row with NaN is a gap)."""
-        rows = series[~np.isnan(series).any(axis=1)]
+        missing = np.isnan(series).any(axis=1)
+        rows = series[~missing] if missing.any() else series
         with np.errstate(over="ignore", invalid="ignore"):  # `from_moments` names the channel
             mean = rows.mean(axis=0)
-            return cls(float(len(rows)), mean, ((rows - mean) ** 2).sum(axis=0))
+            centred = rows - mean
+            centred *= centred
+            return cls(float(len(rows)), mean, centred.sum(axis=0))
 
     def merge(self, other: ChannelMoments) -> ChannelMoments:
         """Moments of both sets of rows together (the parallel update of Chan, Golub and LeVeque).
@@ -93,7 +96,8 @@ class Scaling:
         values = np.asarray(series, dtype=np.float64)
         if values.shape[-1] != len(self.mean):
             raise ValueError(f"The scaling expects {len(self.mean)} channels, but the series has shape {values.shape}.")
-        scaled: Array = (values - self.mean) / self.scale
+        scaled: Array = values - self.mean
+        scaled /= self.scale
         return scaled
 
     def restore(self, scaled: Array) -> Array:

@@ -11,7 +11,7 @@ which turns gaps, incremental learning and forgetting into one operation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from operator import add
@@ -24,6 +24,13 @@ from fedkad.blasthreads import single_threaded
 from fedkad.koopman.lifting import Lifting
 
 Array = NDArray[np.float64]
+Report = Callable[[int, int], None]
+"""Told how much of how much is done."""
+
+
+def unheard(done: int, of: int) -> None:
+    """A report that nobody reads."""
+
 
 BLOCK = 256
 """Windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists."""
@@ -124,8 +131,10 @@ def stretches(series: Array, shortest: int = 1) -> Iterator[slice]:
 
 
 @single_threaded()
-def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
+def collect(scaled: Array, lifting: Lifting, horizon: int = 1, report: Report = unheard) -> Statistics:
     """Statistics of every snapshot pair of a scaled series `(time, channel)`; pairs never bridge a gap.
+
+    `report` is told how many windows of how many are done.
 
     >>> lifting = Lifting(channels=1, window=2, observables=3, seed=0)
     >>> x = np.sin(np.arange(30.0))[:, None]
@@ -139,13 +148,21 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1) -> Statistics:
     kept = np.flatnonzero(np.nan_to_num(scaled).any(axis=0))
     if 0 < len(kept) < lifting.channels:
         # Channels that are always zero, such as those constant in training, add nothing but zeros.
-        narrow = _collect_runs(scaled[:, kept], runs, NarrowLifting.of(lifting, kept), horizon)
+        narrow = _collect_runs(scaled[:, kept], runs, NarrowLifting.of(lifting, kept), horizon, report)
         return WideStatistics(narrow, lifting, kept)
-    return _collect_runs(scaled, runs, lifting, horizon)
+    return _collect_runs(scaled, runs, lifting, horizon, report)
 
 
-def _collect_runs(scaled: Array, runs: Sequence[slice], lifting: Lifting, horizon: int) -> Statistics:
-    return reduce(add, (_collect_stretch(np.ascontiguousarray(scaled[run]), lifting, horizon) for run in runs))
+def _collect_runs(scaled: Array, runs: Sequence[slice], lifting: Lifting, horizon: int, report: Report) -> Statistics:
+    def collected(run: slice) -> Statistics:
+        def within(done: int, _: int) -> None:
+            report(run.start + done, len(scaled))
+
+        return _collect_stretch(np.ascontiguousarray(scaled[run]), lifting, horizon, within)
+
+    statistics = reduce(add, map(collected, runs))
+    report(len(scaled), len(scaled))
+    return statistics
 
 
 @dataclass(frozen=True)
@@ -215,7 +232,7 @@ class WideStatistics(Statistics):
         return whole
 
 
-def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:
+def _collect_stretch(x: Array, lifting: Lifting, horizon: int, report: Report = unheard) -> Statistics:
     """Statistics of one stretch without a gap, from lagged products instead of snapshot matrices.
 
     Window j covers x[j … j+W−1], and windows 0 … M make M pairs (j, j + 1). Every entry of XXᵀ and YXᵀ is a sum
@@ -231,7 +248,7 @@ def _collect_stretch(x: Array, lifting: Lifting, horizon: int) -> Statistics:
     n, width, m = lifting.channels, lifting.window, lifting.observables
     pairs = len(x) - width
     padded = _padded_windows(x, lifting)
-    sums = _sum_over_windows(x, padded, lifting, horizon)
+    sums = _sum_over_windows(x, padded, lifting, horizon, report)
     first, last = _state_at(padded[0], lifting), _state_at(padded[-1], lifting)
 
     # The sums run over windows 0 … M. X ends at M − 1 and Y begins at 1: take the outermost window away again.
@@ -296,7 +313,7 @@ def _padded_windows(x: Array, lifting: Lifting) -> Array:
     return replace(lifting, window=lifting.window + 2).windows(padded)
 
 
-def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int) -> _WindowSums:
+def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int, report: Report) -> _WindowSums:
     n, width, m = lifting.channels, lifting.window, lifting.observables
     lagged = np.zeros((m + n, n * (width + 2)))
     observed_sum, next_sum, state_sum = np.zeros((m, m)), np.zeros((m, m)), np.zeros(m)
@@ -305,6 +322,7 @@ def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int) -
     # Fresh memory for every block would cost more time than filling it.
     lags_memory, leading_memory = np.empty((BLOCK, n * (width + 2))), np.empty((BLOCK, m + n))
     for start in range(0, len(padded), BLOCK):
+        report(start, len(padded))
         block = padded[start : start + BLOCK]
         lags, leading = lags_memory[: len(block)], leading_memory[: len(block)]
         lags[:], leading[:, m:] = block, block[:, n : 2 * n]

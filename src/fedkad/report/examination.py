@@ -13,6 +13,7 @@ from fedkad.detect.events import Findings, Gathering, examine
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import forecast_series
 from fedkad.detect.series import Series
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.chart import Span
 from fedkad.report.wording import moment
 from fedkad.tables import SeriesTable
@@ -72,8 +73,16 @@ class Examination:
 
 
 def examine_table(
-    model: Model, device: str, table: SeriesTable, gathering: Gathering, marks: tuple[Span, ...] = ()
+    model: Model,
+    device: str,
+    table: SeriesTable,
+    gathering: Gathering,
+    marks: tuple[Span, ...] = (),
+    *,
+    shares: bool = False,
+    report: Report = unheard,
 ) -> Examination:
-    """Judge a table; gaps in its times count."""
-    findings = examine(model, Series(table.values, table.channels, table.times), gathering)
+    """Judge a table; gaps in its times count. Only with `shares` the scores of all rows are split over the channels."""
+    series = Series(table.values, table.channels, table.times)
+    findings = examine(model, series, gathering, shares=shares, report=report)
     return Examination(device, table, model, findings, marks)

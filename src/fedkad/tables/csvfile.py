@@ -1,4 +1,4 @@
-"""Reading a CSV file, plain or gzipped.
+"""The strict reader of plain CSV, gzipped or not, which needs numpy only: what a fleet's device has.
 
 All cells are turned into numbers at once; only if that fails is the offending cell searched for.
 """
@@ -8,7 +8,6 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator
 from itertools import chain
 from math import nan
 from pathlib import Path
@@ -45,8 +44,7 @@ def read_csv(path: Path, name: str, time: str | None) -> tuple[SeriesTable, Tabl
     The separator is the comma, semicolon or tab that cuts the header line into the most cells. Blank lines at the
     end are ignored; elsewhere they are an error, because their meaning is unclear.
     """
-    text = _text_in(path)
-    delimiter = _delimiter_in(text)
+    delimiter = _delimiter_in(text := _text_in(path))
     source = TableSource(path, lambda row: f"line {_line_of(row, text, delimiter)}")
     names, rows = _names_and_rows(text, delimiter, source)
     time_at = time_column(names, time, rows[0][0], source)
@@ -111,11 +109,8 @@ def _names_and_rows(text: str, delimiter: str, source: TableSource) -> tuple[lis
         what, remedy = f"the line is not CSV ({reason_in(error)})", "correct the quotes and the separators"
         raise source.error(what, remedy, where=f"line {reader.line_num}") from error
     names = [name.strip() for name in names]
-    if not names:
-        remedy = "begin with a header line that names the channels"
-        raise source.error("the first line is blank", remedy, where="line 1")
-    if all(is_number(name) or is_iso_time(name) for name in names):
-        what = "the first line holds values where the names of the channels belong"
+    if not names or all(is_number(name) or is_iso_time(name) for name in names):
+        what = f"the first line {'holds values' if names else 'is blank'} where the names of the channels belong"
         raise source.error(what, "add a header line that names the channels", where="line 1")
     while rows and not rows[-1]:
         rows.pop()
@@ -133,9 +128,11 @@ def _numbers(rows: Rows, channels: tuple[str, ...], source: TableSource, suspect
         cells = chain.from_iterable(map(_floats, rows))
         values = np.fromiter(cells, np.float64, len(rows) * len(channels)).reshape(len(rows), -1)
     except ValueError:
-        raise _not_a_number(rows, next(_text_cells(rows)), channels, source) from None
-    if suspect and (cell := next(_text_cells(rows), None)):
-        raise _not_a_number(rows, cell, channels, source)
+        suspect = True
+    if suspect:
+        for row, at in ((row, at) for row, cells in enumerate(rows) for at in range(len(cells))):
+            if not (is_number(rows[row][at]) or is_missing(rows[row][at])):
+                raise _not_a_number(rows[row][at], row, channels[at], source)
     return values
 
 
@@ -146,21 +143,8 @@ def _floats(cells: list[str]) -> list[float]:
         return [nan if is_missing(cell) else float(cell) for cell in cells]
 
 
-def _text_cells(rows: Rows) -> Iterator[tuple[int, int]]:
-    for row, cells in enumerate(rows):
-        for at, cell in enumerate(cells):
-            if not (is_number(cell) or is_missing(cell)):
-                yield row, at
-
-
-def _not_a_number(rows: Rows, found: tuple[int, int], channels: tuple[str, ...], source: TableSource) -> TableError:
-    row, at = found
-    cell, channel = rows[row][at], channels[at]
-    what = f"expected a number, found {shown(cell)}"
+def _not_a_number(cell: str, row: int, channel: str, source: TableSource) -> TableError:
     remedy = "write a number with a decimal point, or leave the cell empty where the value is missing"
     if is_iso_time(cell):
         remedy = f"remove the column, or name it as the time column (time={channel!r})"
-    elif not any(is_number(cells[at]) for cells in rows):
-        what = f"the column holds text ({shown(cell)}) where numbers belong"
-        remedy = "remove the column or replace its text by numbers"
-    return source.error(what, remedy, row=row, where=f"channel {channel!r}")
+    return source.error(f"expected a number, found {shown(cell)}", remedy, row=row, where=f"channel {channel!r}")

@@ -1,15 +1,18 @@
 """Devices and fleets: which files belong together, and that they measure the same channels."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.errors import TableSource, reason_in
-from fedkad.tables.reading import read_table, table_ending
+from fedkad.tables.errors import TableError, TableSource, reason_in
+from fedkad.tables.reading import ENDINGS, read_table, table_ending
 from fedkad.tables.table import SeriesTable
 
 NOTES = frozenset({".txt", ".md", ".json"})
@@ -45,79 +48,140 @@ class DeviceTables:
         return [table.with_gaps()[0] for table in self.tables]
 
 
-def read_device(
-    path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
-) -> DeviceTables:
-    r"""Read one device: a file, or a folder whose files, sorted by name, are separate stretches.
+Read = Callable[[Path], SeriesTable]
+"""How a file is read: `read_table`, with its options, or the reader of the command line."""
 
-    In a folder, hidden files, files whose name begins with README, and ``.txt``, ``.md`` and ``.json`` files are
-    ignored; any other file that is not a table is an error, so that no data is left out unnoticed. :func:`read_table`
-    documents `time`, `max_fill` and `allow_silent`.
+
+class FleetTables(NamedTuple):
+    """The devices of a fleet by name, and why others were left out."""
+
+    devices: dict[str, DeviceTables]
+    skipped: dict[str, str]
+
+
+def read_device(path: str | os.PathLike[str], read: Read = read_table) -> DeviceTables:
+    r"""Read one device: a file, or a folder of files.
+
+    If the files of a folder follow one another in time, as those of several days do, they are one recording; otherwise
+    they are separate stretches, sorted by name. Hidden files, files whose name begins with README, and ``.txt``,
+    ``.md`` and ``.json`` files are ignored; any other file that is not a table is an error, so that no data is left
+    out unnoticed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for day in ("monday", "tuesday"):
-    ...         _ = Path(folder, f"{day}.csv").write_text("flow,heat\n1,20\n2,21\n")
+    ...     for day in (2, 1):
+    ...         _ = Path(folder, f"day-{3 - day}.csv").write_text(f"time,flow\n{day}0,1\n{day}1,2\n{day}2,3\n")
     ...     device = read_device(folder)
-    >>> [table.name for table in device.tables]
-    ['monday', 'tuesday']
+    >>> [(table.values.shape, table.times.tolist()) for table in device.tables]
+    [((6, 1), [10.0, 11.0, 12.0, 20.0, 21.0, 22.0])]
     """
     path = Path(path)
     if not os.path.isdir(path):
-        table = read_table(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
+        table = read(path)
         return DeviceTables(table.name, table.channels, (table,), path)
     files = _tables_in(path)
     folders = [file for file in files if os.path.isdir(file)]
     if folders:
         raise TableSource(folders[0]).error("a device's folder has a folder inside", "move its files one level up")
-    tables = tuple(read_table(file, time=time, max_fill=max_fill, allow_silent=allow_silent) for file in files)
-    for file, table in zip(files[1:], tables[1:], strict=True):
-        whose = f"the channels are not those of {files[0]}"
-        _require_same_channels(file, table.channels, tables[0].channels, whose)
+    first, *others = [read(file) for file in files]
+    whose = f"the channels are not those of {files[0]}"
+    others = [_with_channels(file, table, first.channels, whose) for file, table in zip(files[1:], others, strict=True)]
     # abspath, because the folder may be given as "." or "..".
-    return DeviceTables(os.path.basename(os.path.abspath(path)), tables[0].channels, tables, path)
+    name = os.path.basename(os.path.abspath(path))
+    return DeviceTables(name, first.channels, _in_sequence(name, (first, *others)), path)
 
 
-def read_fleet(
-    folder: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
-) -> dict[str, DeviceTables]:
+def _in_sequence(name: str, tables: tuple[SeriesTable, ...]) -> tuple[SeriesTable, ...]:
+    """One table of all if they follow one another in time; otherwise the tables as they are."""
+    known = [(table.times, table) for table in tables if table.times is not None]
+    kinds = {(times.dtype, table.utc) for times, table in known}
+    if len(tables) == 1 or len(known) < len(tables) or len(kinds) > 1:
+        return tables
+    known.sort(key=lambda each: each[0][0])
+    if any(before[-1] >= after[0] for (before, _), (after, _) in pairwise(known)):
+        return tables
+    whole = replace(
+        known[0][1],
+        name=name,
+        values=np.concatenate([table.values for _, table in known]),
+        times=np.concatenate([times for times, _ in known]),
+        filled=sum(table.filled for _, table in known),
+        offsets=_all_offsets([table for _, table in known]),
+        notes=tuple(f"{table.name}: {note}" for _, table in known for note in table.notes),
+    )
+    return (whole,)
+
+
+def _all_offsets(tables: Sequence[SeriesTable]) -> NDArray[np.int64] | None:
+    offsets = [table.offsets for table in tables if table.offsets is not None]
+    return np.concatenate(offsets) if len(offsets) == len(tables) else None
+
+
+def read_fleet(folder: str | os.PathLike[str], read: Read = read_table) -> FleetTables:
     r"""Read a fleet: each table file or subfolder of `folder` is one device, by name and sorted by name.
 
-    All devices must have the same channels in the same order. :func:`read_device` documents what a folder may hold,
-    and :func:`read_table` `time`, `max_fill` and `allow_silent`.
+    A device that cannot be read, or lacks a channel of the others, is left out with its reason. Channels are matched by
+    name: the fleet has those that most devices have, in the order of the first of them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("pump-2", "pump-1"):
     ...         _ = Path(folder, f"{name}.csv").write_text("flow,heat\n1,20\n2,21\n")
     ...     fleet = read_fleet(folder)
-    >>> list(fleet), fleet["pump-1"].channels
+    >>> list(fleet.devices), fleet.devices["pump-1"].channels
     (['pump-1', 'pump-2'], ('flow', 'heat'))
     """
     folder = Path(folder)
     if not os.path.isdir(folder):
         what = "expected a folder, found a file" if os.path.exists(folder) else "there is no such folder"
         raise TableSource(folder).error(what, "give the folder that holds one table or subfolder for each device")
-    found: dict[str, tuple[Path, DeviceTables]] = {}
-    for path in _tables_in(folder):
-        device = read_device(path, time=time, max_fill=max_fill, allow_silent=allow_silent)
-        if device.name in found:
-            what = f"the device {device.name!r} is also in {found[device.name][0]}"
-            raise TableSource(path).error(what, "rename or remove one of them")
-        found[device.name] = (path, device)
-    (first_path, first), *others = found.values()
-    for path, device in others:
-        whose = f"the channels of device {device.name!r} are not those of device {first.name!r} in {first_path}"
-        _require_same_channels(path, device.channels, first.channels, whose)
-    return {name: found[name][1] for name in sorted(found)}
+    devices: dict[str, DeviceTables] = {}
+    skipped: dict[str, str] = {}
+    for name, path in device_paths(folder).items():
+        try:
+            devices[name] = read_device(path, read)
+        except TableError as error:
+            skipped[name] = str(error)
+    usual = Counter(frozenset(device.channels) for device in devices.values())
+    if not usual:
+        raise TableError(next(iter(skipped.values())))
+    [(channels, _)] = usual.most_common(1)
+    first = next(device for device in devices.values() if frozenset(device.channels) == channels)
+    for name, device in list(devices.items()):
+        try:
+            devices[name] = _like(device, first)
+        except TableError as error:
+            skipped[name] = str(error)
+            del devices[name]
+    return FleetTables(devices, skipped)
+
+
+def _like(device: DeviceTables, first: DeviceTables) -> DeviceTables:
+    """The device with the channels of another one; extra ones are left out and named."""
+    whose = f"the channels of device {device.name!r} are not those of device {first.name!r} in {first.path}"
+    extra = [name for name in device.channels if name not in first.channels]
+    note = (f"left out because other devices do not have it: {', '.join(map(repr, extra))}",) if extra else ()
+    tables = tuple(
+        replace(
+            _with_channels(device.path or Path(device.name), table, first.channels, whose, extra),
+            notes=table.notes + note,
+        )
+        for table in device.tables
+    )
+    return replace(device, channels=first.channels, tables=tables)
 
 
 def device_paths(folder: Path) -> dict[str, Path]:
     """Where the data of each device of a fleet is, by name and sorted by name; nothing is read."""
-    paths = {}
+    paths: dict[str, Path] = {}
     for path in _tables_in(folder):
         ending = "" if os.path.isdir(path) else table_ending(path) or ""
-        paths[path.name[: len(path.name) - len(ending)]] = path
+        name = path.name[: len(path.name) - len(ending)]
+        if name in paths:
+            raise TableSource(path).error(
+                f"the device {name!r} is also in {paths[name]}", "rename or remove one of them"
+            )
+        paths[name] = path
     return dict(sorted(paths.items()))
 
 
@@ -133,7 +197,9 @@ def _tables_in(folder: Path) -> list[Path]:
             remedy = "move it out of the folder, or hide it with a name that begins with a dot"
             raise TableSource(entry).error("the file is neither a table nor a note", remedy)
     if not entries:
-        raise TableSource(folder).error("there is no table in the folder", "add .csv, .csv.gz or .parquet files")
+        raise TableSource(folder).error(
+            "there is no table in the folder", f"add files that end in {', '.join(ENDINGS)}"
+        )
     return entries
 
 
@@ -144,15 +210,14 @@ def _is_note(path: Path) -> bool:
     )
 
 
-def _require_same_channels(path: Path, found: Sequence[str], expected: Sequence[str], what: str) -> None:
-    if tuple(found) == tuple(expected):
-        return
-    missing = [name for name in expected if name not in found]
-    extra = [name for name in found if name not in expected]
+def _with_channels(
+    path: Path, table: SeriesTable, expected: Sequence[str], what: str, extra: Sequence[str] = ()
+) -> SeriesTable:
+    """The table with its channels in the expected order; others than the `extra` ones must be the same."""
+    missing = [name for name in expected if name not in table.channels]
+    unknown = [name for name in table.channels if name not in expected and name not in extra]
     parts = [f"missing {', '.join(missing)}"] if missing else []
-    parts += [f"extra {', '.join(extra)}"] if extra else []
-    if not parts:
-        moved = [name for name, other in zip(found, expected, strict=True) if name != other]
-        parts = [f"reordered {', '.join(moved)}"]
-    remedy = "give every file the same channels in the same order"
-    raise TableSource(path).error(f"{what} ({' and '.join(parts)})", remedy)
+    parts += [f"extra {', '.join(unknown)}"] if unknown else []
+    if parts:
+        raise TableSource(path).error(f"{what} ({' and '.join(parts)})", "give every file the same channels")
+    return table.with_channels(expected)

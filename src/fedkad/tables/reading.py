@@ -9,26 +9,25 @@ from numpy.typing import NDArray
 
 from fedkad.tables.csvfile import read_csv
 from fedkad.tables.errors import TableSource
-from fedkad.tables.parquetfile import read_parquet
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.times import gap_starts
 
-READERS = {".csv": read_csv, ".csv.gz": read_csv, ".parquet": read_parquet}
+PLAIN = (".csv", ".csv.gz")
+ENDINGS = (*PLAIN, ".tsv", ".xlsx", ".parquet")  # the last three are read by fedkad.intake only
 
 
 def read_table(
     path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
 ) -> SeriesTable:
-    r"""Read a ``.csv``, ``.csv.gz`` or ``.parquet`` file.
+    r"""Read a plain ``.csv`` or ``.csv.gz`` file strictly; `fedkad.intake.read_recording` reads other exports.
 
     Parameters
     ----------
     path
-        The file. Its first line (the columns of a Parquet file) names the channels.
+        The file. Its first line names the channels.
     time
         The time column. By default the first column if it is called time, timestamp, date, datetime, ts or t,
-        or if it holds ISO-8601 text; in a Parquet file also a single column of timestamps. Times must
-        strictly increase.
+        or if it holds ISO-8601 text. Times must strictly increase.
     max_fill
         The longest hole, in rows, over which a channel's last value is carried; 0 leaves every hole.
     allow_silent
@@ -53,8 +52,6 @@ def read_table(
     >>> table.values.tolist()
     [[1.5, 20.0], [1.5, 21.0], [1.7, 22.0]]
     """
-    if max_fill < 0:
-        raise ValueError(f"max_fill is {max_fill}; give 0 or more rows.")
     path = Path(path)
     ending = table_ending(path)
     # os.path, because the methods of Path raise where a folder may not be entered.
@@ -62,10 +59,17 @@ def read_table(
         raise TableSource(path).error("expected a file, found a folder", "give the path of a table")
     if not os.path.exists(path):
         raise TableSource(path).error("there is no such file", "check the path")
-    if ending is None:
-        endings = ", ".join(READERS)
-        raise TableSource(path).error("files with this ending are not tables", f"give a file that ends in {endings}")
-    table, source = READERS[ending](path, path.name[: -len(ending)], time)
+    if ending not in PLAIN:
+        remedy = f"give a file that ends in {' or '.join(PLAIN)}"
+        raise TableSource(path).error("files with this ending are not plain CSV", remedy)
+    table, source = read_csv(path, path.name[: -len(ending)], time)
+    return completed(table, source, max_fill=max_fill, allow_silent=allow_silent)
+
+
+def completed(table: SeriesTable, source: TableSource, *, max_fill: int, allow_silent: bool) -> SeriesTable:
+    """Return the table with short holes filled, once its values are checked; :func:`read_table` gives the rules."""
+    if max_fill < 0:
+        raise ValueError(f"max_fill is {max_fill}; give 0 or more rows.")
     _check_values(table, source, allow_silent)
     values, filled = fill_forward(table.values, gap_starts(table.times), max_fill)
     return replace(table, values=values, filled=filled)
@@ -77,7 +81,7 @@ def table_ending(path: Path) -> str | None:
     >>> table_ending(Path("pump.1.CSV.gz")), table_ending(Path("notes.txt"))
     ('.csv.gz', None)
     """
-    return next((ending for ending in READERS if path.name.lower().endswith(ending)), None)
+    return next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), None)
 
 
 def _check_values(table: SeriesTable, source: TableSource, allow_silent: bool) -> None:
@@ -88,13 +92,13 @@ def _check_values(table: SeriesTable, source: TableSource, allow_silent: bool) -
         raise source.error("the value is infinite", remedy, row=int(row), where=f"channel {table.channels[at]!r}")
     if table.silent and not allow_silent:
         where = f"channel {table.silent[0]!r}"
-        raise source.error("every value is missing", "remove the channel from every file", where=where)
+        raise source.error("every value is missing", "remove the channel from every file (--ignore)", where=where)
 
 
 def fill_forward(
     values: NDArray[np.float64], gap_starts: NDArray[np.intp], max_fill: int
 ) -> tuple[NDArray[np.float64], int]:
-    """Return a copy with short holes filled, and the number of cells filled.
+    """Return the values with short holes filled, in a copy if there is one, and the number of cells filled.
 
     A missing cell of row t and channel c takes the channel's last known value, of row s < t, if
 
@@ -108,8 +112,8 @@ def fill_forward(
     ([[1.0, 5.0], [2.0, 5.0], [nan, nan], [3.0, nan]], 1)
     """
     missing = np.isnan(values)
-    if not missing.any():
-        return values.copy(), 0
+    if not missing.any() or max_fill == 0:
+        return values, 0
     row = np.arange(len(values))
     whole: NDArray[np.bool_] = np.asarray(missing.all(axis=1))
 

@@ -1,6 +1,7 @@
 """A table: the series of one file, with its times and its gaps."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +30,7 @@ class SeriesTable:
     filled: int = 0  # cells that were missing in the file and hold the channel's previous value here
     time_column: str | None = None  # that the times come from
     utc: bool = False  # whether the file names a zone, so that the times are UTC
+    notes: tuple[str, ...] = ()  # what was skipped, converted or taken as missing to read it
     offsets: NDArray[np.int64] | None = None  # minutes that the clock of the file is ahead of UTC, row by row
 
     @property
@@ -58,8 +60,10 @@ class SeriesTable:
 
     @property
     def gap_rows(self) -> int:
-        """The number of rows with a missing value: each breaks the detector's window."""
-        return int(np.isnan(self.values).any(axis=1).sum())
+        """The number of rows with a missing value, other than that of a channel without any."""
+        missing = np.isnan(self.values)
+        heard = missing if (silent := missing.all(axis=0)).all() else missing[:, ~silent]
+        return int(heard.any(axis=1).sum())
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -71,9 +75,26 @@ class SeriesTable:
 
         At each time gap, a step larger than 1.5 × the median step, there are as many rows of NaN as are missing, but
         at most `most`; their entries in the second array are -1. So ``scores[rows >= 0]`` has one score for each row
-        of the table.
+        of the table. Without a gap, the series is that of the table and not a copy.
         """
         starts = missing_before(self.times, most)
+        if not len(starts):
+            return self.values, np.arange(len(self.values))
         series = np.insert(self.values, starts, np.nan, axis=0)
         rows = np.insert(np.arange(len(self.values)), starts, -1)
         return series, rows
+
+    def with_channels(self, names: Sequence[str]) -> "SeriesTable":
+        """Return the table with these channels in this order; one that it lacks has no value.
+
+        >>> table = SeriesTable("pump-1", ("flow", "heat"), np.array([[1.0, 20.0]]))
+        >>> table.with_channels(("heat", "speed")).values.tolist()
+        [[20.0, nan]]
+        """
+        if tuple(names) == self.channels:
+            return self
+        values = np.full((len(self.values), len(names)), np.nan)
+        for k, name in enumerate(names):
+            if name in self.channels:
+                values[:, k] = self.values[:, self.channels.index(name)]
+        return replace(self, channels=tuple(names), values=values)

@@ -20,6 +20,7 @@ Times = NDArray[np.datetime64] | NDArray[np.float64]
 
 # The years that fit whole into 64-bit nanoseconds around 1970.
 YEARS = range(1678, 2262)
+SORT = "sort the rows and remove duplicates, or rename the column if it is a channel"
 EPOCH_2000, EPOCH_2100 = 946_684_800, 4_102_444_800
 
 
@@ -32,20 +33,20 @@ def times_from_text(cells: Sequence[str], column: str, source: TableSource) -> T
     return increasing(times, column, source)
 
 
-def increasing(times: Times, column: str, source: TableSource) -> Times:
+def increasing(times: Times, column: str, source: TableSource, remedy: str = SORT) -> Times:
     """Return the times unchanged once every one is known, finite and later than the one before it."""
     where = f"time column {column!r}"
     unknown = ~np.isfinite(times)
     if unknown.any():
-        remedy = "write it in or remove the row"
-        raise source.error("the time is missing or infinite", remedy, row=int(np.argmax(unknown)), where=where)
+        row = int(np.argmax(unknown))
+        raise source.error("the time is missing or infinite", "write it in or remove the row", row=row, where=where)
     late = steps_between(times) <= 0
     if late.any():
         row = int(np.argmax(late)) + 1
         now, before = (time_text(times[i : i + 1])[0] for i in (row, row - 1))
         raise source.error(
             f"the time {now} does not come after {before} of the row before it",
-            "sort the rows and remove duplicates, or rename the column if it is a channel",
+            remedy,
             row=row,
             where=where,
         )

@@ -17,12 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedkad.intake import Switches, read_recording
 from fedkad.tables import SeriesTable as Table
-from fedkad.tables import TableError, read_table
+from fedkad.tables import TableError
+from fedkad.tables import read_table as read_plain
 from fedkad.tables.cells import shown
 from fedkad.tables.errors import TableSource as Source
 from fedkad.tables.errors import reason_in
-from fedkad.tables.reading import table_ending
+from fedkad.tables.reading import PLAIN, table_ending
 from fedkad_bench.data.entity import Array, Entity, Labels
 from fedkad_bench.data.numberfile import AGAIN, as_labels, read_numbers
 
@@ -281,6 +283,13 @@ def find_tables(folder: Path) -> Layout:
         recordings.append(Recording(name, files, partial(_read_pair, name, train, test, labels)))
     period = read_table(recordings[0].files[0]).period if recordings else None
     return Layout(tuple(recordings), missing, sample_period=period)
+
+
+def read_table(path: Path, *, max_fill: int = 3, allow_silent: bool = False) -> Table:
+    """A table of a dataset: plain CSV strictly, and other formats with all their columns, labels included."""
+    if table_ending(path) in PLAIN:
+        return read_plain(path, max_fill=max_fill, allow_silent=allow_silent)
+    return read_recording(path, Switches(max_fill=max_fill, keep_labels=True), allow_silent=allow_silent)
 
 
 def _tables_in(folder: Path) -> dict[str, Path]:

@@ -1,0 +1,82 @@
+"""A million rows of ten channels: reading against pandas, `fit` and `detect` against the bare computation, and memory.
+
+All in one run on the same file, each in a process of its own; processor time, because the machine may be busy.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from measurements.engines import CHANNELS, ROWS, write_million
+from measurements.measure import heading, one_blas_thread
+
+NUMBERS = ROWS * CHANNELS * 8 / 1e6
+MEASURED = """
+import io, sys, time, contextlib, numpy as np
+from measurements.measure import peak_memory
+{before}
+base, began, cpu = peak_memory(), time.perf_counter(), time.process_time()
+{work}
+print(time.process_time() - cpu, time.perf_counter() - began, peak_memory() - base)
+"""
+LOADED = "from fedkad import KoopmanDetector; values = np.load('million.npy')"
+COMMAND = """
+import fedkad.cli.app, duckdb
+duckdb.connect().execute('SELECT 1')
+out = io.StringIO()
+"""
+RUN = "with contextlib.redirect_stdout(out): fedkad.cli.app.app({arguments}, standalone_mode=False)"
+PROGRAMS = {
+    "pandas.read_csv": ("import pandas", "pandas.read_csv('million.csv', parse_dates=['time'])"),
+    "pandas.read_csv, numbers to the bit": (
+        "import pandas",
+        "pandas.read_csv('million.csv', parse_dates=['time'], float_precision='round_trip')",
+    ),
+    "read_recording": (
+        "import duckdb; from fedkad.intake import read_recording; duckdb.connect().execute('SELECT 1')",
+        "read_recording('million.csv')",
+    ),
+    "KoopmanDetector.fit": (LOADED, "KoopmanDetector().fit(values).save('bare.safetensors')"),
+    "fedkad fit": (COMMAND, RUN.format(arguments="['fit', 'million.csv', '-o', 'million.safetensors']")),
+    "decision_function": (
+        f"{LOADED}; detector = KoopmanDetector.load('bare.safetensors', statistics=False)",
+        "detector.decision_function(values)",
+    ),
+    "fedkad detect": (COMMAND, RUN.format(arguments="['detect', 'million.safetensors', 'million.csv']")),
+}
+
+
+def main() -> None:
+    """Print seconds, ratios and memory."""
+    one_blas_thread()
+    heading(f"{ROWS:,} rows of {CHANNELS} channels, {NUMBERS:.0f} MB as numbers")
+    took: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", f"import measurements.reading as m; m.prepare({folder!r})"], check=True)
+        for name, (before, work) in PROGRAMS.items():
+            program = MEASURED.format(before=before, work=work)
+            done = subprocess.run(
+                [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True
+            )
+            took[name], wall, memory = map(float, done.stdout.split()[-3:])
+            times = memory / NUMBERS
+            print(f"  {name:<37}{took[name]:6.1f} s of processor time, {wall:5.1f} s, {memory:6.0f} MB ({times:.1f}x)")
+    for ours, theirs in (
+        ("read_recording", "pandas.read_csv"),
+        ("read_recording", "pandas.read_csv, numbers to the bit"),
+        ("fedkad fit", "KoopmanDetector.fit"),
+        ("fedkad detect", "decision_function"),
+    ):
+        print(f"  {ours} takes {took[ours] / took[theirs]:.2f}x {theirs}")
+
+
+def prepare(folder: str) -> None:
+    """Write the file; in a process of its own."""
+    write_million(Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""``fedkad admit``: a new device joins a trained fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedkad.cli.failures import few_rows_noted, naming
+from fedkad.cli.options import with_reading_options
+from fedkad.cli.output import AsJson, print_facts, print_json
+from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
+from fedkad.cli.targets import require_place
+from fedkad.federation.inprocess import Federation
+from fedkad.federation.savedfleet import model_file
+from fedkad.intake import Switches
+from fedkad.report.wording import counted, significant
+
+
+@with_reading_options("channels", "ignore")
+def admit(
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="The folder that `fedkad federate` wrote.")],
+    data: Annotated[Path, typer.Argument(metavar="NEW", help="A table, or a folder of tables, of the new device.")],
+    reading: Switches,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the device.", show_default="that of the file or folder")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Admit a new device to a fleet: the shared subspace, and an operator and threshold from its own few samples."""
+    federation = Federation.load(fleet, statistics=False)
+    require_place(fleet)
+    setup = next(iter(federation.detectors.values())).model_.setup
+    device = load_device(data, reading, wanted=setup.names)
+    period = usual_period([device])
+    report_reading([device], period)
+    name = name or device.name
+    with naming(data), few_rows_noted(data):
+        detector = federation.admit(name, named_series(device))
+    detector.save(model_file(fleet, name))
+    federation.save_shared(fleet)
+    model, rows = model_file(fleet, name), sum(len(table.values) for table in device.tables)
+    if as_json:
+        print_json({"device": name, "model": str(model), "rows": rows, "threshold": detector.threshold_})
+        return
+    print_facts(
+        {
+            "model": str(model),
+            "data": f"{counted(rows, 'row')} of {counted(len(device.channels), 'channel')}",
+            "threshold": significant(detector.threshold_),
+            "false alarms": detector.model_.expectation,
+        }
+    )

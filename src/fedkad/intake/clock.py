@@ -1,0 +1,163 @@
+"""What the cells of a time column mean: ISO-8601, the ways of plants and spreadsheets, or a format that is given."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedkad.intake.engine import Relation, quoted
+from fedkad.intake.numbers import Marks
+from fedkad.tables.errors import TableError
+
+TIME_NAMES = frozenset(
+    {"time", "timestamp", "date", "datetime", "ts", "t", "date/time", "date_time", "dateandtime", "zeit"}
+    | {"zeitstempel", "datum", "uhrzeit", "datum/zeit", "time_stamp", "recorded_at"}
+)
+DAY = r"(?P<first>\d{1,4})(?P<sep>[./-])(?P<second>\d{1,2}|[A-Za-z]{3,9})(?P=sep)(?P<third>\d{4}|\d{1,2})"
+CLOCK = (
+    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?P<seconds>:\d{2})?(?P<fraction>[.,]\d+)?"
+    r"(?P<half> ?[AaPp]\.?[Mm]\.?)?(?P<zone> ?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
+)
+MOMENT = re.compile(rf"{DAY}(?:(?P<gap>[T ]|, ?| {{2}}){CLOCK})?")
+TIME_OF_DAY = re.compile(CLOCK)
+MIXED = "write all times alike, or name their format with --time-format"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the cells of the time become times: an expression for the engine, and whether they name a zone."""
+
+    sql: str  # a TIMESTAMP in UTC, or without a zone, or a DOUBLE
+    name: str  # of the column, or of both
+    at: tuple[int, ...]  # which columns
+    utc: bool = False
+    is_number: bool = False
+    keeps_zone: bool = False  # whether the text of a cell says how far ahead of UTC its clock is
+
+    @property
+    def text(self) -> str:
+        """An expression for the text of the cell."""
+        return joined(self.at)
+
+    @property
+    def offset(self) -> str:
+        """An expression for the minutes that the clock of the cell is ahead of UTC."""
+        hours, minutes = (f"regexp_extract({self.text}, '([+-]\\d\\d):?(\\d\\d)?$', {k})" for k in (1, 2))
+        east = f"60 * CAST({hours} AS INTEGER) + sign(60 * CAST({hours} || '1' AS INTEGER)) * "
+        return f"CASE WHEN {hours} = '' THEN 0 ELSE {east}coalesce(try_cast({minutes} AS INTEGER), 0) END"
+
+
+def is_moment(cell: str) -> bool:
+    """Tell whether a cell is a date, with or without a time of day.
+
+    >>> [is_moment(cell) for cell in ("01.03.2024 00:00", "3/1/2024 1:05 PM", "2024-03-01T00:00:00Z", "12.5", "1.2.3")]
+    [True, True, True, False, True]
+    """
+    return MOMENT.fullmatch(cell.strip()) is not None
+
+
+def is_time_of_day(cell: str) -> bool:
+    """Tell whether a cell is a time without a date."""
+    return TIME_OF_DAY.fullmatch(cell.strip()) is not None
+
+
+def joined(at: Sequence[int]) -> str:
+    """The text of one column, or of a date and a time of day."""
+    cells = [f"trim(CAST(c{each} AS VARCHAR))" for each in at]
+    return cells[0] if len(cells) == 1 else f"({' || chr(32) || '.join(cells)})"
+
+
+def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], given: str | None) -> Clock:
+    """Find what the cells of the time mean from a sample of them, and from all where a sample does not decide."""
+    name = " and ".join(relation.names[each] for each in at)
+    kind = relation.kinds[at[0]]
+    if len(at) == 1 and kind.startswith(("TIMESTAMP", "DATE")):
+        return Clock(f"CAST(c{at[0]} AS TIMESTAMP)", name, at, utc="WITH TIME ZONE" in kind)
+    text = joined(at)
+    if given is not None:
+        return Clock(
+            f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)",
+            name,
+            at,
+            utc="%z" in given,
+            keeps_zone="%z" in given,
+        )
+    if len(at) == 1 and (kind != "VARCHAR" or (sample and _is_number(sample[0]))):
+        number = Marks().number(f"c{at[0]}") if kind == "VARCHAR" else f"CAST(c{at[0]} AS DOUBLE)"
+        return Clock(number, name, at, is_number=True)
+    found = [MOMENT.fullmatch(cell.strip()) for cell in sample]
+    if not sample or found[0] is None:
+        raise _unknown(relation, name, sample[0] if sample else "")
+    moments = [each for each in found if each is not None]
+    first, zoned = moments[0], bool(moments[0]["zone"])
+    if first["sep"] == "-" and len(first["first"]) == 4:
+        return Clock(_iso(text, zoned=zoned, comma="," in (first["fraction"] or "")), name, at, zoned, keeps_zone=zoned)
+    if first["sep"] == "-" and len(first["third"]) < 4 and first["second"].isdigit():
+        raise _unknown(relation, name, sample[0])  # 24-03-01 and 01-03-24 look alike
+    return Clock(_parsed(relation, name, text, moments), name, at, zoned, keeps_zone=zoned)
+
+
+def _iso(text: str, *, zoned: bool, comma: bool) -> str:
+    """An expression for ISO-8601; the engine would drop a zone where others have none, and take none for UTC."""
+    clock = f"substr({text}, 11)"
+    has_zone = f"(ends_with({text}, 'Z') OR ends_with({text}, 'C') OR contains({clock}, '+') OR contains({clock}, '-'))"
+    plain = f"replace({text}, ',', '.')" if comma else text
+    cast = f"CAST(try_cast({plain} AS {'TIMESTAMPTZ' if zoned else 'TIMESTAMP'}) AS TIMESTAMP)"
+    return f"CASE WHEN {'' if zoned else 'NOT '}{has_zone} THEN {cast} END"
+
+
+def _parsed(relation: Relation, name: str, text: str, moments: Sequence[re.Match[str]]) -> str:
+    """An expression for dates that begin with a day or a month."""
+    first, sep = moments[0], moments[0]["sep"]
+    year = "%Y" if len(first["third"]) == 4 else "%y"
+    if len(first["first"]) == 4:
+        day = f"%Y{sep}%m{sep}%d"
+    elif first["second"].isalpha():
+        day = f"%d{sep}{'%b' if len(first['second']) == 3 else '%B'}{sep}{year}"
+    else:
+        order = ("%d", "%m") if sep == "." or _day_first(relation, name, text, sep) else ("%m", "%d")
+        day = sep.join((*order, year))
+    timed = next((each for each in moments if each["hour"]), None)
+    formats = [day]
+    if timed is not None:
+        gap, half = timed["gap"], (" %p" if (timed["half"] or "").startswith(" ") else "%p") if timed["half"] else ""
+        hour, zone = ("%I" if half else "%H"), ""
+        if timed["zone"]:
+            zone = (" " if timed["zone"].startswith(" ") else "") + "%z"
+            text = f"regexp_replace({text}, ' ?(Z|UTC|GMT)$', '{zone[:-2]}+00:00')"
+        clocks = [f"{hour}:%M:%S.%f", f"{hour}:%M:%S,%f", f"{hour}:%M:%S", f"{hour}:%M"]
+        formats = [f"{day}{gap}{clock}{half}{zone}" for clock in clocks] + ([] if zone else [day])
+    listed = ", ".join(quoted(each) for each in formats)
+    return f"CAST(try_strptime({text}, [{listed}]) AS TIMESTAMP)"
+
+
+def _day_first(relation: Relation, name: str, text: str, sep: str) -> bool:
+    """Tell whether the day comes first: the larger numbers of the whole column do, or nobody knows."""
+    parts = ", ".join(f"max(try_cast(split_part({text}, {quoted(sep)}, {k}) AS INTEGER))" for k in (1, 2))
+    [(first, second)] = relation.rows(parts)
+    if (first or 0) > 12 and (second or 0) > 12:
+        raise relation.source.error(
+            f"some dates have the day first and some the month, as up to {first}{sep}{second} occur",
+            MIXED,
+            where=f"time column {name!r}",
+        )
+    if (first or 0) > 12 or (second or 0) > 12:
+        return bool((first or 0) > 12)
+    [(cell,)] = relation.rows(text, "LIMIT 1")
+    shape = re.sub(r"^\d+\D\d+\D\d+", "", cell)
+    clock = " %H:%M:%S" if shape.count(":") == 2 else " %H:%M" if ":" in shape else ""
+    clock = clock.replace("%H", "%I") + " %p" if re.search(r"[AaPp]\.?[Mm]", shape) else clock
+    raise relation.source.error(
+        f"in {cell!r} the day or the month may come first",
+        f'pass --time-format "%d{sep}%m{sep}%Y{clock}" if it is the day, "%m{sep}%d{sep}%Y{clock}" if it is the month',
+        where=f"time column {name!r}",
+    )
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\s*", cell) is not None
+
+
+def _unknown(relation: Relation, name: str, cell: str) -> TableError:
+    what = f"the time {cell!r} is neither a number nor a date that is understood" if cell else "no cell holds a time"
+    remedy = 'name its format with --time-format, such as "%Y%m%d %H%M%S", or another column with --time'
+    return relation.source.error(what, remedy, where=f"time column {name!r}")

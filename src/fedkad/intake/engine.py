@@ -1,0 +1,110 @@
+"""DuckDB behind one door: a file becomes a relation whose columns are c0, c1, …, and errors become sentences."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from fedkad.tables.errors import TableError, TableSource, reason_in
+
+INSTALL = "run pip install 'fedkad[read]'"
+
+
+def is_installed() -> bool:
+    """Tell whether the engine is there; it is an extra."""
+    return find_spec("duckdb") is not None
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table that the engine has opened and not yet read."""
+
+    database: Any
+    sql: str  # what follows FROM
+    name: str  # of the device
+    names: tuple[str, ...]  # of the columns, as in the file
+    kinds: tuple[str, ...]  # the engine's types of the columns
+    source: TableSource
+    decimal_comma: bool = False  # whether a comma between digits can only be a decimal mark
+    notes: list[str] = field(default_factory=list)
+
+    def rows(self, select: str, rest: str = "", values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Rows as Python objects: for counts and samples."""
+        with self._told():
+            return self._run(select, rest, values).fetchall()  # type: ignore[no-any-return]
+
+    def columns(self, select: str, values: Sequence[object] = ()) -> dict[str, Any]:
+        """Columns as numpy arrays, masked where a cell is missing, in the order of the file."""
+        with self._told():
+            found: dict[str, Any] = self._run(select, "", values).fetchnumpy()
+            self.database.execute("SELECT 1")  # until then the engine keeps a copy of the result
+            return found
+
+    def _run(self, select: str, rest: str, values: Sequence[object]) -> Any:
+        return self.database.execute(f"SELECT {select} FROM {self.sql} {rest}", list(values))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        import duckdb
+
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise MemoryError from error
+        except duckdb.Error as error:
+            raise _sentence(str(error), self) from error
+
+    def at(self, name: str) -> int:
+        """The position of a column by its name."""
+        if name not in self.names:
+            listed = ", ".join(each for each in self.names if each)
+            raise self.source.error(f"there is no column {name!r}", f"choose among its columns: {listed}")
+        return self.names.index(name)
+
+
+@contextmanager
+def database() -> Iterator[Any]:
+    """A database in memory, which fetches nothing from anywhere."""
+    import duckdb
+
+    config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    with duckdb.connect(":memory:", config=config) as connection:
+        connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+        yield connection
+
+
+def text_sql(path: str, delimiter: str, columns: int, skip: int) -> str:
+    """A text file as a relation of text."""
+    names = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(columns))
+    return (
+        f"read_csv({quoted(path)}, auto_detect = false, header = false, skip = {skip}, delim = {quoted(delimiter)}, "
+        f"quote = '\"', escape = '\"', compression = 'none', max_line_size = 1048576, buffer_size = 4194304, "
+        f"columns = {{{names}}})"
+    )
+
+
+def quoted(text: str) -> str:
+    """A string for SQL.
+
+    >>> print(quoted("pump's.csv"))
+    'pump''s.csv'
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sentence(message: str, relation: Relation) -> TableError:
+    """The engine's message as one of ours."""
+    source, width = relation.source, len(relation.names)
+    line = re.search(r"CSV Error on Line: (\d+)", message)
+    found = re.search(r"Expected Number of Columns: \d+ Found: (\d+)", message)
+    row = int(line[1]) - 1 - (1 if "skip = 1" in relation.sql else 0) if line else None
+    if found:
+        what = f"the row has {found[1]} {'cell' if found[1] == '1' else 'cells'} where the header names {width}"
+        return source.error(what, "write one cell for each name, empty where the value is missing", row=row)
+    if line:
+        reason = "a quote is not closed" if "quote" in message else "it is too long or not text"
+        what = f"the line is not CSV ({reason})"
+        return source.error(what, "correct the quotes and the separators", row=row)
+    return source.error(f"the file cannot be read ({reason_in(ValueError(message))})", "write or fetch it again")

@@ -1,0 +1,190 @@
+"""The layout of a text file: its encoding, what separates its cells, and where its rows of values begin.
+
+Found from the beginning of the file by plain rules, because a person must be able to check them: a `sep=` line, lines
+of comments, lines above the header, the header, a line of units, and then values.
+"""
+
+import codecs
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fedkad.tables.cells import is_missing, no_rows
+from fedkad.tables.errors import TableSource
+
+DELIMITERS = (",", ";", "\t", "|")
+COMMENTS = ("#", "//", "%")
+HEAD = 1 << 16  # characters that the layout is found from
+VALUE = re.compile(
+    r"[<>~+-]?\s*[.,]?\d[\d.,:/\-+TZ eE_]*(?:[AP]M)?|\d{1,2}[-. ][A-Za-z]{3,9}[-. ]\d{2,4}.*", re.IGNORECASE
+)
+UNIT = re.compile(
+    r"[\[(<].*[\])>]|[°µ]?[cfk]|deg ?[cf]?|%|-|[kmg]?(w|wh|va|var|v|a|pa|hz|bar|n|nm|ohm)|bar\(?[ag]?\)?|psi"
+    r"|rpm|1/min|u/min|[mkµ]?m(/s)?2?|mm/s|[lm][³3]?/(h|s|min)|nm[³3]/h|kg(/h|/s)?|t/h|ppm|ph|lux|db|m?s|min|h|g|rad/s|bool|units?",
+    re.IGNORECASE,
+)
+
+
+class Record(NamedTuple):
+    """The cells of a row, and the line that it begins on, from 1."""
+
+    line: int
+    cells: list[str]
+
+    def holds_values(self) -> bool:
+        """Tell whether any cell is a number or a time."""
+        return any(VALUE.fullmatch(cell.strip()) for cell in self.cells)
+
+    def holds_units(self) -> bool:
+        """Tell whether most of the cells are units, such as °C or [bar]."""
+        filled = [cell.strip() for cell in self.cells if cell.strip()]
+        return bool(filled) and 2 * sum(bool(UNIT.fullmatch(cell)) for cell in filled) > len(filled)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the values of a text file are, and what was skipped to get there."""
+
+    delimiter: str
+    names: tuple[str, ...]
+    first_line: int  # of values, from 1
+    comment: str | None = None  # what a line of comment begins with
+    comments_above: int = 0  # lines of comment before the values
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but one header comes before the values."""
+        return not self.notes and self.comment is None
+
+
+def encoding_of(path: Path, source: TableSource) -> tuple[str, tuple[str, ...]]:
+    """Return the encoding of a text file and a note if it is not UTF-8: by its first bytes, then by trying."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16", ("read as UTF-16",)
+        zeros = [start[at::2].count(0) for at in (0, 1)]
+        if max(zeros) > len(start) // 4 and min(zeros) < len(start) // 16:
+            return ("utf-16-le" if zeros[1] > zeros[0] else "utf-16-be"), ("read as UTF-16",)
+        if 0 in start:
+            raise source.error("this is not a text file", "give a table, such as .csv, .xlsx or .parquet")
+        decode = codecs.getincrementaldecoder("utf-8")().decode
+        file.seek(0)
+        try:
+            while block := file.read(1 << 22):
+                decode(block)
+            decode(b"", final=True)
+        except UnicodeDecodeError:
+            return "cp1252", ("read as Latin-1 (Windows-1252), because it is not UTF-8; --encoding names another",)
+    return "utf-8-sig", ()
+
+
+def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
+    r"""Find the layout from the beginning of a file; `whole` says that this is all of it.
+
+    >>> text = "sep=;\r\nReport;Boiler 3\r\nZeit;Temperatur;Druck\r\n;°C;bar\r\n01.03.2024 00:00;71,5;2,1\r\n"
+    >>> found = layout_of(text, TableSource(Path("boiler.csv")), whole=True)
+    >>> found.delimiter, found.names, found.first_line
+    (';', ('Zeit', 'Temperatur', 'Druck'), 5)
+    >>> found.notes
+    ('line 1 names the separator', 'line 2 above the header skipped', 'line 4 taken as units')
+    """
+    if not head.strip():
+        raise source.error("the file is empty", "add a header line that names the channels and rows of values")
+    lines = list(io.StringIO(head, newline=""))
+    comment = next((mark for mark in COMMENTS if any(line.lstrip().startswith(mark) for line in lines)), None)
+    said = re.fullmatch(r'\ufeff?"?sep=(.)"?[\r\n]*', lines[0], re.IGNORECASE)
+    tried = (said[1],) if said else DELIMITERS
+    found = [_found(list(_records(head, each, comment, 1 if said else 0, whole)), each) for each in tried]
+    best = max(found, key=lambda each: (each.header is not None, each.width > 1, each.rows, each.width))
+    if best.header is None:
+        if not best.records or not best.records[0].holds_values():
+            raise no_rows(source)
+        what = "the first line holds values where the names of the channels belong"
+        raise source.error(what, "add a header line that names the channels", where=f"line {best.records[0].line}")
+    names = best.records[best.header].cells
+    if best.width == 1 and any(each in names[0] for each in DELIMITERS) and '"' not in names[0]:
+        what = f"the rows do not have the cells that the header {names[0].strip()!r} names"
+        raise source.error(what, "write one cell for each name, separated as in the header", where="line 1")
+    return _layout(best, lines, comment, bool(said))
+
+
+@dataclass(frozen=True)
+class _Found:
+    delimiter: str
+    records: list[Record]
+    width: int
+    rows: int  # of values that have this width
+    header: int | None  # which record
+
+
+def _records(head: str, delimiter: str, comment: str | None, skip: int, whole: bool) -> Iterator[Record]:
+    lines = list(io.StringIO(head, newline=""))[skip:]
+    if not whole and lines:
+        lines.pop()  # it may be cut
+    reader = csv.reader(lines, delimiter=delimiter)
+    begins = skip + 1
+    try:
+        for cells in reader:
+            line, begins = begins, skip + reader.line_num + 1
+            if cells and any(cell.strip() for cell in cells) and not is_comment(cells[0], comment):
+                yield Record(line, cells)
+    except csv.Error:  # a stray quote; the engine will say where
+        return
+
+
+def is_comment(text: str, comment: str | None) -> bool:
+    """Tell whether a line, or its first cell, is a comment."""
+    return comment is not None and text.lstrip().startswith(comment)
+
+
+def _found(records: list[Record], delimiter: str) -> _Found:
+    valued = [record for record in records if record.holds_values()]
+    widths = Counter(len(record.cells) for record in valued or records)
+    width = max(widths, key=lambda each: (widths[each], each), default=0)
+    rows = sum(len(record.cells) == width for record in valued)
+    for at, record in enumerate(records):
+        after = records[at + 1 : at + 3]
+        if after and after[0].holds_units() and not after[0].holds_values():
+            after = after[1:]
+        follows = not valued or (after and after[0].holds_values() and len(after[0].cells) == width)
+        if follows and _names_columns(record, width, valued):
+            return _Found(delimiter, records, width, rows, at)
+    return _Found(delimiter, records, width, rows, None)
+
+
+def _names_columns(record: Record, width: int, valued: list[Record]) -> bool:
+    cells = [cell.strip() for cell in record.cells]
+    if all(VALUE.fullmatch(cell) or is_missing(cell) for cell in cells):
+        return False
+    if len(cells) == width - 1:  # the rows end in a separator, and the header does not
+        return all(not each.cells[-1].strip() for each in valued if len(each.cells) == width)
+    return len(cells) == width or (len(cells) == width + 1 and not cells[-1])
+
+
+def _layout(found: _Found, lines: list[str], comment: str | None, said: bool) -> Layout:
+    assert found.header is not None
+    above, header = found.records[: found.header], found.records[found.header]
+    rest = found.records[found.header + 1 :]
+    units = rest[:1] if rest and rest[0].holds_units() and not rest[0].holds_values() else []
+    names = [cell.strip().strip("\ufeff") for cell in header.cells][: found.width or None]
+    names += [""] * (found.width - len(names))
+    notes = ["line 1 names the separator"] if said else []
+    notes += [f"{_lines(each.line for each in above)} above the header skipped"] if above else []
+    notes += [f"line {units[0].line} taken as units"] if units else []
+    first = rest[len(units)].line if len(rest) > len(units) else (units or [header])[-1].line + 1
+    if header.line > 1 and not notes and comment is None:
+        notes.append("blank lines above the header skipped")
+    above_values = sum(is_comment(line, comment) for line in lines[: first - 1])
+    return Layout(found.delimiter, tuple(names), first, comment, above_values, tuple(notes))
+
+
+def _lines(numbers: Iterable[int]) -> str:
+    first, *others = numbers
+    return f"lines {first} to {others[-1]}" if others else f"line {first}"

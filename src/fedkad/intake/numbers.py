@@ -1,0 +1,83 @@
+"""How the cells of a text column become numbers: the decimal mark, separators of thousands, and words."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedkad.tables.errors import TableError, TableSource
+
+POINT = re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
+COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+BY_COMMA = r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?"  # 1,234,567.8
+BY_POINT = r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?"  # 1.234.567,8
+NUMBER_LIKE = re.compile(r"[<>~≈±+-]?\s*[.,]?\d.*")
+TYPES_OF_NUMBERS = ("DOUBLE", "FLOAT", "DECIMAL", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "U")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks in the numbers of a file; without `thousands`, a cell that may have separators is no number."""
+
+    decimal: str = "."
+    thousands: bool = False
+
+    def number(self, column: str) -> str:
+        """An expression for the number in a column of text, NULL where there is none."""
+        # The engine reads 1_000 as a number, which it is not outside of programs. And a cast that stands alone it does
+        # while it reads the file, where TRY_CAST fails as CAST does.
+        other, form = (",", BY_COMMA) if self.decimal == "." else (".", BY_POINT)
+        bare = f"replace({column}, '{other}', '')"
+        plain, grouped = (each if self.decimal == "." else f"replace({each}, ',', '.')" for each in (column, bare))
+        split = (
+            f"CASE WHEN regexp_full_match(trim({column}), '{form}') THEN try_cast({grouped} AS DOUBLE) END"
+            if self.thousands
+            else "NULL"
+        )
+        return (
+            f"CASE WHEN contains({column}, '_') THEN NULL WHEN contains({column}, '{other}') THEN {split} "
+            f"ELSE try_cast({plain} AS DOUBLE) END"
+        )
+
+
+def marks_in(
+    cells: Iterable[str], given: str | None, source: TableSource, *, comma_is_decimal: bool
+) -> tuple[Marks, list[str]]:
+    """Find the marks from a sample of cells, and what to say about them.
+
+    >>> from pathlib import Path
+    >>> source = TableSource(Path("pump.csv"))
+    >>> marks_in(["1.234,5", "-0,25", "7"], None, source, comma_is_decimal=True)
+    (Marks(decimal=',', thousands=True), ['numbers have a decimal comma'])
+    """
+    if given is not None:
+        return Marks(given, thousands=True), []
+    known = [cell.strip() for cell in cells]
+    by_comma = [cell for cell in known if re.fullmatch(BY_COMMA, cell)]
+    by_point = [cell for cell in known if re.fullmatch(BY_POINT, cell)]
+    points = [cell for cell in known if POINT.fullmatch(cell) or ("." in cell and cell in by_comma)]
+    commas = [cell for cell in known if COMMA.fullmatch(cell) or ("," in cell and cell in by_point)]
+    if not commas and not by_comma:
+        return Marks(), []
+    if points and commas and set(commas) <= set(by_comma):
+        return Marks(".", thousands=True), ["thousands are separated by commas"]
+    if points and set(points) <= set(by_point) and commas:
+        points = []
+    if points and commas:
+        what = f"{points[0]!r} has a decimal point and {commas[0]!r} a decimal comma"
+        raise source.error(what, "write all numbers alike, or pass --decimal to count the others as missing")
+    if not comma_is_decimal and not points and set(commas or by_comma) <= set(by_comma):
+        raise undecided((commas or by_comma)[0], source)
+    if points:
+        return Marks(".", thousands=True), ["thousands are separated by commas"]
+    return Marks(",", thousands=True), ["numbers have a decimal comma"]
+
+
+def undecided(cell: str, source: TableSource) -> TableError:
+    """The error for a comma that may be a decimal mark or separate thousands."""
+    what = f"{cell!r} may be {cell.replace(',', '.')} or {cell.replace(',', '')}"
+    return source.error(what, "pass --decimal , or --decimal . to say which")
+
+
+def is_type_of_numbers(kind: str) -> bool:
+    """Tell whether the engine's type is one of numbers; true and false count as 1 and 0."""
+    return kind == "BOOLEAN" or (kind.startswith(TYPES_OF_NUMBERS) and not kind.endswith("]") and kind != "UUID")

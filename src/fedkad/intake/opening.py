@@ -1,0 +1,151 @@
+"""Opening a recording: text in any encoding, gzipped or from standard input, a workbook, or a Parquet file."""
+
+import csv
+import gzip
+import mmap
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fedkad.intake.engine import Relation, database, quoted, text_sql
+from fedkad.intake.layout import HEAD, encoding_of, is_comment, layout_of
+from fedkad.intake.workbook import write_sheet
+from fedkad.tables.errors import TableSource, reason_in
+from fedkad.tables.reading import table_ending
+
+STANDARD_INPUT = Path("-")
+INNER_BLANK = re.compile(rb"\n\r?\n(?=[^\r\n])")
+
+
+@contextmanager
+def opened(path: Path, encoding: str | None) -> Iterator[Relation]:
+    """The file as a relation; copies that had to be made are gone afterwards."""
+    ending = "" if path == STANDARD_INPUT else table_ending(path) or ""
+    name = path.name[: -len(ending)] if ending else "stdin" if path == STANDARD_INPUT else path.stem
+    source = TableSource(path)
+    with tempfile.TemporaryDirectory(prefix="fedkad-") as folder, database() as connection:
+        copy, notes = Path(folder, "copy.csv"), tuple[str, ...]()
+        if ending == ".parquet":
+            yield _parquet(source, name, connection)
+            return
+        if ending == ".xlsx":
+            encoding, notes = "utf-8", write_sheet(path, copy, source)
+        else:
+            _fetch(path, ending, copy, source)
+        text = _Text(copy if copy.exists() else path, encoding, source)
+        yield text.relation(name, Path(folder, "values.csv"), connection, notes)
+
+
+def _parquet(source: TableSource, name: str, connection: Any) -> Relation:
+    sql = f"read_parquet({quoted(str(source.path))}, hive_partitioning = false)"
+    unread = Relation(connection, f"(DESCRIBE SELECT * FROM {sql})", name, (), (), source)
+    described = unread.rows("column_name, column_type")
+    names, kinds = (tuple(column[at] for column in described) for at in (0, 1))
+    renamed = ", ".join(f"c{at}" for at in range(len(names)))
+    return Relation(connection, f"(SELECT * FROM {sql}) AS t({renamed})", name, names, kinds, source)
+
+
+def _fetch(path: Path, ending: str, copy: Path, source: TableSource) -> None:
+    """Put what is not a plain file into one."""
+    try:
+        if path == STANDARD_INPUT:
+            with copy.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        elif ending.endswith(".gz"):
+            with gzip.open(path) as packed, copy.open("wb") as file:
+                shutil.copyfileobj(packed, file, 1 << 22)
+        else:
+            path.open("rb").close()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise source.error(f"the gzip data is damaged ({reason_in(error)})", "fetch or compress it again") from error
+    except OSError as error:
+        reason = error.strerror or reason_in(error)
+        raise source.error(f"the file cannot be read ({reason})", "check its permissions") from error
+
+
+class _Text:
+    """A text file, its encoding and its layout."""
+
+    def __init__(self, path: Path, encoding: str | None, source: TableSource) -> None:
+        self.path, self.source = path, source
+        self.encoding, self.notes = (encoding, ()) if encoding else encoding_of(path, source)
+        with self._open() as file:
+            head = file.read(HEAD)
+            self.layout = layout_of(head, source, whole=not file.read(1))
+
+    @contextmanager
+    def _open(self) -> Iterator[IO[str]]:
+        try:
+            with self.path.open(encoding=self.encoding, newline="") as file:
+                yield file
+        except LookupError as error:
+            remedy = "name another with --encoding, such as utf-8, latin-1, cp1252 or utf-16"
+            raise self.source.error(f"there is no encoding {self.encoding!r}", remedy) from error
+        except UnicodeError as error:
+            what = f"the text is not {self.encoding} ({reason_in(error)})"
+            raise self.source.error(what, "name another encoding with --encoding") from error
+
+    def relation(self, name: str, values: Path, connection: Any, made: tuple[str, ...]) -> Relation:
+        """The rows of values; the engine gets a copy of them in UTF-8 where more than a header must be left out."""
+        layout, notes = self.layout, [*made, *self.notes, *self.layout.notes]
+        path, skip = self.path, 1
+        if self.encoding not in ("utf-8", "utf-8-sig") or not layout.is_plain or self._has_blank_lines():
+            notes += self._copy_values(values)
+            path, skip = values, 0
+        sql = text_sql(str(path), layout.delimiter, len(layout.names), skip)
+        source = TableSource(self.source.path, self._place)
+        kinds = ("VARCHAR",) * len(layout.names)
+        return Relation(connection, sql, name, layout.names, kinds, source, layout.delimiter in ";\t", notes)
+
+    def _has_blank_lines(self) -> bool:
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return INNER_BLANK.search(content) is not None
+
+    def _lines(self, skipped: dict[str, int]) -> Iterator[tuple[int, str]]:
+        """The lines of values with their numbers; counts the others."""
+        with self._open() as file:
+            for number, line in enumerate(file, 1):
+                if number < self.layout.first_line:
+                    continue
+                if is_comment(line, self.layout.comment):
+                    skipped["line of comment"] += 1
+                elif not line.strip() and len(self.layout.names) > 1:
+                    skipped["blank line"] += 1
+                else:
+                    yield number, line
+
+    def _copy_values(self, values: Path) -> list[str]:
+        skipped = dict.fromkeys(("line of comment", "blank line"), 0)
+        trailing = 0
+        with values.open("w", encoding="utf-8", newline="") as file:
+            for _, line in self._lines(skipped):
+                trailing = skipped["blank line"]
+                file.write(line)
+        skipped["blank line"] = trailing  # those at the end mean nothing
+        skipped["line of comment"] += self.layout.comments_above
+        return [
+            f"{count} {what.replace('line', 'lines', count > 1)} skipped" for what, count in skipped.items() if count
+        ]
+
+    def _place(self, row: int) -> str:
+        """The line on which a row begins: rows may span lines, as quoted cells may contain line ends."""
+        numbers: list[int] = []
+
+        def lines() -> Iterator[str]:
+            for number, line in self._lines(dict.fromkeys(("line of comment", "blank line"), 0)):
+                numbers.append(number)
+                yield line
+
+        reader = csv.reader(lines(), delimiter=self.layout.delimiter)
+        begins = 0
+        for _ in range(row):
+            next(reader, None)
+            begins = reader.line_num
+        next(reader, None)
+        return f"line {numbers[begins]}"

@@ -1,0 +1,394 @@
+"""Recordings as plants, historians and spreadsheets export them: read right, or one sentence that names the switch."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedkad.intake import Switches, read_recording
+from fedkad.intake import engine as intake_engine
+from fedkad.tables import SeriesTable, TableError, read_table, write_table
+
+openpyxl = pytest.importorskip("openpyxl")
+pytest.importorskip("duckdb")
+
+NAN = float("nan")
+
+
+def write(folder: Path, text: str | bytes, name: str = "boiler.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(path: Path, *parts: str, **switches: Any) -> None:
+    with pytest.raises(TableError) as caught:
+        read_recording(path, Switches(**switches))
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert "; " in message, "no remedy"
+    for part in parts:
+        assert part in message, message
+
+
+def moments(table: SeriesTable) -> list[str]:
+    assert table.times is not None
+    return [str(time.astype("datetime64[ms]")) for time in table.times]
+
+
+SCADA = (
+    "Boiler house 3, trend export\r\n"
+    "Exported;05.03.2024 10:12;user: Müller\r\n"
+    "\r\n"
+    "Zeit;Vorlauf [Temperatur];Druck;Pumpe;Bemerkung;\r\n"
+    ";°C;bar;%;;\r\n"
+    "01.03.2024 23:59;71,5;2,1;100;;\r\n"
+    "02.03.2024;71,25;Bad Input;100;Schichtwechsel;\r\n"
+    "02.03.2024 00:01;1.071,5;N/A;---;;\r\n"
+    "02.03.2024 00:02;-0,5;2,3;100;;\r\n"
+)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("first", ["", "sep=;\r\n"])
+def test_a_german_plant_export(tmp_path: Path, encoding: str, first: str) -> None:
+    """Decimal comma, dots in dates, midnight as a date, lines above the header, units, words, a trailing separator."""
+    table = read_recording(write(tmp_path, (first + SCADA).encode(encoding)), Switches(max_fill=0))
+    assert table.channels == ("Vorlauf [Temperatur]", "Druck", "Pumpe")
+    np.testing.assert_array_equal(
+        table.values, [[71.5, 2.1, 100], [71.25, NAN, 100], [1071.5, NAN, NAN], [-0.5, 2.3, 100]]
+    )
+    assert moments(table) == [f"2024-03-0{day}.000" for day in ("1T23:59:00", "2T00:00:00", "2T00:01:00", "2T00:02:00")]
+    assert (table.time_column, table.utc, table.period) == ("Zeit", False, 60.0)
+    line = len(first.splitlines()) + 1
+    for note in (
+        f"lines {line} to {line + 1} above the header skipped",
+        f"line {line + 4} taken as units",
+        "numbers have a decimal comma",
+        "channel 'Druck': 2 cells taken as missing ('Bad Input' ×1, 'N/A' ×1)",
+        "channel 'Pumpe': 1 cell taken as missing ('---' ×1)",
+        "column 'Bemerkung' left out: text ('Schichtwechsel')",
+    ):
+        assert note in table.notes
+    known = {"cp1252": "Latin-1", "utf-16": "UTF-16", "utf-16-le": "UTF-16"}
+    assert [note for note in table.notes if note.startswith("read as")] == [
+        note for note in table.notes if known.get(encoding, "no note") in note
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected", "utc"),
+    [
+        (["2024-03-01T00:00:00Z", "2024-03-01T02:00:01+02:00"], ["2024-03-01T00:00:00", "2024-03-01T00:00:01"], True),
+        (["2024-03-01 00:00", "2024-03-01 00:01:30.5"], ["2024-03-01T00:00:00", "2024-03-01T00:01:30.5"], False),
+        (["2024/03/01 00:00:00", "2024/03/01 00:00:01"], ["2024-03-01T00:00:00", "2024-03-01T00:00:01"], False),
+        (["2/28/2024 11:59:00 PM", "2/29/2024 12:00:00 AM"], ["2024-02-28T23:59:00", "2024-02-29T00:00:00"], False),
+        (["28/02/2024 23:59", "29/02/2024 00:00"], ["2024-02-28T23:59:00", "2024-02-29T00:00:00"], False),
+        (["13-01-2024 00:00", "13-01-2024 00:01"], ["2024-01-13T00:00:00", "2024-01-13T00:01:00"], False),
+        (["01-Mar-2024 00:00:00", "01-Mar-2024 00:00:01"], ["2024-03-01T00:00:00", "2024-03-01T00:00:01"], False),
+        (["01.03.24 07:30", "01.03.24 07:31"], ["2024-03-01T07:30:00", "2024-03-01T07:31:00"], False),
+        (["01.03.2024 00:00:00,250", "01.03.2024 00:00:01"], ["2024-03-01T00:00:00.25", "2024-03-01T00:00:01"], False),
+        (["01.03.2024 00:00 +0100", "01.03.2024 00:00 +0000"], ["2024-02-29T23:00:00", "2024-03-01T00:00:00"], True),
+    ],
+)
+def test_dates(tmp_path: Path, cells: list[str], expected: list[str], utc: bool) -> None:
+    table = read_recording(write(tmp_path, "stamp;a\n" + "".join(f"{cell};{k}\n" for k, cell in enumerate(cells))))
+    np.testing.assert_array_equal(table.times, np.array(expected, dtype="datetime64[ns]"))
+    assert (table.channels, table.utc) == (("a",), utc)
+    assert (table.offsets is not None) == utc
+
+
+def test_the_zone_of_the_file_is_kept(tmp_path: Path) -> None:
+    """Where summer time ends, where rows are sorted, and where they are resampled."""
+    stamps = [
+        "2024-10-27 02:59:30+02:00",
+        "2024-10-27 02:00:00+01:00",
+        "2024-10-27 02:00:30+01:00",
+        "2024-10-27 02:01Z",
+    ]
+    text = "time,a\n" + "".join(f"{stamps[k]},{k}\n" for k in (1, 0, 2, 3))
+    table = read_recording(write(tmp_path, text), Switches(sort=True))
+    assert table.offsets is not None
+    assert (table.values.ravel().tolist(), table.offsets.tolist()) == ([0, 1, 2, 3], [120, 60, 60, 0])
+    assert table.time_texts(1) == ["2024-10-27T02:00:00+01:00"]
+    minutes = read_recording(write(tmp_path, text), Switches(sort=True, resample=60.0))
+    assert minutes.offsets is not None
+    assert (minutes.values.ravel().tolist(), minutes.offsets.tolist()) == ([0, 1.5, 3], [120, 60, 0])
+
+
+def test_ambiguous_dates_are_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path, "Date,a\n03/01/2024 1:00 PM,1\n03/01/2024 2:00 PM,2\n")
+    refused(path, "'Date'", '--time-format "%d/%m/%Y %I:%M %p"', '"%m/%d/%Y %I:%M %p"')
+    table = read_recording(path, Switches(time_format="%d/%m/%Y %I:%M %p"))
+    assert moments(table)[0] == "2024-01-03T13:00:00.000"
+    # Further down one decides, wherever it is.
+    rows = "".join(f"0{1 + k // 1440 % 9}/01/2024 {k // 60 % 24:02d}:{k % 60:02d},{k}\n" for k in range(3000))
+    late = write(tmp_path, f"Date,a\n{rows}13/01/2024 00:00,5\n", "late.csv")
+    assert moments(read_recording(late))[1440] == "2024-01-02T00:00:00.000"
+    refused(write(tmp_path, "Date,a\n13/01/2024,1\n01/14/2024,2\n"), "--time-format")
+
+
+def test_a_format_that_is_given(tmp_path: Path) -> None:
+    path = write(tmp_path, "when,a\n20240301 000000,1\n20240301 000010,2\n")
+    refused(path, "'20240301 000000'", "--time-format", time="when")
+    assert moments(read_recording(path, Switches(time="when", time_format="%Y%m%d %H%M%S")))[1].endswith("00:00:10.000")
+
+
+def test_date_and_time_in_two_columns(tmp_path: Path) -> None:
+    text = "No,Date,Time,a\n1,2/28/2024,11:59:00 PM,1\n2,2/29/2024,12:00:00 AM,2\n"
+    table = read_recording(write(tmp_path, text))
+    assert (moments(table)[1], table.time_column, table.channels) == (
+        "2024-02-29T00:00:00.000",
+        "Date and Time",
+        ("No", "a"),
+    )
+    told = read_recording(
+        write(tmp_path, text.replace("Date,Time", "d,clock")), Switches(time="d,clock", ignore=("No",))
+    )
+    assert (moments(told), told.channels) == (moments(table), ("a",))
+
+
+def test_comments_and_blank_lines_are_counted(tmp_path: Path) -> None:
+    text = "# station 7\n# °C and bar\ntime,a\n1,1\n# calibrated\n\n2,x\n3,3\n\n\n"
+    table = read_recording(write(tmp_path, text))
+    assert table.values.ravel().tolist()[::2] == [1, 3]
+    assert {"3 lines of comment skipped", "1 blank line skipped"} <= set(table.notes)
+    refused(write(tmp_path, text.replace("x", "7 V")), "line 7", "'a'", "'7 V'", "--ignore")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [(["1,5", "-2,25"], [1.5, -2.25]), (["1,234.5", "7.0"], [1234.5, 7.0]), (["1.234.567,5", "0,5"], [1234567.5, 0.5])],
+)
+def test_quoted_numbers(tmp_path: Path, cells: list[str], expected: list[float]) -> None:
+    text = "a,b\n" + "".join(f'"{cell}",1\n' for cell in cells)
+    assert read_recording(write(tmp_path, text)).values[:, 0].tolist() == expected
+
+
+def test_a_comma_that_may_mean_either_is_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path, 'a,b\n"1,234",1\n"2,345",2\n')
+    refused(path, "'1,234'", "--decimal , or --decimal .")
+    assert read_recording(path, Switches(decimal=",")).values[0, 0] == 1.234
+    assert read_recording(path, Switches(decimal=".")).values[0, 0] == 1234.0
+    refused(write(tmp_path, "a;b\n1,5;1\n2.5;2\n"), "'2.5'", "'1,5'", "--decimal")
+    # Not in the sample that the mark was found from.
+    refused(write(tmp_path, "a;b\n" + "1;1\n" * 3000 + "1,5;2\n"), "line 3002", "'1,5'", "--decimal ,")
+
+
+@pytest.mark.parametrize("cell", ["12 V", "<0.5", "1.2.3", "1_000", "0x1F", "5%"])
+def test_a_cell_that_is_almost_a_number_is_not_lost(tmp_path: Path, cell: str) -> None:
+    refused(write(tmp_path, f"a,b_c\n1,2\n3,4\n,6\n7,{cell}\n"), "line 5", "channel 'b_c'", repr(cell))
+
+
+def test_a_column_of_labels_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,a,Normal/Attack,is anomaly\n1,5,Normal,0\n2,6,Attack,1\n")
+    table = read_recording(path)
+    assert table.channels == ("a",)
+    assert "columns 'Normal/Attack', 'is anomaly' left out: labels; --channels takes it" in table.notes
+    assert read_recording(path, Switches(channels=("is anomaly", "a"))).values.tolist() == [[0, 5], [1, 6]]
+    refused(path, "'Normal/Attack'", "text", channels=("Normal/Attack",))
+    # What only has the name of a label is a channel.
+    many = "".join(f"{k},{k * k}\n" for k in range(20))
+    assert read_recording(write(tmp_path, "time,class\n" + many)).channels == ("class",)
+
+
+def test_unsorted_and_repeated_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,a\n3,1\n1,2\n3,4\n")
+    refused(path, "line 3", "'time'", "--sort")
+    table = read_recording(path, Switches(sort=True))
+    assert table.times is not None
+    assert (table.times.tolist(), table.values.ravel().tolist()) == ([1, 3], [2, 4])
+    assert table.notes == ("rows sorted by time, 1 dropped because a later one has the same time",)
+    assert read_recording(write(tmp_path, "time,a\n1,1\n2,2\n"), Switches(sort=True)).notes == ()
+
+
+LONG = "time,tag,value,quality\n" + "".join(
+    f"2024-01-01 00:0{minute}:00,{tag},{cell},Good\n"
+    for tag, cells in (("TI-1", ("1.5", "Timeout", "1.7")), ("PI-1", ("2", "3", "4")))
+    for minute, cell in enumerate(cells)
+)
+
+
+def test_long_format(tmp_path: Path) -> None:
+    path = write(tmp_path, LONG)
+    table = read_recording(path, Switches(max_fill=0))
+    expected = pd.read_csv(path, na_values=["Timeout"]).pivot(index="time", columns="tag", values="value")
+    assert table.channels == tuple(expected.columns)
+    np.testing.assert_array_equal(table.values, expected)
+    assert "6 values of 2 tags in 'tag' read as channels" in table.notes
+    assert "channel 'value': 1 cell taken as missing ('Timeout' ×1)" in table.notes
+    assert read_recording(path, wanted=("PI-1", "XI-1")).values[:, 0].tolist() == [2, 3, 4]
+    assert read_recording(path, Switches(ignore=("TI-1",))).channels == ("PI-1",)
+    again = write(tmp_path, LONG + "2024-01-01 00:00:00,PI-1,9,Good\n")
+    refused(again, "1 value", "--sort")
+    assert read_recording(again, Switches(sort=True)).values[0, 0] == 9
+
+
+def test_a_workbook(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    sheet, other = book.active, book.create_sheet("Notes")
+    sheet.title = "Trend"
+    sheet.append(["Pump 3"])
+    sheet.append([])
+    sheet.append(["Time", "Flow", "State", "Share"])
+    start = datetime.datetime(2024, 3, 1, 23, 59, 50)
+    for k in range(40):
+        sheet.append([start + datetime.timedelta(seconds=k / 2), 1.1 * k, "#N/A" if k == 3 else k % 2, k / 3])
+    other.append(["a", "b"])
+    other.append([1, 2])
+    book.save(tmp_path / "pump.xlsx")
+    table = read_recording(tmp_path / "pump.xlsx", Switches(max_fill=0))
+    assert (table.name, table.channels, table.period) == ("pump", ("Flow", "State", "Share"), 0.5)
+    np.testing.assert_allclose(table.values[:, [0, 2]], np.arange(40)[:, None] * [[1.1, 1 / 3]], rtol=1e-15)
+    assert np.isnan(table.values[3, 1])
+    assert "sheet 'Trend' read, and not 'Notes'" in table.notes
+    refused(write(tmp_path, b"not a workbook", "bad.xlsx"), "Excel")
+
+
+def test_parquet(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame(rng.normal(size=(80, 3)), columns=list("abc")).mask(rng.random((80, 3)) < 0.2)
+    frame["n"] = np.arange(80, dtype=np.int16)
+    frame["k"] = pd.array([None, *range(79)], dtype="Int64")
+    frame["on"] = np.arange(80) % 2 == 0
+    frame["state"] = "idle"
+    frame.index = pd.date_range("2024-03-30 22:00", periods=80, freq="15min", tz="Europe/Berlin")
+    path = tmp_path / "site=4" / "pump-1.parquet"
+    path.parent.mkdir()
+    frame.to_parquet(path)  # pandas stores the index as the last column
+    table = read_recording(path, Switches(max_fill=0))
+    assert table.channels == ("a", "b", "c", "n", "k", "on")
+    np.testing.assert_array_equal(
+        table.values, frame.drop(columns="state").astype("Float64").to_numpy(np.float64, na_value=np.nan)
+    )
+    np.testing.assert_array_equal(table.times, frame.index.tz_convert(None).to_numpy("datetime64[ns]"))
+    assert (table.period, table.utc) == (900.0, True)
+    assert "column 'state' left out: text ('idle')" in table.notes
+    frame["sent"] = frame.index
+    frame.to_parquet(path)
+    refused(path, "several columns hold times", "--time")
+    assert "sent" not in read_recording(path, Switches(time="sent", ignore=("state", "__index_level_0__"))).channels
+    for damage in (b"", path.read_bytes()[:-30]):
+        refused(write(tmp_path, damage, "bad.parquet"), "cannot be read")
+
+
+def test_gzip_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = write(tmp_path, gzip.compress(SCADA.encode("cp1252")), "boiler.1.CSV.gz")
+    plain = write(tmp_path, SCADA.encode("cp1252"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(plain.read_bytes())))
+    for table, name in ((read_recording(packed), "boiler.1"), (read_recording("-"), "stdin")):
+        assert table.name == name
+        np.testing.assert_array_equal(table.values, read_recording(plain).values)
+    refused(write(tmp_path, packed.read_bytes()[:50], "cut.csv.gz"), "gzip")
+
+
+def test_resampling_is_the_mean_of_each_period(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    seconds = np.unique(rng.integers(0, 600_000, 900)) / 1000.0
+    values = {"flow": rng.normal(size=len(seconds)), "valve": (seconds // 50 % 2).astype(int)}
+    stamps = np.datetime64("2024-01-01T00:00:00", "ms") + (seconds * 1000).astype(np.int64)
+    write_table(tmp_path / "a.csv", {"time": stamps.astype("datetime64[ns]"), **values})
+    table = read_recording(tmp_path / "a.csv", Switches(resample=10.0))
+    groups = pd.DataFrame(values, index=pd.DatetimeIndex(stamps)).groupby(pd.Grouper(freq="10s"))
+    expected = groups.agg({"flow": "mean", "valve": "last"}).dropna()
+    np.testing.assert_allclose(table.values, expected, rtol=1e-12)
+    np.testing.assert_array_equal(table.times, expected.index.to_numpy("datetime64[ns]"))
+    assert table.period == 10.0
+    assert any("resampled" in note for note in table.notes)
+    refused(write(tmp_path, "a\n1\n2\n"), "--time", resample=10.0)
+
+
+def test_rows_that_count_and_columns_without_a_name(tmp_path: Path) -> None:
+    table = read_recording(write(tmp_path, ",a,b\n0,5,6\n1,7,8\n"))
+    assert (table.channels, table.notes) == (("a", "b"), ("column 1, which counts the rows, left out",))
+    refused(write(tmp_path, "a,,b\n1,5,6\n2,9,8\n"), "column 2 has no name")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ["empty"]),
+        ("a,b\n", ["no rows"]),
+        ("1,2\n3,4\n", ["line 1", "header"]),
+        ("time,a\n1,1\n2\n3,4\n4,5\n", ["line 3", "1 cell", "names 2"]),
+        ("a,b,a\n1,2,3\n", ["'a'", "columns 1 and 3"]),
+        ('a,b\n1,2\n"3,4\n5,6\n', ["quote"]),
+        ("state,mode\non,x\noff,y\n", ["no column holds numbers"]),
+        ("a,b\n1,inf\n", ["line 2", "'b'", "infinite"]),
+        ("a,b\n1,\n2,NA\n", ["'b'", "every value is missing", "--ignore"]),
+        ("time,a\n2024-01-01,1\nyesterday,2\n2024-01-03,3\n", ["line 3", "'yesterday'", "--time-format"]),
+        ("time,a\n2024-01-01 00:00:00,1\n2024-01-01 00:00:01Z,2\n", ["line 3", "'2024-01-01 00:00:01Z'"]),
+        ("time,a\n2024-01-01,1\n,2\n2024-01-03,3\n", ["line 3", "the time is missing"]),
+        ("time,a\n1,1\nlater,2\n3,3\n", ["line 3", "'later'"]),
+        ("time,a\n1066-10-14,1\n1066-10-15,1\n", ["line 2", "1678"]),
+        (b"\x00\x01\x02\x03" * 9, ["not a text file"]),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str | bytes, parts: list[str]) -> None:
+    refused(write(tmp_path, text), *parts)
+
+
+def test_switches_that_do_not_fit(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,a\n1,2\n3,4\n")
+    refused(path, "'noon'", "time, a", time="noon")
+    refused(path, "'x'", "time, a", channels=("x",))
+    refused(path, "'x'", ignore=("x",))
+    refused(path, "encoding 'klingon'", "--encoding", encoding="klingon")
+    assert read_recording(write(tmp_path, "t;ä\n1;2\n3;4\n".encode("cp437")), Switches(encoding="cp437")).channels == (
+        "ä",
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_the_engine_reads_plain_csv_as_the_strict_reader_does(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows = data.draw(st.integers(2, 6))
+    numbers = st.floats(allow_nan=False, allow_infinity=False)
+    columns: dict[str, Any] = {
+        "time": np.datetime64("2024-01-01", "ns") + np.arange(rows) * np.timedelta64(10**9, "ns")
+    }
+    for name in ("a", "b"):
+        columns[name] = [0.5, *data.draw(st.lists(st.none() | numbers, min_size=rows - 1, max_size=rows - 1))]
+    path = tmp_path_factory.mktemp("both") / "both.csv"
+    write_table(path, columns)
+    ours, strict = read_recording(path), read_table(path)
+    np.testing.assert_array_equal(ours.values, strict.values)
+    np.testing.assert_array_equal(ours.times, strict.times)
+    assert (ours.channels, ours.filled, ours.utc, ours.notes) == (strict.channels, strict.filled, strict.utc, ())
+
+
+def test_without_the_engine_plain_csv_is_read_and_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_engine, "find_spec", lambda name: None)
+    path = write(tmp_path, "time,a,b\n1,2,3\n2,4,5\n")
+    assert read_recording(path, wanted=("b", "c")).values[:, 0].tolist() == [3, 5]
+    refused(path, "--sort", "pip install 'fedkad[read]'", sort=True)
+    refused(write(tmp_path, SCADA.encode("cp1252")), "pip install 'fedkad[read]'")
+
+
+def test_neither_the_agent_nor_a_device_of_a_fleet_loads_the_engine(tmp_path: Path) -> None:
+    write(tmp_path, "time,a\n" + "".join(f"{k},{k % 7}\n" for k in range(50)))
+    code = (
+        "import sys, fedkad.edge.main, fedkad.edge.assembly, fedkad.fleet.devicedata\n"
+        "from fedkad.tables import read_device\n"
+        f"read_device({str(tmp_path / 'boiler.csv')!r})\n"
+        "print([name for name in ('duckdb', 'openpyxl', 'pandas', 'fedkad.intake') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "[]", found.stderr
