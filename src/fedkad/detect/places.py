@@ -10,13 +10,14 @@ All numbers are in scaled units. Values are not clipped here: how far outside a 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.ties import FOLDS, NARROWEST, TIGHT, Ties, learn_ties
+from fedkad.detect.ties import FOLDS, NARROWEST, Ties, bounds_of, learn_ties
 from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling
 from fedkad.koopman.snapshots import stretches
 
@@ -199,6 +200,11 @@ class Places:
         found: Array = self.at(1.0 - REACH)[0] - self.at(REACH)[0]
         return found
 
+    def levels_outside(self, first: float, last: float) -> Array:
+        """The levels that are kept, without those between two shares of them."""
+        start, stop = math.floor(first * len(self.levels)) - 1, math.ceil(last * len(self.levels)) + 1
+        return np.concatenate([self.levels[: max(start, 0)], self.levels[stop:]])
+
     @property
     def ties(self) -> Ties:
         """Which levels go together in all that is kept."""
@@ -219,15 +225,13 @@ class Places:
         """The bounds of departures from the ties, with all that was confirmed inside, and the range of each channel."""
         if not ties.weights.any():
             return ties.usual * 0.0, ties.usual * 0.0, ties.usual * 0.0 + NARROWEST
-        low, first, last, high = np.quantile(
-            ties.departures(self.levels), [BOUND, TIGHT, 1.0 - TIGHT, 1.0 - BOUND], axis=0
-        )
+        low, high, tightness = bounds_of(ties.departures(self.levels))
         for rows in self.confirmed_stretches:
             levels = Features.of(rows, window).levels if len(rows) >= window else self.levels[:0]
             if len(levels):
                 confirmed = ties.departures(levels)
                 low, high = np.minimum(low, confirmed.min(axis=0)), np.maximum(high, confirmed.max(axis=0))
-        return low, high, np.maximum(last - first, NARROWEST)
+        return low, high, tightness
 
     def joined(self, scaled: Array, window: int, forgetting: float = 1.0) -> Places:
         """These places, with the weight that forgetting leaves them, and those of newer rows."""

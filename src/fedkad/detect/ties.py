@@ -26,8 +26,8 @@ FOLDS = ((0.4, 0.55), (0.55, 0.7), (0.7, 0.85), (0.85, 1.0))
 EXPLAINED = 0.9
 """The share of the variance of a level that the other channels must explain."""
 
-SLACK = 0.05
-"""How far outside of the bounds 99 % of the next part may lie, in ranges."""
+SLACK = 0.25
+"""How far outside of all that was known the next part may lie, in ranges."""
 
 FARTHEST = 1.0
 """A departure counts up to so many ranges outside: a machine with a new duty breaks many ties at once.
@@ -106,7 +106,12 @@ def _regression(levels: Array) -> tuple[Ties, NDArray[np.bool_]]:
 
 def _holds(known: Array, met: Array) -> NDArray[np.bool_]:
     """Which departures of the windows that are met next lie within the bounds of the known ones, or close to them."""
-    low, first, last, high = np.quantile(known, [0.002, TIGHT, 1.0 - TIGHT, 0.998], axis=0)
-    outside = np.maximum(np.maximum(low - met, met - high), 0.0) / np.maximum(last - first, NARROWEST)
-    held: NDArray[np.bool_] = np.quantile(outside, 0.99, axis=0) <= SLACK
-    return held
+    low, high, tightness = bounds_of(known)
+    slack = SLACK * tightness
+    return np.asarray(((met >= low - slack) & (met <= high + slack)).all(axis=0))
+
+
+def bounds_of(departures: Array) -> tuple[Array, Array, Array]:
+    """The least and the greatest departure of each channel, and the range of nearly all."""
+    low, first, last, high = np.quantile(departures, [0.0, TIGHT, 1.0 - TIGHT, 1.0], axis=0)
+    return low, high, np.maximum(last - first, NARROWEST)
