@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.detect.model import ScoringName
-from fedkad.detect.places import Bounds
-from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.snapshots import Statistics, collect
 from tests.fixtures import naive
 
@@ -270,19 +268,15 @@ def test_a_half_life_in_time_needs_the_sample_period() -> None:
         KoopmanDetector(rank=8).fit(waves(1500)).learn(waves(200), forgetting="1 day")
 
 
-def bounds_of(detector: KoopmanDetector) -> Bounds:
-    scoring = detector.model_.scoring
-    assert isinstance(scoring, WitnessScoring)
-    return scoring.bounds
-
-
 def test_levels_that_are_forgotten_become_strange_again() -> None:
     early, late = waves(3000), waves(6000, seed=3)
     early[:600, 0] += 4.0
     detector = KoopmanDetector(rank=8).fit(early)
-    before = bounds_of(detector).high[1, 0]
+    assert detector.memory_.places is not None
+    before = detector.memory_.places.bounds(detector.scaling_).high[1, 0]
     detector.learn(late, forgetting=0.001)
-    assert bounds_of(detector).high[1, 0] < before - 0.5
+    assert detector.memory_.places is not None
+    assert detector.memory_.places.bounds(detector.scaling_).high[1, 0] < before - 0.5
 
 
 def test_a_rule_set_later_survives_saving_and_learning(tmp_path: Path) -> None:
@@ -330,7 +324,8 @@ def test_an_absurd_value_in_what_is_learned_later_widens_nothing(rows: int, more
     later[more // 2, 0], test[100, 0] = 1e4, 60.0
     detector.learn(later)
     assert detector.predict(test)[100] == 1
-    assert bounds_of(detector).unit[0] < 10.0
+    assert detector.memory_.places is not None
+    assert detector.memory_.places.bounds(detector.scaling_).unit[0] < 10.0
 
 
 def test_learning_in_small_pieces_does_not_devalue_places() -> None:

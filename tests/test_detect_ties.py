@@ -29,7 +29,7 @@ def test_departures_are_residuals_of_ridge_regressions() -> None:
     generator = np.random.default_rng(0)
     common = generator.normal(size=(900, 2))
     levels = common @ generator.normal(size=(2, 4)) + 0.1 * generator.normal(size=(900, 4)) + 3.0
-    ties = learn_ties(levels)
+    ties = learn_ties(levels, 900)
     assert ties.weights.any(axis=1).all()
     centred = levels - levels.mean(axis=0)
     ridge = np.sqrt((RIDGE + NOISE * 4 / 900) * len(levels))
@@ -41,18 +41,18 @@ def test_departures_are_residuals_of_ridge_regressions() -> None:
         np.testing.assert_allclose(ties.departures(levels)[:, channel], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("later", [1.0, 2.0])
-def test_a_tie_counts_if_it_holds_in_time(later: float) -> None:
+@pytest.mark.parametrize("change", ["none", "at once", "slowly"])
+def test_a_tie_counts_if_it_holds_in_time(change: str) -> None:
     generator = np.random.default_rng(1)
     first = np.sin(np.arange(2000) / 37.0)
-    levels = np.stack([first, np.where(np.arange(2000) < 1500, 1.0, later) * first], axis=1)
-    levels += generator.normal(0.0, 0.05, levels.shape)
-    assert learn_ties(levels).weights.any() == (later == 1.0)
+    factor = {"none": 1.0, "at once": np.where(np.arange(2000) < 1500, 1.0, 2.0), "slowly": np.linspace(1.0, 2.0, 2000)}
+    levels = np.stack([first, factor[change] * first], axis=1) + generator.normal(0.0, 0.05, (2000, 2))
+    assert learn_ties(levels, 100).weights.any() == (change == "none")
 
 
 def test_few_windows_tie_nothing() -> None:
-    assert not learn_ties(np.ones((4, 3))).weights.any()
-    assert not learn_ties(np.ones((400, 3))).weights.any()
+    assert not learn_ties(np.ones((4, 3)), 1).weights.any()
+    assert not learn_ties(np.ones((400, 3)), 20).weights.any()
 
 
 def test_a_slow_drift_at_usual_levels_is_found_and_told() -> None:

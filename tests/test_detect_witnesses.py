@@ -274,7 +274,6 @@ def naive_bounds(values: Array, levels: Array, spreads: Array, departures: Array
     """The 0.2 and 99.8 % quantiles of all features, the range of the values without their outermost, and tightness."""
     features = (values, levels, spreads, departures)
     low, high = (np.array([np.quantile(f, q, axis=0) for f in features]) for q in (0.002, 0.998))
-    low[3], high[3] = departures.min(axis=0), departures.max(axis=0)
     first, last = np.quantile(departures, [0.01, 0.99], axis=0)
     unit = np.quantile(values, 0.9995, axis=0) - np.quantile(values, 0.0005, axis=0)
     return low, high, unit, np.maximum(last - first, 0.1)
@@ -289,14 +288,14 @@ def test_bounds_and_residuals_are_those_of_all_training_rows(horizon: int) -> No
     scaled = (train - train.mean(axis=0)) / train.std(axis=0)
     np.testing.assert_allclose(detector.memory_.held_out.rows, scaled, atol=1e-12)
     levels, spreads = window_features(scaled, 6)
-    departures = departures_of(scoring.bounds, levels[::6])  # of windows that do not overlap
+    departures = departures_of(scoring.bounds, levels)
     low, high, unit, tightness = naive_bounds(scaled, levels, spreads, departures)
     low[0, PUMP], high[0, PUMP] = scaled[:, PUMP].min(), scaled[:, PUMP].max()
     np.testing.assert_allclose(scoring.bounds.low, low, atol=1e-9)
     np.testing.assert_allclose(scoring.bounds.high, high, atol=1e-9)
     np.testing.assert_allclose(scoring.bounds.unit, unit, atol=1e-9)
     np.testing.assert_allclose(scoring.bounds.tightness, tightness, atol=1e-9)
-    for k, feature in enumerate((scaled, levels, spreads)):
+    for k, feature in enumerate((scaled, levels, spreads, departures)):
         expected = np.stack([feature.min(axis=0), feature.max(axis=0)], axis=1)
         np.testing.assert_allclose(scoring.bounds.ranges[k], expected, atol=1e-9)
     found = np.array(list(naive.newest_residuals(naive_model(detector), np.clip(scaled, -10.0, 10.0)).values()))
@@ -326,10 +325,7 @@ def test_normal_scores_are_judged_by_what_the_other_blocks_show(rows: int, horiz
         model = naive.Model(detector.lifting_, detector.subspace_, operator, horizon)
         ends = np.arange(5, rows)
         elsewhere = (ends < block[0]) | (ends > block[-1] + 6)
-        windows = levels[::6]  # that do not overlap
-        first, last = (t / rows * len(windows) for t in (block[0], block[-1]))
-        away = [k for k in range(len(windows)) if k < math.floor(first) - 1 or k > math.ceil(last)]
-        departures = departures_of(scoring.bounds, windows[away])
+        departures = departures_of(scoring.bounds, levels[elsewhere])
         features = (scaled[5:][elsewhere], levels[elsewhere], spreads[elsewhere], departures)
         low, high, unit, tightness = naive_bounds(*features)
         low[0, PUMP], high[0, PUMP] = scaled[:, PUMP].min(), scaled[:, PUMP].max()

@@ -44,8 +44,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     `fit` makes the dynamics of statistics that are `reduced` to the subspace.
     """
     setup, settings, rows = memory.setup, memory.setup.settings, memory.held_out.rows
-    ties, zeros = places.ties, np.zeros((settings.horizon, setup.channels))
-    bounds = places.bounds(setup.scaling, ties, settings.window)
+    bounds, zeros = places.bounds(setup.scaling), np.zeros((settings.horizon, setup.channels))
     judged = ~bounds.switch & ~setup.inputs
     scoring = WitnessScoring(fit(reduced), zeros, zeros + 1.0, judged, bounds, zeros[0], np.ones(3))
     sights = _sights(scoring, rows)
@@ -62,7 +61,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     jump = np.where(judged, np.quantile(np.abs(residuals[:, -1] - centre[-1]), JUMP, axis=0), NEVER)
     scoring = replace(scoring, centre=centre, spread=spread, jump=jump)
     parts = np.full((len(rows), 4), np.nan)
-    elsewhere = _bounds_elsewhere(places, ties, memory, blocks)
+    elsewhere = _bounds_elsewhere(places, memory, blocks)
     runs = broken(rows, settings.lead + 1).entries(settings.lead)
     for block, dynamics, known in zip(blocks, others, elsewhere, strict=True):
         judge = replace(scoring, dynamics=dynamics, bounds=known)
@@ -122,18 +121,15 @@ def _without(reduced: Reduced, coordinates: Array, held_out: HeldOut, block: Ent
     return reduced._replace(gram=reduced.gram - gram, cross=reduced.cross - cross)
 
 
-def _bounds_elsewhere(places: Places, ties: Ties, memory: Memory, blocks: list[Entries]) -> list[Bounds]:
+def _bounds_elsewhere(places: Places, memory: Memory, blocks: list[Entries]) -> list[Bounds]:
     """For every block the bounds that the other rows show; a single block has no other rows."""
     rows, window, scaling = memory.held_out.rows, memory.setup.settings.window, memory.setup.scaling
-    features = Features.of(rows, window)
+    features = places.features(rows, window)
     found = []
     for block in blocks:
         # A window that ends soon after the block still holds some of it.
         others = (features.ends < block[0]) | (features.ends > block[-1] + window)
         known = Features(*(feature[others] for feature in (features.newest, *features[1:])))
-        elsewhere = Places.of(known.thinned(THINNED) if others.any() else features)
-        # The kept rows are the newest; there are levels of older ones as well.
-        newest = min(len(rows) / (window * max(len(places.levels), 1)), 1.0)
-        shares = [1.0 - newest + newest * share / len(rows) for share in (block[0], block[-1])]
-        found.append(replace(elsewhere, levels=places.levels_outside(*shares)).bounds(scaling, ties, window))
+        elsewhere = Places.of(known.thinned(THINNED) if others.any() else features, Ties(places.ties, places.usual))
+        found.append(elsewhere.bounds(scaling))
     return found

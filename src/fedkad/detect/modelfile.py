@@ -152,14 +152,17 @@ def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tupl
 def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The arrays of a file; in those from before channels were tied to each other, none is."""
     found = dict(arrays)
-    if "held_out.places.rows" in found and "held_out.places.levels" not in found:
-        found["held_out.places.levels"] = np.empty((0, found["held_out"].shape[1]))
-    if "witnesses.bounds.unit" in found and "witnesses.bounds.ties" not in found:
-        ties = Ties.none(len(found["witnesses.bounds.unit"]))
-        for name in ("low", "high"):
-            found[f"witnesses.bounds.{name}"] = np.vstack([found[f"witnesses.bounds.{name}"], ties.usual])
-        kept = {"ties": ties.weights, "usual": ties.usual, "tightness": ties.usual + 1.0}
-        found |= {f"witnesses.bounds.{name}": value for name, value in kept.items()}
+    for prefix, by_feature in (
+        ("witnesses.bounds.", ("low", "high", "ranges", "calm")),
+        ("held_out.places.", ("quantiles", "confirmed", "calm")),
+    ):
+        if f"{prefix}calm" not in found or f"{prefix}ties" in found:
+            continue
+        for name in by_feature:
+            known, axis = found[prefix + name], 1 if name == "calm" else 0
+            found[prefix + name] = np.concatenate([known, 0.0 * known.take([0], axis)], axis)
+        ties = Ties.none(found[f"{prefix}calm"].shape[2])
+        found |= {f"{prefix}ties": ties.weights, f"{prefix}usual": ties.usual, f"{prefix}tightness": ties.usual + 1.0}
     return found
 
 
@@ -180,8 +183,8 @@ def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arra
         "witnesses.bounds.high": (4, channels),
         "witnesses.bounds.unit": (channels,),
         "witnesses.bounds.switch": (channels,),
-        "witnesses.bounds.ranges": (3, channels, 2),
-        "witnesses.bounds.calm": (*arrays.get("witnesses.bounds.relief", np.empty(0)).shape, 3, channels, 2),
+        "witnesses.bounds.ranges": (4, channels, 2),
+        "witnesses.bounds.calm": (*arrays.get("witnesses.bounds.relief", np.empty(0)).shape, 4, channels, 2),
         "witnesses.bounds.ties": (channels, channels),
         "witnesses.bounds.usual": (channels,),
         "witnesses.bounds.tightness": (channels,),

@@ -1,23 +1,22 @@
 """Where a device has been: the values, levels and spreads of its channels in normal operation, as quantiles.
 
-Each channel has three *features*. Its value is judged sample by sample; its level and its spread, the mean and the
-logarithm of the standard deviation of a window, tell a device that stays where it has never been. Of each feature a
-few quantiles are kept, dense at both ends, which can be merged with those of other rows and forgotten. Levels are kept
-as well, because they show which channels go together (`ties`).
+Each channel has four *features*. Its value is judged sample by sample; its level and its spread, the mean and the
+logarithm of the standard deviation of a window, tell a device that stays where it has never been; its departure from
+the level that the other channels suggest (`ties`) tells one whose channels do not belong together. Of each feature a
+few quantiles are kept, dense at both ends, which can be merged with those of other rows and forgotten.
 
 All numbers are in scaled units. Values are not clipped here: how far outside a value lies is what matters.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.ties import FOLDS, NARROWEST, Ties, bounds_of, learn_ties
+from fedkad.detect.ties import FOLDS, NARROWEST, Ties, learn_ties
 from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling
 from fedkad.koopman.snapshots import stretches
 
@@ -51,9 +50,6 @@ MARGIN = 0.1
 MOST_CONFIRMED = 2048
 """Rows of confirmed stretches that are kept."""
 
-MOST_LEVELS = 2048
-"""Levels that are kept: four weeks of one-minute rows in windows of 20."""
-
 MOST_CALM = 32
 """Confirmed stretches that are remembered as a whole."""
 
@@ -77,20 +73,22 @@ class Features(NamedTuple):
     newest: Array  # of the last row of full windows
     levels: Array  # of full windows
     spreads: Array  # of full windows
+    departures: Array  # of full windows
     ends: Array  # the last row of each window, (rows,)
 
     @classmethod
-    def of(cls, scaled: Array, window: int) -> Features:
+    def of(cls, scaled: Array, window: int, ties: Ties | None = None) -> Features:
         """Features of a scaled series with gaps; levels and spreads are those of the clipped values of the model.
 
-        Neighbouring windows are much alike: of a long series only every few are taken.
+        Neighbouring windows are much alike: of a long series only every few are taken. Without `ties` no level departs.
         """
         step = int(np.clip(len(scaled) // ENOUGH_WINDOWS, 1, max(window // 4, 1)))
         ends = np.concatenate([np.arange(r.start + window - 1, r.stop, step) for r in stretches(scaled, window)])
         clipped = np.nan_to_num(np.clip(scaled, -CLIP, CLIP))
         means, squares = (window_means(rows, window)[ends - window + 1] for rows in (clipped, clipped * clipped))
         complete = scaled[~np.isnan(scaled).any(axis=1)]
-        return cls(complete, scaled[ends], means, log_spread(squares - means**2), ends)
+        departures = np.zeros_like(means) if ties is None else ties.departures(means)
+        return cls(complete, scaled[ends], means, log_spread(squares - means**2), departures, ends)
 
     def thinned(self, most: int) -> Features:
         """At most about so many rows of each, evenly spread."""
@@ -102,17 +100,8 @@ class Features(NamedTuple):
 
     @property
     def quantiles(self) -> Array:
-        """Of value, level and spread of every channel, `(3, n, probabilities)`."""
-        return np.stack([_quantiles(feature) for feature in (self.values, self.levels, self.spreads)])
-
-    def apart(self, window: int) -> Array:
-        """The levels of windows that do not overlap."""
-        chosen, last = [], -window
-        for k, end in enumerate(self.ends.tolist()):
-            if end >= last + window:
-                chosen.append(k)
-                last = end
-        return self.levels[chosen]
+        """Of value, level, spread and departure of every channel, `(4, n, probabilities)`."""
+        return np.stack([_quantiles(each) for each in (self.values, self.levels, self.spreads, self.departures)])
 
 
 def window_means(rows: Array, window: int) -> Array:
@@ -136,12 +125,12 @@ def window_means(rows: Array, window: int) -> Array:
 class Bounds(NamedTuple):
     """What scoring needs of the places, in scaled units."""
 
-    low: Array  # of each feature, and of departures from ties, (4, n)
+    low: Array  # of each feature, (4, n)
     high: Array  # (4, n)
     unit: Array  # the range of the values of each channel, (n,)
     switch: NDArray[np.bool_]  # channels that had at most two values, `low[0]` and `high[0]`, (n,)
-    ranges: Array  # the least and the greatest of each feature that was ever seen, (3, n, 2)
-    calm: Array  # ranges of each feature in stretches that a person called normal, (stretches, 3, n, 2)
+    ranges: Array  # the least and the greatest of each feature that was ever seen, (4, n, 2)
+    calm: Array  # ranges of each feature in stretches that a person called normal, (stretches, 4, n, 2)
     relief: Array  # what the parts of the score are multiplied by inside each of them, (stretches,)
     ties: Array  # as in `Ties`, (n, n)
     usual: Array  # (n,)
@@ -157,33 +146,34 @@ class Places:
     """
 
     rows: float  # that the quantiles stand for
-    quantiles: Array  # of each feature and channel, (3, n, len(PROBABILITIES))
+    quantiles: Array  # of each feature and channel, (4, n, len(PROBABILITIES))
     values: Array  # the values of a channel that has at most two, (n, 2); NaN if it has more
-    confirmed: Array  # the least and the greatest that a person called normal, (3, n, 2); NaN if there is none
+    confirmed: Array  # the least and the greatest that a person called normal, (4, n, 2); NaN if there is none
     wander: float
     calm: Array  # each of the stretches that a person called normal, as in `Bounds`
     relief: Array
     stretches: Array  # their rows, as many as are kept: the reliefs are set anew for every model, (rows, n)
     lengths: Array  # rows of each of them; 0 if they are not kept any more
-    levels: Array  # of the newest windows that do not overlap, (windows, n)
+    ties: Array  # as in `Ties`, (n, n); what is learned later changes bounds, not ties
+    usual: Array  # (n,)
 
     @classmethod
-    def of(cls, features: Features) -> Places:
+    def of(cls, features: Features, ties: Ties) -> Places:
         """The places of these features; how far they wander is not looked at."""
         quantiles = features.quantiles
         unknown = np.full((*quantiles.shape[:2], 2), np.nan)
         values, none = features.values, np.empty((0, *unknown.shape))
         nothing = none[:, 0, 0, 0]
-        kept = (np.empty((0, values.shape[1])), nothing, features.levels)
-        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, nothing, *kept)
+        kept = (np.empty((0, values.shape[1])), nothing)
+        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, nothing, *kept, *ties)
 
     @classmethod
     def learnt(cls, scaled: Array, window: int) -> Places:
         """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps."""
         features = Features.of(scaled, window)
-        places = cls.of(features)
-        levels = features.apart(window)[-MOST_LEVELS:]
-        return replace(places, wander=_wandering(features, places.reach), levels=levels)
+        ties = learn_ties(features.levels, len(features.values) / window)
+        places = cls.of(features._replace(departures=ties.departures(features.levels)), ties)
+        return replace(places, wander=_wandering(features, places.reach))
 
     def at(self, probability: float) -> Array:
         """One of the quantiles that are kept, of every feature and channel."""
@@ -191,7 +181,7 @@ class Places:
 
     @property
     def ranges(self) -> Array:
-        """The least and the greatest of each feature that was ever seen, `(3, n, 2)`."""
+        """The least and the greatest of each feature that was ever seen, `(4, n, 2)`."""
         return _hull(self.quantiles[..., [0, -1]], self.confirmed)
 
     @property
@@ -200,42 +190,24 @@ class Places:
         found: Array = self.at(1.0 - REACH)[0] - self.at(REACH)[0]
         return found
 
-    def levels_outside(self, first: float, last: float) -> Array:
-        """The levels that are kept, without those between two shares of them."""
-        start, stop = math.floor(first * len(self.levels)) - 1, math.ceil(last * len(self.levels)) + 1
-        return np.concatenate([self.levels[: max(start, 0)], self.levels[stop:]])
-
-    @property
-    def ties(self) -> Ties:
-        """Which levels go together in all that is kept."""
-        return learn_ties(self.levels)
-
-    def bounds(self, scaling: Scaling, ties: Ties, window: int) -> Bounds:
+    def bounds(self, scaling: Scaling) -> Bounds:
         """The bounds that a new row is judged by."""
         inner = _hull(np.stack([self.at(BOUND), self.at(1.0 - BOUND)], axis=-1), self.confirmed)
         low, high = inner[..., 0], inner[..., 1]
         unit = _unit(self.reach, np.abs(scaling.mean) / scaling.scale, 1.0 / scaling.scale)
         switch = ~np.isnan(self.values[:, 0])
         low[0, switch], high[0, switch] = self.values[switch].T
-        least, greatest, tightness = self._departures(ties, window)
-        low, high = np.vstack([low, least]), np.vstack([high, greatest])
-        return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *ties, tightness)
+        tightness = np.maximum(self.at(0.99)[3] - self.at(0.01)[3], NARROWEST)
+        ties = (self.ties, self.usual, tightness)
+        return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *ties)
 
-    def _departures(self, ties: Ties, window: int) -> tuple[Array, Array, Array]:
-        """The bounds of departures from the ties, with all that was confirmed inside, and the range of each channel."""
-        if not ties.weights.any():
-            return ties.usual * 0.0, ties.usual * 0.0, ties.usual * 0.0 + NARROWEST
-        low, high, tightness = bounds_of(ties.departures(self.levels))
-        for rows in self.confirmed_stretches:
-            levels = Features.of(rows, window).levels if len(rows) >= window else self.levels[:0]
-            if len(levels):
-                confirmed = ties.departures(levels)
-                low, high = np.minimum(low, confirmed.min(axis=0)), np.maximum(high, confirmed.max(axis=0))
-        return low, high, tightness
+    def features(self, scaled: Array, window: int) -> Features:
+        """Features of other rows, whose departures are from the ties that are known."""
+        return Features.of(scaled, window, Ties(self.ties, self.usual))
 
     def joined(self, scaled: Array, window: int, forgetting: float = 1.0) -> Places:
         """These places, with the weight that forgetting leaves them, and those of newer rows."""
-        features, weight = Features.of(scaled, window), forgetting * self.rows
+        features, weight = self.features(scaled, window), forgetting * self.rows
         new = float(len(features.values))
         return replace(
             self,
@@ -243,7 +215,6 @@ class Places:
             quantiles=_merged(self.quantiles, weight, features.quantiles, new),
             values=_joined_values(self.values, _two_values(features.values)),
             wander=self._wandered(features, forgetting),
-            levels=np.concatenate([self.levels, features.apart(window)])[-MOST_LEVELS:],
         )
 
     def _wandered(self, features: Features, forgetting: float) -> float:
@@ -256,7 +227,7 @@ class Places:
 
         The stretch is remembered as a whole as well, without any `relief` yet.
         """
-        features = Features.of(scaled, window)
+        features = self.features(scaled, window)
         seen = features.quantiles[..., [0, -1]]
         near = seen + MARGIN * np.array([-1.0, 1.0])
         rows, lengths = self._with_rows(scaled[-MOST_CONFIRMED:])
@@ -384,7 +355,7 @@ def _wandering(features: Features, reach: Array) -> float:
     for known, met in FOLDS:
         before, after = thin.cut(0.0, known), thin.cut(known, met)
         if len(before.levels) and len(after.levels):
-            farthest = max(farthest, _departure(after, Places.of(before), reach))
+            farthest = max(farthest, _departure(after, Places.of(before, Ties.none(len(reach))), reach))
     return farthest
 
 

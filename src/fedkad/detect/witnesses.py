@@ -319,7 +319,8 @@ class WitnessScoring:
     def _relief(self, newest: Seen) -> Array:
         """The least factor of the confirmed stretches that the sample may be a part of; 1 if there is none."""
         values, *_, level, square = newest
-        features = np.stack([values, level, log_spread(square - level * level)], axis=-2)[..., None, :, :]
+        departures = (level - self.bounds.usual).dot(self._ties)
+        features = np.stack([values, level, log_spread(square - level * level), departures], axis=-2)[..., None, :, :]
         calm = self.bounds.calm
         outside = (features < calm[..., 0]) | (features > calm[..., 1])  # a missing value is not
         factors = np.where(outside.any(axis=(-2, -1)), 1.0, self.bounds.relief)
