@@ -104,7 +104,7 @@ def terms_at(scoring: WitnessScoring, model: naive.Model, values: Array, t: int)
     residuals, missed = residuals_at(model, clipped, t)
     window = clipped[t - model.lifting.window + 1 : t + 1]
     n, judged = values.shape[1], int(scoring.judged.sum())
-    motion, fit, outside, dwell = (np.zeros(n) for _ in range(4))
+    motion, fit, outside, dwell, broken = (np.zeros(n) for _ in range(5))
     low, high, unit, switch = scoring.bounds[:4]
     for c in range(n):
         nothing = 0.0 if scoring.tolerance is None else scoring.tolerance[c]
@@ -130,7 +130,16 @@ def terms_at(scoring: WitnessScoring, model: naive.Model, values: Array, t: int)
         if scoring.judged[c]:
             said = sum(scoring.bounds.ties[c, k] * (window[:, k].mean() - scoring.bounds.usual[k]) for k in range(n))
             apart = far(said, low[3, c], high[3, c])
-            dwell[c] += 5.0 * min((apart if apart > nothing else 0.0) / scoring.bounds.tightness[c], 1.0)
+            broken[c] = (apart if apart > nothing else 0.0) / scoring.bounds.tightness[c]
+    if broken.any():  # each counts up to one range; who explains all departures best is to blame
+        departed = np.array([scoring.bounds.ties[c] @ (window.mean(axis=0) - scoring.bounds.usual) for c in range(n)])
+        departed = np.where(scoring.judged, departed / scoring.bounds.tightness, 0.0)
+        blame = np.zeros(n)
+        for k in range(n):
+            effect = np.where(scoring.judged, scoring.bounds.ties[:, k] / scoring.bounds.tightness, 0.0)
+            left = departed - effect * (effect @ departed) / (effect @ effect) if effect.any() else departed
+            blame[k] = departed @ departed - left @ left
+        dwell += 5.0 * sum(min(each, 1.0) for each in broken) * blame / sum(blame)
     return Terms(motion, fit, outside, dwell)
 
 

@@ -306,10 +306,26 @@ class WitnessScoring:
         jump = excess[..., -4 * channels : -3 * channels] * self.spread[-1]
         away = OUTSIDE * np.minimum(np.maximum(excess[..., :channels], jump) / unit, ABSURD)
         dwell = np.hypot(excess[..., -3 * channels : -2 * channels], spread)
-        apart = OUTSIDE * np.minimum(excess[..., -channels:] / self.bounds.tightness, FARTHEST)
+        apart = OUTSIDE * self._apart(excess[..., -channels:] / self.bounds.tightness, level)
         missing = np.isnan(values)
         some = missing.any(axis=-1, keepdims=True)
         return np.where(missing, 0.0, away), np.where(missing, 0.0, dwell), np.where(some, 0.0, apart)
+
+    def _apart(self, far: Array, level: Array) -> Array:
+        """What broken ties add, for departures that are so many ranges outside, up to `FARTHEST` each.
+
+        One faulty channel breaks the ties of all that go with it. Each channel takes a share by how well a change of it
+        alone explains all departures u, in ranges: (uᵀv)²/‖v‖², with v what the ties make of that change.
+        """
+        total = np.minimum(far, FARTHEST).sum(axis=-1, keepdims=True)
+        if not total.any():
+            return far
+        sharp = self.judged / self.bounds.tightness
+        changes = sharp[:, None] * self.bounds.ties
+        departures = sharp * (level - self.bounds.usual).dot(self._ties)
+        explained = departures.dot(changes) ** 2 / np.maximum((changes**2).sum(axis=0), 1e-300)
+        shares = explained / np.maximum(explained.sum(axis=-1, keepdims=True), 1e-300)
+        return np.asarray(total * shares)
 
     def _excess_spread(self, variance: Array) -> Array:
         """How far standard deviations are outside of their bounds."""
