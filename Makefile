@@ -36,7 +36,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[read]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml fedkad-bench/pyproject.toml | $(BIN)/python
