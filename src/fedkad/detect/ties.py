@@ -36,6 +36,9 @@ With ties, simulated pumps gain 7.7 points of VUS-PR, and SMD machine-1-* is as 
 0.5, and without the test in time 2.7.
 """
 
+FEWEST = 20
+"""Windows per channel, which do not overlap, that a regression needs: with fewer, chance ties channels."""
+
 MOVES = 1e-3
 """The least variance of a level that can be explained, in variances of its channel."""
 
@@ -75,7 +78,7 @@ def learn_ties(levels: Array, independent: float) -> Ties:
     True
     """
     channels = levels.shape[1]
-    if int(FOLDS[0][0] * len(levels)) < 2:
+    if independent < FEWEST * channels:
         return Ties.none(channels)
     ties, is_tied = _regression(levels, independent)
     for known, met in FOLDS:
