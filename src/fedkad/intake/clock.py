@@ -32,6 +32,7 @@ class Clock:
     utc: bool = False
     is_number: bool = False
     keeps_zone: bool = False  # whether the text of a cell says how far ahead of UTC its clock is
+    zone: str = ""  # of all cells, where the file names it apart
 
     @property
     def text(self) -> str:
@@ -71,7 +72,10 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     name = " and ".join(relation.names[each] for each in at)
     kind = relation.kinds[at[0]]
     if len(at) == 1 and kind.startswith(("TIMESTAMP", "DATE")):
-        return Clock(f"CAST(c{at[0]} AS TIMESTAMP)", name, at, utc="WITH TIME ZONE" in kind)
+        zoned = "WITH TIME ZONE" in kind
+        return Clock(
+            f"CAST(c{at[0]} AS TIMESTAMP)", name, at, zoned, zone=relation.zones.get(name, "") if zoned else ""
+        )
     text = joined(at)
     if given is not None:
         return Clock(

@@ -1,7 +1,7 @@
 """DuckDB behind one door: a file becomes a relation whose columns are c0, c1, …, and errors become sentences."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -29,6 +29,7 @@ class Relation:
     source: TableSource
     decimal_comma: bool = False  # whether a comma between digits can only be a decimal mark
     notes: list[str] = field(default_factory=list)
+    zones: Mapping[str, str] = field(default_factory=dict)  # of columns of times, where the file names them apart
 
     def rows(self, select: str, rest: str = "", values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Rows as Python objects: for counts and samples."""

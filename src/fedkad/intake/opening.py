@@ -10,12 +10,14 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from fedkad.intake.engine import Relation, database, quoted, text_sql
 from fedkad.intake.layout import HEAD, encoding_of, is_comment, layout_of
 from fedkad.intake.workbook import write_sheet
+from fedkad.intake.zones import zones_in_pandas_metadata
 from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.reading import table_ending
 
@@ -48,7 +50,10 @@ def _parquet(source: TableSource, name: str, connection: Any) -> Relation:
     described = unread.rows("column_name, column_type")
     names, kinds = (tuple(column[at] for column in described) for at in (0, 1))
     renamed = ", ".join(f"c{at}" for at in range(len(names)))
-    return Relation(connection, f"(SELECT * FROM {sql}) AS t({renamed})", name, names, kinds, source)
+    by_pandas = replace(unread, sql=f"parquet_kv_metadata({quoted(str(source.path))})")
+    written = by_pandas.rows("decode(value)", "WHERE key = 'pandas'::BLOB")
+    zones = zones_in_pandas_metadata(written[0][0]) if written else {}
+    return Relation(connection, f"(SELECT * FROM {sql}) AS t({renamed})", name, names, kinds, source, zones=zones)
 
 
 def _fetch(path: Path, ending: str, copy: Path, source: TableSource) -> None:

@@ -17,6 +17,7 @@ from fedkad.intake.numbers import NUMBER_LIKE, Marks, is_type_of_numbers, marks_
 from fedkad.intake.opening import STANDARD_INPUT, opened
 from fedkad.intake.rows import in_order, resampled
 from fedkad.intake.switches import Switches
+from fedkad.intake.zones import minutes_ahead
 from fedkad.report.wording import counted
 from fedkad.tables.cells import MISSING, is_missing, no_rows, shown
 from fedkad.tables.errors import TableError, TableSource
@@ -254,6 +255,9 @@ class _Recording:
         times = None if clock is None else self._times(clock, found.pop("t"))
         if times is not None and "z" in found:
             self.zones = times, np.asarray(found.pop("z"), dtype=np.int64)
+        elif times is not None and clock is not None and clock.zone:
+            minutes = minutes_ahead(np.asarray(times, dtype="datetime64[ns]"), clock.zone)
+            self.zones = None if minutes is None else (times, minutes)
         columns = []
         for at in chosen:
             odd = int(np.count_nonzero(found.pop(f"o{at}")))

@@ -1,0 +1,53 @@
+"""The zones of the times in a Parquet file: the engine reads the moments and forgets the zone that pandas wrote."""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def zones_in_pandas_metadata(text: str) -> Mapping[str, str]:
+    """The zone of each column that has one, from what pandas writes into the file; empty if it is not readable.
+
+    >>> zones_in_pandas_metadata('{"columns": [{"field_name": "time", "metadata": {"timezone": "Europe/Berlin"}}]}')
+    {'time': 'Europe/Berlin'}
+    """
+    try:
+        columns: list[Any] = json.loads(text)["columns"]
+        kept = {column["field_name"]: (column["metadata"] or {}).get("timezone") for column in columns}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: zone for name, zone in kept.items() if isinstance(zone, str)}
+
+
+def minutes_ahead(times: NDArray[np.datetime64], zone: str) -> NDArray[np.int64] | None:
+    """How far a clock in this zone is ahead of UTC at each time in UTC; None if nobody knows the zone.
+
+    >>> minutes_ahead(np.array(["2025-03-30T00:59", "2025-03-30T01:00"], dtype="datetime64[m]"), "Europe/Berlin")
+    array([ 60, 120])
+    >>> minutes_ahead(np.array(["2025-03-30T01:00"], dtype="datetime64[m]"), "-03:30")
+    array([-210])
+    """
+    clock = _clock(zone)
+    if clock is None:
+        return None
+    # Clocks change at whole quarters of an hour.
+    quarters, which = np.unique(times.astype("datetime64[m]").astype(np.int64) // 15, return_inverse=True)
+    ahead = [datetime.fromtimestamp(900 * quarter, UTC).astimezone(clock).utcoffset() for quarter in quarters.tolist()]
+    minutes = [0 if each is None else int(each.total_seconds()) // 60 for each in ahead]
+    return np.array(minutes, dtype=np.int64)[which]
+
+
+def _clock(zone: str) -> tzinfo | None:
+    if fixed := re.fullmatch(r"([+-])(\d\d):(\d\d)", zone):
+        ahead = timedelta(hours=int(fixed[2]), minutes=int(fixed[3]))
+        return timezone(-ahead if fixed[1] == "-" else ahead)
+    try:
+        return ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
