@@ -67,7 +67,7 @@ def test_a_slow_drift_at_usual_levels_is_found_and_told() -> None:
     readings = [stream.update(sample) for sample in today[:1720]]
     assert readings[found[0]].is_anomaly
     assert readings[-1].kind == "place"
-    assert readings[-1].sentence.startswith("1 does not go with the other channels: ")
+    assert readings[-1].sentence.startswith("1 does not match the other channels: ")
 
 
 def test_ties_rest_while_a_channel_is_missing() -> None:

@@ -235,3 +235,10 @@ def test_a_refused_signature_is_left_to_flower() -> None:
     done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 5, done.stderr
     assert "Refusal" in done.stderr
+
+
+def test_a_second_refusal_while_flower_ends_does_not_keep_it_alive() -> None:
+    """Heartbeat and request are refused, each sends SIGINT, and the second interrupts how Flower handles the first."""
+    ending = "os.kill(os.getpid(), signal.SIGINT); threading.Event().wait()"
+    done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

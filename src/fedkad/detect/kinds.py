@@ -76,9 +76,9 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) 
     if apart > max(outside, dwell):
         said = level - (newest.level - bounds.usual) @ bounds.ties[channel]
         known = _span((said + low[3], said + high[3]), scale, mean)
-        numbers = f"{level * scale + mean:.4g} over {window} samples where {known} goes with them"
+        numbers = f"{level * scale + mean:.4g} over {window} samples, where they suggest {known}"
         numbers = f": {numbers}" if bounds.ties[channel].any() else ""  # others are tied to it, it is not to them
-        return Told("place", name, f"{name} does not go with the other channels{numbers}")
+        return Told("place", name, f"{name} does not match the other channels{numbers}")
     if outside >= dwell:
         if bounds.switch[channel]:
             known_values = dict.fromkeys((low[0], high[0]))

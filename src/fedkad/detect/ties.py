@@ -30,11 +30,7 @@ SLACK = 0.05
 """How far outside of the bounds 99 % of the next part may lie, in ranges."""
 
 FARTHEST = 1.0
-"""A departure counts up to so many ranges outside: a machine with a new duty breaks many ties at once.
-
-With ties, simulated pumps gain 7.7 points of VUS-PR, and SMD machine-1-* is as it was; without this cap it would lose
-0.5, and without the test in time 2.7.
-"""
+"""A departure counts up to so many ranges outside: a machine with a new duty breaks many ties at once."""
 
 FEWEST = 20
 """Windows per channel, which do not overlap, that a regression needs: with fewer, chance ties channels."""

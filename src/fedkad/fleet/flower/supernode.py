@@ -37,6 +37,8 @@ def main() -> NoReturn:
     threading.excepthook = _end_with_thread
     try:
         flower_supernode()
+    except KeyboardInterrupt:  # a second SIGINT, while Flower was ending because of the first one
+        leave(0)
     except Exception:
         traceback.print_exc()
     leave(LOST)
@@ -119,7 +121,8 @@ class SuperNodeLog:
         """Why the SuperNode ended with this exit status.
 
         If the server refuses its signature, Flower sends itself SIGINT and ends with status 0. If it does so twice,
-        because both its heartbeat and a request were refused, the second signal may kill it.
+        because both its heartbeat and a request were refused, the second signal may kill it, or interrupt its exit,
+        which `main` completes.
         """
         self.read()
         if status in (0, -signal.SIGINT):
