@@ -11,9 +11,9 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev lint
 	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
-# What needs no real process, no network and no training of minutes: for the time between two edits.
+# What needs no real process, no network and no training of minutes, with fewer examples: for the time between edits.
 fast: $(VENV)/.dev lint
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow"
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow" --hypothesis-profile fast
 
 # The benchmark's whole way in a minute, on a few clients of one dataset: shows that all works, not how well.
 quick: $(VENV)/.dev

@@ -22,6 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from typer.testing import CliRunner
+
+from fedkad.cli.app import app
+
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -149,15 +153,9 @@ class Loopback:
         self.stop()
 
     def command(self, *arguments: str) -> str:
-        """Run a `fedkad` command to its end; what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "fedkad", *arguments],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **ENVIRONMENT},
-            check=False,
-        )
-        if done.returncode:
+        """Run a `fedkad` command to its end, in this process; what it printed."""
+        done = CliRunner().invoke(app, arguments)
+        if done.exit_code:
             raise RuntimeError(f"fedkad {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 

@@ -1,8 +1,14 @@
-"""Which tests are slow, and in which order they run."""
+"""Which tests are slow, in which order they run, how many examples they draw, and what makes all of them faster."""
 
+import gc
 import os
+import shutil
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests.fixtures import draws  # noqa: F401  # the profiles of `make test` and `make fast`
 
 # Before numpy and torch are imported: on busy cores several threads of several workers wait for one another.
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -10,6 +16,16 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 # Hundreds of processes import the package, and compiling it takes longer than all else that most of them do.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Tests leave few cycles, and looking for them among all that was collected takes a tenth of the time.
+gc.set_threshold(100_000, 50, 50)
+
+# Thousands of small files that are synchronised wait for a disk; nothing here needs one that outlives a power cut.
+MEMORY, ENOUGH = Path("/dev/shm"), 2 * 2**30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+settings.load_profile("all")
 
 FLEETS = ("attacks", "cuts", "faults", "operation", "wire", "engines", "page")
 """Fleets of real processes: Flower, nginx, TLS. One keeps a core busy."""
@@ -43,5 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in SLOW:
             item.add_marker(pytest.mark.slow)
+    gc.collect()
+    gc.freeze()
     ranks = {name: rank for rank, name in enumerate(SLOW)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))

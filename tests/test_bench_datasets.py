@@ -193,6 +193,7 @@ def test_broken_labels_of_telemetry_are_named(root: Path, labels: str, said: str
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_stream_of_upstream_becomes_24_clients_with_one_test_series(root: Path) -> None:
     write_psm(root / "PSM", 132_481, 87_841, holes=(5, 132_480))
     with warnings.catch_warnings():
@@ -444,6 +445,7 @@ def real() -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.filterwarnings(PARTIAL)
 @pytest.mark.parametrize(("name", "choice"), [("SMD", "machine-1-*"), ("SMAP", None), ("MSL", None), ("PSM", None)])
 def test_the_copy_has_every_bit_of_the_source(real: Path, name: str, choice: str | None) -> None:
@@ -459,6 +461,7 @@ def test_the_copy_has_every_bit_of_the_source(real: Path, name: str, choice: str
             assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(PARTIAL)
 @pytest.mark.parametrize("name", ["SMAP", "MSL"])
 def test_the_skews_are_those_of_the_paper_where_they_can_be(real: Path, name: str) -> None:
@@ -470,6 +473,7 @@ def test_the_skews_are_those_of_the_paper_where_they_can_be(real: Path, name: st
     assert rows["label"].high < 51.0  # the paper says 98
 
 
+@pytest.mark.slow
 def test_the_notes_name_what_is_different_here(real: Path) -> None:
     dataset = load("SMAP", real)
     assert dataset.label == "SMAP"

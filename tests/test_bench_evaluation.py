@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -93,7 +93,6 @@ def test_an_alarm_is_more_than_the_threshold_or_at_least_it() -> None:
     assert evaluate_client(constant, constant, labels, choices=Choices(score_at_least=True))["pot_alarm_rate"] == 1.0
 
 
-@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(1, 60), st.integers(0, 2**32), st.sampled_from([0, 1, 9]))
 def test_no_input_of_the_right_shape_fails(few: int, rows: int, seed: int, decimals: int) -> None:
     generator = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
@@ -21,6 +21,7 @@ from fedkad_bench.metrics.ranges import range_based
 from fedkad_bench.metrics.ranking import average_precision, roc_auc
 from fedkad_bench.metrics.segments import flagged_within, overlapping, segments
 from fedkad_bench.metrics.vus import THRESHOLDS, vus_pr, vus_pr_steps
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -79,7 +80,6 @@ def realistic(seed: int, rows: int = 20_000) -> tuple[Flags, Array]:
 # --- runs and missing scores
 
 
-@settings(deadline=None)
 @given(labelled())
 def test_segments_are_what_a_loop_finds(pair: tuple[Flags, Flags]) -> None:
     labels, alarms = pair
@@ -109,7 +109,6 @@ def test_an_entry_without_a_score_is_no_alarm_and_ranks_last() -> None:
 # --- ranking
 
 
-@settings(deadline=None)
 @given(scored())
 def test_areas_are_those_of_scikit_learn(case: tuple[Flags, Array]) -> None:
     labels, scores = case
@@ -124,7 +123,7 @@ def vus_of_aeon(labels: Flags, scores: Array, buffer: int) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(scored(), st.sampled_from([0, 1, 2, 7, 20]))
 def test_vus_is_that_of_aeon(case: tuple[Flags, Array], buffer: int) -> None:
     labels, scores = case
@@ -192,7 +191,6 @@ def test_equal_scores_have_no_volume() -> None:
     assert vus_pr(np.array([True, False]), np.ones(2)) == 0.0
 
 
-@settings(deadline=None)
 @given(scored())
 def test_only_the_order_of_scores_matters(case: tuple[Flags, Array]) -> None:
     labels, scores = case
@@ -201,7 +199,6 @@ def test_only_the_order_of_scores_matters(case: tuple[Flags, Array]) -> None:
         assert metric(labels, stretched) == metric(labels, scores)
 
 
-@settings(deadline=None)
 @given(scored())
 def test_areas_do_not_know_time(case: tuple[Flags, Array]) -> None:
     labels, scores = case
@@ -213,7 +210,6 @@ def test_areas_do_not_know_time(case: tuple[Flags, Array]) -> None:
 # --- points and segments
 
 
-@settings(deadline=None)
 @given(labelled())
 def test_pointwise_is_that_of_scikit_learn(pair: tuple[Flags, Flags]) -> None:
     labels, alarms = pair
@@ -233,7 +229,6 @@ def adjusted_by_loops(labels: Flags, alarms: Flags, share: float, at_least: bool
     return adjusted
 
 
-@settings(deadline=None)
 @given(labelled(), st.sampled_from([0.0, 0.01, 0.1, 0.2, 0.33, 0.5, 0.7, 1.0]), st.booleans())
 def test_adjustment_is_pointwise_on_adjusted_alarms(pair: tuple[Flags, Flags], share: float, at_least: bool) -> None:
     labels, alarms = pair
@@ -247,7 +242,6 @@ def test_adjustment_is_pointwise_on_adjusted_alarms(pair: tuple[Flags, Flags], s
     assert point_adjusted(labels, alarms, None) == plain
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 100))
 def test_a_share_met_exactly_is_met(tens: int, percent: int) -> None:
     length, hits = 100 * tens, percent * tens
@@ -289,7 +283,6 @@ TWO_RUNS = (runs_of([6, 2, 1, 3], True), runs_of([1, 2, 1, 1, 4, 3], True))
 """Two runs of alarms in one event, and a run that meets two events."""
 
 
-@settings(deadline=None)
 @given(labelled(), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from(["reciprocal", "one"]))
 @example(TWO_RUNS, 0.0, "reciprocal")
 @example(TWO_RUNS[::-1], 0.5, "reciprocal")
@@ -310,7 +303,6 @@ def test_ranges_are_those_of_aeon(pair: tuple[Flags, Flags], existence: float, c
     assert ours == pytest.approx(expected, abs=1e-12)
 
 
-@settings(deadline=None)
 @given(labelled())
 def test_events_by_loops(pair: tuple[Flags, Flags]) -> None:
     labels, alarms = pair
@@ -366,7 +358,7 @@ def affiliation_by_integration(labels: Flags, alarms: Flags, steps: int = 8) -> 
     return float(np.mean(precisions)) if precisions else 0.0, float(np.mean(recalls))
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(labelled())
 def test_affiliation_is_a_numeric_integral(pair: tuple[Flags, Flags]) -> None:
     labels, alarms = pair
@@ -398,7 +390,6 @@ def test_perfect_alarms_are_perfect_by_every_measure() -> None:
 # --- what holds for all
 
 
-@settings(deadline=None)
 @given(labelled())
 def test_measures_are_shares_and_silence_scores_nothing(pair: tuple[Flags, Flags]) -> None:
     labels, alarms = pair

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -65,7 +65,6 @@ def test_without_validation_scores_there_are_no_alarms() -> None:
     assert thresholds(np.zeros(0)) == Thresholds(np.inf, np.inf)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9) | st.just(math.nan), max_size=200), st.sampled_from([1.0, 1e-300, 1e200]))
 def test_thresholds_never_fail(values: list[float], scale: float) -> None:
     found = thresholds(np.array(values, dtype=float) * scale)
@@ -76,7 +75,6 @@ def test_thresholds_never_fail(values: list[float], scale: float) -> None:
 # --- outcomes
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_outcomes_are_adjusted_scores(pairs: list[tuple[bool, bool]]) -> None:
     labels, alarms = np.array(pairs).T

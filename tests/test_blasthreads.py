@@ -28,11 +28,13 @@ def outcome(code: str, **environment: str) -> str:
     return found.stdout.strip()
 
 
+@pytest.mark.slow
 def test_one_thread_inside_and_the_usual_number_afterwards() -> None:
     code = "with single_threaded():\n    inside = threads()\nprint(inside, threads() == usual)"
     assert outcome(code) == "1 True"
 
 
+@pytest.mark.slow
 def test_the_usual_number_is_back_after_an_error() -> None:
     code = """
 @single_threaded()
@@ -46,6 +48,7 @@ except ZeroDivisionError:
     assert outcome(code) == "True"
 
 
+@pytest.mark.slow
 def test_callers_may_nest() -> None:
     code = """
 with single_threaded():
@@ -56,12 +59,14 @@ with single_threaded():
     assert outcome(code) == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", blasthreads.VARIABLES)
 def test_an_environment_variable_is_left_alone(name: str) -> None:
     code = "with single_threaded():\n    print(threads() == usual)"
     assert outcome(code, **{name: "3"}) == "True"
 
 
+@pytest.mark.slow
 def test_an_enclosing_limit_is_left_alone() -> None:
     code = """
 with threadpool_limits(limits=usual + 1):
@@ -72,6 +77,7 @@ with threadpool_limits(limits=usual + 1):
     assert outcome(code) == "True True"
 
 
+@pytest.mark.slow
 def test_threads_that_come_and_go_leave_the_usual_number() -> None:
     code = """
 from concurrent.futures import ThreadPoolExecutor

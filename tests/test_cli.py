@@ -548,6 +548,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_exit_status_of_the_process(folder: Path, model: Path) -> None:
     version = run("--version")
     assert version.returncode == 0
@@ -569,6 +570,7 @@ def without_timings(page: str) -> str:
     return re.sub(r'class="timing">[^<]*', "", page)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_demo_is_deterministic_and_honest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -598,6 +600,7 @@ def test_demo_is_deterministic_and_honest(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(path.name for path in Path("demo/data/test").iterdir()) == [f"pump-{k:02d}.csv" for k in (1, 2, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_another_seed_is_another_demo(tmp_path: Path) -> None:
     texts = {Done("demo", "--devices", "1", "--seed", seed, "--out", tmp_path).out for seed in (0, 1)}

@@ -375,6 +375,7 @@ def test_a_missing_extra_is_reported_with_its_remedy(
     assert not (tmp_path / "f").exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_flower() -> None:
     code = "import sys, fedkad.cli.app; print([name for name in ('flwr', 'cryptography') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -411,6 +411,7 @@ def test_a_threshold_set_by_hand_is_told(model: Path, tmp_path: Path) -> None:
 # -- the process ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "fedkad", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -422,6 +423,7 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_an_interruption_is_quiet(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedkad", "demo", "--devices", "400", "--out", str(tmp_path / "demo")]
     # A shell may have told its background jobs, and with them this test, to ignore the signal.
@@ -438,6 +440,7 @@ def test_an_interruption_is_quiet(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_quiet(train: Path, model: Path) -> None:
     command = [sys.executable, "-m", "fedkad", "detect", str(model), str(train), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -190,6 +190,7 @@ def test_missing_rows_are_those_of_a_walk_along_the_clock(steps: list[int], most
     assert places(times).tolist() == at
 
 
+@pytest.mark.slow
 def test_pandas_is_never_imported_unless_a_frame_comes_in() -> None:
     code = (
         "import sys, numpy as np; from fedkad import KoopmanDetector; x = np.sin(np.arange(900)[:, None] / [[7, 9]]);"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ from fedkad.detect.threshold import event_threshold
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.snapshots import collect
 from tests.fixtures import naive
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 LINEAR_BEYOND = float(scoring_module.LINEAR_BEYOND)
@@ -166,7 +167,7 @@ def test_scores_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.Monk
 # -- causality ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@draws(40, derandomize=True)
 @given(
     st.sampled_from(["witnesses", "motion", "paper"]),
     st.integers(1, 3),

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from tests.fixtures import naive
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 THRESHOLDS: list[Any] = ["pot", "spot", "dspot", "quantile", "2/hour", 3.5]
@@ -57,7 +58,7 @@ def streams(draw: st.DrawFn) -> tuple[KoopmanDetector, NDArray[Any]]:
     return detector, series
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@draws(40, derandomize=True)
 @given(streams())
 def test_without_witnesses_the_stream_equals_the_batch(case: tuple[KoopmanDetector, NDArray[Any]]) -> None:
     detector, series = case

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedkad.detect.tensorfile import TYPES, TensorFile, write_tensors
+from tests.fixtures.draws import draws
 
 Arrays = dict[str, NDArray[Any]]
 names = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=8).filter(lambda n: n != "__metadata__")
@@ -39,7 +40,7 @@ def equal(ours: Arrays, theirs: Arrays) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@draws(60, derandomize=True)
 @given(some, texts)
 def test_the_library_reads_what_we_write_and_we_what_it_writes(
     tmp_path_factory: pytest.TempPathFactory, arrays: Arrays, metadata: dict[str, str]
@@ -55,7 +56,7 @@ def test_the_library_reads_what_we_write_and_we_what_it_writes(
     assert equal(read(path)[0], arrays)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@draws(150, derandomize=True)
 @given(st.data())
 def test_damage_is_refused_or_read_within_the_file(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from fedkad.detect.threshold import (
     quantile_threshold,
 )
 from tests.fixtures import naive
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Array]
@@ -186,7 +187,7 @@ def naive_clusters(scores: Array, level: float, apart: int) -> list[set[int]]:
 HOLED = arrays(float, st.integers(0, 30), elements=st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0, math.nan]))
 
 
-@settings(max_examples=150, deadline=None)
+@draws(150)
 @given(scores=HOLED, level=st.sampled_from([0.5, 1.0, 2.5]), apart=st.integers(1, 6))
 def test_clusters_are_naive_ones_and_those_of_events(scores: Array, level: float, apart: int) -> None:
     found, expected = clusters_over(scores, level, apart), naive_clusters(scores, level, apart)
@@ -523,7 +524,7 @@ def test_spot_begins_at_pot_and_alarms_leave_it_alone() -> None:
     assert judge.peaks.excesses[-1] == pytest.approx(before - 1e-9 - judge.peaks.level)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(scores=HOLED, apart=st.integers(1, 6))
 def test_the_clusters_of_a_stream_are_those_of_the_batch(scores: Array, apart: int) -> None:
     judge = StreamingPot(np.tile([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.5], 30), 1e-9, 1)
@@ -588,7 +589,7 @@ def test_the_memory_of_the_peaks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 STREAMED = arrays(float, st.integers(0, 120), elements=st.floats(0.0, 12.0) | st.just(math.nan))
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(scores=STREAMED, stop=st.integers(0, 120), depth=st.sampled_from([0, 30]), apart=st.integers(1, 8))
 def test_a_judge_steps_as_in_batch_and_goes_on_exactly_from_its_state(
     scores: Array, stop: int, depth: int, apart: int

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ from fedkad.koopman.scaling import CLIP
 from fedkad.koopman.snapshots import stretches
 from fedkad.simulate import CHANNELS, simulate_fleet
 from tests.fixtures import naive
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 
@@ -428,7 +429,7 @@ def naive_states(series: Array, window: int, horizon: int) -> list[str]:
 CACHED = st.sampled_from([*CASES, {"window": 8, "smoothing": 4}, {"threshold": "spot", "risk": 0.01}])
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@draws(50, derandomize=True)
 @given(CACHED, holes(length=90), st.integers(0, 50), st.sampled_from([1.0, 1.0, 3.0, 1e6]))
 def test_the_stream_equals_the_batch_whatever_is_missing(
     changes: dict[str, Any], missing: list[Hole], seed: int, spike: float
@@ -550,7 +551,7 @@ def twelve_channels() -> dict[str, tuple[KoopmanDetector, Array]]:
     return found
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@draws(40, derandomize=True)
 @given(
     st.sampled_from([(kind, name) for kind in (pumps, twelve_channels) for name in kind()]),
     st.integers(0, 11),
@@ -613,7 +614,7 @@ def test_a_pump_whose_sensor_dies_is_not_taken_for_a_broken_one(channel: int) ->
         assert KoopmanDetector.of(judge).predict(series)[200:].mean() < 0.05
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@draws(30, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 1.0))
 def test_missing_cells_are_those_that_fit_what_is_known_best(seed: int, share: float) -> None:
     detector, generator = fitted(private=2), np.random.default_rng(seed)
@@ -628,7 +629,7 @@ def test_missing_cells_are_those_that_fit_what_is_known_best(seed: int, share: f
 # -- training data ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@draws(12, derandomize=True)
 @given(st.integers(0, 2), st.lists(st.integers(0, 899), min_size=1, max_size=2, unique=True), st.floats(30.0, 1e12))
 def test_an_absurd_value_in_training_widens_nothing(channel: int, rows: list[int], size: float) -> None:
     clean = fitted()
@@ -649,7 +650,7 @@ def test_an_absurd_value_in_training_widens_nothing(channel: int, rows: list[int
     assert spoilt.predict(train)[rows].tolist() == [int(row >= 6) for row in rows]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@draws(60, derandomize=True)
 @given(st.integers(5, 20_000), st.integers(0, 8), st.integers(0, 1000))
 @example(10_000, 3, 0)
 def test_at_most_two_values_of_a_channel_are_absurd_in_training(rows: int, strange: int, seed: int) -> None:
@@ -768,7 +769,7 @@ pieces_of_rows = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@draws(40, derandomize=True)
 @given(pieces_of_rows, st.integers(0, 1000))
 def test_merged_quantiles_are_nearly_those_of_all_rows(pieces: list[tuple[int, float, float, bool]], seed: int) -> None:
     """Bounds stay between half and twice the share of rows that they are meant to leave outside."""
@@ -819,7 +820,7 @@ def kept_gram(detector: KoopmanDetector) -> Array:
     return gram
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@draws(15, derandomize=True)
 @given(
     st.lists(st.tuples(st.integers(20, 200), st.sampled_from([1.0, 0.5, 0.1])), min_size=1, max_size=4),
     st.integers(1, 2),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import BUCKETS
 from fedkad.edge.grid import GridRow
 from fedkad.edge.settings import Alarm
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 Alert = dict[str, Any]
@@ -489,7 +490,7 @@ def play(alarms: Alarms, course: Sequence[tuple[Any, int]], restart: Alarm | Non
     return alerts
 
 
-@settings(max_examples=300, deadline=None)
+@draws(300)
 @given(rules, courses)
 def test_incidents_are_well_formed(rule: Alarm, course: list[tuple[Any, int]]) -> None:
     alarms = Alarms("d", rule, 1.0, NAMES)
@@ -509,13 +510,13 @@ def test_incidents_are_well_formed(rule: Alarm, course: list[tuple[Any, int]]) -
     assert len(starts) == alarms.incidents
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(rules, courses)
 def test_a_restart_at_any_row_changes_nothing(rule: Alarm, course: list[tuple[Any, int]]) -> None:
     assert play(Alarms("d", rule, 1.0, NAMES), course, restart=rule) == play(Alarms("d", rule, 1.0, NAMES), course)
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(rules, courses)
 def test_no_incident_is_shorter_than_it_must_be(rule: Alarm, course: list[tuple[Any, int]]) -> None:
     for alert in play(Alarms("d", rule, 1.0, NAMES), course):
@@ -523,13 +524,13 @@ def test_no_incident_is_shorter_than_it_must_be(rule: Alarm, course: list[tuple[
             assert alert["duration"] >= rule.min_duration
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(rules, st.lists(st.floats(0.0, THRESHOLD), max_size=100))
 def test_scores_below_the_threshold_never_alert(rule: Alarm, scores: list[float]) -> None:
     assert feed(Alarms("d", rule, 1.0, NAMES), scores) == []
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(rules, st.lists(st.sampled_from([5.5, 7.0]), min_size=1, max_size=200))
 def test_a_score_around_the_threshold_is_one_incident(rule: Alarm, scores: list[float]) -> None:
     if rule.release * THRESHOLD <= 5.5:

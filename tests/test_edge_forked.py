@@ -73,6 +73,7 @@ def test_a_connection_is_not_inherited(tmp_path: Path) -> None:
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.slow
 def test_it_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
     code = f"""
 import os, time

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.edge.grid import CONFIRM, COUNTERS, MAX_SUSPECTS, GridRow, SampleGrid
 from fedkad.edge.settings import BY_PERIOD, Sampling
+from tests.fixtures.draws import draws
 
 Samples = list[tuple[float, dict[str, float]]]
 NAMES = ("a", "b", "c")
@@ -97,7 +98,7 @@ def punctual(draw: st.DrawFn) -> tuple[Sampling, Samples]:
     return Sampling(channels=channels, period=period, lateness=lateness, max_gap=max_gap), ordered
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@draws(100, derandomize=True)
 @given(punctual())
 def test_the_rows_are_those_of_all_samples_at_once_in_whatever_order_they_came(drawn: tuple[Sampling, Samples]) -> None:
     plan, samples = drawn
@@ -122,7 +123,7 @@ def anything(draw: st.DrawFn) -> tuple[Sampling, Samples]:
     return plan, samples
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@draws(200, derandomize=True)
 @given(anything())
 def test_an_unbroken_stretch_has_a_row_for_each_slot_and_no_value_older_than_allowed(
     drawn: tuple[Sampling, Samples],
@@ -145,7 +146,7 @@ def test_an_unbroken_stretch_has_a_row_for_each_slot_and_no_value_older_than_all
     assert not rows or np.isfinite(rows[0].values).any()
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@draws(100, derandomize=True)
 @given(anything())
 def test_nothing_is_lost_and_nothing_is_counted_twice(drawn: tuple[Sampling, Samples]) -> None:
     plan = sampling(1, lateness=drawn[0].lateness)
@@ -156,7 +157,7 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(drawn: tuple[Sampling, Sam
     assert sum(row.observed for row in rows) + grid.late + grid.duplicates + grid.off_clock + waiting == len(samples)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@draws(100, derandomize=True)
 @given(anything(), st.integers(0, 50))
 def test_a_grid_goes_on_from_its_state_as_if_nothing_had_happened(drawn: tuple[Sampling, Samples], cut: int) -> None:
     plan, samples = drawn

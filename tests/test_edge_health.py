@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.edge.grid import GridRow
 from fedkad.edge.health import FAULTS, Beyond, Health
 from fedkad.edge.settings import Sampling
+from tests.fixtures.draws import draws
 
 Alert = dict[str, Any]
 NAMES = ("flow", "heat")
@@ -77,7 +78,7 @@ def played(course: Sequence[tuple[float, float, int]]) -> list[tuple[float, floa
     return [(float(time), a, b) for time, (a, b) in enumerate(rows) if not (math.isnan(a) and math.isnan(b))]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@draws(150, derandomize=True)
 @given(courses)
 def test_faults_are_those_of_a_loop_over_each_channel(course: list[tuple[float, float, int]]) -> None:
     rows = played(course)
@@ -89,7 +90,7 @@ def test_faults_are_those_of_a_loop_over_each_channel(course: list[tuple[float, 
             assert told == naive(rows, k, fault)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@draws(40, derandomize=True)
 @given(courses)
 def test_faults_are_well_formed_and_a_restart_at_any_row_changes_nothing(
     course: list[tuple[float, float, int]],

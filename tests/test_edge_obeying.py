@@ -498,6 +498,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "argument"),
     [("normal", ""), ("undo", ""), ("mute", "1h"), ("acknowledge", ""), ("relearn", ""), ("budget", "1/hour")],

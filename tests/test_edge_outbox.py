@@ -60,6 +60,7 @@ def test_what_was_taken_does_not_come_again_after_a_kill(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_an_output_that_is_full_stops_nothing_and_loses_no_alert(tmp_path: Path) -> None:
     rows = broken(series(60), 20, 26)
     (tmp_path / "agent.toml").write_text(quick(tmp_path))
@@ -76,6 +77,7 @@ def test_an_output_that_is_full_stops_nothing_and_loses_no_alert(tmp_path: Path)
     assert left(tmp_path) == 2
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_agent(tmp_path: Path) -> None:
     rows = series(60)
     (tmp_path / "agent.toml").write_text(quick(tmp_path))

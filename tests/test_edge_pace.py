@@ -4,10 +4,11 @@ import json
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.edge.pace import BLOCK, Pace
+from tests.fixtures.draws import draws
 
 
 def blocks(pace: Pace, times: list[float], restarts: bool = False) -> list[tuple[float | None, float | None]]:
@@ -20,7 +21,7 @@ def blocks(pace: Pace, times: list[float], restarts: bool = False) -> list[tuple
     return found
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@draws(100, derandomize=True)
 @given(st.lists(st.sampled_from([1.0, 9.9, 10.0, 10.1, 11.0, 300.0]), min_size=0, max_size=70))
 def test_each_block_has_its_median_and_agrees_if_most_are_near_it(steps: list[float]) -> None:
     times, expected = [1000.0], []

@@ -9,11 +9,12 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.edge.payload import MAX_BYTES, PayloadError, Sample, find_zone, read_timestamp
 from fedkad.edge.readers import MAX_DEPTH, CsvReader, JsonReader
+from tests.fixtures.draws import draws
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()
 
@@ -408,19 +409,19 @@ def check(samples: list[Sample]) -> None:
         assert sample.device is None or sample.device.isprintable()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@draws(300, derandomize=True)
 @given(CONTENT, st.sampled_from([None, None, None, "a"]))
 def test_any_json_is_read_or_refused(content: Any, channel: str | None) -> None:
     survives(json.dumps(content).encode(), channel)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@draws(200, derandomize=True)
 @given(st.binary(max_size=60), st.sampled_from([None, "a"]))
 def test_any_bytes_are_read_or_refused(payload: bytes, channel: str | None) -> None:
     survives(payload, channel)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@draws(200, derandomize=True)
 @given(CONTENT, st.data())
 def test_a_message_that_was_damaged_on_its_way_is_read_or_refused(content: Any, data: st.DataObject) -> None:
     payload = bytearray(json.dumps({"a": 1.5, "b": content}).encode())
@@ -485,7 +486,7 @@ def test_headers_that_are_refused() -> None:
         CsvReader(("flow",), "UTC", "", "")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@draws(100, derandomize=True)
 @given(st.binary(max_size=30) | st.text(max_size=30).map(str.encode))
 def test_any_line_is_read_or_refused(line: bytes) -> None:
     rows = CsvReader(("a",), "UTC", "b", "a;b;time")

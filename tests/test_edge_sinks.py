@@ -53,6 +53,7 @@ FAULT = {
 # --- JSON lines
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_is_told_to_the_caller() -> None:
     code = (
         "import sys, time; from fedkad.edge.sinks.stdout import StdoutSink; lines = StdoutSink(sys.stdout)\n"
@@ -294,6 +295,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
+@pytest.mark.slow
 def test_an_authority_of_ones_own(tmp_path: Path) -> None:
     import ssl
 
@@ -317,6 +319,7 @@ def test_an_authority_of_ones_own(tmp_path: Path) -> None:
             assert "[webhook] ca_file" in said[0]
 
 
+@pytest.mark.slow
 def test_an_agent_without_a_webhook_does_not_carry_its_libraries() -> None:
     code = (
         "import sys; before = set(sys.modules)\n"

@@ -6,11 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad.edge.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL, Standstill
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 
@@ -52,7 +53,7 @@ def channels(draw: st.DrawFn) -> tuple[Array, list[bool]]:
     return np.stack([column[:length] for column in columns], axis=1), learns
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@draws(80, derandomize=True)
 @given(channels(), st.integers(0, 600))
 def test_runs_are_those_of_a_loop_through_a_restart_at_any_row(drawn: tuple[Array, list[bool]], cut: int) -> None:
     rows, learns = drawn

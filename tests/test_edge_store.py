@@ -344,6 +344,7 @@ def test_a_full_disk_refuses_the_whole_batch_and_takes_it_later(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_whole_batches(path: Path) -> None:
     """A process commits batches that must be seen whole; it is killed in the middle of its work, again and again."""
     code = f"""

@@ -301,6 +301,7 @@ def test_the_shared_subspace_is_the_polar_factor_of_the_last_consensus() -> None
     np.testing.assert_allclose(retract_polar(run.subspace), run.subspace, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_importing_fedkad_loads_nothing_heavy() -> None:
     code = (
         "import sys, fedkad\n"

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from scipy.special import erfcx
 from scipy.stats import norm
 
 from fedkad.federation.privacy import _mills_ratio, add_noise, clip, epsilon, log_delta
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 MULTIPLIERS = st.floats(0.05, 1e4)
@@ -109,7 +110,7 @@ def test_at_most_what_renyi_accounting_says(multiplier: float, releases: int) ->
 
 
 @given(MULTIPLIERS, st.floats(1.01, 3.0), RELEASES, DELTAS)
-@settings(max_examples=80, deadline=None)
+@draws(80)
 def test_it_is_monotone(multiplier: float, factor: float, releases: int, delta: float) -> None:
     here = epsilon(multiplier, releases, delta)
     assert epsilon(factor * multiplier, releases, delta) <= here

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from fedkad.federation.robust import combine_directions, combine_replies, geometric_median_weights
 from fedkad.koopman.stiefel import random_point
 from fedkad.koopman.subspace import leading_directions
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 SEEDS = st.integers(0, 10_000)
@@ -48,7 +49,7 @@ def test_it_is_the_minimiser(count: int, dimension: int, seed: int) -> None:
 
 
 @given(arrays(np.float64, st.tuples(st.integers(1, 7), st.just(3)), elements=st.integers(-3, 3).map(float)))
-@settings(max_examples=200, deadline=None)
+@draws(200)
 def test_no_direction_leads_down(points: Array) -> None:
     """The subgradient condition, points on a grid so that they coincide, stand in line and hide the median."""
     middle = median(points)
@@ -61,7 +62,7 @@ def test_no_direction_leads_down(points: Array) -> None:
 
 
 @given(SEEDS, st.integers(1, 9), st.integers(2, 5))
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_order_rotation_and_place_do_not_matter(seed: int, count: int, dimension: int) -> None:
     """From two dimensions on; of an even number of points in a line, all between the middle ones are medians."""
     generator = np.random.default_rng(seed)
@@ -73,7 +74,7 @@ def test_order_rotation_and_place_do_not_matter(seed: int, count: int, dimension
 
 
 @given(SEEDS, st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@draws(40)
 def test_weights_are_a_mean(seed: int, count: int) -> None:
     points = np.random.default_rng(seed).standard_normal((count, 4))
     weights = geometric_median_weights(points @ points.T)
@@ -115,7 +116,7 @@ def test_what_is_no_set_of_points_is_refused() -> None:
 
 
 @given(SEEDS, st.integers(1, 4), st.sampled_from([1.0, 1e3, 1e8, 1e14]))
-@settings(max_examples=60, deadline=None)
+@draws(60)
 def test_the_bound_of_breakdown_holds(seed: int, poisoned: int, size: float) -> None:
     """Honest within distance 1 of a point: the median within (1 − α)/√(1 − 2α), however large the poison."""
     generator = np.random.default_rng(seed)
@@ -161,7 +162,7 @@ def test_directions_are_the_median_of_the_matrices() -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=25, deadline=None)
+@draws(25)
 def test_directions_turn_with_the_coordinates_and_not_with_the_bases(seed: int) -> None:
     generator = np.random.default_rng(seed)
     messages = [generator.standard_normal((6, 2)) for _ in range(4)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
@@ -15,6 +15,7 @@ from fedkad.federation.sketch import leading_from_sketch, sketch
 from fedkad.koopman.stiefel import random_point
 from fedkad.koopman.subspace import leading_directions, relative_loss
 from fedkad.simulate import simulate_fleet
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 
@@ -56,7 +57,7 @@ def test_sketches_add_up() -> None:
 
 
 @given(st.integers(0, 1000), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@draws(40)
 def test_no_entry_of_a_sketch_is_larger_than_said(seed: int, rank: int) -> None:
     generator = np.random.default_rng(seed)
     message = generator.standard_normal((40, rank)) ** 5  # uneven, so that some come near the bound

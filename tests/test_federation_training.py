@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, 
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
+from tests.fixtures.draws import draws
 from tests.fixtures.trainings import (
     LIFTING,
     MODEL,
@@ -69,7 +70,7 @@ FAULTS = ("none", "request lost", "killed before saving", "reply lost", "late", 
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@draws(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), encoding=st.sampled_from(["float32", "int8"]))
 def test_whatever_is_lost_the_result_is_of_a_legal_schedule(
     tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, Path], data: st.DataObject, encoding: Encoding

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -37,6 +37,7 @@ from fedkad.federation.secure.session import (
     default_threshold,
     public_key,
 )
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 
@@ -131,7 +132,7 @@ def half_a_step(bound: float, levels: int) -> float:
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@draws(20)
 def test_the_sum_is_the_plain_sum_of_the_survivors(data: st.DataObject) -> None:
     n = data.draw(st.integers(3, 7))
     plain = matrices(n, data.draw(st.sampled_from([(1, 1), (4, 2), (3, 5)])), data.draw(st.integers(0, 99)))

@@ -62,6 +62,7 @@ def test_a_process_is_restarted_and_ends_with_the_rest(tmp_path: Path, caplog: p
     assert "ended with status -9, restarts in 1 s" in caplog.messages[1]
 
 
+@pytest.mark.slow
 def test_descendants_end_with_their_process(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log")
     child = ChildProcess(python(WITH_OFFSPRING), log, os.environ)
@@ -70,6 +71,7 @@ def test_descendants_end_with_their_process(tmp_path: Path) -> None:
     assert eventually(lambda: is_gone(int(log.read(0))))
 
 
+@pytest.mark.slow
 def test_a_process_that_ignores_signals_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
     log = LogFile(tmp_path / "log")
@@ -79,6 +81,7 @@ def test_a_process_that_ignores_signals_is_killed(tmp_path: Path) -> None:
     assert child.process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     keeper = (
         "import os, sys, time; from pathlib import Path; from fedkad.fleet.processes import ChildProcess, LogFile;"
@@ -222,6 +225,7 @@ supernode.main()
 DEAD_THREAD = "threading.Thread(target=lambda: 1 / 0).start(); threading.Event().wait()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["return", "raise RuntimeError('what happened')", DEAD_THREAD])
 def test_a_supernode_ends_with_its_connection(ending: str) -> None:
     done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=300)
@@ -229,6 +233,7 @@ def test_a_supernode_ends_with_its_connection(ending: str) -> None:
     assert ("Error" in done.stderr) == (ending != "return")
 
 
+@pytest.mark.slow
 def test_a_refused_signature_is_left_to_flower() -> None:
     """It ends the process itself, with another status, and its heartbeat dies on the way."""
     ending = "beat = threading.Thread(target=refused); beat.start(); beat.join(); os._exit(5)"
@@ -237,6 +242,7 @@ def test_a_refused_signature_is_left_to_flower() -> None:
     assert "Refusal" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_refusal_while_flower_ends_does_not_keep_it_alive() -> None:
     """Heartbeat and request are refused, each sends SIGINT, and the second interrupts how Flower handles the first."""
     ending = "os.kill(os.getpid(), signal.SIGINT); threading.Event().wait()"

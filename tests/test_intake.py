@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.intake import Switches, read_recording
 from fedkad.intake import engine as intake_engine
 from fedkad.tables import SeriesTable, TableError, read_table, write_table
+from tests.fixtures.draws import draws
 
 openpyxl = pytest.importorskip("openpyxl")
 pytest.importorskip("duckdb")
@@ -352,7 +353,7 @@ def test_switches_that_do_not_fit(tmp_path: Path) -> None:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(st.data())
 def test_the_engine_reads_plain_csv_as_the_strict_reader_does(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -382,6 +383,7 @@ def test_without_the_engine_plain_csv_is_read_and_the_extra_is_named(
     refused(write(tmp_path, SCADA.encode("cp1252")), "pip install 'fedkad[read]'")
 
 
+@pytest.mark.slow
 def test_neither_the_agent_nor_a_device_of_a_fleet_loads_the_engine(tmp_path: Path) -> None:
     write(tmp_path, "time,a\n" + "".join(f"{k},{k % 7}\n" for k in range(50)))
     code = (

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from fedkad.koopman.lifting import Lifting, exact_log, normal_deviates, uniform_deviates
 from tests.fixtures import naive
+from tests.fixtures.draws import draws
 
 LARGE = Lifting(channels=8, window=10, observables=400, seed=7)
 
@@ -94,7 +95,7 @@ def test_no_observables() -> None:
     assert lifting.transform(np.ones((4, 2))).shape == (2, 6)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@draws(300, derandomize=True)
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_exact_log_is_the_logarithm(x: float) -> None:
     assert float(exact_log(np.array([x]))[0]) == pytest.approx(math.log(x), rel=4e-16, abs=4e-16)
@@ -110,7 +111,7 @@ def test_normal_deviates_do_not_depend_on_how_many_are_drawn_later() -> None:
     assert len(normal_deviates(np.random.PCG64(4), 0)) == 0
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@draws(50, derandomize=True)
 @given(st.integers(0, 12), st.integers(1, 3), st.integers(1, 4), st.integers(0, 3), st.integers(0, 1000))
 def test_transform_lays_out_the_oldest_sample_first_then_the_observables(
     length: int, channels: int, window: int, observables: int, seed: int

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.koopman.scaling import CLIP, ChannelMoments, Scaling
+from tests.fixtures.draws import draws
 
 
 def test_scaling_is_the_z_score_of_the_complete_rows() -> None:
@@ -42,7 +43,7 @@ def test_a_small_channel_is_no_constant_one() -> None:
     np.testing.assert_allclose(Scaling.fit(x).transform(x)[:, 0], [-np.sqrt(1.5), 0.0, np.sqrt(1.5)], atol=1e-9)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@draws(80, derandomize=True)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(0, 2**32 - 1), st.floats(-1e6, 1e6))
 def test_merged_moments_are_those_of_the_pool(sizes: list[int], seed: int, offset: float) -> None:
     generator = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,6 +16,7 @@ from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics, collect, stretches
 from fedkad.koopman.subspace import own_subspace, relative_loss
 from tests.fixtures import naive
+from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
 
@@ -75,7 +76,7 @@ def assert_same(found: Statistics, expected: Statistics, tolerance: float = 1e-1
     assert found.energy == pytest.approx(expected.energy, rel=1e-10, abs=1e-9)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@draws(120, derandomize=True)
 @given(cases())
 def test_statistics_equal_snapshot_matrices(case: Case) -> None:
     with patch.object(snapshots, "BLOCK", case.block):
@@ -95,7 +96,7 @@ def test_statistics_over_several_blocks_of_the_real_size() -> None:
     np.testing.assert_allclose(found.ahead[2], scaled[5:].T @ states[:-3], rtol=1e-9, atol=1e-8)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@draws(40, derandomize=True)
 @given(cases(), st.integers(0, 40))
 def test_parts_on_both_sides_of_a_gap_add_up_to_the_whole(case: Case, at: int) -> None:
     if len(case.scaled) == 0:
@@ -150,7 +151,7 @@ def test_empty_is_the_zero_of_addition() -> None:
     assert_same(collect(np.ones((2, 2)), lifting, 2), Statistics.empty(lifting, 2), 0.0)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@draws(60, derandomize=True)
 @given(st.lists(st.booleans(), max_size=25), st.integers(1, 4))
 def test_stretches_are_the_runs_of_complete_rows(missing: list[bool], shortest: int) -> None:
     series = np.array([[np.nan if gap else 1.0, 2.0] for gap in missing]).reshape(-1, 2)

@@ -50,6 +50,7 @@ def test_a_layer_uses_only_its_libraries(path: Path) -> None:
     assert libraries(path) <= ALLOWED[layer]
 
 
+@pytest.mark.slow
 def test_a_federation_in_one_process_needs_no_cryptography() -> None:
     code = (
         "import sys, numpy, fedkad; t = numpy.arange(900.0)[:, None]; "
@@ -60,6 +61,7 @@ def test_a_federation_in_one_process_needs_no_cryptography() -> None:
     assert found.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_heavy_libraries() -> None:
     """Extras may be missing, and even where they are not, `fedkad --help` must not wait for them."""
     heavy = (

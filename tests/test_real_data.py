@@ -42,8 +42,8 @@ def test_a_server_has_its_published_shape(folder: Path) -> None:
 
 
 def test_five_rounds_come_within_two_percent_of_the_centralised_optimum(folder: Path) -> None:
-    fleet = {entity.name: entity.train for entity in read_nasa(folder / "NASA", "SMAP")}
-    with pytest.warns(FewRowsWarning, match="of 54 devices"):  # some of the telemetry is short
+    fleet = {entity.name: entity.train for entity in list(read_nasa(folder / "NASA", "SMAP"))[::3]}
+    with pytest.warns(FewRowsWarning, match="of 18 devices"):  # some of the telemetry is short
         federation = federate(fleet, rounds=5)
     devices = [detector.memory_.statistics for detector in federation.detectors.values()]
     mean = np.sum([device.xx / device.energy for device in devices], axis=0) / len(devices)

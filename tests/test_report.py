@@ -449,6 +449,7 @@ def test_a_named_series_teaches_names(series: Array) -> None:
         detector.predict(Series(series, ("b", "a", "c")))
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_neither_typer_nor_rich_nor_matplotlib() -> None:
     code = "import sys, fedkad, fedkad.report, fedkad.cli; print({'typer', 'rich', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -406,6 +406,7 @@ def test_the_same_results_make_the_same_page(folder: Path, tmp_path: Path) -> No
     assert again[0].read_bytes() == (folder / "report.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_only_to_draw() -> None:
     code = "import sys, fedkad_bench.report; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
