@@ -27,7 +27,7 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
 
 settings.load_profile("all")
 
-FLEETS = ("attacks", "cuts", "faults", "operation", "wire", "engines", "page")
+FLEETS = ("faults", "cuts", "operation", "attacks", "engines", "wire", "page")
 """Fleets of real processes: Flower, nginx, TLS. One keeps a core busy."""
 
 BENCHMARK = ("bench_studies", "bench_runner", "bench_methods", "bench_neural", "bench_cost", "cli_bench", "real_data")

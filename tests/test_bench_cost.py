@@ -52,9 +52,9 @@ def test_efficiency_has_every_method_once_with_its_ratios(
     request_: StudyRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(efficiency, "WHOLE", ("fedkad", "pca"))
-    monkeypatch.setattr(efficiency, "NETWORKS", ("lstm-ae",))
+    monkeypatch.setattr(efficiency, "NETWORKS", ("lstm-ae", "tranad"))
     rows = efficiency.run(request_)
-    assert [row["method"] for row in rows] == ["fedkad", "pca", "lstm-ae"]
+    assert [row["method"] for row in rows] == ["fedkad", "pca", "lstm-ae", "tranad"]
     ours = rows[0]
     assert ours["training_ratio"] == ours["bytes_ratio"] == ours["step_ratio"] == 1.0
     for row in rows:
