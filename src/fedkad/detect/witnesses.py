@@ -22,6 +22,7 @@ weights nothing changes much (`python -m measurements.witnesses`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,17 +131,19 @@ class WitnessScoring:
         misfit, deviations = self._look(earlier, since)
         departures = deviations[..., self._of_departures]
         beyond_calm = self._beyond(deviations, self._frame.calm)
-        # Nearly always every channel is there and where it has been, and no departure is large; NaN is the largest.
-        if beyond_calm.item(beyond_calm.argmax()) <= 0.0:
+        farthest = beyond_calm.item(beyond_calm.argmax())  # NaN, if a channel is missing
+        # Mostly every channel is there and where it has been, and no departure is large.
+        if farthest <= 0.0:
             motion = inner(departures, departures) * self._share
             nothing = 0.0 * motion
             parts: tuple[Array, ...] = (motion, misfit, nothing, nothing)
-        elif np.isnan(newest[0]).any():
+        elif math.isnan(farthest):
             parts = tuple(np.moveaxis(self._terms(earlier, newest, deviations).sum(axis=-1), -1, 0))
         else:
             clipped = np.minimum(departures, LINEAR_BEYOND)
             motion = inner(clipped, departures + departures - clipped) * self._share
-            parts = (motion, misfit, *(place.sum(axis=-1) for place in self._places(newest, deviations)))
+            away, dwell, apart = self._distances(newest, deviations)
+            parts = (motion, misfit, np.add.reduce(away, axis=-1), np.add.reduce(dwell + apart, axis=-1))
         if len(self.bounds.relief):
             relief = self._relief(newest)
             parts = tuple(part * relief for part in parts)
@@ -244,8 +247,10 @@ class WitnessScoring:
         there = ~np.isnan(newest[0])
         judged = np.maximum((self.judged & there).sum(axis=-1), 1.0)[..., None]
         means = [motion / (judged * len(self.spread)), misfit / (judged * self.dynamics.lifting.window)]
-        split = np.stack([*means, *self._places(newest, deviations)], axis=-2)
-        return np.where(there[..., None, :], split, 0.0)
+        away, dwell, apart = self._distances(newest, deviations)
+        # While a channel is missing, no tie counts.
+        place = dwell + np.where(there.all(axis=-1, keepdims=True), apart, 0.0)
+        return np.where(there[..., None, :], np.stack([*means, away, place], axis=-2), 0.0)
 
     @cached_property
     def _window_decoder(self) -> Array:
@@ -287,29 +292,34 @@ class WitnessScoring:
             found[..., self._switches] = np.abs(found[..., self._switches]) - ROUNDING
         return found
 
-    def _places(self, newest: Seen, deviations: Array) -> tuple[Array, Array]:
-        """How far each channel is outside: by its value or a jump, in ranges, and by level, spread and ties."""
-        away, dwell, apart = self._distances(newest, deviations)
-        return away, dwell + apart
-
     def _distances(self, newest: Seen, deviations: Array) -> tuple[Array, Array, Array]:
-        """By value or a jump, by level and spread, and by ties; while a channel is missing, no tie counts."""
-        low, high, unit, *_ = self.bounds
-        channels, (values, *_, level, square) = self._channels, newest
+        """How far each channel is outside by its value or a jump, by level and spread, and by ties; NaN if missing."""
         excess = np.maximum(self._beyond(deviations, self._frame.half), 0.0)
-        variance = square - level * level
-        spread = beyond(log_spread(variance), low[2], high[2])
+        value, jump, level, variance, tie = (excess[..., place] for place in self._of_places)
         if self.tolerance is not None:
-            for places in (slice(channels), slice(-3 * channels, -2 * channels), slice(-channels, None)):
-                excess[..., places] *= excess[..., places] > self.tolerance  # of value, level and ties
-            spread = spread * (self._excess_spread(variance) > self.tolerance)
-        jump = excess[..., -4 * channels : -3 * channels] * self.spread[-1]
-        away = OUTSIDE * np.minimum(np.maximum(excess[..., :channels], jump) / unit, ABSURD)
-        dwell = np.hypot(excess[..., -3 * channels : -2 * channels], spread)
-        apart = OUTSIDE * self._apart(excess[..., -channels:] / self.bounds.tightness, level)
-        missing = np.isnan(values)
-        some = missing.any(axis=-1, keepdims=True)
-        return np.where(missing, 0.0, away), np.where(missing, 0.0, dwell), np.where(some, 0.0, apart)
+            for far in (value, level, tie):
+                far *= far > self.tolerance
+        away = OUTSIDE * np.minimum(np.maximum(value, jump * self.spread[-1]) / self.bounds.unit, ABSURD)
+        dwell = np.hypot(level, self._spread_outside(newest)) if variance.any() else level
+        apart = OUTSIDE * self._apart(tie / self.bounds.tightness, newest[4]) if self._is_tied else 0.0 * tie
+        return away, dwell, apart
+
+    @cached_property
+    def _of_places(self) -> tuple[slice, ...]:
+        """Where value, last departure, level, variance and tie stand in deviations."""
+        count = self._channels
+        return (slice(count), *(slice(k * count, (k + 1) * count or None) for k in range(-4, 0)))
+
+    @cached_property
+    def _is_tied(self) -> bool:
+        return bool(self.bounds.ties.any())
+
+    def _spread_outside(self, newest: Seen) -> Array:
+        """How far the logarithm of the standard deviation of a window is outside of its bounds."""
+        low, high, (*_, level, square) = self.bounds.low[2], self.bounds.high[2], newest
+        variance = square - level * level
+        outside = beyond(log_spread(variance), low, high)
+        return outside if self.tolerance is None else outside * (self._excess_spread(variance) > self.tolerance)
 
     def _apart(self, far: Array, level: Array) -> Array:
         """What broken ties add, for departures that are so many ranges outside, up to `FARTHEST` each.
@@ -349,8 +359,11 @@ class WitnessScoring:
         return np.stack(found, axis=-2)
 
     def distances(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array, Array]:
-        """How far each channel is outside by its value or a jump, by its level and spread, and by its ties."""
-        return self._distances(since[-1], self._look(earlier, since)[1])
+        """How far each channel that is there is outside: by its value or a jump, by level and spread, and by ties."""
+        away, dwell, apart = self._distances(since[-1], self._look(earlier, since)[1])
+        there = ~np.isnan(since[-1][0])
+        whole = there.all(axis=-1, keepdims=True)
+        return np.where(there, away, 0.0), np.where(there, dwell, 0.0), np.where(whole, apart, 0.0)
 
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
         """Whether a channel of the sample lies more than five ranges outside of its bounds."""
