@@ -1,11 +1,15 @@
 """Levels that go together, against one regression per channel; and slow faults that nothing else tells."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
-from fedkad.detect.ties import NOISE, RIDGE, learn_ties
+from fedkad.detect.places import Bounds
+from fedkad.detect.ties import NOISE, RIDGE, SETTLED, learn_ties
+from fedkad.detect.witnesses import WitnessScoring
 
 Array = NDArray[np.float64]
 
@@ -78,3 +82,49 @@ def test_ties_rest_while_a_channel_is_missing() -> None:
     flags = detector.predict(today)
     assert flags[100:300].all()
     assert not flags[330:].all()
+
+
+def test_what_a_day_does_not_show_is_learned_until_it_is_settled() -> None:
+    rows = heating(30_000)
+    detector = KoopmanDetector(threshold="1/week", sample_period=60.0).fit(rows[:1000])
+    assert not any(tied(detector))  # 50 windows of 3 channels
+    for start in range(1000, 13_000, 1000):
+        detector.learn(rows[start : start + 1000])
+    assert tied(detector)[1:] == [True, False]
+    before, wrong = bounds_of(detector), rows[13_000:21_000].copy()
+    wrong[:, 1] = np.random.default_rng(5).normal(33.0, 3.0, len(wrong))  # the return no longer follows the flow
+    detector.learn(wrong)
+    after = bounds_of(detector)
+    np.testing.assert_array_equal(before.ties, after.ties)  # the last ties that held
+    np.testing.assert_array_equal(before.offset, after.offset)
+    places = detector.memory_.places
+    assert places is not None
+    assert places.windows > SETTLED
+    assert not len(places.levels)
+    detector.learn(rows[21_000:])
+    np.testing.assert_array_equal(before.ties, bounds_of(detector).ties)
+
+
+def bounds_of(detector: KoopmanDetector) -> Bounds:
+    scoring = detector.model_.scoring
+    assert isinstance(scoring, WitnessScoring)
+    return scoring.bounds
+
+
+def tied(detector: KoopmanDetector) -> list[bool]:
+    return [bool(row.any()) for row in bounds_of(detector).ties]
+
+
+def test_ties_that_come_late_leave_a_confirmed_stretch_normal(tmp_path: Path) -> None:
+    rows = heating(8000)
+    detector = KoopmanDetector(threshold="1/week", sample_period=60.0).fit(rows[:1000])
+    odd = heating(400, seed=3)
+    odd[:, 1] -= 6.0
+    detector.learn(odd, confirmed=True)
+    for start in range(1000, 8000, 1000):
+        detector.learn(rows[start : start + 1000])
+    assert tied(detector)[1:] == [True, False]
+    assert not detector.predict(odd).any()
+    detector.save(tmp_path / "model.safetensors")
+    again = KoopmanDetector.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(bounds_of(again.learn(rows[:1000])).ties, bounds_of(detector.learn(rows[:1000])).ties)

@@ -129,11 +129,11 @@ def terms_at(scoring: WitnessScoring, model: naive.Model, values: Array, t: int)
             spread = 0.0
         dwell[c] = math.hypot(level if level > nothing else 0.0, spread)
         if scoring.judged[c]:
-            said = sum(scoring.bounds.ties[c, k] * (window[:, k].mean() - scoring.bounds.usual[k]) for k in range(n))
+            said = sum(scoring.bounds.ties[c, k] * window[:, k].mean() for k in range(n)) - scoring.bounds.offset[c]
             apart = far(said, low[3, c], high[3, c])
             broken[c] = (apart if apart > nothing else 0.0) / scoring.bounds.tightness[c]
     if broken.any():  # each counts up to one range; who explains all departures best is to blame
-        departed = np.array([scoring.bounds.ties[c] @ (window.mean(axis=0) - scoring.bounds.usual) for c in range(n)])
+        departed = np.array([scoring.bounds.ties[c] @ window.mean(axis=0) - scoring.bounds.offset[c] for c in range(n)])
         departed = np.where(scoring.judged, departed / scoring.bounds.tightness, 0.0)
         blame = np.zeros(n)
         for k in range(n):
@@ -277,7 +277,7 @@ def window_features(scaled: Array, window: int) -> tuple[Array, Array]:
 
 
 def departures_of(bounds: Bounds, levels: Array) -> Array:
-    return np.array([bounds.ties @ (level - bounds.usual) for level in levels])
+    return np.array([bounds.ties @ level - bounds.offset for level in levels])
 
 
 def naive_bounds(values: Array, levels: Array, spreads: Array, departures: Array) -> tuple[Array, Array, Array, Array]:

@@ -18,7 +18,6 @@ from fedkad.detect.calibration import HeldOut, ResidualMoments
 from fedkad.detect.model import Memory
 from fedkad.detect.places import THINNED, Bounds, Features, Places
 from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
-from fedkad.detect.ties import Ties
 from fedkad.detect.witnesses import NEVER, UNIT_FLOORS, Sight, WitnessScoring
 from fedkad.koopman.operator import Reduced
 from fedkad.koopman.scaling import CLIP
@@ -130,6 +129,6 @@ def _bounds_elsewhere(places: Places, memory: Memory, blocks: list[Entries]) -> 
         # A window that ends soon after the block still holds some of it.
         others = (features.ends < block[0]) | (features.ends > block[-1] + window)
         known = Features(*(feature[others] for feature in (features.newest, *features[1:])))
-        elsewhere = Places.of(known.thinned(THINNED) if others.any() else features, Ties(places.ties, places.usual))
+        elsewhere = Places.of(known.thinned(THINNED) if others.any() else features, places.known_ties)
         found.append(elsewhere.bounds(scaling))
     return found

@@ -74,7 +74,7 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) 
     variance = max(newest.square[channel] - level**2, 0.0)
     outside, dwell, apart = (distances[channel] for distances in scoring.distances(*moment))
     if apart > max(outside, dwell):
-        said = level - (newest.level - bounds.usual) @ bounds.ties[channel]
+        said = level - newest.level @ bounds.ties[channel] + bounds.offset[channel]
         known = _span((said + low[3], said + high[3]), scale, mean)
         numbers = f"{level * scale + mean:.4g} over {window} samples, where they suggest {known}"
         numbers = f": {numbers}" if bounds.ties[channel].any() else ""  # others are tied to it, it is not to them

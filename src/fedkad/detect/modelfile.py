@@ -146,7 +146,7 @@ def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tupl
     if "held_out.places.rows" not in arrays:
         return held_out, None
     kept: dict[str, Any] = {field.name: arrays[f"held_out.places.{field.name}"] for field in fields(Places)}
-    return held_out, Places(**{**kept, "rows": kept["rows"].item(), "wander": kept["wander"].item()})
+    return held_out, Places(**{**kept, **{name: kept[name].item() for name in ("rows", "wander", "windows")}})
 
 
 def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -162,7 +162,9 @@ def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
             known, axis = found[prefix + name], 1 if name == "calm" else 0
             found[prefix + name] = np.concatenate([known, 0.0 * known.take([0], axis)], axis)
         ties = Ties.none(found[f"{prefix}calm"].shape[2])
-        found |= {f"{prefix}ties": ties.weights, f"{prefix}usual": ties.usual, f"{prefix}tightness": ties.usual + 1.0}
+        added = {"ties": ties.weights, "offset": ties.offset, "tightness": ties.offset + 1.0}
+        added |= {"levels": ties.weights[:0], "windows": np.zeros(())}
+        found |= {prefix + name: array for name, array in added.items()}
     return found
 
 
@@ -186,7 +188,7 @@ def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arra
         "witnesses.bounds.ranges": (4, channels, 2),
         "witnesses.bounds.calm": (*arrays.get("witnesses.bounds.relief", np.empty(0)).shape, 4, channels, 2),
         "witnesses.bounds.ties": (channels, channels),
-        "witnesses.bounds.usual": (channels,),
+        "witnesses.bounds.offset": (channels,),
         "witnesses.bounds.tightness": (channels,),
         "statistics.xx": (size, size),
         "statistics.yx": (size, size),

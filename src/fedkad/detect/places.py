@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.ties import FOLDS, NARROWEST, Ties, learn_ties
+from fedkad.detect.ties import FOLDS, NARROWEST, SETTLED, Ties, learn_ties
 from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling
 from fedkad.koopman.snapshots import stretches
 
@@ -98,6 +98,15 @@ class Features(NamedTuple):
         """The part of the rows between two shares of all of them."""
         return Features(*(feature[int(start * len(feature)) : int(stop * len(feature))] for feature in self))
 
+    def apart(self, window: int) -> Array:
+        """The levels of windows that do not overlap."""
+        chosen, last = [], -window
+        for k, end in enumerate(self.ends.tolist()):
+            if end >= last + window:
+                chosen.append(k)
+                last = end
+        return self.levels[chosen]
+
     @property
     def quantiles(self) -> Array:
         """Of value, level, spread and departure of every channel, `(4, n, probabilities)`."""
@@ -133,7 +142,7 @@ class Bounds(NamedTuple):
     calm: Array  # ranges of each feature in stretches that a person called normal, (stretches, 4, n, 2)
     relief: Array  # what the parts of the score are multiplied by inside each of them, (stretches,)
     ties: Array  # as in `Ties`, (n, n)
-    usual: Array  # (n,)
+    offset: Array  # (n,)
     tightness: Array  # the range of the departures of each channel, (n,)
 
 
@@ -154,8 +163,10 @@ class Places:
     relief: Array
     stretches: Array  # their rows, as many as are kept: the reliefs are set anew for every model, (rows, n)
     lengths: Array  # rows of each of them; 0 if they are not kept any more
-    ties: Array  # as in `Ties`, (n, n); what is learned later changes bounds, not ties
-    usual: Array  # (n,)
+    ties: Array  # as in `Ties`, (n, n)
+    offset: Array  # (n,)
+    levels: Array  # of windows that do not overlap, as long as ties are not settled, (windows, n)
+    windows: float  # that do not overlap and that ties were learned from
 
     @classmethod
     def of(cls, features: Features, ties: Ties) -> Places:
@@ -164,16 +175,19 @@ class Places:
         unknown = np.full((*quantiles.shape[:2], 2), np.nan)
         values, none = features.values, np.empty((0, *unknown.shape))
         nothing = none[:, 0, 0, 0]
-        kept = (np.empty((0, values.shape[1])), nothing)
-        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, nothing, *kept, *ties)
+        no_rows = np.empty((0, values.shape[1]))
+        kept = (no_rows, nothing, *ties, no_rows, 0.0)
+        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, nothing, *kept)
 
     @classmethod
     def learnt(cls, scaled: Array, window: int) -> Places:
         """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps."""
         features = Features.of(scaled, window)
-        ties = learn_ties(features.levels, len(features.values) / window)
+        windows = len(features.values) / window
+        ties = learn_ties(features.levels, windows)
         places = cls.of(features._replace(departures=ties.departures(features.levels)), ties)
-        return replace(places, wander=_wandering(features, places.reach))
+        levels = places.levels if windows >= SETTLED else features.apart(window)
+        return replace(places, wander=_wandering(features, places.reach), levels=levels, windows=windows)
 
     def at(self, probability: float) -> Array:
         """One of the quantiles that are kept, of every feature and channel."""
@@ -198,24 +212,53 @@ class Places:
         switch = ~np.isnan(self.values[:, 0])
         low[0, switch], high[0, switch] = self.values[switch].T
         tightness = np.maximum(self.at(0.99)[3] - self.at(0.01)[3], NARROWEST)
-        ties = (self.ties, self.usual, tightness)
+        ties = (self.ties, self.offset, tightness)
         return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *ties)
 
     def features(self, scaled: Array, window: int) -> Features:
         """Features of other rows, whose departures are from the ties that are known."""
-        return Features.of(scaled, window, Ties(self.ties, self.usual))
+        return Features.of(scaled, window, self.known_ties)
+
+    @property
+    def known_ties(self) -> Ties:
+        """The ties that were learned so far."""
+        return Ties(self.ties, self.offset)
 
     def joined(self, scaled: Array, window: int, forgetting: float = 1.0) -> Places:
         """These places, with the weight that forgetting leaves them, and those of newer rows."""
         features, weight = self.features(scaled, window), forgetting * self.rows
         new = float(len(features.values))
-        return replace(
+        known = replace(
             self,
             rows=weight + new,
             quantiles=_merged(self.quantiles, weight, features.quantiles, new),
             values=_joined_values(self.values, _two_values(features.values)),
             wander=self._wandered(features, forgetting),
         )
+        return known if self.windows >= SETTLED else known._tied_by(features.apart(window), window)
+
+    def _tied_by(self, newer: Array, window: int) -> Places:
+        """The places with the ties that these levels show together with all before them."""
+        levels = np.concatenate([self.levels, newer])
+        ties = learn_ties(levels, len(levels)).instead_of(self.known_ties)
+        windows = self.windows + len(newer)
+        tied = self._with_ties(ties, levels, window)
+        return replace(tied, levels=levels if windows < SETTLED else levels[:0], windows=windows)
+
+    def _with_ties(self, ties: Ties, levels: Array, window: int) -> Places:
+        """The places with other ties: departures are looked at anew, in all that is kept; what is not, is not known."""
+        new = (ties.weights != self.ties).any(axis=1)
+        if not new.any():
+            return self
+        quantiles, confirmed, calm = self.quantiles.copy(), self.confirmed.copy(), self.calm.copy()
+        quantiles[3, new] = _quantiles(ties.departures(levels))[new]
+        confirmed[3, new], calm[:, 3, new] = np.nan, (-np.inf, np.inf)
+        for k, rows in enumerate(self.confirmed_stretches):
+            if len(rows) >= window:
+                seen = _quantiles(Features.of(rows, window, ties).departures)[new][:, [0, -1]]
+                confirmed[3, new] = _hull(confirmed[3, new], seen)
+                calm[k, 3, new] = seen + MARGIN * np.array([-1.0, 1.0])
+        return replace(self, quantiles=quantiles, confirmed=confirmed, calm=calm, ties=ties.weights, offset=ties.offset)
 
     def _wandered(self, features: Features, forgetting: float) -> float:
         """How far normal data wanders, newer rows included; few rows would tell of chance, and the farthest stays."""

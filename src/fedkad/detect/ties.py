@@ -9,6 +9,10 @@ what those of the others say by
 
 the residual of a ridge regression on all other channels. A channel is *tied* to the others if they explain most of its
 level, and if that holds in time: what the first part of training shows must be true in the part after it.
+
+A day shows few ties, a fortnight nearly all. So they are learned anew with everything that a device learns, until it
+has seen `SETTLED` windows; a channel keeps its last tie that held. From then on they stay, and only their bounds go on
+learning: a fault that nobody noticed must not untie the channels that could have told it.
 """
 
 from __future__ import annotations
@@ -32,6 +36,9 @@ SLACK = 0.05
 FARTHEST = 1.0
 """A departure counts up to so many ranges outside: a machine with a new duty breaks many ties at once."""
 
+SETTLED = 1000
+"""Windows that do not overlap after which ties stay as they are: a fortnight of one-minute rows in windows of 20."""
+
 FEWEST = 20
 """Windows per channel, which do not overlap, that a regression needs: with fewer, chance ties channels."""
 
@@ -46,10 +53,10 @@ RIDGE, NOISE = 1e-4, 0.02
 
 
 class Ties(NamedTuple):
-    """From levels to departures: d = T (ℓ − ℓ̄)."""
+    """From levels to departures: d = T ℓ − t."""
 
     weights: Array  # T, (n, n); a row of zeros for a channel that is not tied
-    usual: Array  # ℓ̄, (n,)
+    offset: Array  # t, (n,)
 
     @classmethod
     def none(cls, channels: int) -> Ties:
@@ -58,8 +65,14 @@ class Ties(NamedTuple):
 
     def departures(self, levels: Array) -> Array:
         """How far levels `(…, n)` are from what those of the other channels say."""
-        found: Array = (levels - self.usual) @ self.weights.T
+        found: Array = levels @ self.weights.T - self.offset
         return found
+
+    def instead_of(self, known: Ties) -> Ties:
+        """These ties, and for channels that have none those that were known."""
+        is_tied: NDArray[np.bool_] = np.asarray(self.weights.any(axis=1))
+        weights = np.where(is_tied[:, None], self.weights, known.weights)
+        return Ties(weights, np.where(is_tied, self.offset, known.offset))
 
 
 def learn_ties(levels: Array, independent: float) -> Ties:
@@ -81,7 +94,7 @@ def learn_ties(levels: Array, independent: float) -> Ties:
         first, last = int(known * len(levels)), int(met * len(levels))
         earlier, _ = _regression(levels[:first], known * independent)
         is_tied &= _holds(earlier.departures(levels[:first]), earlier.departures(levels[first:last]))
-    return Ties(ties.weights * is_tied[:, None], ties.usual)
+    return Ties(ties.weights * is_tied[:, None], ties.offset * is_tied)
 
 
 def _regression(levels: Array, independent: float) -> tuple[Ties, NDArray[np.bool_]]:
@@ -91,7 +104,8 @@ def _regression(levels: Array, independent: float) -> tuple[Ties, NDArray[np.boo
     covariance = spread.T @ spread / len(levels)
     ridge = RIDGE + NOISE * channels / max(independent, 1.0)
     precision = np.linalg.inv(covariance + ridge * np.eye(channels))
-    ties = Ties(precision / np.diag(precision)[:, None], usual)
+    weights = precision / np.diag(precision)[:, None]
+    ties = Ties(weights, weights @ usual)
     variance = np.diag(covariance)
     left = ties.departures(levels).var(axis=0)
     return ties, (left <= (1.0 - EXPLAINED) * variance) & (variance > MOVES)

@@ -212,7 +212,7 @@ class WitnessScoring:
             np.stack([*bound[:2], np.maximum(np.exp(bound[2]) - STILL, 0.0) ** 2, bound[3]]) for bound in (low, high)
         )
         middle, half = (least + most) / 2.0, (most - least) / 2.0
-        middle[3] += self.bounds.usual.dot(self._ties)
+        middle[3] += self.bounds.offset
         half[3] = np.where(self.judged, half[3], NEVER)
         # What is not judged by prediction has no departure, and only the last step can jump.
         sharpness = self.judged / self.spread
@@ -332,7 +332,7 @@ class WitnessScoring:
             return far
         sharp = self.judged / self.bounds.tightness
         changes = sharp[:, None] * self.bounds.ties
-        departures = sharp * (level - self.bounds.usual).dot(self._ties)
+        departures = sharp * (level.dot(self._ties) - self.bounds.offset)
         explained = departures.dot(changes) ** 2 / np.maximum((changes**2).sum(axis=0), 1e-300)
         shares = explained / np.maximum(explained.sum(axis=-1, keepdims=True), 1e-300)
         return np.asarray(total * shares)
@@ -345,7 +345,7 @@ class WitnessScoring:
     def _relief(self, newest: Seen) -> Array:
         """The least factor of the confirmed stretches that the sample may be a part of; 1 if there is none."""
         values, *_, level, square = newest
-        departures = (level - self.bounds.usual).dot(self._ties)
+        departures = level.dot(self._ties) - self.bounds.offset
         features = np.stack([values, level, log_spread(square - level * level), departures], axis=-2)[..., None, :, :]
         calm = self.bounds.calm
         outside = (features < calm[..., 0]) | (features > calm[..., 1])  # a missing value is not
