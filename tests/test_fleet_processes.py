@@ -245,6 +245,7 @@ def test_a_refused_signature_is_left_to_flower() -> None:
 @pytest.mark.slow
 def test_a_second_refusal_while_flower_ends_does_not_keep_it_alive() -> None:
     """Heartbeat and request are refused, each sends SIGINT, and the second interrupts how Flower handles the first."""
-    ending = "os.kill(os.getpid(), signal.SIGINT); threading.Event().wait()"
+    heeding = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background job ignores it
+    ending = f"{heeding}; os.kill(os.getpid(), signal.SIGINT); threading.Event().wait()"
     done = subprocess.run(python(LEFT_ALONE.format(ending=ending)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ from fedkad.atomicfile import write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import wire
 from fedkad.federation.history import Ledger, Round
-from fedkad.federation.protocol import Header, Phase, ProtocolError, Reply, Request, Terms
+from fedkad.federation.protocol import Answer, Phase, ProtocolError, Reply, Request, Terms
 from fedkad.federation.server import Sampler, Server, usual_shape, usual_threshold
 from fedkad.federation.settings import Sampling
 
@@ -189,7 +189,7 @@ class Coordinator:
         """Z as it goes down."""
         return self._made.get(self.round - 1) or wire.encode(self.server.shared, wire.downward(self.terms.encoding))
 
-    def take(self, name: str, answer: Header | str) -> bool:
+    def take(self, name: str, answer: Answer) -> bool:
         """One answer: accepted into the round, or refused and counted."""
         reply = self.hear(name, answer)
         if reply is None:
@@ -207,11 +207,8 @@ class Coordinator:
         self.server.receive(name, matrix)
         return True
 
-    def hear(self, name: str, answer: Header | str) -> Reply | None:
-        """One answer, checked to be what was asked for; none of its numbers is added up yet.
-
-        A string in place of a header comes from the network, and says why there will be no answer.
-        """
+    def hear(self, name: str, answer: Answer) -> Reply | None:
+        """One answer, checked to be what was asked for; none of its numbers is added up yet."""
         if isinstance(answer, str):
             self.refuse(name, answer, strike=False)
             return None
@@ -219,7 +216,7 @@ class Coordinator:
             self.refuse_late(name)
             return None
         try:
-            reply = Reply.read(answer, self._open[name], name)
+            reply = answer if isinstance(answer, Reply) else Reply.read(answer, self._open[name], name)
         except ValueError as error:
             self.refuse(name, str(error))
             return None
@@ -307,7 +304,7 @@ class Coordinator:
         waiting = (name for name in names if name not in holders)
         return self.ask({name: replace(common, ticket=secrets.token_hex(16)) for name in waiting})
 
-    def confirm(self, name: str, answer: Header | str) -> bool:
+    def confirm(self, name: str, answer: Answer) -> bool:
         """Note that a device holds the final subspace."""
         reply = self.hear(name, answer)
         if reply is None:

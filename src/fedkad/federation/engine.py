@@ -13,9 +13,9 @@ from typing import Protocol
 
 from fedkad.federation.coordinator import Coordinator
 from fedkad.federation.history import Round
-from fedkad.federation.protocol import Header, Reply, Request
+from fedkad.federation.protocol import Answer, Reply, Request
 
-Take = Callable[[str, Header | str], object]
+Take = Callable[[str, Answer], object]
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ class RequestCarrier(Protocol):
     def send(self, requests: Mapping[str, Request], deadline: float) -> None:
         """Send requests to devices that `devices` has named; answers after the deadline are of no use."""
 
-    def answers(self) -> Iterator[tuple[str, Header | str | None]]:
-        """What has arrived since the last call: a header, why there will be none, or None for one that is too late."""
+    def answers(self) -> Iterator[tuple[str, Answer | None]]:
+        """What has arrived since the last call, or None in place of what is too late."""
 
 
 def run_rounds(coordinator: Coordinator, carrier: RequestCarrier) -> Iterator[Round]:
@@ -96,7 +96,7 @@ def _hear(coordinator: Coordinator, carrier: RequestCarrier, requests: dict[str,
     """The replies to one step of secure aggregation."""
     replies: dict[str, Reply] = {}
 
-    def keep(name: str, answer: Header | str) -> None:
+    def keep(name: str, answer: Answer) -> None:
         if (reply := coordinator.hear(name, answer)) is not None:
             replies[name] = reply
 

@@ -16,7 +16,7 @@ from fedkad.federation.client import Client, LocalState
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.history import Round
 from fedkad.federation.participant import Array, Participant, answer, final_subspace, settle
-from fedkad.federation.protocol import Header, Request, Terms
+from fedkad.federation.protocol import Reply, Request, Terms
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar
@@ -39,15 +39,15 @@ class MemoryCarrier:
         """Take requests; there is no deadline here."""
         self._requests = dict(requests)
 
-    def answers(self) -> Iterator[tuple[str, Header]]:
-        """The answers, in the order of the requests; an error of a participant is raised here."""
+    def answers(self) -> Iterator[tuple[str, Reply]]:
+        """The replies, in the order of the requests; an error of a participant is raised here."""
         requests, self._requests = self._requests, {}
         for done, (name, request) in enumerate(requests.items()):
             began = time.perf_counter()
             self.participants[name], reply = answer(self.participants[name], request)
             if request.kind == "deliver" and self._report is not None:
                 self._report("detectors", done + 1, len(requests))
-            yield name, reply.timed(time.perf_counter() - began).header(request)
+            yield name, reply.timed(time.perf_counter() - began)
 
 
 class Exchange:

@@ -287,6 +287,10 @@ class Reply:
         return cls(device, payload, diagnostics, unprefixed("masking", header))
 
 
+Answer = Reply | Header | str
+"""What comes back: a reply in this process, its header from elsewhere, or why the network has none."""
+
+
 def _identity(request: Request, device: str) -> dict[str, Value]:
     """What says which request a reply answers, and who sent it."""
     terms = request.terms
