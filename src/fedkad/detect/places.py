@@ -207,6 +207,7 @@ class Places:
     def bounds(self, scaling: Scaling) -> Bounds:
         """The bounds that a new row is judged by."""
         inner = _hull(np.stack([self.at(BOUND), self.at(1.0 - BOUND)], axis=-1), self.confirmed)
+        inner[3] = self.ranges[3]  # rare combinations of what people switch belong to a device
         low, high = inner[..., 0], inner[..., 1]
         unit = _unit(self.reach, np.abs(scaling.mean) / scaling.scale, 1.0 / scaling.scale)
         switch = ~np.isnan(self.values[:, 0])
