@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect.places import Bounds
-from fedkad.detect.ties import NOISE, RIDGE, SETTLED, learn_ties
+from fedkad.detect.ties import FARTHEST, NOISE, RIDGE, learn_ties, settled_after
 from fedkad.detect.witnesses import WitnessScoring
 
 Array = NDArray[np.float64]
@@ -99,7 +99,7 @@ def test_what_a_day_does_not_show_is_learned_until_it_is_settled() -> None:
     np.testing.assert_array_equal(before.offset, after.offset)
     places = detector.memory_.places
     assert places is not None
-    assert places.windows > SETTLED
+    assert places.windows > settled_after(3)
     assert not len(places.levels)
     detector.learn(rows[21_000:])
     np.testing.assert_array_equal(before.ties, bounds_of(detector).ties)
@@ -128,3 +128,71 @@ def test_ties_that_come_late_leave_a_confirmed_stretch_normal(tmp_path: Path) ->
     detector.save(tmp_path / "model.safetensors")
     again = KoopmanDetector.load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(bounds_of(again.learn(rows[:1000])).ties, bounds_of(detector.learn(rows[:1000])).ties)
+
+
+def together(rows: int, seed: int, period: float = 23.0) -> Array:
+    """Two channels, of which the second is twice the first."""
+    generator = np.random.default_rng(seed)
+    first = np.sin(2.0 * np.pi * np.arange(rows) / period) + 0.2 * generator.normal(size=rows)
+    first += 0.5 * np.repeat(generator.normal(size=rows // 20 + 1), 20)[:rows]
+    return np.stack([first, 2.0 * first], axis=1) + 0.02 * generator.normal(size=(rows, 2))
+
+
+@pytest.mark.filterwarnings("ignore::fedkad.detect.detector.FewRowsWarning")
+def test_while_rows_are_few_a_tie_that_held_stays_and_so_does_what_was_confirmed() -> None:
+    detector = KoopmanDetector(rank=6, window=10).fit(together(300, 0))
+    odd = together(60, 7)
+    odd[:, 1] += 1.5
+    detector.learn(odd, confirmed=True)
+    for seed in range(2, 8):
+        before = tied(detector)
+        detector.learn(together(60, seed))
+        assert detector.model_.few_rows
+        assert all(now or not held for now, held in zip(tied(detector), before, strict=True))
+        assert not detector.predict(odd).any()
+    assert any(tied(detector))
+
+
+def test_a_confirmed_stretch_full_of_gaps_does_not_stop_learning() -> None:
+    detector = KoopmanDetector(rank=6).fit(together(700, 0))
+    assert not any(tied(detector))
+    odd = together(2500, 7)
+    odd[400::15] = np.nan  # the rows that are kept of it hold no whole window
+    detector.learn(odd, confirmed=True).learn(together(2400, 2))
+    assert all(tied(detector))
+
+
+@pytest.mark.filterwarnings("ignore::fedkad.detect.detector.FewRowsWarning")
+def test_rows_between_gaps_are_no_windows() -> None:
+    rows = together(24_000, 0)
+    gaps = rows.copy()
+    gaps[::15] = np.nan
+    gaps[12_000:12_040] = rows[12_000:12_040]
+    detector = KoopmanDetector(rank=6).fit(gaps)
+    assert not any(tied(detector))
+    places = detector.memory_.places
+    assert places is not None
+    assert places.windows < 5.0
+
+
+def test_many_channels_have_time_to_prove_their_ties() -> None:
+    generator = np.random.default_rng(0)
+    common = np.repeat(generator.normal(size=(1500, 1)), 5, axis=0)
+    rows = common @ generator.normal(size=(1, 60)) + 0.05 * generator.normal(size=(7500, 60))
+    detector = KoopmanDetector(rank=4, window=5, observables=8).fit(rows[:2500])
+    assert not any(tied(detector))
+    assert sum(tied(detector.learn(rows[2500:]))) > 30
+
+
+def test_a_fault_that_nobody_noticed_opens_a_tie_by_a_range_at_most() -> None:
+    detector = KoopmanDetector(rank=6).fit(together(24_000, 0))
+    assert all(tied(detector))
+    before, wrong = bounds_of(detector), together(12_000, 1)
+    wrong[2000:2025, 1] = 2.0  # a few levels far from what the first channel says
+    detector.learn(wrong)
+    places, after = detector.memory_.places, bounds_of(detector)
+    assert places is not None
+    wider = np.maximum(after.high[3] - before.high[3], before.low[3] - after.low[3])
+    seen = np.maximum(places.ranges[3, :, 1] - before.high[3], before.low[3] - places.ranges[3, :, 0])
+    assert (seen > 2.0 * before.tightness).any()
+    assert (wider < 1.2 * FARTHEST * before.tightness).all()

@@ -171,10 +171,25 @@ def test_a_critical_incident_and_an_impossible_value_do_not_become_normal(model:
     scoring = KoopmanDetector.load(model).model_.scoring
     assert isinstance(scoring, WitnessScoring)
     rows = np.random.default_rng(0).normal(size=(100, 3))
-    assert why_not({"severity": "warning"}, rows, scoring.bounds) == ""
-    assert why_not({"severity": "critical"}, rows, scoring.bounds) == "it is critical"
+    assert why_not({"severity": "warning"}, rows, scoring.bounds, 20) == ""
+    assert why_not({"severity": "critical"}, rows, scoring.bounds, 20) == "it is critical"
     rows[50, 1] = 1e6
-    assert "impossible" in why_not({"severity": "warning"}, rows, scoring.bounds)
+    assert "impossible" in why_not({"severity": "warning"}, rows, scoring.bounds, 20)
+
+
+def test_a_sensor_that_is_off_all_day_does_not_become_normal() -> None:
+    def pair(rows: int, seed: int) -> NDArray[np.float64]:
+        generator = np.random.default_rng(seed)
+        first = np.sin(np.arange(rows) / 48.0) + 0.5 * np.repeat(generator.normal(size=rows // 20 + 1), 20)[:rows]
+        return np.stack([first, 2.0 * first + 1.0], axis=1) + 0.05 * generator.normal(size=(rows, 2))
+
+    detector = KoopmanDetector(rank=6).fit(pair(24_000, 0))
+    scoring = detector.model_.scoring
+    assert isinstance(scoring, WitnessScoring)
+    today, off = pair(1440, 3), np.array([0.0, 1.0])  # within its usual range all the time
+    assert why_not({"severity": "warning"}, detector.scaling_.standardise(today), scoring.bounds, 20) == ""
+    said = why_not({"severity": "warning"}, detector.scaling_.standardise(today + off), scoring.bounds, 20)
+    assert said == "a channel does not match the others any more"
 
 
 def test_what_is_not_steady_is_looked_at_again_after_a_part() -> None:

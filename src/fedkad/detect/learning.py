@@ -196,7 +196,7 @@ def _with_confirmed(memory: Memory, known: Places | None) -> Memory:
         statistics = statistics + collect(
             np.clip(rows, -CLIP, CLIP), memory.setup.lifting, memory.setup.settings.horizon
         )
-    return replace(memory, statistics=statistics, places=memory.places.keeping_confirmed(known))
+    return replace(memory, statistics=statistics, places=memory.places.keeping(known, memory.setup.settings.window))
 
 
 def share_left(forgetting: float | str, rows: int, sample_period: float | None) -> float:

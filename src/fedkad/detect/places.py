@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.ties import FOLDS, NARROWEST, SETTLED, Ties, learn_ties
+from fedkad.detect.ties import FARTHEST, FOLDS, NARROWEST, Ties, learn_ties, settled_after
 from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling
 from fedkad.koopman.snapshots import stretches
 
@@ -82,7 +82,7 @@ class Features(NamedTuple):
 
         Neighbouring windows are much alike: of a long series only every few are taken. Without `ties` no level departs.
         """
-        step = int(np.clip(len(scaled) // ENOUGH_WINDOWS, 1, max(window // 4, 1)))
+        step = int(np.clip(len(scaled) // ENOUGH_WINDOWS, 1, _quarter(window)))
         ends = np.concatenate([np.arange(r.start + window - 1, r.stop, step) for r in stretches(scaled, window)])
         clipped = np.nan_to_num(np.clip(scaled, -CLIP, CLIP))
         means, squares = (window_means(rows, window)[ends - window + 1] for rows in (clipped, clipped * clipped))
@@ -98,11 +98,11 @@ class Features(NamedTuple):
         """The part of the rows between two shares of all of them."""
         return Features(*(feature[int(start * len(feature)) : int(stop * len(feature))] for feature in self))
 
-    def apart(self, window: int) -> Array:
-        """The levels of windows that do not overlap."""
-        chosen, last = [], -window
+    def apart(self, rows: int) -> Array:
+        """The levels of windows that end at least so many rows apart."""
+        chosen, last = [], -rows
         for k, end in enumerate(self.ends.tolist()):
-            if end >= last + window:
+            if end >= last + rows:
                 chosen.append(k)
                 last = end
         return self.levels[chosen]
@@ -165,7 +165,7 @@ class Places:
     lengths: Array  # rows of each of them; 0 if they are not kept any more
     ties: Array  # as in `Ties`, (n, n)
     offset: Array  # (n,)
-    levels: Array  # of windows that do not overlap, as long as ties are not settled, (windows, n)
+    levels: Array  # a quarter of a window apart, as long as ties are not settled, (levels, n)
     windows: float  # that do not overlap and that ties were learned from
 
     @classmethod
@@ -183,11 +183,21 @@ class Places:
     def learnt(cls, scaled: Array, window: int) -> Places:
         """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps."""
         features = Features.of(scaled, window)
-        windows = len(features.values) / window
+        levels = features.apart(_quarter(window))
+        windows = len(levels) * _quarter(window) / window
         ties = learn_ties(features.levels, windows)
         places = cls.of(features._replace(departures=ties.departures(features.levels)), ties)
-        levels = places.levels if windows >= SETTLED else features.apart(window)
-        return replace(places, wander=_wandering(features, places.reach), levels=levels, windows=windows)
+        tied = replace(places, wander=_wandering(features, places.reach), levels=levels, windows=windows)
+        return tied.settled()
+
+    def settled(self) -> Places:
+        """The places without the levels, once ties stay as they are."""
+        return replace(self, levels=self.levels[:0]) if self.is_settled else self
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether ties stay as they are."""
+        return self.windows >= settled_after(len(self.ties))
 
     def at(self, probability: float) -> Array:
         """One of the quantiles that are kept, of every feature and channel."""
@@ -207,12 +217,15 @@ class Places:
     def bounds(self, scaling: Scaling) -> Bounds:
         """The bounds that a new row is judged by."""
         inner = _hull(np.stack([self.at(BOUND), self.at(1.0 - BOUND)], axis=-1), self.confirmed)
-        inner[3] = self.ranges[3]  # rare combinations of what people switch belong to a device
+        tightness = np.maximum(self.at(0.99)[3] - self.at(0.01)[3], NARROWEST)
+        # Rare combinations of what people switch belong to a device; but one fault that nobody noticed must not.
+        inner[3, :, 0] = np.maximum(self.ranges[3, :, 0], self.at(BOUND)[3] - FARTHEST * tightness)
+        inner[3, :, 1] = np.minimum(self.ranges[3, :, 1], self.at(1.0 - BOUND)[3] + FARTHEST * tightness)
+        inner[3] = _hull(inner[3], self.confirmed[3])
         low, high = inner[..., 0], inner[..., 1]
         unit = _unit(self.reach, np.abs(scaling.mean) / scaling.scale, 1.0 / scaling.scale)
         switch = ~np.isnan(self.values[:, 0])
         low[0, switch], high[0, switch] = self.values[switch].T
-        tightness = np.maximum(self.at(0.99)[3] - self.at(0.01)[3], NARROWEST)
         ties = (self.ties, self.offset, tightness)
         return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *ties)
 
@@ -236,30 +249,36 @@ class Places:
             values=_joined_values(self.values, _two_values(features.values)),
             wander=self._wandered(features, forgetting),
         )
-        return known if self.windows >= SETTLED else known._tied_by(features.apart(window), window)
+        return known if self.is_settled else known._tied_by(features.apart(_quarter(window)), window)
 
     def _tied_by(self, newer: Array, window: int) -> Places:
         """The places with the ties that these levels show together with all before them."""
-        levels = np.concatenate([self.levels, newer])
-        ties = learn_ties(levels, len(levels)).instead_of(self.known_ties)
-        windows = self.windows + len(newer)
-        tied = self._with_ties(ties, levels, window)
-        return replace(tied, levels=levels if windows < SETTLED else levels[:0], windows=windows)
+        levels, share = np.concatenate([self.levels, newer]), _quarter(window) / window
+        ties = learn_ties(levels, len(levels) * share).instead_of(self.known_ties)
+        known = replace(self, levels=levels, windows=self.windows + len(newer) * share)
+        return known._with_ties(ties, window).settled()
 
-    def _with_ties(self, ties: Ties, levels: Array, window: int) -> Places:
-        """The places with other ties: departures are looked at anew, in all that is kept; what is not, is not known."""
+    def _with_ties(self, ties: Ties, window: int) -> Places:
+        """The places with other ties: departures are looked at anew, in all that is kept."""
         new = (ties.weights != self.ties).any(axis=1)
         if not new.any():
             return self
-        quantiles, confirmed, calm = self.quantiles.copy(), self.confirmed.copy(), self.calm.copy()
-        quantiles[3, new] = _quantiles(ties.departures(levels))[new]
+        quantiles = self.quantiles.copy()
+        quantiles[3, new] = _quantiles(ties.departures(self.levels))[new]
+        confirmed, calm = self._confirmed_by(ties, window)
+        return replace(self, quantiles=quantiles, confirmed=confirmed, calm=calm, ties=ties.weights, offset=ties.offset)
+
+    def _confirmed_by(self, ties: Ties, window: int) -> tuple[Array, Array]:
+        """What was confirmed, by these ties; where rows are not kept, nothing is known of new ones."""
+        new = (ties.weights != self.ties).any(axis=1)
+        confirmed, calm = self.confirmed.copy(), self.calm.copy()
         confirmed[3, new], calm[:, 3, new] = np.nan, (-np.inf, np.inf)
         for k, rows in enumerate(self.confirmed_stretches):
-            if len(rows) >= window:
+            if any(stretches(rows, window)):
                 seen = _quantiles(Features.of(rows, window, ties).departures)[new][:, [0, -1]]
                 confirmed[3, new] = _hull(confirmed[3, new], seen)
                 calm[k, 3, new] = seen + MARGIN * np.array([-1.0, 1.0])
-        return replace(self, quantiles=quantiles, confirmed=confirmed, calm=calm, ties=ties.weights, offset=ties.offset)
+        return confirmed, calm
 
     def _wandered(self, features: Features, forgetting: float) -> float:
         """How far normal data wanders, newer rows included; few rows would tell of chance, and the farthest stays."""
@@ -297,13 +316,18 @@ class Places:
         """The rows of each confirmed stretch; none of those that are not kept any more."""
         return np.split(self.stretches, np.cumsum(self.lengths).astype(int)[:-1]) if len(self.lengths) else []
 
-    def keeping_confirmed(self, known: Places) -> Places:
-        """These places, with all that a person confirmed before."""
-        return replace(
-            self,
-            values=_joined_values(self.values, known.values),
-            **{name: getattr(known, name) for name in ("confirmed", "calm", "relief", "stretches", "lengths")},
-        )
+    def keeping(self, known: Places, window: int) -> Places:
+        """These places of all rows, with what a person confirmed before, and the ties that held."""
+        tied = self._with_ties(self.known_ties.instead_of(known.known_ties), window)
+        confirmed, calm = known._confirmed_by(tied.known_ties, window)
+        kept = {name: getattr(known, name) for name in ("relief", "stretches", "lengths")}
+        values = _joined_values(self.values, known.values)
+        return replace(tied, values=values, confirmed=confirmed, calm=calm, **kept)
+
+
+def _quarter(window: int) -> int:
+    """How far apart levels are kept: neighbouring windows are much alike."""
+    return max(window // 4, 1)
 
 
 def _unit(reach: Array, size: Array, one: Array | float) -> Array:

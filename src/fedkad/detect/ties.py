@@ -11,8 +11,8 @@ the residual of a ridge regression on all other channels. A channel is *tied* to
 level, and if that holds in time: what the first part of training shows must be true in the part after it.
 
 A day shows few ties, a fortnight nearly all. So they are learned anew with everything that a device learns, until it
-has seen `SETTLED` windows; a channel keeps its last tie that held. From then on they stay, and only their bounds go on
-learning: a fault that nobody noticed must not untie the channels that could have told it.
+has seen enough windows (`settled_after`); a channel keeps its last tie that held. From then on they stay, and only
+their bounds go on learning: a fault that nobody noticed must not untie the channels that could have told it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ SLACK = 0.05
 FARTHEST = 1.0
 """A departure counts up to so many ranges outside: a machine with a new duty breaks many ties at once."""
 
-SETTLED = 1000
-"""Windows that do not overlap after which ties stay as they are: a fortnight of one-minute rows in windows of 20."""
-
 FEWEST = 20
 """Windows per channel, which do not overlap, that a regression needs: with fewer, chance ties channels."""
 
@@ -50,6 +47,11 @@ NARROWEST = 0.1
 
 RIDGE, NOISE = 1e-4, 0.02
 """λ = 1e-4 + 0.02 n / m for n channels and m windows that do not overlap."""
+
+
+def settled_after(channels: int) -> float:
+    """Windows that do not overlap after which ties stay: a fortnight of one-minute rows in windows of 20, or more."""
+    return float(max(1000, 2 * FEWEST * channels))
 
 
 class Ties(NamedTuple):
@@ -87,7 +89,7 @@ def learn_ties(levels: Array, independent: float) -> Ties:
     True
     """
     channels = levels.shape[1]
-    if independent < FEWEST * channels:
+    if min(independent, len(levels)) < FEWEST * channels:
         return Ties.none(channels)
     ties, is_tied = _regression(levels, independent)
     for known, met in FOLDS:

@@ -5,7 +5,8 @@ could hide a fault:
 
 - the score must not grow: a drift is not a level;
 - every channel must be near to where it has been before, at most one range of its training beyond its bounds;
-- no channel may have stopped moving, and no value may be impossible;
+- no channel may have stopped moving, no value may be impossible, and no tie may stay broken: a sensor that is off by as
+  much all day is what ties are for;
 - it must not be critical, and nobody may have acknowledged it as a fault: only a person can call that normal.
 """
 
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.places import Bounds, absurd
+from fedkad.detect.places import Bounds, absurd, beyond, window_means
+from fedkad.detect.ties import FARTHEST
 from fedkad.edge.alarmstate import Alert
 
 Array = NDArray[np.float64]
@@ -88,12 +90,12 @@ class Settling:
         self.totals, self.counts = [*self.totals[1:], 0.0], [*self.counts[1:], 0]
 
 
-def why_not(incident: Alert, rows: Array, bounds: Bounds) -> str:
+def why_not(incident: Alert, rows: Array, bounds: Bounds, window: int) -> str:
     """Why what the scaled `rows` of an incident show must not become normal, as the end of a sentence; empty if it may.
 
     >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((6, 1)))
     >>> steady = 0.5 + 0.1 * np.sin(np.arange(100.0))[:, None]
-    >>> why_not({"severity": "warning"}, steady, bounds), why_not({"severity": "warning"}, 3.0 * steady, bounds)
+    >>> why_not({"severity": "warning"}, steady, bounds, 20), why_not({"severity": "warning"}, 3.0 * steady, bounds, 20)
     ('', 'it is too far from what is known')
     """
     if incident.get("acknowledged"):
@@ -110,4 +112,16 @@ def why_not(incident: Alert, rows: Array, bounds: Bounds) -> str:
     least, most = np.nanquantile(rows, [OUTLIERS, 1.0 - OUTLIERS], axis=0)
     if (least < low - NEAR * unit).any() or (most > high + NEAR * unit).any():
         return "it is too far from what is known"
+    if _breaks_a_tie(rows, bounds, window):
+        return "a channel does not match the others any more"
     return ""
+
+
+def _breaks_a_tie(rows: Array, bounds: Bounds, window: int) -> bool:
+    """Whether a channel is mostly more than a range outside of what the others suggest."""
+    complete = rows[~np.isnan(rows).any(axis=1)]
+    if len(complete) < window or not bounds.ties.any():
+        return False
+    departures = window_means(complete, window) @ bounds.ties.T - bounds.offset
+    far = np.median(beyond(departures, bounds.low[3], bounds.high[3]), axis=0)
+    return bool((far > FARTHEST * bounds.tightness).any())

@@ -506,7 +506,9 @@ class Watcher:
             return "its model has no witnesses"
         if not self._settling.is_steady:
             return "its scores still grow"
-        return why_not(incident, model.setup.scale(rows), model.scoring.bounds) if len(rows) else "no row is kept"
+        if not len(rows):
+            return "no row is kept"
+        return why_not(incident, model.setup.scale(rows), model.scoring.bounds, model.settings.window)
 
     def _rows_since(self, seconds: float) -> Array:
         """The rows of the last so many seconds, as far as they are kept."""
