@@ -63,3 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gc.freeze()
     ranks = {name: rank for rank, name in enumerate(SLOW)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+
+
+def pytest_unconfigure() -> None:
+    """Let go of what was kept from the collector: DuckDB complains otherwise."""
+    gc.unfreeze()

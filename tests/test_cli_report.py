@@ -158,18 +158,32 @@ def test_a_budget_at_detection(folder: Path, tmp_path: Path) -> None:
 # -- labels ---------------------------------------------------------------------------------------------------
 
 
+def test_labels_of_other_times_do_not_count_and_zones_are_not_guessed(folder: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    detect = (folder / "m.safetensors", folder / "today.csv", "--labels", labels)
+    span = f"{START + 60 * FAULTS[0][0]},{START + 60 * (FAULTS[0][1] - 1)}"
+    others = [f"{START + 86400 * days},{START + 86400 * days + 600}" for days in (-3, 9)]
+    between = f"{START + 61},{START + 62}"  # no sample
+    labels.write_text("\n".join(["start,end", others[0], span, between, others[1]]) + "\n")
+    assert found(*detect)["labels"]["labelled"] == 1
+    labels.write_text("\n".join(["start,end", ",".join(reversed(span.split(",")))]) + "\n")
+    assert "is before the start" in fails("detect", *detect)
+    labels.write_text("\n".join(["start,end", f"{START}+05:00,{START + 60}"]) + "\n")
+    assert "names a zone, and the times of the data do not" in fails("detect", *detect)
+    labels.write_bytes("start,end,kind\n1,2,Stör\n".encode("cp1252"))
+    assert "is not UTF-8" in fails("detect", *detect)
+
+
 def test_labels_in_every_form_agree(folder: Path, tmp_path: Path) -> None:
     labelled = (*FAULTS, (420, 430))  # nothing happened there
     rows = [f"{start},{end - 1}" for start, end in labelled]
     times = [f"{START + 60 * start},{START + 60 * (end - 1)}" for start, end in labelled]
-    zoned = [f"{START + 60 * start}+00:00,{START + 60 * (end - 1)}Z" for start, end in labelled]
     flags = np.zeros(500, dtype=int)
     for start, end in labelled:
         flags[start:end] = 1
     forms = {
         "rows": ["start,end", *rows],
         "times": ["kind,start,end,device", *(f"heat,{line},today" for line in times), "heat,1,2,another"],
-        "zoned": ["start,end", *zoned],
         "flags": ["time,label", *(f"{moment},{flag}" for moment, flag in zip(moments(500), flags, strict=True))],
     }
     told = {}

@@ -63,6 +63,87 @@ SCADA = (
 )
 
 
+@pytest.mark.parametrize(
+    ("text", "channels", "first"),
+    [
+        ("Zeit;Temperatur\n01.03.2024 00:00;71,5\n01.03.2024 00:01;71,6\n", ("Temperatur",), [71.5]),
+        ("Zeit;a;b\n01.03.2024 00:00;0,0063;-0,0066\n01.03.2024 00:01;0,9267;0,5\n", ("a", "b"), [0.0063, -0.0066]),
+        ("Zeit;a;b\n2024-03-01 00:00:00,000;71,5;2,1\n2024-03-01 00:00:01,000;71,6;2,2\n", ("a", "b"), [71.5, 2.1]),
+        ('time,flow,p\n0,"0,125",7\n1,"0,250",8\n', ("flow", "p"), [0.125, 7.0]),
+    ],
+)
+def test_a_decimal_comma_in_every_channel(
+    tmp_path: Path, text: str, channels: tuple[str, ...], first: list[float]
+) -> None:
+    table = read_recording(write(tmp_path, text))
+    assert table.channels == channels
+    assert len(table.values) == 2
+    assert table.values[0].tolist() == first
+    assert table.times is not None
+
+
+def test_columns_that_are_not_read_say_nothing_about_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path, 'time,p,note\n0,1.013,"0,5"\n1,1.014,\n2,1.015,\n')
+    for switches, wanted in (
+        (Switches(ignore=("note",)), None),
+        (Switches(), ["p"]),
+        (Switches(channels=("p", "p")), None),
+    ):
+        assert read_recording(path, switches, wanted=wanted).values[:, 0].tolist() == [1.013, 1.014, 1.015]
+    refused(write(tmp_path, 'time,p,q\n0,1.013,"1,500"\n1,1.014,"1,250"\n'), "may be 1.500 or 1500", "--decimal")
+
+
+def test_a_name_with_brackets_is_one_file(tmp_path: Path) -> None:
+    write(tmp_path, "time,flow\n0,100\n1,200\n", "pump1.csv")
+    assert read_recording(write(tmp_path, "time,flow\n0,1\n1,2\n", "pump[1].csv")).values[0, 0] == 1.0
+    for name, value in (("pq1.parquet", 100.0), ("pq[1].parquet", 1.0)):
+        pd.DataFrame({"time": [0.0, 1.0], "flow": [value, value]}).to_parquet(tmp_path / name)
+    assert read_recording(tmp_path / "pq[1].parquet").values[0, 0] == 1.0
+
+
+def test_numbers_that_are_no_seconds_are_refused_as_times(tmp_path: Path) -> None:
+    compact = write(tmp_path, "timestamp,flow\n20240301005800,1\n20240301005900,2\n20240301010000,3\n")
+    refused(compact, '--time-format "%Y%m%d%H%M%S"')
+    table = read_recording(compact, Switches(time_format="%Y%m%d%H%M%S"))
+    assert table.period == 60.0
+    refused(write(tmp_path, "date,flow\n45352.0,1\n45352.041667,2\n"), "as Excel counts them")
+    assert read_recording(write(tmp_path, "time,flow\n45352.0,1\n45352.5,2\n")).period == 0.5
+
+
+def test_a_time_column_can_be_ignored(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,flow\n5,1\n1,2\n2,3\n")
+    refused(path, "--sort")
+    table = read_recording(path, Switches(ignore=("time",)))
+    assert table.times is None
+    assert table.values[:, 0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_errors_in_copies_name_their_place(tmp_path: Path) -> None:
+    packed = tmp_path / "inf.csv.gz"
+    packed.write_bytes(gzip.compress(b"time,flow\n0,1\n1,inf\n2,3\n"))
+    refused(packed, "line 3")
+    refused(write(tmp_path, 'time,flow\n0,1\n1,"2\n' + "2,2\n" * 40_000), "quote")
+
+
+def test_parquet_with_columns_that_are_no_channels(tmp_path: Path) -> None:
+    path, times = tmp_path / "p.parquet", pd.date_range("2024-03-01", periods=3, freq="min")
+    pd.DataFrame({"time": times, "d": [1.0, 2.0, 3.0], "seen": times, "parts": [[1], [2], [3]]}).to_parquet(path)
+    table = read_recording(path, Switches(time="time"))
+    assert table.channels == ("d",)
+    assert sum("left out" in said for said in table.notes) == 2
+
+
+def test_a_date_and_a_time_in_a_workbook(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["Date", "Time", "flow"])
+    for minute in range(3):
+        book.active.append([datetime.datetime(2024, 3, 1), datetime.time(0, minute), 1.5 + minute])
+    book.save(tmp_path / "dt.xlsx")
+    table = read_recording(tmp_path / "dt.xlsx")
+    assert (table.channels, table.period) == (("flow",), 60.0)
+
+
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
 @pytest.mark.parametrize("first", ["", "sep=;\r\n"])
 def test_a_german_plant_export(tmp_path: Path, encoding: str, first: str) -> None:

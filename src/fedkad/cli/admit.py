@@ -10,10 +10,10 @@ import typer
 from fedkad.cli.failures import few_rows_noted, naming
 from fedkad.cli.options import with_reading_options
 from fedkad.cli.output import AsJson, print_facts, print_json
-from fedkad.cli.recordings import load_device, named_series, report_reading, usual_period
-from fedkad.cli.targets import require_place
+from fedkad.cli.recordings import check_period, load_device, named_series, report_reading, usual_period
+from fedkad.cli.targets import require_model_or_none, require_place
 from fedkad.federation.inprocess import Federation
-from fedkad.federation.savedfleet import model_file
+from fedkad.federation.savedfleet import model_file, require_file_names
 from fedkad.intake import Switches
 from fedkad.report.wording import counted, significant
 
@@ -36,6 +36,9 @@ def admit(
     period = usual_period([device])
     report_reading([device], period)
     name = name or device.name
+    require_file_names([name])
+    require_model_or_none(model_file(fleet, name))
+    check_period(setup.settings.sample_period, device, data)
     with naming(data), few_rows_noted(data):
         detector = federation.admit(name, named_series(device))
     detector.save(model_file(fleet, name))

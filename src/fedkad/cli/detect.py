@@ -16,7 +16,7 @@ from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.labels import marks_of, read_labels
 from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
-from fedkad.cli.recordings import load_device, time_gaps
+from fedkad.cli.recordings import check_period, load_device, time_gaps
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file
 from fedkad.detect.events import Event, Gathering
 from fedkad.detect.model import Model
@@ -36,7 +36,6 @@ from fedkad.tables.reading import table_ending
 
 ANOMALIES_FOUND = 3
 LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
-MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 
 
 @with_reading_options("channels", "ignore")
@@ -107,6 +106,8 @@ def detect(
     _refuse_swapped(model, data)
     if scores is not None:
         check_score_target(scores, model, data)
+        if labels is not None:
+            check_score_target(scores, model, labels)
     if report is not None:
         check_page_target(report, model, data)
     known = None if labels is None else read_labels(labels)
@@ -115,12 +116,14 @@ def detect(
         loaded, _ = load_model(file, memory=False)
         with shown_progress(brief=True) as progress:
             device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True, progress=progress)
-            period = loaded.sample_period or next((t.period for t in device.tables if t.period is not None), None)
+            own = next((table.period for table in device.tables if table.period is not None), None)
+            period = loaded.sample_period or own
             if threshold is not None:
                 loaded = loaded.with_threshold(threshold)
             elif budget is not None:
                 loaded = _budgeted(loaded, budget, period, path)
-            gathering = Gathering(_rows(merge, 0, "merge", period), _rows(min_duration, 1, "min-duration", period))
+            step = own or period
+            gathering = Gathering(_rows(merge, 0, "merge", step), _rows(min_duration, 1, "min-duration", step))
             marks = (
                 {} if known is None else {table.name: marks_of(known, device.name, table) for table in device.tables}
             )
@@ -175,12 +178,13 @@ def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Mo
 
 
 def _rows(length: float | int | None, usual: int, option: str, period: float | None) -> int:
-    """A number of rows, or of seconds (a float) in sampling periods."""
+    """A number of rows, or of seconds (a float): at most so far apart, and at least so long."""
     if length is None or isinstance(length, int):
         return usual if length is None else length
     if period is None:
         raise ValueError(f"--{option} needs a number of rows where neither the model nor the data has times.")
-    return int(np.ceil(length / period - 1e-9))
+    rows = length / period
+    return int(np.floor(rows + 1e-9)) if option == "merge" else int(np.ceil(rows - 1e-9))
 
 
 def _agreement(examined: Sequence[Examination]) -> Agreement:
@@ -214,7 +218,7 @@ def examine_device(
         with naming(path if table.name == device.name else path / table.name):
             spans = marks.get(table.name, ())
             found.append(examine_table(model, device.name, table, gathering, spans, shares=shares, report=progress))
-    _check_period(model.settings.sample_period, device, path)
+    check_period(model.settings.sample_period, device, path)
     _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     for table in device.tables:
         for channel in table.silent:
@@ -223,18 +227,6 @@ def examine_device(
                 "file, so the device is judged by the other channels; check the sensor."
             )
     return found
-
-
-def _check_period(fitted: float | None, device: DeviceTables, path: Path) -> None:
-    if fitted is None:
-        return
-    for period in (table.period for table in device.tables if table.period is not None):
-        if not 1.0 / MOST_APART <= period / fitted <= MOST_APART:
-            warn(
-                f"{path}: there is a sample every {period:g} s, but the model was fitted to one every {fitted:g} s; "
-                "resample the data or fit a model to data of this rate."
-            )
-            return
 
 
 def _check_coverage(needed: int, device: DeviceTables, scored: int, path: Path) -> None:

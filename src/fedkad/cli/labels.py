@@ -6,6 +6,7 @@ import csv
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,13 @@ class Labels:
 
 def read_labels(path: Path) -> Labels:
     """Read a CSV file with columns start and end, and perhaps device, or with one 0 or 1 for every row of the data."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns = tuple(name.strip() for name in reader.fieldnames or ())
-        lines = tuple({(key or "").strip(): value or "" for key, value in line.items()} for line in reader)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = tuple(name.strip() for name in reader.fieldnames or ())
+            lines = tuple({(key or "").strip(): value or "" for key, value in line.items()} for line in reader)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: the text is not UTF-8; save the labels as UTF-8.") from None
     labels = Labels(path, columns, lines)
     if not _are_spans(labels) and _flag_column(labels) is None:
         raise ValueError(
@@ -61,10 +65,11 @@ def marks_of(labels: Labels, device: str, table: SeriesTable) -> tuple[Span, ...
     for number, line in enumerate(labels.lines, start=1):
         if line.get("device", device) not in (device, ""):
             continue
-        start, end = (_row(labels, number, line[name], table, last=name == "end") for name in ("start", "end"))
-        if end < start:
+        first, last = (_place(labels, number, line[name], table) for name in ("start", "end"))
+        if last < first:
             raise labels.fails(number, f"the end {line['end']} is before the start {line['start']}", "correct it")
-        if end >= 0 and start < len(table.values):
+        start, end = _rows(first, last, table)
+        if start <= end and end >= 0 and start < len(table.values):  # others are of another time, or between two rows
             name = line.get("kind") or line.get("label") or ""
             marks.append(Span(max(start, 0), min(end + 1, len(table.values)), name))
     return tuple(marks)
@@ -82,26 +87,46 @@ def _from_flags(labels: Labels, table: SeriesTable) -> tuple[Span, ...]:
     return tuple(Span(int(start), int(end)) for start, end in edges)
 
 
-def _row(labels: Labels, number: int, cell: str, table: SeriesTable, *, last: bool) -> int:
-    """The first row from a start on, or the last up to an end; a plain number is a row, unless times are numbers."""
+def _rows(first: Any, last: Any, table: SeriesTable) -> tuple[int, int]:
+    """The first row from a place on, and the last up to another."""
+    if isinstance(first, int) and isinstance(last, int):
+        return first, last
+    places = np.arange(len(table.values)) if table.wall_times is None else table.wall_times
+    row = [place if isinstance(place, int) else None for place in (first, last)]
+    start = int(np.searchsorted(places, first)) if row[0] is None else row[0]
+    end = int(np.searchsorted(places, last, side="right")) - 1 if row[1] is None else row[1]
+    return start, end
+
+
+def _place(labels: Labels, number: int, cell: str, table: SeriesTable) -> Any:
+    """A row, a time or a number; a plain number is a row, unless times are numbers."""
     times, cell = table.wall_times, cell.strip()
     is_dated = times is not None and times.dtype.kind == "M"
     if cell.isdigit() and (times is None or is_dated):
         return int(cell)
     try:
         place = _moment(cell, table) if is_dated else float(cell)
+    except ZonedLabelError:
+        what = f"{cell!r} names a zone, and the times of the data do not"
+        raise labels.fails(number, what, "write it as the clock of the data shows it") from None
     except ValueError:
         wanted = "a time such as 2024-05-01T12:00, or a row" if is_dated else "a row" if times is None else "a number"
         raise labels.fails(number, f"{cell!r} is not {wanted}", "correct it") from None
     if times is None:
         raise labels.fails(number, f"{cell!r} is not a row", "count rows from 0, because the data has no times")
-    return int(np.searchsorted(times, place, side="right" if last else "left")) - last
+    return place
+
+
+class ZonedLabelError(Exception):
+    """A time with a zone where the data has none."""
 
 
 def _moment(cell: str, table: SeriesTable) -> np.datetime64:
     """A time in the zone of the data, which it has unless it names another."""
     moment = datetime.fromisoformat(cell)
     if moment.tzinfo is not None:
+        if not table.utc:
+            raise ZonedLabelError
         moment = moment.astimezone(UTC).replace(tzinfo=None)
         if table.times is not None and table.offsets is not None:
             ahead = int(

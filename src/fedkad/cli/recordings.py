@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from fedkad.cli.failures import note
+from fedkad.cli.failures import note, warn
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_recording
 from fedkad.report.wording import counted
@@ -21,6 +21,7 @@ from fedkad.tables.times import gap_starts, looks_like_epoch
 Progress = Callable[[str, int, int], None]
 
 MANY = 20  # times that show whether their steps are even
+MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
 
 
@@ -162,3 +163,16 @@ def _report_repairs(device: DeviceTables) -> None:
     made = [counted(*repair) for repair in repairs if repair[0]]
     if made:
         note(f"{device.path}: {', '.join(made)}.")
+
+
+def check_period(fitted: float | None, device: DeviceTables, path: Path) -> None:
+    """Warn if samples come at another rate than those that a model was fitted to."""
+    if fitted is None:
+        return
+    for period in (table.period for table in device.tables if table.period is not None):
+        if not 1.0 / MOST_APART <= period / fitted <= MOST_APART:
+            warn(
+                f"{path}: there is a sample every {period:g} s, but the model was fitted to one every {fitted:g} s; "
+                "resample the data or fit a model to data of this rate."
+            )
+            return

@@ -409,14 +409,15 @@ class KoopmanDetector:
         return event_table(examine(self._fitted(), series, gathering).events, series)
 
     def _rows_in(self, name: str, duration: int | str) -> int:
-        """A number of rows, or a time as a number of sampling periods, rounded up."""
+        """A number of rows, or a time in sampling periods: merged are events at most so far apart."""
         if isinstance(duration, int | np.integer) and duration >= 0:
             return int(duration)
         seconds, period = parse_duration(duration) if isinstance(duration, str) else None, self._fitted().sample_period
         if seconds is None or period is None:
             allowed = "a number of rows, or a time such as '10m' if the sampling period is known"
             raise SettingError(name, duration, allowed)
-        return int(np.ceil(seconds / period - 1e-9))
+        rows = seconds / period
+        return int(np.floor(rows + 1e-9)) if name == "merge" else int(np.ceil(rows - 1e-9))
 
     def forecast(self, series: Any) -> Any:
         """The samples that were expected, `(time, channel)`, in the units of the series; NaN where there is no score.

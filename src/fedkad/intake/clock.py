@@ -19,6 +19,8 @@ CLOCK = (
 )
 MOMENT = re.compile(rf"{DAY}(?:(?P<gap>[T ]|, ?| {{2}}){CLOCK})?")
 TIME_OF_DAY = re.compile(CLOCK)
+COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])[0-5]\d([0-5]\d)?")
+EXCEL_DAY = re.compile(r"[2-7]\d{4}(\.\d+)?")
 MIXED = "write all times alike, or name their format with --time-format"
 
 
@@ -82,10 +84,11 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
             f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)",
             name,
             at,
-            utc="%z" in given,
+            utc="%z" in given.lower(),
             keeps_zone="%z" in given,
         )
     if len(at) == 1 and (kind != "VARCHAR" or (sample and _is_number(sample[0]))):
+        _refuse_coded(relation, name, sample)
         number = Marks().number(f"c{at[0]}") if kind == "VARCHAR" else f"CAST(c{at[0]} AS DOUBLE)"
         return Clock(number, name, at, is_number=True)
     found = [MOMENT.fullmatch(cell.strip()) for cell in sample]
@@ -98,6 +101,19 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     if first["sep"] == "-" and len(first["third"]) < 4 and first["second"].isdigit():
         raise _unknown(relation, name, sample[0])  # 24-03-01 and 01-03-24 look alike
     return Clock(_parsed(relation, name, text, moments), name, at, zoned, keeps_zone=zoned)
+
+
+def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
+    """Refuse numbers that are not seconds: 20240301005900, and days since 1900 in a column of dates."""
+    ends = [cell.strip() for cell in (*sample[:1], *sample[-1:])]
+    if ends and all(COMPACT.fullmatch(cell) for cell in ends):
+        form = "%Y%m%d%H%M%S" if len(ends[0]) == 14 else "%Y%m%d%H%M"
+        remedy = f'pass --time-format "{form}"'
+        raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")
+    if re.search(r"date|datum", name, re.IGNORECASE) and all(EXCEL_DAY.fullmatch(cell) for cell in ends) and ends:
+        remedy = "format the column as a date and time before it is exported, or name another with --time"
+        what = f"the time {ends[0]} looks like a number of days, as Excel counts them"
+        raise relation.source.error(what, remedy, where=f"column {name!r}")
 
 
 def _iso(text: str, *, zoned: bool, comma: bool) -> str:

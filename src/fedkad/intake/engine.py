@@ -1,5 +1,6 @@
 """DuckDB behind one door: a file becomes a relation whose columns are c0, c1, …, and errors become sentences."""
 
+import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,10 +81,19 @@ def text_sql(path: str, delimiter: str, columns: int, skip: int) -> str:
     """A text file as a relation of text."""
     names = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(columns))
     return (
-        f"read_csv({quoted(path)}, auto_detect = false, header = false, skip = {skip}, delim = {quoted(delimiter)}, "
+        f"read_csv({file_sql(path)}, auto_detect = false, header = false, skip = {skip}, delim = {quoted(delimiter)}, "
         f"quote = '\"', escape = '\"', compression = 'none', max_line_size = 1048576, buffer_size = 4194304, "
         f"columns = {{{names}}})"
     )
+
+
+def file_sql(path: str) -> str:
+    """The name of one file for SQL: the engine would read every file that `pump[1].csv` matches.
+
+    >>> print(file_sql("pump[1].csv"))
+    'pump[[]1].csv'
+    """
+    return quoted(glob.escape(path))
 
 
 def quoted(text: str) -> str:

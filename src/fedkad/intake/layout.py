@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from fedkad.intake.clock import is_moment
 from fedkad.tables.cells import is_missing, no_rows
 from fedkad.tables.errors import TableSource
 
@@ -102,7 +103,10 @@ def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
     said = re.fullmatch(r'\ufeff?"?sep=(.)"?[\r\n]*', lines[0], re.IGNORECASE)
     tried = (said[1],) if said else DELIMITERS
     found = [_found(list(_records(head, each, comment, 1 if said else 0, whole)), each) for each in tried]
-    best = max(found, key=lambda each: (each.header is not None, each.width > 1, each.rows, each.width))
+    # Decimal commas may split rows as evenly as the separator does; but then the header looks like one row more above.
+    best = max(
+        found, key=lambda each: (each.header is not None, each.width > 1, each.rows, -(each.header or 0), each.width)
+    )
     if best.header is None:
         if not best.records or not best.records[0].holds_values():
             raise no_rows(source)
@@ -161,7 +165,7 @@ def _found(records: list[Record], delimiter: str) -> _Found:
 
 def _names_columns(record: Record, width: int, valued: list[Record]) -> bool:
     cells = [cell.strip() for cell in record.cells]
-    if all(VALUE.fullmatch(cell) or is_missing(cell) for cell in cells):
+    if all(VALUE.fullmatch(cell) or is_missing(cell) for cell in cells) or is_moment(cells[0]):
         return False
     if len(cells) == width - 1:  # the rows end in a separator, and the header does not
         return all(not each.cells[-1].strip() for each in valued if len(each.cells) == width)

@@ -8,8 +8,8 @@ from fedkad.tables.errors import TableError, TableSource
 
 POINT = re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
 COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
-BY_COMMA = r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?"  # 1,234,567.8
-BY_POINT = r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?"  # 1.234.567,8
+BY_COMMA = r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"  # 1,234,567.8
+BY_POINT = r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?"  # 1.234.567,8
 NUMBER_LIKE = re.compile(r"[<>~≈±+-]?\s*[.,]?\d.*")
 TYPES_OF_NUMBERS = ("DOUBLE", "FLOAT", "DECIMAL", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "U")
 
@@ -58,6 +58,8 @@ def marks_in(
     commas = [cell for cell in known if COMMA.fullmatch(cell) or ("," in cell and cell in by_point)]
     if not commas and not by_comma:
         return Marks(), []
+    if points and commas and set(commas) <= set(by_comma) and set(points) <= set(by_point):
+        raise undecided(commas[0], source)
     if points and commas and set(commas) <= set(by_comma):
         return Marks(".", thousands=True), ["thousands are separated by commas"]
     if points and set(points) <= set(by_point) and commas:

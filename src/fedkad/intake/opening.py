@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from fedkad.intake.engine import Relation, database, quoted, text_sql
+from fedkad.intake.engine import Relation, database, file_sql, text_sql
 from fedkad.intake.layout import HEAD, encoding_of, is_comment, layout_of
 from fedkad.intake.workbook import write_sheet
 from fedkad.intake.zones import zones_in_pandas_metadata
@@ -45,12 +45,12 @@ def opened(path: Path, encoding: str | None) -> Iterator[Relation]:
 
 
 def _parquet(source: TableSource, name: str, connection: Any) -> Relation:
-    sql = f"read_parquet({quoted(str(source.path))}, hive_partitioning = false)"
+    sql = f"read_parquet({file_sql(str(source.path))}, hive_partitioning = false)"
     unread = Relation(connection, f"(DESCRIBE SELECT * FROM {sql})", name, (), (), source)
     described = unread.rows("column_name, column_type")
     names, kinds = (tuple(column[at] for column in described) for at in (0, 1))
     renamed = ", ".join(f"c{at}" for at in range(len(names)))
-    by_pandas = replace(unread, sql=f"parquet_kv_metadata({quoted(str(source.path))})")
+    by_pandas = replace(unread, sql=f"parquet_kv_metadata({file_sql(str(source.path))})")
     written = by_pandas.rows("decode(value)", "WHERE key = 'pandas'::BLOB")
     zones = zones_in_pandas_metadata(written[0][0]) if written else {}
     return Relation(connection, f"(SELECT * FROM {sql}) AS t({renamed})", name, names, kinds, source, zones=zones)
@@ -149,8 +149,11 @@ class _Text:
 
         reader = csv.reader(lines(), delimiter=self.layout.delimiter)
         begins = 0
-        for _ in range(row):
+        try:
+            for _ in range(row):
+                next(reader, None)
+                begins = reader.line_num
             next(reader, None)
-            begins = reader.line_num
-        next(reader, None)
+        except csv.Error:  # a quote that is never closed
+            return f"row {row + 1}"
         return f"line {numbers[begins]}"

@@ -62,10 +62,10 @@ def read_recording(
     _require_file(path)
     if not is_installed():
         return _plainly(path, switches, wanted, allow_silent)
+    silent = allow_silent or wanted is not None
     with opened(path, switches.encoding) as relation:
         table = _Recording(relation, switches, wanted).table()
-    silent = allow_silent or wanted is not None
-    return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
+        return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
 
 
 def _require_file(path: Path) -> None:
@@ -171,8 +171,9 @@ class _Recording:
                     listed = ", ".join(name for name in relation.names if name)
                     raise self.source.error(f"there is no time column {part!r}", f"choose one of its columns: {listed}")
             return tuple(relation.at(part) for part in parts)
-        dated = [at for at in range(len(relation.names)) if self._all(at, is_moment, "TIMESTAMP", "DATE")]
-        clocks = [at for at in range(len(relation.names)) if self._all(at, is_time_of_day, "TIME ")]
+        others = [at for at, name in enumerate(relation.names) if name not in self.switches.ignore]
+        dated = [at for at in others if self._all(at, is_moment, "TIMESTAMP", "DATE")]
+        clocks = [at for at in others if self._all(at, is_time_of_day, "TIME ")]
         if len(dated) == 1 and len(clocks) == 1 and abs(clocks[0] - dated[0]) == 1 and self._only_days(dated[0]):
             return dated[0], clocks[0]
         if len(dated) == 1 or 0 in dated:
@@ -181,7 +182,7 @@ class _Recording:
             listed = ", ".join(relation.names[at] for at in dated)
             raise self.source.error(f"several columns hold times ({listed})", "name the time column with --time")
         first = re.sub(r"\s*[\[(].*[\])]$", "", relation.names[0]).lower().replace(" ", "")
-        return (0,) if first in TIME_NAMES else ()
+        return (0,) if first in TIME_NAMES and 0 in others else ()
 
     def _all(self, at: int, holds: Any, *kinds: str) -> bool:
         kind, cells = f"{self.relation.kinds[at]} ", self.sample[at]
@@ -193,11 +194,17 @@ class _Recording:
     def _marks(self) -> Marks:
         if "VARCHAR" not in self.relation.kinds:
             return Marks()
-        times = self.clock.at if self.clock is not None else ()
-        cells = [cell for at, column in enumerate(self.sample) if at not in times for cell in column]
+        cells = [cell for at in self._voters() for cell in self.sample[at]]
         marks, notes = marks_in(cells, self.switches.decimal, self.source, comma_is_decimal=self.relation.decimal_comma)
         self.notes.extend(notes)
         return marks
+
+    def _voters(self) -> list[int]:
+        """The columns whose cells show how numbers are written: those that will be read."""
+        names, times = self.relation.names, self.clock.at if self.clock is not None else ()
+        chosen = {*(self.wanted or ()), *(self.switches.channels or ())}.intersection(names)
+        others = [at for at in range(len(names)) if at not in times and names[at] not in self.switches.ignore]
+        return [at for at in others if names[at] in chosen] if chosen else others
 
     def _number(self, at: int) -> str:
         kind = self.relation.kinds[at]
@@ -226,7 +233,7 @@ class _Recording:
         if self.wanted is not None:
             return [relation.names.index(name) for name in self.wanted if name in relation.names]
         if switches.channels is not None:
-            return [relation.at(name) for name in switches.channels]
+            return [relation.at(name) for name in dict.fromkeys(switches.channels)]
         others = [at for at, name in enumerate(relation.names) if at not in times and name not in switches.ignore]
         labels = [at for at in others if not switches.keep_labels and self._is_label(at)]
         if labels:
@@ -290,10 +297,10 @@ class _Recording:
     def _is_channel(self, at: int, column: _Column) -> bool:
         """Whether the column holds numbers; says what is left out of it, or that it is left out."""
         numbers = int(np.count_nonzero(~np.isnan(column.values)))
-        words = self._words(at) if column.odd else []
+        kind = self.relation.kinds[at]
+        words = self._words(at) if column.odd and kind == "VARCHAR" else []
         odd = sum(count for _, count in words)
         asked = self.switches.channels is not None
-        kind = self.relation.kinds[at]
         if kind != "VARCHAR" and not is_type_of_numbers(kind):
             words, odd = [(kind.lower(), 1)], 1
         if odd and numbers < LEAST_NUMBERS * (numbers + odd):

@@ -23,9 +23,8 @@ def in_order(times: Times, column: str, source: TableSource, *, sort: bool) -> t
     if not (np.diff(times).astype(np.float64) <= 0.0).any():
         return None, 0
     if not sort:
-        increasing(
-            times, column, source, "pass --sort, which also drops all but the last row of a time, or --ignore it"
-        )
+        remedy = "pass --sort, which also drops all but the last row of a time, or name another column with --time"
+        increasing(times, column, source, remedy)
     order = np.argsort(times, kind="stable")
     last = np.append(times[order][1:] != times[order][:-1], True)
     return order[last], int((~last).sum())

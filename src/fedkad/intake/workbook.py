@@ -37,16 +37,30 @@ def write_sheet(path: Path, target: Path, source: TableSource) -> tuple[str, ...
 
 def _rows(sheet: Any) -> list[list[str]]:
     """The rows as text, without empty ones at the end and columns that are empty throughout."""
-    rows = [[_text(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
+    cells = [list(row) for row in sheet.iter_rows(values_only=True)]
+    days = _columns_of_days(cells)
+    rows = [[_text(cell, is_day=at in days) for at, cell in enumerate(row)] for row in cells]
     while rows and not any(rows[-1]):
         rows.pop()
     width = max((at + 1 for row in rows for at, cell in enumerate(row) if cell), default=0)
     return [(row + [""] * width)[:width] for row in rows]
 
 
-def _text(cell: Any) -> str:
+def _columns_of_days(rows: list[list[Any]]) -> set[int]:
+    """Columns whose dates have no time of day: openpyxl gives them one."""
+    at_midnight: dict[int, bool] = {}
+    for row in rows:
+        for at, cell in enumerate(row):
+            if isinstance(cell, datetime.datetime):
+                at_midnight[at] = at_midnight.get(at, True) and cell.time() == datetime.time()
+    return {at for at, is_day in at_midnight.items() if is_day}
+
+
+def _text(cell: Any, *, is_day: bool = False) -> str:
     if cell is None:
         return ""
+    if isinstance(cell, datetime.datetime) and is_day:
+        return cell.date().isoformat()
     if isinstance(cell, datetime.datetime):
         # Excel keeps days as floats, so a time of day is off by microseconds.
         return (cell + datetime.timedelta(microseconds=500)).isoformat(" ", "milliseconds")

@@ -149,7 +149,8 @@ class TimeAxis:
     def ends(self) -> tuple[float, float]:
         """The beginning of the first row and the end of the last: seconds since 1970, or numbers."""
         unit = np.timedelta64(1, "s") if self.is_dated else 1.0
-        first = float(self.times[0].astype("datetime64[s]").astype(np.int64)) if self.is_dated else float(self.times[0])
+        epoch = np.datetime64(0, "s") if self.is_dated else 0.0
+        first = float((self.times[0] - epoch) / unit)
         span = float((self.times[-1] - self.times[0]) / unit)
         return first, first + (span / float(self.at[-2]) if span else 1.0)
 
