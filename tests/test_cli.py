@@ -488,6 +488,8 @@ def test_a_newcomer_is_admitted(folder: Path, models: Path, fleet: Fleet, tmp_pa
     assert threshold == json.loads(done.out)["threshold"] == pytest.approx(expected.threshold_)
     assert Done("detect", home / "pump-9.safetensors", folder / "test" / "pump-01.csv").status == 0
     assert "already" in fails("admit", home, new)
+    assert "cannot be the name of a file" in fails("admit", home, new, "--name", "../evil")
+    assert not (tmp_path / "evil.safetensors").exists()
     assert "fleet.federation" in fails("admit", tmp_path, new)
 
 

@@ -364,3 +364,16 @@ def test_a_device_that_reads_a_constant_takes_part_without_observables() -> None
     federation = federate(fleet, rank=4, observables=0, participation=1.0, rounds=3)
     assert [record.phase for record in federation.history] == ["warm", "admm", "admm"]
     assert np.isfinite(federation.detectors["still"].decision_function(fleet["still"])[20:]).all()
+
+
+@pytest.mark.filterwarnings("ignore::fedkad.detect.detector.FewRowsWarning")
+@pytest.mark.parametrize("scaling", ["device", "global"])
+def test_a_bad_device_is_skipped_whatever_the_scaling(scaling: Any, tmp_path: Path) -> None:
+    rows = np.sin(np.arange(700.0)[:, None] / [[7.0, 11.0]])
+    fleet = {"short": rows[:5], "a": rows, "b": 2.0 * rows}
+    skipped: dict[str, str] = {}
+    trained = federate(fleet, rank=np.int64(4), scaling=scaling, skip=skipped.__setitem__)
+    assert list(trained.detectors) == ["a", "b"]
+    assert "Too few rows" in skipped["short"]
+    trained.save(tmp_path / "fleet")
+    assert list(Federation.load(tmp_path / "fleet").detectors) == ["a", "b"]

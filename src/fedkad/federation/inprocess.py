@@ -206,7 +206,7 @@ def federate(
         ridge=settings.ridge if preset == "paper" else chosen.consensus.ridge,
     )
     report = progress or (lambda what, done, of: None)
-    pooled = _pool_scaling(fleet, settings) if scaling == "global" else None
+    pooled = _pool_scaling(fleet, settings, skip is not None) if scaling == "global" else None
     memories = _prepare(fleet, settings, pooled, report, skip)
     if len(memories) < len(fleet):
         if schedule is None:
@@ -280,13 +280,23 @@ def _warn_of_few_rows(models: Mapping[str, Model]) -> None:
         )
 
 
-def _pool_scaling(fleet: Mapping[str, Any], settings: DetectorSettings) -> Scaling:
-    """One scaling for the whole fleet."""
+def _pool_scaling(fleet: Mapping[str, Any], settings: DetectorSettings, skips: bool) -> Scaling:
+    """One scaling for the whole fleet; with `skips`, bad devices are left out, and reported when they are prepared."""
     moments: list[ChannelMoments] = []
+    bad: list[ValueError] = []
     for name, series in fleet.items():
-        with naming(name):
-            moments.append(training_moments(settings, as_series(series)))
-            check_channels(len(moments[-1].mean), None, len(moments[0].mean), None, than="those of the fleet")
+        try:
+            with naming(name):
+                own = training_moments(settings, as_series(series))
+                check_channels(len(own.mean), None, len((moments or [own])[0].mean), None, than="those of the fleet")
+        except ValueError as error:
+            if not skips:
+                raise
+            bad.append(error)
+        else:
+            moments.append(own)
+    if not moments:
+        raise bad[0]
     return Scaling.from_moments(reduce(ChannelMoments.merge, moments))
 
 

@@ -45,7 +45,7 @@ def write_shared(folder: Path, shared: SharedPart) -> None:
     arrays = {"subspace": np.ascontiguousarray(shared.subspace)}
     if shared.scaling is not None:
         arrays |= {"scaling.mean": shared.scaling.mean, "scaling.scale": shared.scaling.scale}
-    write_tensors(folder / FILE, arrays, {"fedkad": json.dumps(document)})
+    write_tensors(folder / FILE, arrays, {"fedkad": json.dumps(document, default=lambda number: number.item())})
 
 
 def load_shared(folder: Path) -> SharedPart:
