@@ -170,8 +170,19 @@ def test_labels_of_other_times_do_not_count_and_zones_are_not_guessed(folder: Pa
     assert "is before the start" in fails("detect", *detect)
     labels.write_text("\n".join(["start,end", f"{START}+05:00,{START + 60}"]) + "\n")
     assert "names a zone, and the times of the data do not" in fails("detect", *detect)
+    labels.write_text(f"start,end\n1,{START}\n")
+    assert "are a row and a time" in fails("detect", *detect)
+    labels.write_text("start,end,device\n1,2,pump-x\n")
+    assert "there is no recording of the device 'pump-x'" in Done("detect", *detect).err
     labels.write_bytes("start,end,kind\n1,2,Stör\n".encode("cp1252"))
     assert "is not UTF-8" in fails("detect", *detect)
+
+
+def test_the_page_says_what_was_too_short(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    detect = (folder / "m.safetensors", folder / "today.csv", "--report", page, "--min-duration", "8h")
+    assert Done("detect", *detect).status == 0
+    assert f"Nothing that lasted: {len(FAULTS)} shorter events left out." in page.read_text()
 
 
 def test_labels_in_every_form_agree(folder: Path, tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def detect(
         scores.parent.mkdir(parents=True, exist_ok=True)
         write_table(scores, _score_columns(examined, offline=offline, shares=shares))
     agreed = _agreement(examined) if known is not None and examined else None
+    for name in sorted(known.devices - {entry.device for entry in examined} if known is not None else ()):
+        warn(f"{labels}: there is no recording of the device {name!r}, so its labels do not count.")
     if report is not None and examined:
         report.parent.mkdir(parents=True, exist_ok=True)
         notices = [f"{name} was skipped: {reason}" for name, reason in skipped.items()]

@@ -22,6 +22,11 @@ class Labels:
     columns: tuple[str, ...]
     lines: tuple[dict[str, str], ...]
 
+    @property
+    def devices(self) -> set[str]:
+        """The devices that it names."""
+        return {line["device"] for line in self.lines if line.get("device")}
+
     def fails(self, line: int, what: str, remedy: str) -> ValueError:
         """An error about a line of the file, counted from 1 without the header."""
         return ValueError(f"{self.path}: line {line + 1}: {what}; {remedy}.")
@@ -66,6 +71,9 @@ def marks_of(labels: Labels, device: str, table: SeriesTable) -> tuple[Span, ...
         if line.get("device", device) not in (device, ""):
             continue
         first, last = (_place(labels, number, line[name], table) for name in ("start", "end"))
+        if isinstance(first, int) != isinstance(last, int):
+            what = f"{line['start']} and {line['end']} are a row and a time"
+            raise labels.fails(number, what, "write two rows, or two times")
         if last < first:
             raise labels.fails(number, f"the end {line['end']} is before the start {line['start']}", "correct it")
         start, end = _rows(first, last, table)
@@ -89,13 +97,10 @@ def _from_flags(labels: Labels, table: SeriesTable) -> tuple[Span, ...]:
 
 def _rows(first: Any, last: Any, table: SeriesTable) -> tuple[int, int]:
     """The first row from a place on, and the last up to another."""
-    if isinstance(first, int) and isinstance(last, int):
+    if isinstance(first, int) or table.wall_times is None:
         return first, last
-    places = np.arange(len(table.values)) if table.wall_times is None else table.wall_times
-    row = [place if isinstance(place, int) else None for place in (first, last)]
-    start = int(np.searchsorted(places, first)) if row[0] is None else row[0]
-    end = int(np.searchsorted(places, last, side="right")) - 1 if row[1] is None else row[1]
-    return start, end
+    times = table.wall_times
+    return int(np.searchsorted(times, first)), int(np.searchsorted(times, last, side="right")) - 1
 
 
 def _place(labels: Labels, number: int, cell: str, table: SeriesTable) -> Any:

@@ -59,7 +59,7 @@ def findings_page(
     """Put what was found on a page."""
     found = [(entry, event) for entry in examined for event in entry.findings.events]
     sections = [
-        events_section(found),
+        events_section(found, brief=sum(entry.findings.brief for entry in examined)),
         *([agreement_section(agreement)] if agreement is not None else []),
         recordings_section(examined),
         *standing_sections(examined),
@@ -108,10 +108,11 @@ def _key_figures(examined: Sequence[Examination]) -> KeyFigures:
 # -- events ----------------------------------------------------------------------------------------------------
 
 
-def events_section(found: Sequence[Found], heading: str = "What was found") -> Section:
-    """Every event in a table, and the strongest with their signals."""
+def events_section(found: Sequence[Found], heading: str = "What was found", brief: int = 0) -> Section:
+    """Every event in a table, and the strongest with their signals; `brief` ones were left out."""
     if not found:
-        return Section(heading, (Paragraph("Nothing: no score rose above the threshold."),))
+        short = f"Nothing that lasted: {counted(brief, 'shorter event')} left out."
+        return Section(heading, (Paragraph(short if brief else "Nothing: no score rose above the threshold."),))
     drawn = sorted(found, key=lambda pair: -strength(pair[1]))[:MOST_EVENTS]
     blocks: list[Block] = []
     if len(found) > len(drawn):
