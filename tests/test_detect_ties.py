@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
+from fedkad.detect.modelfile import read_model, write_model
 from fedkad.detect.places import Bounds
 from fedkad.detect.ties import FARTHEST, NOISE, RIDGE, learn_ties, settled_after
 from fedkad.detect.witnesses import WitnessScoring
@@ -196,3 +197,20 @@ def test_a_fault_that_nobody_noticed_opens_a_tie_by_a_range_at_most() -> None:
     seen = np.maximum(places.ranges[3, :, 1] - before.high[3], before.low[3] - places.ranges[3, :, 0])
     assert (seen > 2.0 * before.tightness).any()
     assert (wider < 1.2 * FARTHEST * before.tightness).all()
+
+
+def test_files_of_the_first_ties_are_read(tmp_path: Path) -> None:
+    detector, path = KoopmanDetector().fit(heating(8000)), tmp_path / "model.safetensors"
+    assert any(tied(detector))
+    detector.save(path)
+    header, arrays = read_model(path)
+    for prefix in ("witnesses.bounds.", "held_out.places."):  # they had d = T (ℓ − ℓ̄) and kept no levels
+        usual = np.linalg.lstsq(arrays[f"{prefix}ties"], arrays.pop(f"{prefix}offset"), rcond=None)[0]
+        arrays[f"{prefix}usual"] = usual
+    for name in ("levels", "windows"):
+        del arrays[f"held_out.places.{name}"]
+    write_model(path, header, arrays)
+    again, today = KoopmanDetector.load(path), heating(600, seed=1)
+    np.testing.assert_allclose(again.decision_function(today), detector.decision_function(today), rtol=1e-6)
+    again.learn(heating(4000, seed=2))
+    assert all(now or not held for now, held in zip(tied(again), tied(detector), strict=True))

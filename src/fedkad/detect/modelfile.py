@@ -156,14 +156,18 @@ def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         ("witnesses.bounds.", ("low", "high", "ranges", "calm")),
         ("held_out.places.", ("quantiles", "confirmed", "calm")),
     ):
-        if f"{prefix}calm" not in found or f"{prefix}ties" in found:
+        if f"{prefix}calm" not in found or f"{prefix}offset" in found:
             continue
-        for name in by_feature:
-            known, axis = found[prefix + name], 1 if name == "calm" else 0
-            found[prefix + name] = np.concatenate([known, 0.0 * known.take([0], axis)], axis)
         ties = Ties.none(found[f"{prefix}calm"].shape[2])
-        added = {"ties": ties.weights, "offset": ties.offset, "tightness": ties.offset + 1.0}
-        added |= {"levels": ties.weights[:0], "windows": np.zeros(())}
+        if f"{prefix}ties" in found:  # the first ones were of levels less their usual ones, and were not learned on
+            weights = found[f"{prefix}ties"]
+            ties = Ties(weights, weights @ found[f"{prefix}usual"])
+        else:
+            for name in by_feature:
+                known, axis = found[prefix + name], 1 if name == "calm" else 0
+                found[prefix + name] = np.concatenate([known, 0.0 * known.take([0], axis)], axis)
+            found[f"{prefix}tightness"] = ties.offset + 1.0
+        added = {"ties": ties.weights, "offset": ties.offset, "levels": ties.weights[:0], "windows": np.zeros(())}
         found |= {prefix + name: array for name, array in added.items()}
     return found
 
