@@ -166,6 +166,7 @@ def test_labels_of_other_times_do_not_count_and_zones_are_not_guessed(folder: Pa
     between = f"{START + 61},{START + 62}"  # no sample
     labels.write_text("\n".join(["start,end", others[0], span, between, others[1]]) + "\n")
     assert found(*detect)["labels"]["labelled"] == 1
+    assert "3 of 4 labels are not in the data and do not count" in Done("detect", *detect).err
     labels.write_text("\n".join(["start,end", ",".join(reversed(span.split(",")))]) + "\n")
     assert "is before the start" in fails("detect", *detect)
     labels.write_text("\n".join(["start,end", f"{START}+05:00,{START + 60}"]) + "\n")

@@ -104,6 +104,7 @@ def test_a_name_with_brackets_is_one_file(tmp_path: Path) -> None:
 def test_numbers_that_are_no_seconds_are_refused_as_times(tmp_path: Path) -> None:
     compact = write(tmp_path, "timestamp,flow\n20240301005800,1\n20240301005900,2\n20240301010000,3\n")
     refused(compact, '--time-format "%Y%m%d%H%M%S"')
+    refused(compact, "--time-format is not understood", time_format="%Q")
     table = read_recording(compact, Switches(time_format="%Y%m%d%H%M%S"))
     assert table.period == 60.0
     refused(write(tmp_path, "date,flow\n45352.0,1\n45352.041667,2\n"), "as Excel counts them")

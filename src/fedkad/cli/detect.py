@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from fedkad.cli.failures import fail_if_skipped, naming, skipped_documents, warn
 from fedkad.cli.federate import MODEL_ENDING
-from fedkad.cli.labels import marks_of, read_labels
+from fedkad.cli.labels import marks_of, read_labels, warn_of_unused
 from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import check_period, load_device, time_gaps
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file
-from fedkad.detect.events import Event, Gathering
+from fedkad.detect.events import Event, Gathering, rows_lasting, rows_within
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.threshold import check_threshold
@@ -151,8 +151,8 @@ def detect(
         scores.parent.mkdir(parents=True, exist_ok=True)
         write_table(scores, _score_columns(examined, offline=offline, shares=shares))
     agreed = _agreement(examined) if known is not None and examined else None
-    for name in sorted(known.devices - {entry.device for entry in examined} if known is not None else ()):
-        warn(f"{labels}: there is no recording of the device {name!r}, so its labels do not count.")
+    if known is not None:
+        warn_of_unused(known, {entry.device for entry in examined}, sum(len(entry.marks) for entry in examined))
     if report is not None and examined:
         report.parent.mkdir(parents=True, exist_ok=True)
         notices = [f"{name} was skipped: {reason}" for name, reason in skipped.items()]
@@ -185,8 +185,7 @@ def _rows(length: float | int | None, usual: int, option: str, period: float | N
         return usual if length is None else length
     if period is None:
         raise ValueError(f"--{option} needs a number of rows where neither the model nor the data has times.")
-    rows = length / period
-    return int(np.floor(rows + 1e-9)) if option == "merge" else int(np.ceil(rows - 1e-9))
+    return rows_within(length, period) if option == "merge" else rows_lasting(length, period)
 
 
 def _agreement(examined: Sequence[Examination]) -> Agreement:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedkad.cli.failures import warn
 from fedkad.report.chart import Span
 from fedkad.tables import SeriesTable
 
@@ -81,6 +82,16 @@ def marks_of(labels: Labels, device: str, table: SeriesTable) -> tuple[Span, ...
             name = line.get("kind") or line.get("label") or ""
             marks.append(Span(max(start, 0), min(end + 1, len(table.values)), name))
     return tuple(marks)
+
+
+def warn_of_unused(labels: Labels, devices: set[str], used: int) -> None:
+    """Warn of labels of other devices than these, and of those that are in none of their recordings."""
+    for name in sorted(labels.devices - devices):
+        warn(f"{labels.path}: there is no recording of the device {name!r}, so its labels do not count.")
+    given = sum(line.get("device", "") in ("", *devices) for line in labels.lines) if _are_spans(labels) else 0
+    if used < given:
+        what = "is not" if given - used == 1 else "are not"
+        warn(f"{labels.path}: {given - used} of {given} labels {what} in the data and do not count; check their times.")
 
 
 def _from_flags(labels: Labels, table: SeriesTable) -> tuple[Span, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect import learning
-from fedkad.detect.events import Gathering, examine, judge_series
+from fedkad.detect.events import Gathering, examine, judge_series, rows_lasting, rows_within
 from fedkad.detect.frames import event_table, framed
 from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
@@ -409,15 +409,14 @@ class KoopmanDetector:
         return event_table(examine(self._fitted(), series, gathering).events, series)
 
     def _rows_in(self, name: str, duration: int | str) -> int:
-        """A number of rows, or a time in sampling periods: merged are events at most so far apart."""
+        """A number of rows, or a time in sampling periods."""
         if isinstance(duration, int | np.integer) and duration >= 0:
             return int(duration)
         seconds, period = parse_duration(duration) if isinstance(duration, str) else None, self._fitted().sample_period
         if seconds is None or period is None:
             allowed = "a number of rows, or a time such as '10m' if the sampling period is known"
             raise SettingError(name, duration, allowed)
-        rows = seconds / period
-        return int(np.floor(rows + 1e-9)) if name == "merge" else int(np.ceil(rows - 1e-9))
+        return rows_within(seconds, period) if name == "merge" else rows_lasting(seconds, period)
 
     def forecast(self, series: Any) -> Any:
         """The samples that were expected, `(time, channel)`, in the units of the series; NaN where there is no score.

@@ -6,6 +6,7 @@ and the channels to look at first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -69,6 +70,20 @@ class Gathering:
 
     merge: int = 0  # alarms at most this far apart are one event, and those at most a window apart in any case
     shortest: int = 1  # from the first alarm to the last, both counted
+
+
+def rows_within(seconds: float, period: float) -> int:
+    """The most rows that are at most this long.
+
+    >>> rows_within(90.0, 60.0), rows_lasting(90.0, 60.0)
+    (1, 2)
+    """
+    return math.floor(seconds / period + 1e-9)
+
+
+def rows_lasting(seconds: float, period: float) -> int:
+    """The fewest rows that are at least this long."""
+    return math.ceil(seconds / period - 1e-9)
 
 
 @dataclass(frozen=True, eq=False)

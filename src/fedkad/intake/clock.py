@@ -105,12 +105,14 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
 
 def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
     """Refuse numbers that are not seconds: 20240301005900, and days since 1900 in a column of dates."""
-    ends = [cell.strip() for cell in (*sample[:1], *sample[-1:])]
-    if ends and all(COMPACT.fullmatch(cell) for cell in ends):
+    if not sample:
+        return
+    ends = sample[0].strip(), sample[-1].strip()
+    if all(COMPACT.fullmatch(cell) for cell in ends):
         form = "%Y%m%d%H%M%S" if len(ends[0]) == 14 else "%Y%m%d%H%M"
         remedy = f'pass --time-format "{form}"'
         raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")
-    if re.search(r"date|datum", name, re.IGNORECASE) and all(EXCEL_DAY.fullmatch(cell) for cell in ends) and ends:
+    if re.search(r"date|datum", name, re.IGNORECASE) and all(EXCEL_DAY.fullmatch(cell) for cell in ends):
         remedy = "format the column as a date and time before it is exported, or name another with --time"
         what = f"the time {ends[0]} looks like a number of days, as Excel counts them"
         raise relation.source.error(what, remedy, where=f"column {name!r}")

@@ -118,4 +118,7 @@ def _sentence(message: str, relation: Relation) -> TableError:
         reason = "a quote is not closed" if "quote" in message else "it is too long or not text"
         what = f"the line is not CSV ({reason})"
         return source.error(what, "correct the quotes and the separators", row=row)
+    if "format specifier" in message:
+        remedy = "write it for strptime, such as %Y-%m-%d %H:%M"
+        return source.error("the format of --time-format is not understood", remedy)
     return source.error(f"the file cannot be read ({reason_in(ValueError(message))})", "write or fetch it again")

@@ -103,7 +103,7 @@ def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
     said = re.fullmatch(r'\ufeff?"?sep=(.)"?[\r\n]*', lines[0], re.IGNORECASE)
     tried = (said[1],) if said else DELIMITERS
     found = [_found(list(_records(head, each, comment, 1 if said else 0, whole)), each) for each in tried]
-    # Decimal commas may split rows as evenly as the separator does; but then the header looks like one row more above.
+    # Decimal commas may split the rows as evenly as the separator does, but not the header, which then comes later.
     best = max(
         found, key=lambda each: (each.header is not None, each.width > 1, each.rows, -(each.header or 0), each.width)
     )
