@@ -218,7 +218,7 @@ class Places:
         """The bounds that a new row is judged by."""
         inner = _hull(np.stack([self.at(BOUND), self.at(1.0 - BOUND)], axis=-1), self.confirmed)
         tightness = np.maximum(self.at(0.99)[3] - self.at(0.01)[3], NARROWEST)
-        # Rare combinations of what people switch belong to a device; but one fault that nobody noticed must not.
+        # Rare combinations of what people switch are normal, but an unnoticed fault must not open a tie far.
         inner[3, :, 0] = np.maximum(self.ranges[3, :, 0], self.at(BOUND)[3] - FARTHEST * tightness)
         inner[3, :, 1] = np.minimum(self.ranges[3, :, 1], self.at(1.0 - BOUND)[3] + FARTHEST * tightness)
         inner[3] = _hull(inner[3], self.confirmed[3])

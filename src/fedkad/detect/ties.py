@@ -12,7 +12,7 @@ level, and if that holds in time: what the first part of training shows must be 
 
 A day shows few ties, a fortnight nearly all. So they are learned anew with everything that a device learns, until it
 has seen enough windows (`settled_after`); a channel keeps its last tie that held. From then on they stay, and only
-their bounds go on learning: a fault that nobody noticed must not untie the channels that could have told it.
+their bounds go on learning: an unnoticed fault must not undo the tie that would have revealed it.
 """
 
 from __future__ import annotations
