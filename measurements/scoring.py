@@ -53,9 +53,9 @@ def in_single_precision(detector: KoopmanDetector) -> KoopmanDetector:
     """A detector whose products are in single precision."""
     model = detector.model_
     assert isinstance(model.scoring, WitnessScoring)
-    scoring = replace(model.scoring)
-    vars(scoring)["lifted"] = SingleProduct(model.scoring.lifted)
-    return KoopmanDetector.of(replace(model, scoring=scoring))
+    dynamics = replace(model.scoring.dynamics)
+    vars(dynamics)["coordinates"] = SingleProduct(dynamics.coordinates)
+    return KoopmanDetector.of(replace(model, scoring=replace(model.scoring, dynamics=dynamics)))
 
 
 def main() -> None:

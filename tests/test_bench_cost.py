@@ -16,8 +16,9 @@ from fedkad_bench.methods.neural.fedavg import Envelope
 from fedkad_bench.methods.neural.local import plan_round
 from fedkad_bench.methods.preparation import prepare
 from fedkad_bench.studies import StudyRequest, efficiency, ondevice
-from fedkad_bench.studies.measuring import apart, confine, peak_megabytes
+from fedkad_bench.studies.measuring import apart
 from tests.fixtures.fleetfolder import write_data
+from tests.fixtures.memoryuse import peak_after, take
 
 MESSAGE = (4 * WINDOW + 128) * 24
 """Numbers of one subspace of the small fleet."""
@@ -83,22 +84,10 @@ def test_a_client_on_the_device(request_: StudyRequest, monkeypatch: pytest.Monk
     assert rows[0]["rows"] == sorted(lengths)[1]
 
 
-def take(megabytes: int) -> int:
-    """Allocate and touch so much memory within a limit of 600 megabytes."""
-    confine(600)
-    return int(np.ones(megabytes * 2**17).sum())
-
-
 def test_the_limit_on_memory_holds() -> None:
     assert apart(take, 100) == 100 * 2**17
     with pytest.raises(ValueError, match=r"(?i)memory|allocate"):
         apart(take, 2000)
-
-
-def peak_after(megabytes: int) -> float:
-    """The peak of a fresh process that takes so much memory for a moment."""
-    np.ones(megabytes * 2**17).sum()
-    return peak_megabytes()
 
 
 def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:

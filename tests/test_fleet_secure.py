@@ -42,7 +42,7 @@ class SecureFleet(Fleet):
 
     def exchange(self, requests: dict[str, Request]) -> dict[str, Reply]:
         replies = {}
-        for name, request in self.training.ask(requests).items():
+        for name, request in self.training.expect(requests).items():
             if (name, request.kind) in self.lost:
                 continue
             answer = self.said(name, request)

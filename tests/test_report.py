@@ -45,6 +45,7 @@ from fedkad.report.document import (
 from fedkad.report.findings_page import event_drawing, findings_page
 from fedkad.report.standing import channel_standings
 from fedkad.simulate import CHANNELS, Fault, simulate_fleet
+from fedkad.tables import SeriesTable
 
 Array = NDArray[np.float64]
 
@@ -356,6 +357,15 @@ class Cells(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._inside:
             self.rows[-1][-1] += data
+
+
+def test_a_moment_is_told_to_the_minute_or_by_its_row(shown: Demonstration) -> None:
+    entry = next(iter(shown.examined.values()))
+    times = np.array(["2025-01-09T07:58:00", "2025-01-09T07:58:30"], dtype="datetime64[ns]")
+    timed, timeless = (SeriesTable("pump", ("flow",), np.ones((2, 1)), each) for each in (times, None))
+    moments = [replace(entry, table=timed).moment(0), replace(entry, table=timed).moment(1)]
+    assert moments == ["2025-01-09 07:58", "2025-01-09 07:58:30"]
+    assert replace(entry, table=timeless).moment(12) == "12"
 
 
 def test_all_text_of_a_page_is_escaped() -> None:

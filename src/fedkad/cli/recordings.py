@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import typer
 
+from fedkad.detect.clock import gap_starts
 from fedkad.cli.failures import note, warn
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_recording
 from fedkad.report.wording import counted
 from fedkad.tables import DeviceTables, FleetTables, SeriesTable, read_device, read_fleet
 from fedkad.tables.fleet import Read
-from fedkad.tables.times import gap_starts, looks_like_epoch
+from fedkad.tables.times import looks_like_epoch
 
 Progress = Callable[[str, int, int], None]
 

@@ -383,7 +383,7 @@ class KoopmanDetector:
         if not isinstance(unscored, int | np.integer):
             raise SettingError("unscored", unscored, "an integer, such as -1")
         recording, raw = self._scored(series)
-        _, alarms = judge_series(self._fitted(), raw)
+        *_, alarms = judge_series(self._fitted(), raw)
         return recording.of_rows(np.where(np.isnan(raw.parts[:, 0]), unscored, alarms).astype(np.int64))
 
     def fit_predict(self, series: Any, y: object = None) -> NDArray[np.int64]:

@@ -124,9 +124,7 @@ def examine(
     """
     width, channels, recording = model.settings.smoothing, model.setup.channel_names, model.setup.record(series)
     raw = score_series(model.scoring, recording.series.values, report)
-    scores, offline, thresholds, alarms = map(
-        recording.of_rows, (raw.causal(width), raw.offline(), *judge_series(model, raw))
-    )
+    scores, thresholds, alarms, offline = map(recording.of_rows, (*judge_series(model, raw), raw.offline()))
     places, entries = np.arange(len(scores)) if recording.places is None else recording.places, recording.entries
     join = max(model.settings.window, gathering.merge)
     wanted = np.full(len(raw.parts), shares)
@@ -151,10 +149,11 @@ def during_events(alarms: NDArray[np.bool_], places: NDArray[np.int64], join: in
     return during
 
 
-def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, NDArray[np.bool_]]:
-    """The threshold at every entry, and whether it is an alarm: by its causal score, or because it is impossible."""
-    thresholds, alarms = judge_all(model.judge(), raw.causal(model.settings.smoothing))
-    return thresholds, alarms | model.scoring.impossible(list(raw.parts.T), raw.rows.values)
+def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """The causal score of every entry, the threshold, and whether it is an alarm: by its score, or as impossible."""
+    scores = raw.causal(model.settings.smoothing)
+    thresholds, alarms = judge_all(model.judge(), scores)
+    return scores, thresholds, alarms | model.scoring.impossible(list(raw.parts.T), raw.rows.values)
 
 
 def _told(model: Model, raw: SeriesScores, event: Event, peak: int) -> Event:

@@ -100,7 +100,8 @@ class Dynamics:
         return self.lifting.window + self.horizon - 1
 
     @cached_property
-    def _coordinates(self) -> LiftedProduct:
+    def coordinates(self) -> LiftedProduct:
+        """c = ZᵀΦ of a window."""
         return LiftedProduct(self.lifting, self.subspace)
 
     def reconstruct(self, samples: Array, missing: NDArray[np.bool_]) -> Array:
@@ -115,7 +116,7 @@ class Dynamics:
         """
         channels, known = self.lifting.channels, ~missing
         operator, rows = self._contiguous
-        predicted = operator.dot(self._coordinates(samples[:-channels])[0])
+        predicted = operator.dot(self.coordinates(samples[:-channels])[0])
         corrected = predicted + self._gain(known).dot((samples[channels:] - rows.dot(predicted))[known])
         newest: Array = rows[-channels:].dot(corrected)
         return newest.clip(-CLIP, CLIP)
@@ -314,13 +315,9 @@ class PaperScoring(OnePart):
 
     dynamics: Dynamics
 
-    @cached_property
-    def _coordinates(self) -> LiftedProduct:
-        return LiftedProduct(self.dynamics.lifting, self.dynamics.subspace)
-
     def see(self, windows: Array, values: Array) -> Seen:
         """The window, its coordinates ZᵀΦ and its observables."""
-        coordinates, _, observed = self._coordinates(windows)
+        coordinates, _, observed = self.dynamics.coordinates(windows)
         return windows.copy(), coordinates, observed
 
     def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
@@ -391,7 +388,8 @@ class SeriesScores(NamedTuple):
 
     def causal(self, width: int) -> Array:
         """Scores that look back only, `(time,)`."""
-        return self._combined(self.causal_parts(width))
+        scores: Array = self.scoring.combine(list(self.causal_parts(width).T))
+        return scores
 
     def causal_shares(self, width: int, wanted: NDArray[np.bool_] | None = None) -> Array:
         """The causal scores split over the channels, `(time, channel)`; of `wanted` entries only, if they are given.
@@ -421,10 +419,7 @@ class SeriesScores(NamedTuple):
             _moved_back(part, self.runs, half) if is_late else part
             for part, is_late in zip(self.parts.T, self.scoring.of_windows, strict=True)
         ]
-        return self._combined(np.stack([smooth_centred(part, self.runs, reach) for part in moved], axis=1))
-
-    def _combined(self, parts: Array) -> Array:
-        scores: Array = self.scoring.combine(list(parts.T))
+        scores: Array = self.scoring.combine([smooth_centred(part, self.runs, reach) for part in moved])
         return scores
 
 
@@ -442,11 +437,7 @@ def score_series(scoring: Scoring, scaled: Array, report: Report = unheard) -> S
 
     The series is scaled and not clipped. `report` is told how many rows of how many are done.
     """
-    return score_rows(scoring, looked_at(scoring, scaled), report)
-
-
-def score_rows(scoring: Scoring, rows: Rows, report: Report = unheard) -> SeriesScores:
-    """The same of rows whose holes are filled, or break the series."""
+    rows = looked_at(scoring, scaled)
     parts = np.full((len(rows.values), len(scoring.of_windows)), np.nan)
     for entries, earlier, since in predictions(scoring, rows):
         parts[entries] = np.stack(scoring.score(earlier, since), axis=-1)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.places import ABSURD, OUTSIDE, STILL, Bounds, beyond, log_spread, window_means
-from fedkad.detect.scoring import LINEAR_BEYOND, Dynamics, LiftedProduct, Seen, inner
+from fedkad.detect.scoring import LINEAR_BEYOND, Dynamics, Seen, inner
 from fedkad.detect.ties import FARTHEST
 
 Array = NDArray[np.float64]
@@ -94,18 +94,13 @@ class WitnessScoring:
     # -- what is kept of a window ------------------------------------------------------------------------------
 
     @cached_property
-    def lifted(self) -> LiftedProduct:
-        """C = ZᵀΦ of a window."""
-        return LiftedProduct(self.dynamics.lifting, self.dynamics.subspace)
-
-    @cached_property
     def _mean(self) -> Array:
         return np.full(self.dynamics.lifting.window, 1.0 / self.dynamics.lifting.window)
 
     def see(self, windows: Array, values: Array) -> Seen:
         """What a `Sight` has, of one window or of windows that follow on from each other, with their newest samples."""
         lifting = self.dynamics.lifting
-        coordinates, own, _ = self.lifted(windows)
+        coordinates, own, _ = self.dynamics.coordinates(windows)
         if len(self._unjudged):
             own = own - windows[..., self._unjudged].dot(self.dynamics.subspace[self._unjudged])
         if windows.ndim == 1:

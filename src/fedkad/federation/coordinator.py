@@ -152,9 +152,9 @@ class Coordinator:
         self.shared = wire.decode(self.encoded, self.terms.shape, wire.downward(self.terms.encoding))
         requests = {name: self.request(name, self.phase) for name in names}
         # With secure aggregation, each step towards a sum is asked by itself.
-        return requests if self.terms.secure else self.ask(requests, self.plan.quorum)
+        return requests if self.terms.secure else self.expect(requests, self.plan.quorum)
 
-    def ask(self, requests: dict[str, Request], quorum: float = 1.0) -> dict[str, Request]:
+    def expect(self, requests: dict[str, Request], quorum: float = 1.0) -> dict[str, Request]:
         """Await the answers to these requests, and to no others, from now on."""
         for name, request in requests.items():
             self.sent += len(request.accepted_shared) + (0 if name in self._holders else len(request.shared))
@@ -302,7 +302,7 @@ class Coordinator:
             usual_shape=usual_shape(self.ledger.shapes.values()),
         )
         waiting = (name for name in names if name not in holders)
-        return self.ask({name: replace(common, ticket=secrets.token_hex(16)) for name in waiting})
+        return self.expect({name: replace(common, ticket=secrets.token_hex(16)) for name in waiting})
 
     def confirm(self, name: str, answer: Answer) -> bool:
         """Note that a device holds the final subspace."""

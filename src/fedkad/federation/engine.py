@@ -100,7 +100,7 @@ def _hear(coordinator: Coordinator, carrier: RequestCarrier, requests: dict[str,
         if (reply := coordinator.hear(name, answer)) is not None:
             replies[name] = reply
 
-    _collect(coordinator, carrier, coordinator.ask(requests), keep)
+    _collect(coordinator, carrier, coordinator.expect(requests), keep)
     return replies
 
 

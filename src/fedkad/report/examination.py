@@ -15,8 +15,8 @@ from fedkad.detect.scoring import forecast_series
 from fedkad.detect.series import Series
 from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.chart import Span
-from fedkad.report.wording import moment
 from fedkad.tables import SeriesTable
+from fedkad.tables.times import time_text
 
 Array = NDArray[np.float64]
 
@@ -42,8 +42,12 @@ class Examination:
         return self.device if self.table.name == self.device else f"{self.device} {self.table.name}"
 
     def moment(self, row: int) -> str:
-        """The time of a row, or its number."""
-        return moment(self.table, row)
+        """The time of a row in the zone of the input, without seconds on the full minute; its number without times."""
+        times = self.table.wall_times
+        if times is None:
+            return str(row)
+        text = time_text(times[row : row + 1])[0].replace("T", " ")
+        return text.removesuffix(":00") if times.dtype.kind == "M" else text
 
     def axis_times(self, start: int, stop: int) -> Times:
         """The times of some rows for an axis, which goes on evenly even where the clock of the input is put back.

@@ -6,7 +6,6 @@ import numpy as np
 
 from fedkad.detect.events import Event
 from fedkad.tables import SeriesTable
-from fedkad.tables.times import time_text
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
@@ -16,21 +15,6 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     ('1 row', '2 rows', '3 gaps in time')
     """
     return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def moment(table: SeriesTable, row: int) -> str:
-    """The time of a row in the zone of the input, without seconds on the full minute, or its number without times.
-
-    >>> times = np.array(["2025-01-09T07:58:00"], dtype="datetime64[ns]")
-    >>> timed, timeless = (SeriesTable("pump", ("flow",), np.ones((1, 1)), each) for each in (times, None))
-    >>> moment(timed, 0), moment(timeless, 12)
-    ('2025-01-09 07:58', '12')
-    """
-    times = table.wall_times
-    if times is None:
-        return str(row)
-    text = time_text(times[row : row + 1])[0].replace("T", " ")
-    return text.removesuffix(":00") if times.dtype.kind == "M" else text
 
 
 def between(first: str, last: str) -> str:

@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.tables.times import Times, missing_before, offset_text, period_of, time_text
+from fedkad.detect.clock import missing_before
+from fedkad.tables.times import Times, offset_text, period_of, time_text
 
 
 @dataclass(frozen=True, eq=False)

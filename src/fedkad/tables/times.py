@@ -10,11 +10,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import gap_starts, missing_before, steps_between
+from fedkad.detect.clock import steps_between
 from fedkad.tables.cells import is_missing, is_number, shown
 from fedkad.tables.errors import TableError, TableSource
-
-__all__ = ["gap_starts", "missing_before"]  # the rule for gaps is the detector's
 
 Times = NDArray[np.datetime64] | NDArray[np.float64]
 

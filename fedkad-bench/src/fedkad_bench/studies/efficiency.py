@@ -70,6 +70,11 @@ class EfficiencyTask(NamedTuple):
     dataset: Dataset
     quick: bool
 
+    @property
+    def repeats(self) -> int:
+        """How often scoring is timed."""
+        return 1 if self.quick else REPEATS
+
 
 class TrainingCost(NamedTuple):
     """What a process found out about its task."""
@@ -127,15 +132,15 @@ def _measure_whole(task: EfficiencyTask) -> TrainingCost:
         method.fit({first: fleet[first][: 40 * WINDOW]}, seed=0)  # whatever is loaded on first use
         fitted, seconds = once(lambda: method.fit(fleet, seed=0, scaling=task.dataset.scaling))
     cost = fitted.cost
-    step = _scoring(fitted, task.dataset)
+    step = _scoring(fitted, task)
     return TrainingCost(seconds, "whole training", cost.rounds, cost.bytes_up + cost.bytes_down, step)
 
 
-def _scoring(fitted: Fitted, dataset: Dataset) -> float:
+def _scoring(fitted: Fitted, task: EfficiencyTask) -> float:
     """Processor seconds to score one sample of many."""
-    entity = max(dataset.entities, key=lambda entity: len(entity.test))
+    entity = max(task.dataset.entities, key=lambda entity: len(entity.test))
     series = np.resize(entity.test, (SCORED + WINDOW, entity.test.shape[1]))
-    return median_seconds(lambda: fitted.score(entity.name, series), REPEATS) / SCORED
+    return median_seconds(lambda: fitted.score(entity.name, series), task.repeats) / SCORED
 
 
 def _measure_network(task: EfficiencyTask) -> TrainingCost:
@@ -167,7 +172,7 @@ def _measure_network(task: EfficiencyTask) -> TrainingCost:
     network.eval()
     windows = cut(rows, torch.from_numpy(np.arange(SCORED) % (len(rows) - WINDOW + 1))[None], WINDOW)[0]
     with torch.no_grad():
-        step = median_seconds(lambda: network.scores(windows), REPEATS) / SCORED
+        step = median_seconds(lambda: network.scores(windows), task.repeats) / SCORED
     envelope, total = Envelope(), optimiser_steps({name: len(series) for name, series in fleet.items()})
     numbers = BASELINES[task.method].network(WINDOW, task.dataset.channels).layout.numbers
     cost = exchanged(numbers, list(fleet), envelope)
