@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from fedkad.detect.clock import gap_starts
 from fedkad.cli.failures import note, warn
+from fedkad.detect.clock import gap_starts
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_recording
 from fedkad.report.wording import counted

@@ -101,7 +101,7 @@ class Dynamics:
 
     @cached_property
     def coordinates(self) -> LiftedProduct:
-        """c = ZᵀΦ of a window."""
+        """C = ZᵀΦ of a window."""
         return LiftedProduct(self.lifting, self.subspace)
 
     def reconstruct(self, samples: Array, missing: NDArray[np.bool_]) -> Array:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.clock import gap_starts
 from fedkad.tables.csvfile import read_csv
 from fedkad.tables.errors import TableSource
 from fedkad.tables.table import SeriesTable
-from fedkad.detect.clock import gap_starts
 
 PLAIN = (".csv", ".csv.gz")
 ENDINGS = (*PLAIN, ".tsv", ".xlsx", ".parquet")  # the last three are read by fedkad.intake only
