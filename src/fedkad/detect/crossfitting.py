@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedkad.detect.bridging import broken
 from fedkad.detect.calibration import HeldOut, ResidualMoments
 from fedkad.detect.model import Memory
-from fedkad.detect.places import THINNED, Bounds, Features, Places
+from fedkad.detect.places import THINNED, Bounds, Entries, Features, Places, window_ends
 from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
 from fedkad.detect.witnesses import NEVER, UNIT_FLOORS, Sight, WitnessScoring
 from fedkad.koopman.operator import Reduced
@@ -24,7 +24,6 @@ from fedkad.koopman.scaling import CLIP
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
-Entries = NDArray[np.intp]
 Fit = Callable[[Reduced], Dynamics]
 
 JUMP = 0.999
@@ -50,17 +49,14 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     blocks = _blocks(rows, settings.lead, min(max(round(1.0 / settings.validation), 2), MOST_BLOCKS))
     others = [fit(_without(reduced, sights.coordinates, memory.held_out, block)) for block in blocks]
     residuals = np.concatenate(
-        [
-            replace(scoring, dynamics=dynamics).residuals(*_moments(sights, block, settings.horizon))
-            for dynamics, block in zip(others, blocks, strict=True)
-        ]
+        [_residuals(dynamics, sights, block) for dynamics, block in zip(others, blocks, strict=True)]
     )
     centre, spread = _usual_residuals(scoring.dynamics, memory, residuals)
     # What is not judged by prediction cannot jump.
     jump = np.where(judged, np.quantile(np.abs(residuals[:, -1] - centre[-1]), JUMP, axis=0), NEVER)
     scoring = replace(scoring, centre=centre, spread=spread, jump=jump)
     parts = np.full((len(rows), 4), np.nan)
-    elsewhere = _bounds_elsewhere(places, memory, blocks)
+    elsewhere = _bounds_elsewhere(places, sights, memory, blocks)
     runs = broken(rows, settings.lead + 1).entries(settings.lead)
     for block, dynamics, known in zip(blocks, others, elsewhere, strict=True):
         judge = replace(scoring, dynamics=dynamics, bounds=known)
@@ -107,6 +103,13 @@ def _sights(scoring: WitnessScoring, rows: Array) -> Sight:
     return Sight(rows, clipped, *kept)
 
 
+def _residuals(dynamics: Dynamics, sights: Sight, block: Entries) -> Array:
+    """Of the predicted samples of all steps ahead, `(entries, H, n)`."""
+    made = block - dynamics.horizon
+    forecasts = [sights.coordinates[made].dot(decoder) for decoder in dynamics.newest_decoders]
+    return np.stack([sights.window[made + 1 + h] - forecast for h, forecast in enumerate(forecasts)], axis=1)
+
+
 def _moments(sights: Sight, block: Entries, horizon: int) -> tuple[Seen, list[Seen]]:
     """What was seen when the entries of a block were predicted, and since."""
     earlier, *since = [tuple(array[block - horizon + h] for array in sights) for h in range(horizon + 1)]
@@ -120,15 +123,15 @@ def _without(reduced: Reduced, coordinates: Array, held_out: HeldOut, block: Ent
     return reduced._replace(gram=reduced.gram - gram, cross=reduced.cross - cross)
 
 
-def _bounds_elsewhere(places: Places, memory: Memory, blocks: list[Entries]) -> list[Bounds]:
+def _bounds_elsewhere(places: Places, sights: Sight, memory: Memory, blocks: list[Entries]) -> list[Bounds]:
     """For every block the bounds that the other rows show; a single block has no other rows."""
-    rows, window, scaling = memory.held_out.rows, memory.setup.settings.window, memory.setup.scaling
-    features = places.features(rows, window)
+    window, scaling, ties = memory.setup.settings.window, memory.setup.scaling, places.known_ties
+    ends = window_ends(sights.values, window)
+    features = Features.at(ends, sights.values[ends], sights.level[ends], sights.square[ends], ties)
     found = []
     for block in blocks:
         # A window that ends soon after the block still holds some of it.
-        others = (features.ends < block[0]) | (features.ends > block[-1] + window)
-        known = Features(*(feature[others] for feature in (features.newest, *features[1:])))
-        elsewhere = Places.of(known.thinned(THINNED) if others.any() else features, places.known_ties)
-        found.append(elsewhere.bounds(scaling))
+        others = (ends < block[0]) | (ends > block[-1] + window)
+        known = Features(*(feature[others] for feature in features)).thinned(THINNED) if others.any() else features
+        found.append(Places.of(known, ties).bounds(scaling))
     return found

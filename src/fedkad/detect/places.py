@@ -11,7 +11,7 @@ All numbers are in scaled units. Values are not clipped here: how far outside a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
+Entries = NDArray[np.intp]
 
 TAIL = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.25)
 PROBABILITIES = np.array([*TAIL, 0.5, *(1.0 - p for p in reversed(TAIL))])
@@ -74,21 +75,21 @@ class Features(NamedTuple):
     levels: Array  # of full windows
     spreads: Array  # of full windows
     departures: Array  # of full windows
-    ends: Array  # the last row of each window, (rows,)
+    ends: NDArray[Any]  # the last row of each window, (rows,)
 
     @classmethod
-    def of(cls, scaled: Array, window: int, ties: Ties | None = None) -> Features:
-        """Features of a scaled series with gaps; levels and spreads are those of the clipped values of the model.
-
-        Neighbouring windows are much alike: of a long series only every few are taken. Without `ties` no level departs.
-        """
-        step = int(np.clip(len(scaled) // ENOUGH_WINDOWS, 1, _quarter(window)))
-        ends = np.concatenate([np.arange(r.start + window - 1, r.stop, step) for r in stretches(scaled, window)])
+    def of(cls, scaled: Array, window: int, ties: Ties) -> Features:
+        """Features of a scaled series with gaps; levels and spreads are those of the clipped values of the model."""
+        ends = window_ends(scaled, window)
         clipped = np.nan_to_num(np.clip(scaled, -CLIP, CLIP))
         means, squares = (window_means(rows, window)[ends - window + 1] for rows in (clipped, clipped * clipped))
-        complete = scaled[~np.isnan(scaled).any(axis=1)]
-        departures = np.zeros_like(means) if ties is None else ties.departures(means)
-        return cls(complete, scaled[ends], means, log_spread(squares - means**2), departures, ends)
+        found = cls.at(ends, scaled[ends], means, squares, ties)
+        return found._replace(values=scaled[~np.isnan(scaled).any(axis=1)])
+
+    @classmethod
+    def at(cls, ends: Entries, newest: Array, levels: Array, squares: Array, ties: Ties) -> Features:
+        """Features of windows that end there, from their newest samples, means and mean squares."""
+        return cls(newest, newest, levels, log_spread(squares - levels**2), ties.departures(levels), ends)
 
     def thinned(self, most: int) -> Features:
         """At most about so many rows of each, evenly spread."""
@@ -111,6 +112,12 @@ class Features(NamedTuple):
     def quantiles(self) -> Array:
         """Of value, level, spread and departure of every channel, `(4, n, probabilities)`."""
         return np.stack([_quantiles(each) for each in (self.values, self.levels, self.spreads, self.departures)])
+
+
+def window_ends(scaled: Array, window: int) -> Entries:
+    """The last rows of full windows; of a long series only every few, because neighbouring windows are much alike."""
+    step = int(np.clip(len(scaled) // ENOUGH_WINDOWS, 1, _quarter(window)))
+    return np.concatenate([np.arange(run.start + window - 1, run.stop, step) for run in stretches(scaled, window)])
 
 
 def window_means(rows: Array, window: int) -> Array:
@@ -182,7 +189,7 @@ class Places:
     @classmethod
     def learnt(cls, scaled: Array, window: int) -> Places:
         """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps."""
-        features = Features.of(scaled, window)
+        features = Features.of(scaled, window, Ties.none(scaled.shape[1]))
         levels = features.apart(_quarter(window))
         windows = len(levels) * _quarter(window) / window
         ties = learn_ties(features.levels, windows)

@@ -347,12 +347,6 @@ class WitnessScoring:
         factors = np.where(outside.any(axis=(-2, -1)), 1.0, self.bounds.relief)
         return np.asarray(factors.min(axis=-1))
 
-    def residuals(self, earlier: Seen, since: list[Seen]) -> Array:
-        """Of the predicted samples of all steps ahead, `(…, H, n)`."""
-        steps = zip(since, self.dynamics.newest_decoders, strict=True)
-        found = [seen[1][..., -self._channels :] - earlier[2].dot(decoder) for seen, decoder in steps]
-        return np.stack(found, axis=-2)
-
     def distances(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array, Array]:
         """How far each channel that is there is outside: by its value or a jump, by level and spread, and by ties."""
         away, dwell, apart = self._distances(since[-1], self._look(earlier, since)[1])
