@@ -72,6 +72,9 @@ class Gathering:
     shortest: int = 1  # from the first alarm to the last, both counted
 
 
+AS_THEY_ARE = Gathering()
+
+
 def rows_within(seconds: float, period: float) -> int:
     """The most rows that are at most this long.
 
@@ -103,7 +106,7 @@ class Findings:
 def examine(
     model: Model,
     series: Any,
-    gathering: Gathering = Gathering(),  # noqa: B008  # a frozen value
+    gathering: Gathering = AS_THEY_ARE,
     *,
     shares: bool = True,
     report: Report = unheard,
