@@ -191,13 +191,14 @@ def test_a_broker_that_restarts_in_the_stream_loses_no_sample(tmp_path: Path, mo
         Process(tmp_path / "agent", config(broker.source(), learning=learning(model))) as process,
     ):
         process.wait_for_log("connected.")
-        sender = threading.Thread(target=publish, args=(client, rows, 0, len(rows)))
+        sender = threading.Thread(target=publish, args=(client, rows, 0, len(rows)), kwargs={"pause": 0.01})
         sender.start()
         for times, least in enumerate((20, 60), start=1):
             process.wait_for_readings(least)
             broker.stop()
             process.wait_for_log("connection lost", times)
             broker.start()
+            process.wait_for_log("connected.", times + 1)
         sender.join()
         process.assert_scored_once(rows)
 
