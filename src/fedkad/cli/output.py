@@ -58,9 +58,8 @@ def print_facts(facts: Mapping[str, str]) -> None:
         print_line(f"{name:<{width}}{value}")
 
 
-def print_line(text: str = "") -> None:
-    """Print one line on stdout."""
-    typer.echo(text)
+print_line = typer.echo
+"""Print one line on stdout."""
 
 
 def print_json(document: object) -> None:

@@ -266,7 +266,7 @@ class Alarms:
     def _is_rare(self) -> bool:
         assert self._state.open is not None
         by_rate = self._state.open["kind"] == "rate" and self._limit
-        return not by_rate or self.rate < self._settings.release * self._limit
+        return not by_rate or self._rate.value < self._settings.release * self._limit
 
     def _continue(self) -> list[Alert]:
         """An update once more, twice as long after the last one as that was after the one before, up to a day."""
@@ -304,7 +304,7 @@ class Alarms:
             "peak": as_number(incident.peak),
             "worst": None if incident.worst is None else format_time(incident.worst),
             "threshold": as_number(state.threshold),
-            "rate": as_number(round(self.rate, 4)),
+            "rate": as_number(round(self._rate.value, 4)),
             "samples": incident.samples,
             "channels": incident.causes(state.channels),
             "witness": incident.witness,

@@ -74,15 +74,14 @@ class Server:
         self.heard.update(self._names)
         if self._round_is_warm:
             self.shared = self._leading()
+            return self.shared
+        self.warm, self._warm_sum, self._warm_replies = False, None, []
+        if self.median:
+            self.shared = robust.combine_replies(self._replies)
         else:
-            self.warm, self._warm_sum, self._warm_replies = False, None, []
-            self.shared = robust.combine_replies(self._replies) if self.median else self._mean()
+            assert self._sum is not None
+            self.shared = self._sum / len(self._names)
         return self.shared
-
-    def _mean(self) -> Array:
-        assert self._sum is not None
-        mean: Array = self._sum / len(self._names)
-        return mean
 
     def _leading(self) -> Array:
         rank = self.consensus.rank

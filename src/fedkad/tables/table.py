@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import missing_before
-from fedkad.tables.times import Times, offset_text, period_of, time_text
+from fedkad.detect.clock import missing_before, steps_between
+from fedkad.tables.times import Times, offset_text, ticks_per_second, time_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,10 @@ class SeriesTable:
 
     @property
     def period(self) -> float | None:
-        """The median step in seconds, None without times; `period_of` gives the rule."""
-        return period_of(self.times)
+        """The median step in seconds; None without times or with a single one."""
+        if self.times is None or len(self.times) < 2:
+            return None
+        return float(np.median(steps_between(self.times))) / ticks_per_second(self.times)
 
     @cached_property
     def wall_times(self) -> Times | None:

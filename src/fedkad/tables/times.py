@@ -51,21 +51,6 @@ def increasing(times: Times, column: str, source: TableSource, remedy: str = SOR
     return times
 
 
-def period_of(times: Times | None) -> float | None:
-    """Return the median step in seconds; None without times or with a single one.
-
-    Plain numbers are in the unit that :func:`epoch_ticks` gives for the last, largest one.
-
-    >>> period_of(np.array([0.0, 0.5, 1.0]))
-    0.5
-    >>> period_of(np.array([1_700_000_000_000.0, 1_700_000_060_000.0]))
-    60.0
-    """
-    if times is None or len(times) < 2:
-        return None
-    return float(np.median(steps_between(times))) / _ticks_per_second(times)
-
-
 def epoch_ticks(time: float) -> float:
     """Return how many units of a plain number make a second.
 
@@ -86,7 +71,7 @@ def looks_like_epoch(values: NDArray[np.float64]) -> bool:
     """
     if len(values) < 2 or not np.isfinite(values).all() or not (steps_between(values) > 0).all():
         return False
-    seconds = values / _ticks_per_second(values)
+    seconds = values / ticks_per_second(values)
     return bool(seconds[0] >= EPOCH_2000 and seconds[-1] < EPOCH_2100)
 
 
@@ -162,5 +147,10 @@ def _unusable(cell: str, wanted: str, row: int, column: str, source: TableSource
     return source.error(what, "correct the cell or remove the row", row=row, where=f"time column {column!r}")
 
 
-def _ticks_per_second(times: Times) -> float:
+def ticks_per_second(times: Times) -> float:
+    """Return how many units of these times make a second; of plain numbers the last, largest one tells.
+
+    >>> ticks_per_second(np.array([0.0, 0.5, 1.0])), ticks_per_second(np.array([0.0, 1_700_000_060_000.0]))
+    (1.0, 1000.0)
+    """
     return 1e9 if times.dtype.kind == "M" else epoch_ticks(float(times[-1]))
