@@ -22,7 +22,7 @@ from fedkad.detect.events import Gathering, examine, judge_series, rows_lasting,
 from fedkad.detect.frames import event_table, framed
 from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
-from fedkad.detect.scoring import SeriesScores, forecast_series, score_series
+from fedkad.detect.scoring import SeriesScores, forecast_series, score_series, smooth_causally
 from fedkad.detect.series import Recording, as_series, sampling_period
 from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import USUAL_SHAPE, check_threshold
@@ -437,7 +437,7 @@ class KoopmanDetector:
         if not isinstance(model.scoring, WitnessScoring):
             raise ValueError(f"scoring={model.settings.scoring!r} has no witnesses; fit with scoring='witnesses'.")
         recording, raw = self._scored(series)
-        parts = raw.causal_parts(model.settings.smoothing)
+        parts = smooth_causally(raw.parts, raw.runs, model.settings.smoothing)
         voices = np.stack(model.scoring.voices(list(parts.T)), axis=1)
         return framed(recording.of_rows(voices), series, WITNESSES)
 

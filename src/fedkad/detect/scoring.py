@@ -72,17 +72,13 @@ class LiftedProduct:
 
     def __call__(self, windows: Array) -> tuple[Array, Array, Array]:
         """The product, the part of it without the observables, and these, of one window or of every row of windows."""
-        products = _rows_times(self.weights, windows)
+        # The rows of both matrices are contiguous in memory, which is faster for one window and for many.
+        is_one = windows.ndim == 1
+        products: Array = self.weights.dot(windows) if is_one else windows.dot(self.weights.T)
         products += self._offset
         observed, linear = products[..., : self._split], products[..., self._split :]
         np.tanh(observed, out=observed)
-        return linear + _rows_times(self._right, observed), linear, observed
-
-
-def _rows_times(matrix: Array, vectors: Array) -> Array:
-    """A v for one vector, or for every row of many; the rows of A are contiguous in memory."""
-    products: Array = matrix.dot(vectors) if vectors.ndim == 1 else vectors.dot(matrix.T)
-    return products
+        return linear + (self._right.dot(observed) if is_one else observed.dot(self._right.T)), linear, observed
 
 
 @dataclass(frozen=True)
@@ -318,7 +314,7 @@ class PaperScoring(OnePart):
     def see(self, windows: Array, values: Array) -> Seen:
         """The window, its coordinates ZᵀΦ and its observables."""
         coordinates, _, observed = self.dynamics.coordinates(windows)
-        return windows.copy(), coordinates, observed
+        return windows, coordinates, observed
 
     def score(self, earlier: Seen, since: list[Seen]) -> tuple[Array, ...]:
         """(1/H) Σ_h ‖Φ(t−H+h) − Z Q^h c(t−H)‖², by the split into two parts."""
@@ -382,13 +378,9 @@ class SeriesScores(NamedTuple):
     runs: list[NDArray[np.intp]]  # entries that smoothing may join: the scored ones between two gaps
     rows: Rows  # that were scored
 
-    def causal_parts(self, width: int) -> Array:
-        """Mean of the last `width` entries of each part."""
-        return smooth_causally(self.parts, self.runs, width)
-
     def causal(self, width: int) -> Array:
         """Scores that look back only, `(time,)`."""
-        scores: Array = self.scoring.combine(list(self.causal_parts(width).T))
+        scores: Array = self.scoring.combine(list(smooth_causally(self.parts, self.runs, width).T))
         return scores
 
     def causal_shares(self, width: int, wanted: NDArray[np.bool_] | None = None) -> Array:
@@ -396,7 +388,7 @@ class SeriesScores(NamedTuple):
 
         Piece by piece, because all parts of all channels together are many times the series.
         """
-        found, parts = np.full(self.rows.values.shape, np.nan), self.causal_parts(width)
+        found, parts = np.full(self.rows.values.shape, np.nan), smooth_causally(self.parts, self.runs, width)
         for run in self.runs:
             for start in range(0, len(run), SPLIT):
                 entries = run[start : start + SPLIT]

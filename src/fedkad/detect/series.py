@@ -128,7 +128,7 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
 
 def check_sample(sample: Any, names: tuple[str, ...], *, named: bool) -> Array:
     """One sample of a stream as a float vector; the labels of a frame's row must be the channels, keys are names."""
-    if isinstance(sample, Mapping):
+    if not isinstance(sample, np.ndarray) and isinstance(sample, Mapping):  # the second takes longer to tell
         sample = _by_name(sample, names)
     elif named and hasattr(sample, "index") and not callable(sample.index):
         check_channels(len(sample), [str(label) for label in sample.index], len(names), names)

@@ -19,6 +19,9 @@ from fedkad.koopman.scaling import CLIP
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "bridged", "gap"]
 
+PAGE = 8
+"""Samples of so many windows stand one after the other before they are moved to a new page."""
+
 
 @dataclass(slots=True)
 class Reading:
@@ -117,16 +120,25 @@ class Stream:
         self._mean, self._scale = setup.scaling.mean, setup.scaling.scale
 
     def _start(self) -> None:
-        # Every sample is written twice, one ring length apart, so that the last W + H samples are always contiguous.
         self.length = self._lifting.window + self._horizon
         self._channels, self._window = self._lifting.channels, self._lifting.window
-        self._ring = np.empty((2 * self.length, self._channels))
-        self._holes = np.zeros(self._ring.shape, dtype=np.bool_)
+        self._state_size = self._lifting.state_size
+        # What stands in a page is never written over, because readings look at its windows. A full one is followed by
+        # another that begins with the last W + H samples, so that these are always contiguous.
+        size = PAGE * self.length * self._channels
+        self._page, self._holes = np.empty(size), np.zeros(size, dtype=np.bool_)
+        self._end = 0  # of what is written
         self._break()
+
+    def _turn_page(self) -> None:
+        kept = self.length * self._channels
+        fresh, unmarked = np.empty_like(self._page), np.zeros_like(self._holes)
+        fresh[:kept], unmarked[:kept] = self._page[-kept:], self._holes[-kept:]
+        self._page, self._holes, self._end = fresh, unmarked, kept
 
     def _break(self) -> None:
         """Forget the window: the next sample does not follow on from it."""
-        self._at, self._missing, self._hole = -1, self.length, 0
+        self._missing, self._hole = self.length, 0
         self._whole = self.length  # rows since the last one that misses a channel, as far as it matters
         self._forget_scores()
 
@@ -135,9 +147,9 @@ class Stream:
         self._raw: deque[tuple[float, ...]] = deque(maxlen=self._smoothing)
         self._judged: deque[Moment] = deque(maxlen=self._smoothing)
 
-    def _window_ending(self, row: int) -> Array:
-        """The window whose newest sample stands in that row of the ring, as a view."""
-        return self._ring[row - self._window + 1 : row + 1].reshape(-1)
+    def _window_before(self, end: int) -> Array:
+        """The window that ends there in the page, as a view."""
+        return self._page[end - self._state_size : end]
 
     def adopt(self, model: Model) -> None:
         """Continue with another model, e.g. after a round of the fleet, without losing the window.
@@ -152,9 +164,8 @@ class Stream:
             return
         self._forget_scores()
         full = max(self._rows - self._window + 1, 0)
-        newest = self.length + self._at
         for age in reversed(range(full)):
-            window = self._window_ending(newest - age)
+            window = self._window_before(self._end - age * self._channels)
             self._seen.append(self._scoring.see(window, window[-self._channels :].copy()))
 
     @property
@@ -185,15 +196,17 @@ class Stream:
                 scaled = self._filled(scaled, np.isnan(scaled))
         if not is_absent:
             self._hole = 0
-        self._at = at = self._at + 1 if self._at + 1 < self.length else 0
-        self._ring[at] = self._ring[at + self.length] = scaled
+        if self._end == len(self._page):
+            self._turn_page()
+        self._end = end = self._end + self._channels
+        self._page[end - self._channels : end] = scaled
         if self._whole < self.length:
             self._note_holes(values)
         if self._missing:
             self._missing -= 1
         if self._missing > self._horizon:
             return self._reading(values, "warming")
-        self._seen.append(self._scoring.see(self._window_ending(self.length + self._at), free))
+        self._seen.append(self._scoring.see(self._window_before(end), free))
         if self._missing:
             return self._reading(values, "warming")
         if is_absent:
@@ -224,20 +237,16 @@ class Stream:
         """Remember which cells of a row were missing, until it leaves the window."""
         holes = np.isnan(values)
         self._whole = 0 if holes.any() else self._whole + 1
-        self._holes[self._at] = self._holes[self._at + self.length] = holes
+        self._holes[self._end - self._channels : self._end] = holes
 
     def _filled(self, scaled: Array, missing: NDArray[np.bool_]) -> Array:
-        if self._whole >= self.length:
-            self._holes[:] = False
         self._whole = 0
-        newest = self.length + self._at
         if self._rows >= self._window:
-            before, stop = self._window - 1, newest + 1
-            samples = np.concatenate([self._window_ending(newest), scaled])
-            holes = np.concatenate([self._holes[stop - before : stop].ravel(), missing])
+            samples = np.concatenate([self._window_before(self._end), scaled])
+            holes = np.concatenate([self._holes[self._end - self._state_size + self._channels : self._end], missing])
             instead = self._scoring.dynamics.reconstruct(samples, holes)
         else:
-            instead = self._ring[newest] if self._rows else np.zeros_like(scaled)
+            instead = self._page[self._end - self._channels : self._end] if self._rows else np.zeros_like(scaled)
         return np.where(missing, instead, scaled)
 
     def _is_gap(self, values: Array) -> bool:

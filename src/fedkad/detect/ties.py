@@ -92,6 +92,8 @@ def learn_ties(levels: Array, independent: float) -> Ties:
     if min(independent, len(levels)) < FEWEST * channels:
         return Ties.none(channels)
     ties, is_tied = _regression(levels, independent)
+    if not is_tied.any():
+        return Ties.none(channels)
     for known, met in FOLDS:
         first, last = int(known * len(levels)), int(met * len(levels))
         earlier, _ = _regression(levels[:first], known * independent)

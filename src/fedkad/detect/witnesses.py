@@ -106,7 +106,6 @@ class WitnessScoring:
         if windows.ndim == 1:
             samples = windows.reshape(lifting.window, lifting.channels)
             level, square = self._mean.dot(samples), self._mean.dot(samples * samples)
-            windows = windows.copy()  # a view of a ring that goes on turning
         else:
             before = windows[0, : -lifting.channels].reshape(-1, lifting.channels)
             samples = np.concatenate([before, windows[:, -lifting.channels :]])
@@ -138,7 +137,7 @@ class WitnessScoring:
             clipped = np.minimum(departures, LINEAR_BEYOND)
             motion = inner(clipped, departures + departures - clipped) * self._share
             away, dwell, apart = self._distances(newest, deviations)
-            parts = (motion, misfit, np.add.reduce(away, axis=-1), np.add.reduce(dwell + apart, axis=-1))
+            parts = (motion, misfit, away.dot(self._one), (dwell + apart).dot(self._one))
         if len(self.bounds.relief):
             relief = self._relief(newest)
             parts = tuple(part * relief for part in parts)
@@ -156,8 +155,8 @@ class WitnessScoring:
     def _look(self, earlier: Seen, since: list[Seen]) -> tuple[Array, Array]:
         """The misfit of the window, and how far everything is from its middle, without sign, side by side.
 
-        That is the value of each channel, the departures of all steps ahead, in spreads, the level, the variance, and
-        what the ties make of the level.
+        That is the value of each channel, the departures of all steps ahead, in spreads, the level, the variance and,
+        if there are ties, what they make of the level.
 
         With a = Q^H c the misfit is ‖z‖² − 2 aᵀZ_jᵀz + aᵀZ_jᵀZ_j a over the judged channels, per sample and channel;
         rounding can make it slightly negative.
@@ -171,11 +170,15 @@ class WitnessScoring:
         if self.tolerance is not None:
             misfits = self._misfits(earlier, since[-1])
             misfit = inner(misfits, misfits) * self._per_sample
-        samples = [seen[1][..., -channels:] for seen in since]
-        residuals = (samples[0] if len(samples) == 1 else np.concatenate(samples, axis=-1)) - predicted[..., 2 * rank :]
+        samples = since[0][1][..., -channels:]
+        if len(since) > 1:
+            samples = np.concatenate([seen[1][..., -channels:] for seen in since], axis=-1)
+        residuals = samples - predicted[..., 2 * rank :]
         frame = self._frame
-        ties = level.dot(self._ties)
-        deviations = np.concatenate((values, residuals, level, square - level * level, ties), axis=-1)
+        features = [values, residuals, level, square - level * level]
+        if self._is_tied:
+            features.append(level.dot(self._ties))
+        deviations = np.concatenate(features, axis=-1)
         deviations -= frame.middle
         deviations *= frame.sharpness
         np.abs(deviations, out=deviations)
@@ -213,17 +216,17 @@ class WitnessScoring:
         sharpness = self.judged / self.spread
         jump = np.full_like(self.spread, NEVER)
         jump[-1] = self.jump / self.spread[-1]
-        one = np.ones(self._channels)
+        rest = slice(1, 4 if self._is_tied else 3)
         return Frame(
-            np.concatenate([middle[0], self.centre.ravel(), *middle[1:]]),
-            np.concatenate([one, sharpness.ravel(), one, one, one]),
-            np.concatenate([half[0], jump.ravel(), *half[1:]]),
-            np.concatenate([half[0], np.minimum(jump, LINEAR_BEYOND).ravel(), *half[1:]]),
+            np.concatenate([middle[0], self.centre.ravel(), *middle[rest]]),
+            np.concatenate([self._one, sharpness.ravel(), *[self._one] * len(middle[rest])]),
+            np.concatenate([half[0], jump.ravel(), *half[rest]]),
+            np.concatenate([half[0], np.minimum(jump, LINEAR_BEYOND).ravel(), *half[rest]]),
         )
 
     @cached_property
     def _of_departures(self) -> slice:
-        return slice(self._channels, -3 * self._channels)
+        return slice(self._channels, (1 + len(self.spread)) * self._channels)
 
     @cached_property
     def _ties(self) -> Array:
@@ -290,20 +293,35 @@ class WitnessScoring:
     def _distances(self, newest: Seen, deviations: Array) -> tuple[Array, Array, Array]:
         """How far each channel is outside by its value or a jump, by level and spread, and by ties; NaN if missing."""
         excess = np.maximum(self._beyond(deviations, self._frame.half), 0.0)
-        value, jump, level, variance, tie = (excess[..., place] for place in self._of_places)
+        value, jump, level, variance, *ties = (excess[..., place] for place in self._of_places)
         if self.tolerance is not None:
-            for far in (value, level, tie):
+            for far in (value, level, *ties):
                 far *= far > self.tolerance
-        away = OUTSIDE * np.minimum(np.maximum(value, jump * self.spread[-1]) / self.bounds.unit, ABSURD)
-        dwell = np.hypot(level, self._spread_outside(newest)) if variance.any() else level
-        apart = OUTSIDE * self._apart(tie / self.bounds.tightness, newest[4]) if self._is_tied else 0.0 * tie
+        away = np.minimum(np.maximum(value * self._per_unit, jump * self._per_jump), OUTSIDE * ABSURD)
+        dwell = np.hypot(level, self._spread_outside(newest)) if np.count_nonzero(variance) else level
+        apart = OUTSIDE * self._apart(ties[0] / self.bounds.tightness, newest[4]) if ties else 0.0 * level
         return away, dwell, apart
 
     @cached_property
     def _of_places(self) -> tuple[slice, ...]:
-        """Where value, last departure, level, variance and tie stand in deviations."""
-        count = self._channels
-        return (slice(count), *(slice(k * count, (k + 1) * count or None) for k in range(-4, 0)))
+        """Where value, last departure, level, variance and, if there are any, ties stand in deviations."""
+        count, steps = self._channels, len(self.spread)
+        places = (0, steps, steps + 1, steps + 2, steps + 3)[: 5 if self._is_tied else 4]
+        return tuple(slice(k * count, (k + 1) * count) for k in places)
+
+    @cached_property
+    def _one(self) -> Array:
+        return np.ones(self._channels)
+
+    @cached_property
+    def _per_unit(self) -> Array:
+        """What a value counts that is one standard deviation outside."""
+        return OUTSIDE / self.bounds.unit
+
+    @cached_property
+    def _per_jump(self) -> Array:
+        """What a departure counts that is one spread beyond the largest jump."""
+        return np.asarray(self.spread[-1] * self._per_unit)
 
     @cached_property
     def _is_tied(self) -> bool:
