@@ -215,6 +215,20 @@ def test_causes_are_shares_that_sum_to_the_score(scoring: str, horizon: int, smo
     np.testing.assert_allclose(shares[valid].sum(axis=1), scores[valid], rtol=1e-10)
 
 
+@pytest.mark.parametrize("smoothing", [1, 5, 600])
+@pytest.mark.parametrize("scoring", ["paper", "motion", "witnesses"])
+def test_causes_are_the_same_to_the_bit_whatever_is_wanted(scoring: str, smoothing: int) -> None:
+    model = fitted(scoring, smoothing=smoothing).model_
+    series = naive.normal_series(5 * scoring_module.SPLIT, 2, 7)
+    series[2000:2003] = np.nan
+    raw = scoring_module.score_series(model.scoring, model.setup.scale(series))
+    wanted = np.zeros(len(series), dtype=bool)
+    wanted[[1500, 3100, 3200]] = True
+    every, some = raw.causal_shares(smoothing), raw.causal_shares(smoothing, wanted)
+    np.testing.assert_array_equal(some[wanted], every[wanted])
+    np.testing.assert_allclose(every.sum(axis=1), raw.causal(smoothing), rtol=1e-9)
+
+
 @pytest.mark.parametrize("scoring", ["witnesses", "motion", "paper"])
 @pytest.mark.parametrize("channel", [0, 1, 2])
 def test_a_fault_in_one_channel_puts_it_on_top(scoring: str, channel: int) -> None:

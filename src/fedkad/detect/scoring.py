@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 BLOCK = 512
 """Windows scored at once."""
 
-SPLIT = 1024
+SPLIT = 2 * BLOCK
 """Entries whose scores are split over the channels at once."""
 
 LINEAR_BEYOND = np.array(3.0)
@@ -386,19 +386,24 @@ class SeriesScores(NamedTuple):
     def causal_shares(self, width: int, wanted: NDArray[np.bool_] | None = None) -> Array:
         """The causal scores split over the channels, `(time, channel)`; of `wanted` entries only, if they are given.
 
-        Piece by piece, because all parts of all channels together are many times the series.
+        Piece by piece, because all parts of all channels together are many times the series. Pieces are whole blocks,
+        so that every number is the same to the bit whatever is wanted.
         """
         found, parts = np.full(self.rows.values.shape, np.nan), smooth_causally(self.parts, self.runs, width)
+        context = -(-(width - 1) // BLOCK) * BLOCK  # blocks that hold the entries before a piece that smoothing needs
         for run in self.runs:
+            earlier = None
             for start in range(0, len(run), SPLIT):
                 entries = run[start : start + SPLIT]
                 if wanted is not None and not wanted[entries].any():
+                    earlier = None
                     continue
-                before = min(start, width - 1)
-                around = run[start - before : start + SPLIT]
+                around = run[max(start - context, 0) if earlier is None else start : start + SPLIT]
                 raw = split_parts(self.scoring, self.rows, slice(around[0], around[-1] + 1))[around - around[0]]
-                smooth = smooth_causally(raw, [np.arange(len(around))], width)[before:]
+                raw = raw if earlier is None else np.concatenate([earlier, raw])
+                smooth = smooth_causally(raw, [np.arange(len(raw))], width)[-len(entries) :]
                 found[entries] = self.scoring.split(parts[entries], smooth)
+                earlier = raw[len(raw) - min(width - 1, len(raw)) :]
         return found
 
     def offline(self) -> Array:
