@@ -54,9 +54,7 @@ def main() -> None:
     commit, here = (sys.argv[1:] or [BEFORE])[0], Path(__file__).resolve().parents[1]
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run(
-            ["git", "-C", str(here), "worktree", "add", "-q", "--detach", str(tree), commit], check=True
-        )
+        subprocess.run(["git", "-C", str(here), "worktree", "add", "-q", "--detach", str(tree), commit], check=True)
         try:
             before, after = run(tree, Path(folder) / "before.npz"), run(here, Path(folder) / "after.npz")
         finally:

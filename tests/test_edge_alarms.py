@@ -18,7 +18,7 @@ from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import BUCKETS
 from fedkad.edge.grid import GridRow
-from fedkad.edge.settings import Alarm
+from fedkad.edge.settings import USUAL_WINDOW, Alarm
 from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
@@ -253,6 +253,15 @@ def test_updates_come_when_it_gets_worse_and_now_and_then() -> None:
     assert [alert["severity"] for alert in alerts] == ["warning"] + 3 * ["critical"]
     assert [alert["peak"] for alert in alerts] == [7.0, 18.0, 20.0, 20.0]
     assert len({alert["id"] for alert in alerts}) == 1
+
+
+@pytest.mark.parametrize(("period", "quiet"), [(60.0, 20), (1.0, 60), (600.0, 20)])
+def test_by_default_alarms_at_most_a_window_apart_are_one_incident(period: float, quiet: int) -> None:
+    alarms = Alarms("d", Alarm(rate_limit=0.0, update_every=0.0), period, NAMES)
+    assert KoopmanDetector().window == USUAL_WINDOW
+    told = feed(alarms, [7.0, *[1.0] * quiet, 7.0, *[1.0] * quiet], period=period)
+    assert events(told) == [("start", "threshold")]
+    assert events(feed(alarms, [1.0], start=(2 + 2 * quiet) * period, period=period)) == [("end", "cleared")]
 
 
 def test_a_rate_of_short_excursions_is_an_incident() -> None:

@@ -71,7 +71,7 @@ class Alarms:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._device, self._settings, self._period, self._channels = device, settings, period, list(channels)
-        self._slack, self._is_provisional = SLACK * period, False
+        self._slack, self._is_provisional, self._clear_after = SLACK * period, False, settings.quiet_for(period)
         self._limit = settings.rate_limit if settings.rate_window > 0.0 else 0.0
         state = state or {}
         self._state = AlarmState.from_json(state)
@@ -259,7 +259,7 @@ class Alarms:
             return self._continue()
         if state.quiet is None:
             state.quiet = state.time
-        if state.time - state.quiet >= self._settings.clear_after - self._slack and self._is_rare():
+        if state.time - state.quiet >= self._clear_after - self._slack and self._is_rare():
             return [self._end(state.time, "cleared")]
         return self._continue()
 

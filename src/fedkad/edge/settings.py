@@ -51,6 +51,9 @@ INFERRED = 0.0
 BY_PERIOD = -1.0
 """A duration that is not written and follows from the period, unlike 0."""
 
+USUAL_WINDOW = 20
+"""Rows in a window of a detector, unless its settings say otherwise."""
+
 
 def _is_zone(name: str) -> bool:
     try:
@@ -217,7 +220,7 @@ class Alarm:
     budget: Annotated[str, BUDGET] = ""  # false alarms allowed, such as "1/week", instead of a threshold
     min_duration: Seconds = 0.0  # above the threshold before an incident begins
     release: Annotated[float, SHARE] = 0.8  # it continues while the score is above this share of the threshold
-    clear_after: Seconds = 60.0  # of quiet after which it ends
+    clear_after: Seconds = BY_PERIOD  # of quiet after which it ends
     cool_down: Seconds = 300.0  # after an end before the next may begin, unless it is critical
     rate_window: Seconds = 3600.0
     rate_limit: Annotated[float, between(0, 1)] = 0.2
@@ -225,6 +228,14 @@ class Alarm:
     update_every: Seconds = 600.0  # between two updates of an open incident; 0 for only when it gets worse
     settle: Seconds = 86400.0  # an incident that goes on steadily for so long becomes the new normal; 0 for never
     tolerance: Annotated[Mapping[str, float], TOLERANCES] = field(default_factory=dict)  # such departures are nothing
+
+    def quiet_for(self, period: float) -> float:
+        """Seconds of quiet after which an incident ends: `clear_after`, or as long as a usual window, a minute or more.
+
+        Alarms at most a window apart are one event, because the samples behind them overlap: that is how thresholds
+        and budgets count them.
+        """
+        return max(USUAL_WINDOW * period, 60.0) if self.clear_after == BY_PERIOD else self.clear_after
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for both a budget and a threshold."""
