@@ -112,8 +112,10 @@ def test_two_streams_of_one_detector_do_not_disturb_each_other() -> None:
     np.testing.assert_allclose([pair[1] for pair in found], detector.decision_function(two), rtol=1e-9)
 
 
-def test_a_reading_does_not_change_when_the_stream_goes_on() -> None:
-    detector, series = fitted(), naive.normal_series(60, seed=1)
+@pytest.mark.parametrize("scoring", ["paper", "motion", "witnesses"])
+def test_a_reading_does_not_change_when_the_stream_goes_on(scoring: str) -> None:
+    detector, series = fitted(scoring=scoring), naive.normal_series(200, seed=1)
+    series[40:44], series[90, 1] = np.nan, np.nan
     stream = detector.stream()
     readings = [stream.update(sample) for sample in series]
     late = np.array([reading.shares for reading in readings])  # asked for only now
