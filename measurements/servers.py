@@ -5,8 +5,9 @@
 Each recording of five weeks goes through a real agent on a simulated clock (`measurements.replay`), a row a minute,
 with `budget = "1/week"`; it collects the first half for its first model, and goes on learning after that. Labels are
 used only to count, in the second half: an incident that overlaps no labelled anomaly nor the hour after one is a false
-alarm, and an anomaly is found if an incident overlaps it. Labels of SMD are not complete, so some "false" alarms may be
-true.
+alarm, health alerts are counted apart in the same way, and an anomaly is found if an incident or a health alert
+overlaps it: a value that is impossible is told as a fault of its sensor. Labels of SMD are not complete, so some
+"false" alarms may be true.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ class Watched(NamedTuple):
 
     weeks: float
     false: int
+    health: int  # false health alerts
     anomalies: int
     found: int
+    by_incidents: int  # found by an incident
     updates: int
     open: float  # share of the time in which an incident was open
 
@@ -72,15 +75,24 @@ def watch(name: str, settings: Sequence[str]) -> Watched:
 
 
 def compared(found: Sequence[IncidentSpan], half: int, labels: Flags) -> Watched:
-    """Incidents from row `half` on, against the labels of these rows."""
-    judged = [each for each in found if each.kind != "health" and each.start >= at(half)]
+    """What was told from row `half` on, against the labels of these rows."""
+    told = [each for each in found if each.start >= at(half)]
+    judged, health = ([each for each in told if (each.kind == "health") == is_health] for is_health in (False, True))
     anomalies = segments(labels)
     spans = [(at(half + a), at(half + b - 1)) for a, b in zip(anomalies.starts, anomalies.stops, strict=True)]
-    late = AFTERMATH * MINUTE
-    false = sum(not any(each.start <= end + late and each.end >= start for start, end in spans) for each in judged)
-    hits = sum(any(each.start <= end and each.end >= start for each in judged) for start, end in spans)
+
+    def false(alerts: Sequence[IncidentSpan]) -> int:
+        late = AFTERMATH * MINUTE
+        return sum(not any(each.start <= end + late and each.end >= start for start, end in spans) for each in alerts)
+
+    def hit(alerts: Sequence[IncidentSpan]) -> int:
+        return sum(any(each.start <= end and each.end >= start for each in alerts) for start, end in spans)
+
     lasted = sum(min(each.end, at(half + len(labels))) - each.start for each in judged) / MINUTE / len(labels)
-    return Watched(len(labels) / WEEK, false, len(spans), hits, sum(each.updates for each in judged), lasted)
+    updates = sum(each.updates for each in judged)
+    return Watched(
+        len(labels) / WEEK, false(judged), false(health), len(spans), hit(told), hit(judged), updates, lasted
+    )
 
 
 def main() -> None:
@@ -98,12 +110,19 @@ def main() -> None:
             every = []
             for name, each in zip(chosen.machines, pool.map(watch, chosen.machines, repeat(settings)), strict=True):
                 every.append(each)
-                found = f"{each.found:2} of {each.anomalies:2} found, {each.updates:4} updates, {each.open:.0%} open"
-                print(f"    {name:14}{each.false / each.weeks:6.1f} false alarms a week, {found}", flush=True)
-            rates = [each.false / each.weeks for each in every]
-            hits, anomalies = sum(each.found for each in every), sum(each.anomalies for each in every)
-            spread = f"({min(rates):.1f} to {max(rates):.1f})"
-            print(f"    mean          {np.mean(rates):6.1f} {spread}, {hits} of {anomalies} found")
+                rates = (
+                    f"{each.false / each.weeks:6.1f} false alarms, {each.health / each.weeks:5.1f} health alerts a week"
+                )
+                found = f"{each.found:2} of {each.anomalies:2} found, {each.by_incidents:2} by incidents"
+                print(f"    {name:14}{rates}; {found}, {each.updates:4} updates, {each.open:.0%} open", flush=True)
+            alarms, health = [each.false / each.weeks for each in every], [each.health / each.weeks for each in every]
+            total = f"{sum(each.found for each in every)} of {sum(each.anomalies for each in every)} found"
+            by_incidents = sum(each.by_incidents for each in every)
+            print(
+                f"    mean          {np.mean(alarms):6.1f} ({min(alarms):.1f} to {max(alarms):.1f}) false alarms, ",
+                end="",
+            )
+            print(f"{np.mean(health):.1f} health alerts a week; {total}, {by_incidents} by incidents")
 
 
 if __name__ == "__main__":

@@ -566,10 +566,11 @@ def test_nothing_absurd_passes_whatever_the_threshold(
     detector, train = device[0]()[device[1]]
     series, channels = train[-300:].copy(), train.shape[1]
     channel %= channels
-    bounds = scoring_of(detector).bounds
-    edge = bounds.high[0] if sign > 0.0 else bounds.low[0]
+    least, greatest = train[:, channel].min(), train[:, channel].max()
+    # One that never moved may change by its own size.
+    span = greatest - least if greatest > least else abs(greatest)
     assert not detector.predict(series).any()
-    series[at, channel] = detector.scaling_.restore(edge + sign * ranges * bounds.unit)[channel]
+    series[at, channel] = (greatest if sign > 0.0 else least) + sign * ranges * span
     series[(at + 5) % 300, (channel + 1) % channels] = np.nan
     if is_streamed:
         stream = detector.stream()
@@ -588,8 +589,21 @@ def test_nothing_absurd_passes_whatever_the_threshold(
 
 def test_four_ranges_outside_are_not_absurd() -> None:
     detector, train = pumps()["pump-01"]
-    scoring, series = scoring_of(detector), train[-300:].copy()
-    series[200] = detector.scaling_.restore(scoring.bounds.high[0] + 4.9 * scoring.bounds.unit)
+    series, greatest = train[-300:].copy(), train.max(axis=0)
+    series[200] = greatest + 4.9 * (greatest - train.min(axis=0))
+    assert not detector.predict(series).any()
+
+
+def test_what_was_seen_now_and_then_in_training_is_not_absurd() -> None:
+    _, train = pumps()["pump-01"]
+    train = train.copy()
+    usual = train[:, 0].max() + 20.0 * (train[:, 0].max() - train[:, 0].min())
+    train[[300, 700, 1100], 0] = usual  # three of them belong to the channel, but lie outside of its bounds
+    detector = KoopmanDetector().fit(train)
+    detector.threshold_ = 1e9
+    assert scoring_of(detector).bounds.high[0][0] < detector.scaling_.standardise(train)[300, 0] / 5.0
+    series = train[-300:].copy()
+    series[200, 0] = usual
     assert not detector.predict(series).any()
 
 

@@ -37,7 +37,7 @@ FEW = 2
 """Values of a channel in training that may be absurd: if it has more of them, they belong to it."""
 
 ABSURD = 5.0
-"""A value farther outside of its bounds than this many ranges is impossible, whatever the threshold."""
+"""A value farther outside of all that was seen than this many ranges is impossible, whatever the threshold."""
 
 ENOUGH_WINDOWS = 4096
 """Windows that are enough to know levels and spreads."""

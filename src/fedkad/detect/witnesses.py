@@ -373,7 +373,7 @@ class WitnessScoring:
         return np.where(there, away, 0.0), np.where(there, dwell, 0.0), np.where(whole, apart, 0.0)
 
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
-        """Whether a channel of the sample lies more than five ranges outside of its bounds."""
+        """Whether a channel of the sample lies more than five ranges outside of everything that it has shown."""
         suspect = parts[2] >= OUTSIDE * ABSURD
         if suspect is False:  # for one moment it is a plain bool, and nearly always this one
             return False
@@ -387,10 +387,16 @@ class WitnessScoring:
 
     @property
     def possible(self) -> tuple[Array, Array]:
-        """The least and the greatest scaled value of each channel that is not impossible."""
-        low, high, unit, *_ = self.bounds
-        reach = ABSURD * unit if self.tolerance is None else np.maximum(ABSURD * unit, self.tolerance)
-        return low[0] - reach, high[0] + reach
+        """The least and the greatest scaled value of each channel that is not impossible.
+
+        What was seen in training counts here, not the bounds that hardly any of it left: a channel that is mostly quiet
+        and now and then far from it would be impossible again and again.
+        """
+        least, greatest = self.bounds.ranges[0].T
+        reach = ABSURD * np.maximum(greatest - least, self.bounds.unit)
+        if self.tolerance is not None:
+            reach = np.maximum(reach, self.tolerance)
+        return least - reach, greatest + reach
 
     # -- parts into a score ------------------------------------------------------------------------------------
 
