@@ -35,6 +35,9 @@ Array = NDArray[np.float64]
 BLOCK = 512
 """Windows scored at once."""
 
+PIECE = 16384
+"""Entries smoothed at once."""
+
 SPLIT = 1024
 """Entries whose scores are split over the channels at once."""
 
@@ -380,25 +383,26 @@ class SeriesScores(NamedTuple):
 
     def causal(self, width: int) -> Array:
         """Scores that look back only, `(time,)`."""
-        scores: Array = self.scoring.combine(list(smooth_causally(self.parts, self.runs, width).T))
+        scores = np.full(len(self.parts), np.nan)
+        for around, new in pieces(self.runs, width - 1, PIECE):
+            scores[around[new]] = self.scoring.combine(list(means_of_last(self.parts[around], width)[new].T))
         return scores
 
-    def causal_shares(self, width: int, wanted: NDArray[np.bool_] | None = None) -> Array:
+    def causal_shares(self, width: int, wanted: NDArray[np.intp] | None = None) -> Array:
         """The causal scores split over the channels, `(time, channel)`; of `wanted` entries only, if they are given.
 
         Piece by piece, because all parts of all channels together are many times the series.
         """
-        found, parts = np.full(self.rows.values.shape, np.nan), smooth_causally(self.parts, self.runs, width)
-        for run in self.runs:
-            for start in range(0, len(run), SPLIT):
-                entries = run[start : start + SPLIT]
-                if wanted is not None and not wanted[entries].any():
-                    continue
-                before = min(start, width - 1)
-                around = run[start - before : start + SPLIT]
+        wanted = np.arange(len(self.parts)) if wanted is None else wanted
+        found = np.full((len(wanted), self.rows.values.shape[1]), np.nan)
+        is_wanted = np.zeros(len(self.parts), dtype=np.bool_)
+        is_wanted[wanted] = True
+        for around, new in pieces(self.runs, width - 1, SPLIT):
+            asked = is_wanted[around[new]]
+            if asked.any():
                 raw = split_parts(self.scoring, self.rows, slice(around[0], around[-1] + 1))[around - around[0]]
-                smooth = smooth_causally(raw, [np.arange(len(around))], width)[before:]
-                found[entries] = self.scoring.split(parts[entries], smooth)
+                parts, shares = (means_of_last(each, width)[new] for each in (self.parts[around], raw))
+                found[np.searchsorted(wanted, around[new][asked])] = self.scoring.split(parts, shares)[asked]
         return found
 
     def offline(self) -> Array:
@@ -491,15 +495,32 @@ def smooth_causally(raw: Array, runs: Sequence[NDArray[np.intp]], width: int) ->
     array([nan,  3.,  2.,  3.])
     """
     smooth = np.full_like(raw, np.nan)
-    for run in runs:
-        values, length = raw[run], len(run)
-        # Summed oldest first, as the stream does; running totals would be spoilt by a spike.
-        total = np.zeros_like(values)
-        for lag in range(min(width, length) - 1, -1, -1):
-            total[lag:] += values[: length - lag]
-        available = np.minimum(np.arange(1, length + 1), width).reshape(-1, *[1] * (values.ndim - 1))
-        smooth[run] = total / available
+    for around, new in pieces(runs, width - 1, PIECE):
+        smooth[around[new]] = means_of_last(raw[around], width)[new]
     return smooth
+
+
+def pieces(runs: Sequence[NDArray[np.intp]], before: int, size: int) -> Iterator[tuple[NDArray[np.intp], slice]]:
+    """The runs cut into pieces, each with at most so many entries before it, and which of its entries are new.
+
+    >>> [(around.tolist(), around[new].tolist()) for around, new in pieces([np.arange(5)], before=1, size=3)]
+    [([0, 1, 2], [0, 1, 2]), ([2, 3, 4], [3, 4])]
+    """
+    for run in runs:
+        for start in range(0, len(run), size):
+            known = min(start, before)
+            yield run[start - known : start + size], slice(known, None)
+
+
+def means_of_last(values: Array, width: int) -> Array:
+    """Mean of the last `width` entries up to each, or of as many as there are."""
+    length = len(values)
+    # Summed oldest first, as the stream does; running totals would be spoilt by a spike.
+    total = np.zeros_like(values)
+    for lag in range(min(width, length) - 1, -1, -1):
+        total[lag:] += values[: length - lag]
+    total /= np.minimum(np.arange(1, length + 1), width).reshape(-1, *[1] * (values.ndim - 1))
+    return total
 
 
 def smooth_centred(raw: Array, runs: Sequence[NDArray[np.intp]], reach: int) -> Array:
