@@ -118,5 +118,7 @@ def test_incidents_of_a_server_are_compared_with_its_labels() -> None:
     found = [IncidentSpan("a", "score", at(start), at(start), at(end), 2, "") for start, end in spans]
     health = IncidentSpan("a", "health", at(1300), at(1300), at(1301), 0, "")
     lasted = (10 + 5 + 1 + 1 + 101) / WEEK
-    assert compared([*found, health], 1000, labels) == pytest.approx(Watched(1.0, 2, 2, 2, 10, lasted))
-    assert compared(found[3:4], 1000, labels) == pytest.approx(Watched(1.0, 0, 2, 0, 2, 1 / WEEK))
+    assert compared([*found, health], 1000, labels) == pytest.approx(Watched(1.0, 2, 1, 2, 2, 2, 10, lasted))
+    assert compared(found[3:4], 1000, labels) == pytest.approx(Watched(1.0, 0, 0, 2, 0, 0, 2, 1 / WEEK))
+    told = health._replace(start=at(1104), end=at(1105))
+    assert compared([found[3], told], 1000, labels) == pytest.approx(Watched(1.0, 0, 0, 2, 1, 0, 2, 1 / WEEK))

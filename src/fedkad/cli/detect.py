@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,6 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.threshold import check_threshold
 from fedkad.intake import Switches
-from fedkad.koopman.snapshots import Report
 from fedkad.report.agreement import Agreement, agreement
 from fedkad.report.chart import Span
 from fedkad.report.document import write_page
@@ -127,8 +126,8 @@ def detect(
             marks = (
                 {} if known is None else {table.name: marks_of(known, device.name, table) for table in device.tables}
             )
-            judging = partial(progress, "judging")
-            return examine_device(loaded, device, path, gathering, marks, shares=shares, progress=judging)
+            look = partial(examine_table, offline=offline, shares=shares, report=partial(progress, "judging"))
+            return examine_device(loaded, device, path, gathering, marks, look)
 
     examined: list[Examination] = []
     skipped: dict[str, str] = {}
@@ -149,7 +148,7 @@ def detect(
 
     if scores is not None and examined:
         scores.parent.mkdir(parents=True, exist_ok=True)
-        write_table(scores, _score_columns(examined, offline=offline, shares=shares))
+        write_table(scores, _score_columns(examined))
     agreed = _agreement(examined) if known is not None and examined else None
     if known is not None:
         warn_of_unused(known, {entry.device for entry in examined}, sum(len(entry.marks) for entry in examined))
@@ -209,16 +208,14 @@ def examine_device(
     path: Path,
     gathering: Gathering,
     marks: Mapping[str, tuple[Span, ...]],
-    *,
-    shares: bool,
-    progress: Report,
+    look: Callable[..., Examination],
 ) -> list[Examination]:
     """Judge every table of a device, and warn where the judgement is less than it seems."""
     found = []
     for table in device.tables:
         with naming(path if table.name == device.name else path / table.name):
             spans = marks.get(table.name, ())
-            found.append(examine_table(model, device.name, table, gathering, spans, shares=shares, report=progress))
+            found.append(look(model, device.name, table, gathering, spans))
     check_period(model.settings.sample_period, device, path)
     _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     for table in device.tables:
@@ -346,7 +343,7 @@ def _event_document(entry: Examination, event: Event) -> dict[str, Any]:
     }
 
 
-def _score_columns(examined: Sequence[Examination], *, offline: bool, shares: bool) -> dict[str, list[Any]]:
+def _score_columns(examined: Sequence[Examination]) -> dict[str, list[Any]]:
     """One row per row of each table: where it is, its score, its threshold, and whether it is an alarm."""
     columns: dict[str, list[Any]] = {}
 
@@ -367,9 +364,9 @@ def _score_columns(examined: Sequence[Examination], *, offline: bool, shares: bo
         # A row without a score is neither normal nor not, so its cell stays empty.
         judged = ~np.isnan(found.scores)
         add("is_anomaly", [int(a) if known else None for a, known in zip(found.alarms, judged, strict=True)])
-        if offline:
+        if found.offline_scores is not None:
             add("offline_score", found.offline_scores.tolist())
-        if shares:
+        if found.shares is not None:
             for channel, part in zip(found.channels, found.shares.T, strict=True):
                 add(f"share of {channel}", part.tolist())
     return columns

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.koopman.scaling import CLIP
+from fedkad.koopman.scaling import CLIP, clipped
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
@@ -50,7 +50,7 @@ def longest_hole(window: int) -> int:
 
 def broken(scaled: Array, shortest: int) -> Rows:
     """The series with a break at every row that misses a value."""
-    return Rows(scaled, np.clip(scaled, -CLIP, CLIP), list(stretches(scaled, shortest)))
+    return Rows(scaled, clipped(scaled), list(stretches(scaled, shortest)))
 
 
 def bridged(scaled: Array, window: int, reconstruct: Reconstruct) -> Rows:

@@ -26,7 +26,7 @@ from fedkad.detect.scoring import (
 )
 from fedkad.detect.series import join_stretches
 from fedkad.koopman.lifting import Lifting
-from fedkad.koopman.scaling import CLIP
+from fedkad.koopman.scaling import clipped
 from fedkad.koopman.snapshots import Statistics, collect, stretches
 
 Array = NDArray[np.float64]
@@ -66,7 +66,11 @@ class HeldOut:
 
     def scorable(self, lead: int) -> HeldOut:
         """The rows that can be scored and the context they need, at most as many as are kept."""
-        pieces = list(stretches(self.rows, shortest=lead + 1))
+        pieces, room = list[slice](), MOST_HELD_OUT
+        for run in reversed(list(stretches(self.rows, shortest=lead + 1))):
+            if room >= 0:
+                pieces.insert(0, slice(max(run.start, run.stop - room), run.stop))
+                room -= run.stop - run.start + 1  # and the gap before it
         if not pieces:
             return replace(self, rows=self.rows[:0], weights=self.weights[:0])
         rows = join_stretches([self.rows[run] for run in pieces])
@@ -177,6 +181,6 @@ def _blocks(rows: Array, lifting: Lifting, horizon: int) -> list[tuple[slice, St
     blocks = []
     for part in np.array_split(targets, BLOCKS):
         start, stop = int(part[0]), int(part[-1]) + 1
-        left_out = collect(np.clip(rows[start - lifting.window : stop], -CLIP, CLIP), lifting, horizon)
+        left_out = collect(clipped(rows[start - lifting.window : stop]), lifting, horizon)
         blocks.append((slice(max(start - lead, 0), stop), left_out))
     return blocks

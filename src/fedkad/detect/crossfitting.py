@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedkad.detect.bridging import broken
 from fedkad.detect.calibration import HeldOut, ResidualMoments
 from fedkad.detect.model import Memory
-from fedkad.detect.places import THINNED, Bounds, Entries, Features, Places, window_ends
+from fedkad.detect.places import THINNED, Bounds, Entries, Features, Places, log_spread, window_ends
 from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
 from fedkad.detect.witnesses import NEVER, UNIT_FLOORS, Sight, WitnessScoring
 from fedkad.koopman.operator import Reduced
@@ -127,7 +127,8 @@ def _bounds_elsewhere(places: Places, sights: Sight, memory: Memory, blocks: lis
     """For every block the bounds that the other rows show; a single block has no other rows."""
     window, scaling, ties = memory.setup.settings.window, memory.setup.scaling, places.known_ties
     ends = window_ends(sights.values, window)
-    features = Features.at(ends, sights.values[ends], sights.level[ends], sights.square[ends], ties)
+    levels = sights.level[ends]
+    features = Features.at(ends, sights.values[ends], levels, log_spread(sights.square[ends] - levels**2), ties)
     found = []
     for block in blocks:
         # A window that ends soon after the block still holds some of it.

@@ -53,6 +53,10 @@ class Event:
     kind: str = ""  # the witness that leads at the peak: motion, fit or place
     sentence: str = ""  # what it says, with its channel and numbers
 
+    def at(self, rows: NDArray[np.intp]) -> Event:
+        """The event, found in these rows of a recording."""
+        return replace(self, start=int(rows[self.start]), end=int(rows[self.end]), peak=int(rows[self.peak]))
+
     @property
     def channels(self) -> list[tuple[str, float]]:
         """Channels and their shares, the largest first, as a reading of the stream has them."""
@@ -94,13 +98,13 @@ class Findings:
     """Everything that a model finds in one recording, row by row."""
 
     scores: Array  # causal, (time,); NaN where there is none
-    offline_scores: Array  # those that look ahead, (time,)
     thresholds: Array  # that each causal score was compared with, (time,)
     alarms: NDArray[np.bool_]
-    shares: Array  # the causal scores split over the channels, (time, channel)
     channels: tuple[str, ...]
     events: tuple[Event, ...]
-    brief: int = 0  # events that were too short to be told
+    brief: int  # events that were too short to be told
+    offline_scores: Array | None  # those that look ahead, (time,), if they were asked for
+    shares: Array | None  # the causal scores split over the channels, (time, channel), if they were asked for
 
 
 def examine(
@@ -108,13 +112,15 @@ def examine(
     series: Any,
     gathering: Gathering = AS_THEY_ARE,
     *,
-    shares: bool = True,
+    offline: bool = False,
+    shares: bool = False,
     report: Report = unheard,
 ) -> Findings:
     """Judge a recording in one pass: scores, thresholds, alarms, causes and the events they make.
 
-    Alarms at most one window of the model apart make one event, because the samples behind them overlap. Without
-    `shares` only the scores of events are split over the channels, which takes half of the time and of the memory.
+    Alarms at most one window of the model apart make one event, because the samples behind them overlap. With `offline`
+    there are also the scores that look ahead, with `shares` those of all rows split over the channels, not only those
+    of events; this takes twice the time.
 
     >>> from fedkad import KoopmanDetector
     >>> x = np.sin(np.arange(3000.0)[:, None] / [[7.0, 11.0]])
@@ -127,16 +133,18 @@ def examine(
     """
     width, channels, recording = model.settings.smoothing, model.setup.channel_names, model.setup.record(series)
     raw = score_series(model.scoring, recording.series.values, report)
-    scores, thresholds, alarms, offline = map(recording.of_rows, (*judge_series(model, raw), raw.offline()))
+    scores, thresholds, alarms = map(recording.of_rows, judge_series(model, raw))
     places, entries = np.arange(len(scores)) if recording.places is None else recording.places, recording.entries
     join = max(model.settings.window, gathering.merge)
-    wanted = np.full(len(raw.parts), shares)
-    wanted[entries] |= during_events(alarms, places, join)
-    split = recording.of_rows(raw.causal_shares(width, wanted))
-    found = find_events(scores, thresholds, alarms, split, channels, join=join, places=places)
+    during = np.flatnonzero(during_events(alarms, places, join))
+    everywhere = recording.of_rows(raw.causal_shares(width)) if shares else None
+    split = raw.causal_shares(width, entries[during]) if everywhere is None else everywhere[during]
+    some = scores[during], thresholds[during], alarms[during]
+    found = [event.at(during) for event in find_events(*some, split, channels, join=join, places=places[during])]
     long = [event for event in found if places[event.end] - places[event.start] + 1 >= gathering.shortest]
     events = tuple(_told(model, raw, event, int(entries[event.peak])) for event in long)
-    return Findings(scores, offline, thresholds, alarms, split, channels, events, brief=len(found) - len(long))
+    ahead = recording.of_rows(raw.offline()) if offline else None
+    return Findings(scores, thresholds, alarms, channels, events, len(found) - len(long), ahead, everywhere)
 
 
 def during_events(alarms: NDArray[np.bool_], places: NDArray[np.int64], join: int) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from fedkad.detect.threshold import SECONDS, USUAL_SHAPE
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
-from fedkad.koopman.scaling import CLIP, ChannelMoments, Scaling
+from fedkad.koopman.scaling import ChannelMoments, Scaling, clipped
 from fedkad.koopman.snapshots import Report, Statistics, collect, stretches, unheard
 from fedkad.koopman.subspace import leading_directions, own_subspace
 from fedkad.settingerror import SettingError
@@ -101,7 +101,7 @@ def _remember(setup: Setup, scaled: Array, report: Report = unheard) -> Memory:
 
 
 def _collected(setup: Setup, scaled: Array, report: Report = unheard) -> Statistics:
-    statistics = collect(np.clip(scaled, -CLIP, CLIP), setup.lifting, setup.settings.horizon, report)
+    statistics = collect(clipped(scaled), setup.lifting, setup.settings.horizon, report)
     _require_pairs(statistics.count, setup.settings.window)
     return statistics
 
@@ -193,9 +193,7 @@ def _with_confirmed(memory: Memory, known: Places | None) -> Memory:
         return memory
     statistics = memory.statistics
     for rows in known.confirmed_stretches:
-        statistics = statistics + collect(
-            np.clip(rows, -CLIP, CLIP), memory.setup.lifting, memory.setup.settings.horizon
-        )
+        statistics = statistics + collect(clipped(rows), memory.setup.lifting, memory.setup.settings.horizon)
     return replace(memory, statistics=statistics, places=memory.places.keeping(known, memory.setup.settings.window))
 
 
@@ -257,7 +255,7 @@ def _extended(setup: Setup, known: Memory | StoredMemory, scaled: Array, forgett
     """What is known, and more data after it; the last rows of a scoring without witnesses set the threshold."""
     settings = setup.settings
     first = len(scaled) if settings.has_witnesses else first_spared(scaled, settings.validation)
-    added = collect(np.clip(scaled[:first], -CLIP, CLIP), setup.lifting, settings.horizon)
+    added = collect(clipped(scaled[:first]), setup.lifting, settings.horizon)
     places = known.places
     statistics, held_out = known.joined(added, forgetting)
     newer = scaled if settings.has_witnesses else scaled[max(first - settings.lead, 0) :]

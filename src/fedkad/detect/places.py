@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.ties import FARTHEST, FOLDS, NARROWEST, Ties, learn_ties, settled_after
-from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling
+from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling, complete_rows
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
@@ -38,6 +38,9 @@ FEW = 2
 
 ABSURD = 5.0
 """A value farther outside of all that was seen than this many ranges is impossible, whatever the threshold."""
+
+PIECE = 16384
+"""Rows whose windows are looked at together."""
 
 ENOUGH_WINDOWS = 4096
 """Windows that are enough to know levels and spreads."""
@@ -81,15 +84,13 @@ class Features(NamedTuple):
     def of(cls, scaled: Array, window: int, ties: Ties) -> Features:
         """Features of a scaled series with gaps; levels and spreads are those of the clipped values of the model."""
         ends = window_ends(scaled, window)
-        clipped = np.nan_to_num(np.clip(scaled, -CLIP, CLIP))
-        means, squares = (window_means(rows, window)[ends - window + 1] for rows in (clipped, clipped * clipped))
-        found = cls.at(ends, scaled[ends], means, squares, ties)
-        return found._replace(values=scaled[~np.isnan(scaled).any(axis=1)])
+        levels, spreads = levels_and_spreads(scaled, window, ends)
+        return cls.at(ends, scaled[ends], levels, spreads, ties)._replace(values=complete_rows(scaled))
 
     @classmethod
-    def at(cls, ends: Entries, newest: Array, levels: Array, squares: Array, ties: Ties) -> Features:
-        """Features of windows that end there, from their newest samples, means and mean squares."""
-        return cls(newest, newest, levels, log_spread(squares - levels**2), ties.departures(levels), ends)
+    def at(cls, ends: Entries, newest: Array, levels: Array, spreads: Array, ties: Ties) -> Features:
+        """Features of windows that end there, whose newest samples are the only values."""
+        return cls(newest, newest, levels, spreads, ties.departures(levels), ends)
 
     def thinned(self, most: int) -> Features:
         """At most about so many rows of each, evenly spread."""
@@ -98,15 +99,6 @@ class Features(NamedTuple):
     def cut(self, start: float, stop: float) -> Features:
         """The part of the rows between two shares of all of them."""
         return Features(*(feature[int(start * len(feature)) : int(stop * len(feature))] for feature in self))
-
-    def apart(self, rows: int) -> Array:
-        """The levels of windows that end at least so many rows apart."""
-        chosen, last = [], -rows
-        for k, end in enumerate(self.ends.tolist()):
-            if end >= last + rows:
-                chosen.append(k)
-                last = end
-        return self.levels[chosen]
 
     @property
     def quantiles(self) -> Array:
@@ -136,6 +128,32 @@ def window_means(rows: Array, window: int) -> Array:
             total /= window
             return total
         sums, width = sums[:-width] + sums[width:], 2 * width
+
+
+def levels_and_spreads(scaled: Array, window: int, ends: Entries) -> tuple[Array, Array]:
+    """Those of the clipped values of the windows that end there; piece by piece, to save memory."""
+    levels, spreads = (np.empty((len(ends), scaled.shape[1])) for _ in range(2))
+    for start in range(0, len(scaled) - window + 1, PIECE):
+        rows = np.nan_to_num(np.clip(scaled[start : start + PIECE + window - 1], -CLIP, CLIP))
+        first = ends - window + 1 - start
+        here = slice(*np.searchsorted(first, (0, PIECE)))
+        levels[here] = window_means(rows, window)[first[here]]
+        spreads[here] = log_spread(window_means(rows * rows, window)[first[here]] - levels[here] ** 2)
+    return levels, spreads
+
+
+def apart(ends: Entries, rows: int) -> list[int]:
+    """Which of the windows that end there end at least so many rows after the one before.
+
+    >>> apart(np.array([19, 21, 24, 29, 60]), 5)
+    [0, 2, 3, 4]
+    """
+    chosen, last = [], -rows
+    for k, end in enumerate(ends.tolist()):
+        if end >= last + rows:
+            chosen.append(k)
+            last = end
+    return chosen
 
 
 class Bounds(NamedTuple):
@@ -189,17 +207,19 @@ class Places:
     @classmethod
     def learnt(cls, scaled: Array, window: int) -> Places:
         """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps."""
-        features = Features.of(scaled, window, Ties.none(scaled.shape[1]))
-        levels = features.apart(_quarter(window))
-        windows = len(levels) * _quarter(window) / window
-        ties = learn_ties(features.levels, windows)
-        places = cls.of(features._replace(departures=ties.departures(features.levels)), ties)
-        tied = replace(places, wander=_wandering(features, places.reach), levels=levels, windows=windows)
-        return tied.settled()
+        ends = window_ends(scaled, window)
+        levels, spreads = levels_and_spreads(scaled, window, ends)
+        kept = apart(ends, _quarter(window))
+        windows = len(kept) * _quarter(window) / window
+        ties = learn_ties(levels, windows)
+        features = Features.at(ends, scaled[ends], levels, spreads, ties)._replace(values=complete_rows(scaled))
+        places = cls.of(features, ties)
+        wander = _wandering(features, places.reach)
+        return replace(places, wander=wander, levels=levels[kept], windows=windows).settled()
 
     def settled(self) -> Places:
         """The places without the levels, once ties stay as they are."""
-        return replace(self, levels=self.levels[:0]) if self.is_settled else self
+        return replace(self, levels=np.empty((0, len(self.ties)))) if self.is_settled else self
 
     @property
     def is_settled(self) -> bool:
@@ -256,7 +276,9 @@ class Places:
             values=_joined_values(self.values, _two_values(features.values)),
             wander=self._wandered(features, forgetting),
         )
-        return known if self.is_settled else known._tied_by(features.apart(_quarter(window)), window)
+        if self.is_settled:
+            return known
+        return known._tied_by(features.levels[apart(features.ends, _quarter(window))], window)
 
     def _tied_by(self, newer: Array, window: int) -> Places:
         """The places with the ties that these levels show together with all before them."""
@@ -352,7 +374,7 @@ def absurd_in_training(values: Array) -> NDArray[np.bool_]:
     >>> wind[absurd_in_training(wind)]
     array([1048.])
     """
-    complete = values[~np.isnan(values).any(axis=1)]
+    complete = complete_rows(values)
     if len(complete) <= 2 * FEW:
         return np.zeros(values.shape, dtype=np.bool_)
     found = _quantiles(complete, beyond=FEW)
@@ -370,13 +392,15 @@ def absurd(values: Array, low: Array, high: Array, unit: Array) -> NDArray[np.bo
 
 def _quantiles(feature: Array, beyond: int = 0) -> Array:
     """The quantiles of each channel, `(n, probabilities)`, with at least so many rows beyond each."""
-    ordered = np.sort(feature, axis=0)
-    last = len(ordered) - 1
+    last = len(feature) - 1
     inner = min(beyond, last / 2.0)
     position = np.clip(PROBABILITIES * last, inner, last - inner)
     below = np.floor(position).astype(int)
-    above, share = np.minimum(below + 1, last), (position - below)[:, None]
-    found: Array = (ordered[below] + share * (ordered[above] - ordered[below])).T
+    above, share = np.minimum(below + 1, last), position - below
+    found = np.empty((feature.shape[1], len(position)))
+    for channel, column in enumerate(feature.T):
+        ordered = np.sort(column)
+        found[channel] = ordered[below] + share * (ordered[above] - ordered[below])
     return found
 
 
@@ -404,9 +428,9 @@ def _distribution(knots: Array, quantiles: Array) -> Array:
 
 def _two_values(values: Array) -> Array:
     """The least and the greatest value of channels that have no other, `(n, 2)`; NaN for the other channels."""
-    least, greatest = values.min(axis=0), values.max(axis=0)
-    others = ((values != least) & (values != greatest)).any(axis=0)
-    return np.where(others[:, None], np.nan, np.stack([least, greatest], axis=1))
+    ends = np.stack([values.min(axis=0), values.max(axis=0)], axis=1)
+    others = [((column != low) & (column != high)).any() for column, (low, high) in zip(values.T, ends, strict=True)]
+    return np.where(np.array(others)[:, None], np.nan, ends)
 
 
 def _joined_values(first: Array, second: Array) -> Array:

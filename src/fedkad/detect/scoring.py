@@ -35,7 +35,10 @@ Array = NDArray[np.float64]
 BLOCK = 512
 """Windows scored at once."""
 
-SPLIT = 2 * BLOCK
+PIECE = 16384
+"""Entries smoothed at once."""
+
+SPLIT = 4 * BLOCK
 """Entries whose scores are split over the channels at once."""
 
 LINEAR_BEYOND = np.array(3.0)
@@ -380,30 +383,28 @@ class SeriesScores(NamedTuple):
 
     def causal(self, width: int) -> Array:
         """Scores that look back only, `(time,)`."""
-        scores: Array = self.scoring.combine(list(smooth_causally(self.parts, self.runs, width).T))
+        scores = np.full(len(self.parts), np.nan)
+        for around, new in pieces(self.runs, width - 1, PIECE):
+            scores[around[new]] = self.scoring.combine(list(means_of_last(self.parts[around], width)[new].T))
         return scores
 
-    def causal_shares(self, width: int, wanted: NDArray[np.bool_] | None = None) -> Array:
+    def causal_shares(self, width: int, wanted: NDArray[np.intp] | None = None) -> Array:
         """The causal scores split over the channels, `(time, channel)`; of `wanted` entries only, if they are given.
 
         Piece by piece, because all parts of all channels together are many times the series. Pieces are whole blocks,
         so that every number is the same to the bit whatever is wanted.
         """
-        found, parts = np.full(self.rows.values.shape, np.nan), smooth_causally(self.parts, self.runs, width)
+        wanted = np.arange(len(self.parts)) if wanted is None else wanted
+        found = np.full((len(wanted), self.rows.values.shape[1]), np.nan)
+        is_wanted = np.zeros(len(self.parts), dtype=np.bool_)
+        is_wanted[wanted] = True
         context = -(-(width - 1) // BLOCK) * BLOCK  # blocks that hold the entries before a piece that smoothing needs
-        for run in self.runs:
-            earlier = None
-            for start in range(0, len(run), SPLIT):
-                entries = run[start : start + SPLIT]
-                if wanted is not None and not wanted[entries].any():
-                    earlier = None
-                    continue
-                around = run[max(start - context, 0) if earlier is None else start : start + SPLIT]
+        for around, new in pieces(self.runs, context, SPLIT):
+            asked = is_wanted[around[new]]
+            if asked.any():
                 raw = split_parts(self.scoring, self.rows, slice(around[0], around[-1] + 1))[around - around[0]]
-                raw = raw if earlier is None else np.concatenate([earlier, raw])
-                smooth = smooth_causally(raw, [np.arange(len(raw))], width)[-len(entries) :]
-                found[entries] = self.scoring.split(parts[entries], smooth)
-                earlier = raw[len(raw) - min(width - 1, len(raw)) :]
+                parts, shares = (means_of_last(each, width)[new] for each in (self.parts[around], raw))
+                found[np.searchsorted(wanted, around[new][asked])] = self.scoring.split(parts, shares)[asked]
         return found
 
     def offline(self) -> Array:
@@ -496,15 +497,32 @@ def smooth_causally(raw: Array, runs: Sequence[NDArray[np.intp]], width: int) ->
     array([nan,  3.,  2.,  3.])
     """
     smooth = np.full_like(raw, np.nan)
-    for run in runs:
-        values, length = raw[run], len(run)
-        # Summed oldest first, as the stream does; running totals would be spoilt by a spike.
-        total = np.zeros_like(values)
-        for lag in range(min(width, length) - 1, -1, -1):
-            total[lag:] += values[: length - lag]
-        available = np.minimum(np.arange(1, length + 1), width).reshape(-1, *[1] * (values.ndim - 1))
-        smooth[run] = total / available
+    for around, new in pieces(runs, width - 1, PIECE):
+        smooth[around[new]] = means_of_last(raw[around], width)[new]
     return smooth
+
+
+def pieces(runs: Sequence[NDArray[np.intp]], before: int, size: int) -> Iterator[tuple[NDArray[np.intp], slice]]:
+    """The runs cut into pieces, each with at most so many entries before it, and which of its entries are new.
+
+    >>> [(around.tolist(), around[new].tolist()) for around, new in pieces([np.arange(5)], before=1, size=3)]
+    [([0, 1, 2], [0, 1, 2]), ([2, 3, 4], [3, 4])]
+    """
+    for run in runs:
+        for start in range(0, len(run), size):
+            known = min(start, before)
+            yield run[start - known : start + size], slice(known, None)
+
+
+def means_of_last(values: Array, width: int) -> Array:
+    """Mean of the last `width` entries up to each, or of as many as there are."""
+    length = len(values)
+    # Summed oldest first, as the stream does; running totals would be spoilt by a spike.
+    total = np.zeros_like(values)
+    for lag in range(min(width, length) - 1, -1, -1):
+        total[lag:] += values[: length - lag]
+    total /= np.minimum(np.arange(1, length + 1), width).reshape(-1, *[1] * (values.ndim - 1))
+    return total
 
 
 def smooth_centred(raw: Array, runs: Sequence[NDArray[np.intp]], reach: int) -> Array:

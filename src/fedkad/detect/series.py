@@ -255,7 +255,7 @@ def _names_of(data: Any, where: str) -> tuple[str, ...] | None:
 
 def _as_floats(raw: NDArray[Any], names: tuple[str, ...] | None, where: str) -> Array:
     if raw.dtype.kind in "biuf":
-        return np.array(raw, dtype=np.float64, order="C")
+        return np.ascontiguousarray(raw, dtype=np.float64)
     if raw.dtype.kind not in "OUS":
         what = "Complex data not supported: the" if raw.dtype.kind == "c" else "The"  # as scikit-learn has it
         raise ValueError(

@@ -27,8 +27,7 @@ class ChannelMoments(NamedTuple):
     @classmethod
     def of(cls, series: Array) -> ChannelMoments:
         """Moments of the rows of `series` that are complete (a row with NaN is a gap)."""
-        missing = np.isnan(series).any(axis=1)
-        rows = series[~missing] if missing.any() else series
+        rows = complete_rows(series)
         with np.errstate(over="ignore", invalid="ignore"):  # `from_moments` names the channel
             mean = rows.mean(axis=0)
             centred = rows - mean
@@ -89,7 +88,7 @@ class Scaling:
 
     def transform(self, series: Array) -> Array:
         """Scaled and clipped values; NaN stays NaN."""
-        return np.clip(self.standardise(series), -CLIP, CLIP)
+        return clipped(self.standardise(series))
 
     def standardise(self, series: Array) -> Array:
         """Scaled values as far as they go, not clipped."""
@@ -104,3 +103,18 @@ class Scaling:
         """Scaled values back in the units of the series."""
         values: Array = scaled * self.scale + self.mean
         return values
+
+
+def clipped(scaled: Array) -> Array:
+    """Scaled values within ±CLIP; NaN stays NaN.
+
+    The array itself if nothing lies beyond, as is usual: a copy of a long series takes as much memory again.
+    """
+    least, greatest = np.fmin.reduce(scaled, axis=None, initial=0.0), np.fmax.reduce(scaled, axis=None, initial=0.0)
+    return scaled if least >= -CLIP and greatest <= CLIP else np.clip(scaled, -CLIP, CLIP)
+
+
+def complete_rows(series: Array) -> Array:
+    """The rows in which nothing is missing; the array itself if there are no others."""
+    missing = np.isnan(series).any(axis=1)
+    return series[~missing] if missing.any() else series

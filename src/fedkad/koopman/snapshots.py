@@ -145,7 +145,7 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1, report: Report = 
     runs = list(stretches(scaled, shortest=lifting.window + 1))
     if not runs:
         return Statistics.empty(lifting, horizon)
-    kept = np.flatnonzero(np.nan_to_num(scaled).any(axis=0))
+    kept = np.flatnonzero([np.nan_to_num(column).any() for column in scaled.T])
     if 0 < len(kept) < lifting.channels:
         # Channels that are always zero, such as those constant in training, add nothing but zeros.
         narrow = _collect_runs(scaled[:, kept], runs, NarrowLifting.of(lifting, kept), horizon, report)
@@ -247,9 +247,8 @@ def _collect_stretch(x: Array, lifting: Lifting, horizon: int, report: Report = 
     """
     n, width, m = lifting.channels, lifting.window, lifting.observables
     pairs = len(x) - width
-    padded = _padded_windows(x, lifting)
-    sums = _sum_over_windows(x, padded, lifting, horizon, report)
-    first, last = _state_at(padded[0], lifting), _state_at(padded[-1], lifting)
+    sums = _sum_over_windows(x, lifting, horizon, report)
+    first, last = (_state_at(_padded_windows(x, lifting, j, j + 1)[0], lifting) for j in (0, pairs))
 
     # The sums run over windows 0 … M. X ends at M − 1 and Y begins at 1: take the outermost window away again.
     until = sums.lagged - np.outer(last.leading, last.lags)
@@ -306,24 +305,27 @@ def _state_at(lags: Array, lifting: Lifting) -> _StateAt:
     return _StateAt(leading, lags, observed, np.concatenate([window, observed]))
 
 
-def _padded_windows(x: Array, lifting: Lifting) -> Array:
-    """x[j−1 … j+W] for every window j, with a row of zeros before and after the stretch."""
-    padded = np.zeros((len(x) + 2, lifting.channels))
-    padded[1:-1] = x
+def _padded_windows(x: Array, lifting: Lifting, start: int, stop: int) -> Array:
+    """x[j−1 … j+W] for the windows j = start … stop − 1, with a row of zeros before and after the stretch."""
+    padded = np.zeros((stop - start + lifting.window + 1, lifting.channels))
+    first = max(1 - start, 0)
+    inside = x[start - 1 + first : stop + lifting.window]
+    padded[first : first + len(inside)] = inside
     return replace(lifting, window=lifting.window + 2).windows(padded)
 
 
-def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int, report: Report) -> _WindowSums:
+def _sum_over_windows(x: Array, lifting: Lifting, horizon: int, report: Report) -> _WindowSums:
     n, width, m = lifting.channels, lifting.window, lifting.observables
+    windows = len(x) - width + 1
     lagged = np.zeros((m + n, n * (width + 2)))
     observed_sum, next_sum, state_sum = np.zeros((m, m)), np.zeros((m, m)), np.zeros(m)
     ahead = np.zeros((horizon - 1, n, lifting.dimension))
     previous = np.zeros(m)
     # Fresh memory for every block would cost more time than filling it.
     lags_memory, leading_memory = np.empty((BLOCK, n * (width + 2))), np.empty((BLOCK, m + n))
-    for start in range(0, len(padded), BLOCK):
-        report(start, len(padded))
-        block = padded[start : start + BLOCK]
+    for start in range(0, windows, BLOCK):
+        report(start, windows)
+        block = _padded_windows(x, lifting, start, min(start + BLOCK, windows))
         lags, leading = lags_memory[: len(block)], leading_memory[: len(block)]
         lags[:], leading[:, m:] = block, block[:, n : 2 * n]
         observed = lifting.observe(lags[:, n:-n], out=leading[:, :m])
@@ -337,7 +339,7 @@ def _sum_over_windows(x: Array, padded: Array, lifting: Lifting, horizon: int, r
             seen = slice(0, len(future))
             ahead[h - 2] += future.T @ np.concatenate([lags[seen, n:-n], observed[seen]], axis=1)
         previous = observed[-1].copy()
-    states = np.concatenate([_window_sum(x, len(padded), width), state_sum])
+    states = np.concatenate([_window_sum(x, windows, width), state_sum])
     return _WindowSums(lagged, observed_sum, next_sum, states, ahead)
 
 

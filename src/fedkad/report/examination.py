@@ -83,10 +83,11 @@ def examine_table(
     gathering: Gathering,
     marks: tuple[Span, ...] = (),
     *,
+    offline: bool = False,
     shares: bool = False,
     report: Report = unheard,
 ) -> Examination:
-    """Judge a table; gaps in its times count. Only with `shares` the scores of all rows are split over the channels."""
+    """Judge a table; gaps in its times count. `offline` and `shares` are as in `examine`."""
     series = Series(table.values, table.channels, table.times)
-    findings = examine(model, series, gathering, shares=shares, report=report)
+    findings = examine(model, series, gathering, offline=offline, shares=shares, report=report)
     return Examination(device, table, model, findings, marks)
