@@ -255,13 +255,13 @@ def test_updates_come_when_it_gets_worse_and_now_and_then() -> None:
     assert len({alert["id"] for alert in alerts}) == 1
 
 
-@pytest.mark.parametrize(("period", "quiet"), [(60.0, 20), (1.0, 60), (600.0, 20)])
-def test_by_default_alarms_at_most_a_window_apart_are_one_incident(period: float, quiet: int) -> None:
-    alarms = Alarms("d", Alarm(rate_limit=0.0, update_every=0.0), period, NAMES)
+@pytest.mark.parametrize(("period", "rows"), [(60.0, 20), (1.0, 300), (600.0, 20)])
+def test_by_default_an_alarm_within_a_window_after_an_end_is_no_new_incident(period: float, rows: int) -> None:
+    alarms = Alarms("d", Alarm(clear_after=period, rate_limit=0.0, update_every=0.0), period, NAMES)
     assert KoopmanDetector().window == USUAL_WINDOW
-    told = feed(alarms, [7.0, *[1.0] * quiet, 7.0, *[1.0] * quiet], period=period)
-    assert events(told) == [("start", "threshold")]
-    assert events(feed(alarms, [1.0], start=(2 + 2 * quiet) * period, period=period)) == [("end", "cleared")]
+    assert events(feed(alarms, [7.0, 1.0, 1.0], period=period)) == [("start", "threshold"), ("end", "cleared")]
+    assert feed(alarms, [1.0] * (rows - 3) + [7.0, 1.0], start=3 * period, period=period) == []
+    assert events(feed(alarms, [7.0], start=(2 + rows) * period, period=period)) == [("start", "threshold")]
 
 
 def test_a_rate_of_short_excursions_is_an_incident() -> None:

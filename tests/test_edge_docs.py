@@ -34,7 +34,7 @@ IN_WORDS = {
     ("sampling", "period"): "inferred",
     ("sampling", "max_gap"): "3 periods",
     ("sampling", "stale_after"): "10 periods",
-    ("alarm", "clear_after"): "20 periods",
+    ("alarm", "cool_down"): "20 periods",
     ("[maintenance]", "from"): "none, needed",
     ("[maintenance]", "until"): "none, needed",
 }
@@ -127,7 +127,7 @@ def test_the_defaults_are_the_true_ones(section: str) -> None:
 def test_the_defaults_in_words_are_the_true_ones() -> None:
     settings = parse(SMALLEST, Path("/home"))
     sampling, alarm = settings.devices["d"].sampling, settings.devices["d"].alarm
-    assert (sampling.hold, sampling.silent_after, alarm.quiet_for(60.0)) == (3 * 60.0, 10 * 60.0, 20 * 60.0)
+    assert (sampling.hold, sampling.silent_after, alarm.pause(60.0)) == (3 * 60.0, 10 * 60.0, 20 * 60.0)
     assert settings.name == socket.gethostname()
 
 

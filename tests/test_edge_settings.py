@@ -44,8 +44,8 @@ def test_little_is_enough_and_the_rest_follows() -> None:
 def test_a_device_may_differ() -> None:
     text = LEAST + '[alarm]\nbudget = "1/week"\n[override.pump-2.alarm]\ncool_down = "2h"\n'
     devices = parsed(text).devices
-    assert devices["pump-1"].alarm.cool_down == 300.0
-    assert devices["pump-2"].alarm.cool_down == 7200.0
+    assert devices["pump-1"].alarm.pause(2.0) == 300.0
+    assert devices["pump-2"].alarm.pause(2.0) == 7200.0
     assert devices["pump-2"].alarm.budget == "1/week"
 
 

@@ -64,7 +64,6 @@ def test_a_higher_setpoint_changes_nothing_before_and_warms_the_room_after(house
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_two_days_of_one_device_go_through_a_real_agent(house: House) -> None:
     """It learns from what comes first, tells a gross fault when it comes, and leaves the clock as it was."""
     values = house.rows["climate"]["temperature"].copy()

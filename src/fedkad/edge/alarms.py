@@ -71,7 +71,7 @@ class Alarms:
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._device, self._settings, self._period, self._channels = device, settings, period, list(channels)
-        self._slack, self._is_provisional, self._clear_after = SLACK * period, False, settings.quiet_for(period)
+        self._slack, self._is_provisional, self._pause = SLACK * period, False, settings.pause(period)
         self._limit = settings.rate_limit if settings.rate_window > 0.0 else 0.0
         state = state or {}
         self._state = AlarmState.from_json(state)
@@ -173,7 +173,7 @@ class Alarms:
         state.excursion = state.quiet = None
         state.recent = [episode for episode in state.recent if episode.last <= time]
         state.said, state.told = min(state.said, time), min(state.told, time)
-        state.cool_until = min(state.cool_until, time + self._settings.cool_down - self._slack)
+        state.cool_until = min(state.cool_until, time + self._pause - self._slack)
 
     def _take_abnormal(self, reading: Reading) -> list[Alert]:
         state = self._state
@@ -259,7 +259,7 @@ class Alarms:
             return self._continue()
         if state.quiet is None:
             state.quiet = state.time
-        if state.time - state.quiet >= self._clear_after - self._slack and self._is_rare():
+        if state.time - state.quiet >= self._settings.clear_after - self._slack and self._is_rare():
             return [self._end(state.time, "cleared")]
         return self._continue()
 
@@ -282,7 +282,7 @@ class Alarms:
         state = self._state
         alert = self._alert("end", reason, time)
         state.open = state.incident = state.quiet = None
-        state.told, state.cool_until = state.time, time + self._settings.cool_down - self._slack
+        state.told, state.cool_until = state.time, time + self._pause - self._slack
         return alert
 
     def _alert(self, event: str, reason: str, time: float) -> Alert:

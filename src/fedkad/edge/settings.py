@@ -220,8 +220,8 @@ class Alarm:
     budget: Annotated[str, BUDGET] = ""  # false alarms allowed, such as "1/week", instead of a threshold
     min_duration: Seconds = 0.0  # above the threshold before an incident begins
     release: Annotated[float, SHARE] = 0.8  # it continues while the score is above this share of the threshold
-    clear_after: Seconds = BY_PERIOD  # of quiet after which it ends
-    cool_down: Seconds = 300.0  # after an end before the next may begin, unless it is critical
+    clear_after: Seconds = 60.0  # of quiet after which it ends
+    cool_down: Seconds = BY_PERIOD  # after an end before the next may begin, unless it is critical
     rate_window: Seconds = 3600.0
     rate_limit: Annotated[float, between(0, 1)] = 0.2
     critical: Annotated[float, at_least(1)] = 3.0  # a score of so many thresholds is critical, a lower one a warning
@@ -229,13 +229,13 @@ class Alarm:
     settle: Seconds = 86400.0  # an incident that goes on steadily for so long becomes the new normal; 0 for never
     tolerance: Annotated[Mapping[str, float], TOLERANCES] = field(default_factory=dict)  # such departures are nothing
 
-    def quiet_for(self, period: float) -> float:
-        """Seconds of quiet after which an incident ends: `clear_after`, or as long as a usual window, a minute or more.
+    def pause(self, period: float) -> float:
+        """Seconds after an end before the next may begin: `cool_down`, or a usual window, at least five minutes.
 
         Alarms at most a window apart are one event, because the samples behind them overlap: that is how thresholds
         and budgets count them.
         """
-        return max(USUAL_WINDOW * period, 60.0) if self.clear_after == BY_PERIOD else self.clear_after
+        return max(USUAL_WINDOW * period, 300.0) if self.cool_down == BY_PERIOD else self.cool_down
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for both a budget and a threshold."""
