@@ -301,6 +301,19 @@ def test_federate_tells_how_it_read_the_data(tmp_path: Path) -> None:
     assert f"note: {constant}: channel 'heat' never changes; the larger a change of it, the higher the score." in told
 
 
+def test_a_channel_that_is_mostly_missing_is_named_with_what_it_costs(tmp_path: Path) -> None:
+    values = waves(1200)
+    values[::2, 1] = np.nan
+    hollow = write(tmp_path / "hollow.csv", values, seconds(1200))
+    command = ("fit", hollow, "-o", tmp_path / "m.safetensors", *SMALL, "--max-fill", "0", "--ignore")
+    said = (
+        f"note: {hollow}: channel 'heat' has no value in 600 of 1200 rows, and nothing is learned from a row with a "
+        "missing value; --ignore heat leaves the channel out."
+    )
+    assert said in Done(*command[:-1]).err
+    assert "has no value" not in Done(*command, "heat").err
+
+
 @pytest.mark.parametrize("unit", [1.0, 1e3, 1e6, 1e9])
 def test_an_epoch_under_another_name_is_noted(tmp_path: Path, unit: float) -> None:
     epoch = [unit * (1_700_000_000 + 60 * k) for k in range(900)]
