@@ -54,3 +54,15 @@ def test_the_absurd_wind_is_all_that_is_found_in_a_year_at_newark(model: Path) -
     assert "2013-02-12 08:00" in done.out
     assert "wind_speed is outside: 1048 where 0 … 42.58 was ever seen" in done.out
     assert "1 event in 8703 rows" in done.out
+
+
+def test_it_says_why_a_score_below_the_threshold_is_an_alarm(model: Path, tmp_path: Path) -> None:
+    page, said = tmp_path / "page.html", "far outside of all that was ever seen is an alarm at any score."
+    done = Done("detect", model, WEATHER / "newark.csv.gz", "--report", page)
+    assert said in done.out
+    assert said in page.read_text()
+    assert "rose to" not in page.read_text()
+    budgeted = Done("detect", model, WEATHER / "newark.csv.gz", "--budget", "1/month", "--report", page)
+    assert "wind_speed is outside: 1048" in budgeted.out
+    assert said not in budgeted.out
+    assert said not in page.read_text()
