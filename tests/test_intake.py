@@ -107,6 +107,9 @@ def test_numbers_that_are_no_seconds_are_refused_as_times(tmp_path: Path) -> Non
     refused(compact, "--time-format is not understood", time_format="%Q")
     table = read_recording(compact, Switches(time_format="%Y%m%d%H%M%S"))
     assert table.period == 60.0
+    days = write(tmp_path, "date,flow\n20240301,1\n20240302,2\n20240303,3\n")
+    refused(days, "the time 20240301 is not a number of seconds", '--time-format "%Y%m%d"')
+    assert read_recording(days, Switches(time_format="%Y%m%d")).period == 86_400.0
     refused(write(tmp_path, "date,flow\n45352.0,1\n45352.041667,2\n"), "as Excel counts them")
     assert read_recording(write(tmp_path, "time,flow\n45352.0,1\n45352.5,2\n")).period == 0.5
 

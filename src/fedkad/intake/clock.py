@@ -19,7 +19,8 @@ CLOCK = (
 )
 MOMENT = re.compile(rf"{DAY}(?:(?P<gap>[T ]|, ?| {{2}}){CLOCK})?")
 TIME_OF_DAY = re.compile(CLOCK)
-COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])[0-5]\d([0-5]\d)?")
+COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?")
+COMPACT_FORMATS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 EXCEL_DAY = re.compile(r"[2-7]\d{4}(\.\d+)?")
 MIXED = "write all times alike, or name their format with --time-format"
 
@@ -104,13 +105,12 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
 
 
 def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
-    """Refuse numbers that are not seconds: 20240301005900, and days since 1900 in a column of dates."""
+    """Refuse numbers that are not seconds: 20240301005900, 20240301, and days since 1900 in a column of dates."""
     if not sample:
         return
     ends = sample[0].strip(), sample[-1].strip()
     if all(COMPACT.fullmatch(cell) for cell in ends):
-        form = "%Y%m%d%H%M%S" if len(ends[0]) == 14 else "%Y%m%d%H%M"
-        remedy = f'pass --time-format "{form}"'
+        remedy = f'pass --time-format "{COMPACT_FORMATS[len(ends[0])]}"'
         raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")
     if re.search(r"date|datum", name, re.IGNORECASE) and all(EXCEL_DAY.fullmatch(cell) for cell in ends):
         remedy = "format the column as a date and time before it is exported, or name another with --time"
