@@ -185,6 +185,9 @@ def test_a_german_plant_export(tmp_path: Path, encoding: str, first: str) -> Non
         (["28/02/2024 23:59", "29/02/2024 00:00"], ["2024-02-28T23:59:00", "2024-02-29T00:00:00"], False),
         (["13-01-2024 00:00", "13-01-2024 00:01"], ["2024-01-13T00:00:00", "2024-01-13T00:01:00"], False),
         (["01-Mar-2024 00:00:00", "01-Mar-2024 00:00:01"], ["2024-03-01T00:00:00", "2024-03-01T00:00:01"], False),
+        (["02/28/2024 23:00", "02/28/2024 24:00"], ["2024-02-28T23:00:00", "2024-02-29T00:00:00"], False),
+        (["2024-12-31T23:00Z", "2024-12-31T24:00:00Z"], ["2024-12-31T23:00:00", "2025-01-01T00:00:00"], True),
+        (["2024-03-01 10:24:00", "2024-03-01 24:00:00"], ["2024-03-01T10:24:00", "2024-03-02T00:00:00"], False),
         (["01.03.24 07:30", "01.03.24 07:31"], ["2024-03-01T07:30:00", "2024-03-01T07:31:00"], False),
         (["01.03.2024 00:00:00,250", "01.03.2024 00:00:01"], ["2024-03-01T00:00:00.25", "2024-03-01T00:00:01"], False),
         (["01.03.2024 00:00 +0100", "01.03.2024 00:00 +0000"], ["2024-02-29T23:00:00", "2024-03-01T00:00:00"], True),
@@ -245,6 +248,15 @@ def test_date_and_time_in_two_columns(tmp_path: Path) -> None:
         write(tmp_path, text.replace("Date,Time", "d,clock")), Switches(time="d,clock", ignore=("No",))
     )
     assert (moments(told), told.channels) == (moments(table), ("a",))
+
+
+def test_a_day_that_ends_at_24_hours(tmp_path: Path) -> None:
+    """As weather services write it."""
+    path = write(tmp_path, "Date,Time,a\n01/31/1988,23:00,1\n01/31/1988,24:00,2\n02/01/1988,01:00,3\n")
+    expected = np.array(["1988-01-31T23", "1988-02-01T00", "1988-02-01T01"], dtype="datetime64[ns]")
+    for switches in (Switches(), Switches(time_format="%m/%d/%Y %H:%M", time="Date,Time")):
+        np.testing.assert_array_equal(read_recording(path, switches).times, expected)
+    refused(write(tmp_path, "time,a\n2024-03-01 23:00,1\n2024-03-01 24:30,2\n"), "'2024-03-01 24:30'")
 
 
 def test_comments_and_blank_lines_are_counted(tmp_path: Path) -> None:

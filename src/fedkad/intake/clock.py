@@ -82,7 +82,7 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     text = joined(at)
     if given is not None:
         return Clock(
-            f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)",
+            _with_midnight(f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)", text),
             name,
             at,
             utc="%z" in given.lower(),
@@ -98,10 +98,21 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     moments = [each for each in found if each is not None]
     first, zoned = moments[0], bool(moments[0]["zone"])
     if first["sep"] == "-" and len(first["first"]) == 4:
-        return Clock(_iso(text, zoned=zoned, comma="," in (first["fraction"] or "")), name, at, zoned, keeps_zone=zoned)
+        parsed = _iso(text, zoned=zoned, comma="," in (first["fraction"] or ""))
+        return Clock(_with_midnight(parsed, text), name, at, zoned, keeps_zone=zoned)
     if first["sep"] == "-" and len(first["third"]) < 4 and first["second"].isdigit():
         raise _unknown(relation, name, sample[0])  # 24-03-01 and 01-03-24 look alike
-    return Clock(_parsed(relation, name, text, moments), name, at, zoned, keeps_zone=zoned)
+    return Clock(_with_midnight(_parsed(relation, name, text, moments), text), name, at, zoned, keeps_zone=zoned)
+
+
+def _with_midnight(parsed: str, text: str) -> str:
+    """An expression for times, `parsed` from `text`, where 24:00 is the end of a day: 00:00 of the next one.
+
+    The first test is quick and finds 10:24:00, too; the second one is for the few that it finds.
+    """
+    is_midnight = f"regexp_matches({text}, '[T ]24:00')"
+    next_day = parsed.replace(text, f"replace({text}, '24:00', '00:00')")
+    return f"CASE WHEN contains({text}, '24:00') AND {is_midnight} THEN ({next_day}) + INTERVAL 1 DAY ELSE {parsed} END"
 
 
 def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
