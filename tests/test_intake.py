@@ -313,6 +313,21 @@ def test_unsorted_and_repeated_rows(tmp_path: Path) -> None:
     assert read_recording(write(tmp_path, "time,a\n1,1\n2,2\n"), Switches(sort=True)).notes == ()
 
 
+def test_several_devices_in_one_file_are_not_mixed(tmp_path: Path) -> None:
+    rows = [f"2024-01-01 0{hour}:00,{name},{hour},{hour * hour}\n" for name in ("EWR", "JFK") for hour in range(6)]
+    said = "column 'origin' tells 2 devices apart", "write a file for each", "--ignore origin"
+    for lines in (rows, sorted(rows)):
+        path = write(tmp_path, "time,origin,a,b\n" + "".join(lines))
+        for switches in ({}, {"sort": True}, {"sort": True, "channels": ("a",)}):
+            refused(path, *said, **switches)
+        table = read_recording(path, Switches(sort=True, ignore=("origin",)))
+        assert table.values[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    # A word for each row, or rows that nothing tells apart, are something else.
+    remarks = "".join(f"{k // 2},remark {k},{k}\n" for k in range(8))
+    refused(write(tmp_path, "time,remark,a\n" + remarks), "does not come after", "--sort")
+    refused(write(tmp_path, "time,remark,a\n1,x,1\n1,x,2\n2,y,3\n2,y,4\n3,x,5\n"), "does not come after", "--sort")
+
+
 LONG = "time,tag,value,quality\n" + "".join(
     f"2024-01-01 00:0{minute}:00,{tag},{cell},Good\n"
     for tag, cells in (("TI-1", ("1.5", "Timeout", "1.7")), ("PI-1", ("2", "3", "4")))
