@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test fast quick lint wheel clean
+.PHONY: demo test fast quick lint docs wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedkad demo --out demo
@@ -25,6 +25,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, in build/site: a broken link or anchor is an error.
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m build --wheel --no-isolation

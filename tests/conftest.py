@@ -46,6 +46,9 @@ SLOW = [
     "test_edge_examples_timing.py",
     "test_wheel.py",
     "test_report_browser.py",
+    "test_edge_pages.py",
+    "test_docs_commands.py",
+    "test_docs_site.py",
 ]
 """Modules that start real processes, use a network or train for long, in the order in which workers take them.
 

@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typer.main import get_command
 
 from fedkad import KoopmanDetector
+from fedkad.cli.app import app
 from fedkad.cli.output import ProgressLines
 from fedkad.report.wording import significant
 from tests.fixtures.commandline import SMALL, Done, fails
@@ -299,6 +302,30 @@ def test_federate_tells_how_it_read_the_data(tmp_path: Path) -> None:
     assert "time: column 'time' or 'ts', every 60 s" in told
     assert "3 tables, taken as stretches of 2 devices" in told
     assert f"note: {constant}: channel 'heat' never changes; the larger a change of it, the higher the score." in told
+
+
+def test_everything_that_may_be_given_to_a_command_says_what_it_is() -> None:
+    def silent(group: Any, path: str) -> Iterator[str]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from silent(command, f"{path} {name}")
+            elif not command.hidden:
+                yield from (f"{path} {name} {given.name}" for given in command.params if not given.help)
+
+    assert list(silent(get_command(app), "fedkad")) == []
+
+
+def test_a_channel_that_is_mostly_missing_is_named_with_what_it_costs(tmp_path: Path) -> None:
+    values = waves(1200)
+    values[::2, 1] = np.nan
+    hollow = write(tmp_path / "hollow.csv", values, seconds(1200))
+    command = ("fit", hollow, "-o", tmp_path / "m.safetensors", *SMALL, "--max-fill", "0", "--ignore")
+    said = (
+        f"note: {hollow}: channel 'heat' has no value in 600 of 1200 rows, and nothing is learned from a row with a "
+        "missing value; --ignore heat leaves the channel out."
+    )
+    assert said in Done(*command[:-1]).err
+    assert "has no value" not in Done(*command, "heat").err
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e3, 1e6, 1e9])

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,22 +14,27 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.tables import write_table
-from measurements.loopback import ENVIRONMENT, Loopback, free_port, wait
+from measurements.loopback import Loopback, free_port, wait
+from tests.fixtures.pages import PAGES, Desk, blocks, commands
 
 pytestmark = [
     pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),
     pytest.mark.skipif(shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None, reason="no nginx"),
 ]
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleet.md"
 DEVICES = ("pump-1", "pump-2")
 ROUNDS = 4  # one warm round and one further round per device
 
 
-def blocks() -> list[tuple[str, bool, list[str]]]:
+def steps() -> list[tuple[str, bool, list[str]]]:
     """The machine of every block, whether it runs in the background, and its commands."""
-    found = re.findall(r"^```sh (\S+)( background)?\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    return [(machine, bool(background), text.strip().splitlines()) for machine, background, text in found]
+    found = []
+    for block in blocks(PAGES / "fleet.md"):
+        if block.language == "sh":
+            machine, _, how = block.title.partition(", ")
+            assert how in ("", "left running")
+            found.append((machine, bool(how), commands(block).splitlines()))
+    return found
 
 
 class Machines(Loopback):
@@ -51,14 +53,8 @@ class Machines(Loopback):
             write_table(root / name / f"{name}.csv", columns)
         (root / "server").mkdir()
         shutil.copy(root / "pump-1" / "pump-1.csv", root / "server")
-        self._bin = root / "bin"
-        self._bin.mkdir()
-        self._script("scp", f'#!/bin/sh\ncp -r "$2" "{root}/$(echo "$3" | cut -d: -f1)/$(echo "$3" | cut -d: -f2)"\n')
-        self._script("fedkad", f'#!/bin/sh\nexec "{sys.executable}" -m fedkad "$@"\n')
-
-    def _script(self, name: str, text: str) -> None:
-        (self._bin / name).write_text(text)
-        (self._bin / name).chmod(0o755)
+        self.desk = Desk(root)
+        self.desk.program("scp", f'cp -r "$2" "{root}/$(echo "$3" | cut -d: -f1)/$(echo "$3" | cut -d: -f2)"')
 
     def words(self, command: str) -> str:
         """A command of the page with the addresses of this machine, and fewer rounds to save time."""
@@ -66,32 +62,11 @@ class Machines(Loopback):
             command = f"{command} --port {self.port} --control-port {self.control_port} --rounds {ROUNDS}"
         return command.replace("fleet.example", "127.0.0.1")
 
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, **ENVIRONMENT, "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}"}
-
     def run(self, machine: str, command: str) -> str:
-        done = subprocess.run(
-            self.words(command),
-            shell=True,
-            cwd=self.root / machine,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        return self.desk.run(self.words(command), self.root / machine)
 
     def background(self, machine: str, command: str) -> None:
-        with (self.root / f"{machine}.log").open("wb") as log:
-            self.running[machine] = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {self.words(command)}"],
-                cwd=self.root / machine,
-                env=self.environment(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.running[machine] = self.desk.start(self.words(command), self.root / machine, self.root / f"{machine}.log")
 
 
 @pytest.fixture
@@ -102,8 +77,8 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 def test_the_page_takes_two_machines_from_nothing_to_a_trained_fleet(machines: Machines) -> None:
     printed: dict[str, str] = {}
-    for machine, background, commands in blocks():
-        for command in commands if machine != "install" else ():
+    for machine, background, typed in steps():
+        for command in typed:
             if command.startswith("fedkad fleet status"):
                 machines.wait_online(*DEVICES, seconds=600.0)
             if background:
@@ -125,7 +100,5 @@ def test_the_page_takes_two_machines_from_nothing_to_a_trained_fleet(machines: M
 
 def test_the_page_names_every_way_to_look_after_a_fleet() -> None:
     """Nobody finds a command that the page does not show."""
-    used = {
-        command.split()[2] for _, _, commands in blocks() for command in commands if command.startswith("fedkad fleet")
-    }
+    used = {command.split()[2] for _, _, typed in steps() for command in typed if command.startswith("fedkad fleet")}
     assert used == {"init", "add", "status", "train", "list", "revoke", "renew"}

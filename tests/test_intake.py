@@ -107,6 +107,9 @@ def test_numbers_that_are_no_seconds_are_refused_as_times(tmp_path: Path) -> Non
     refused(compact, "--time-format is not understood", time_format="%Q")
     table = read_recording(compact, Switches(time_format="%Y%m%d%H%M%S"))
     assert table.period == 60.0
+    days = write(tmp_path, "date,flow\n20240301,1\n20240302,2\n20240303,3\n")
+    refused(days, "the time 20240301 is not a number of seconds", '--time-format "%Y%m%d"')
+    assert read_recording(days, Switches(time_format="%Y%m%d")).period == 86_400.0
     refused(write(tmp_path, "date,flow\n45352.0,1\n45352.041667,2\n"), "as Excel counts them")
     assert read_recording(write(tmp_path, "time,flow\n45352.0,1\n45352.5,2\n")).period == 0.5
 
@@ -182,6 +185,9 @@ def test_a_german_plant_export(tmp_path: Path, encoding: str, first: str) -> Non
         (["28/02/2024 23:59", "29/02/2024 00:00"], ["2024-02-28T23:59:00", "2024-02-29T00:00:00"], False),
         (["13-01-2024 00:00", "13-01-2024 00:01"], ["2024-01-13T00:00:00", "2024-01-13T00:01:00"], False),
         (["01-Mar-2024 00:00:00", "01-Mar-2024 00:00:01"], ["2024-03-01T00:00:00", "2024-03-01T00:00:01"], False),
+        (["02/28/2024 23:00", "02/28/2024 24:00"], ["2024-02-28T23:00:00", "2024-02-29T00:00:00"], False),
+        (["2024-12-31T23:00Z", "2024-12-31T24:00:00Z"], ["2024-12-31T23:00:00", "2025-01-01T00:00:00"], True),
+        (["2024-03-01 10:24:00", "2024-03-01 24:00:00"], ["2024-03-01T10:24:00", "2024-03-02T00:00:00"], False),
         (["01.03.24 07:30", "01.03.24 07:31"], ["2024-03-01T07:30:00", "2024-03-01T07:31:00"], False),
         (["01.03.2024 00:00:00,250", "01.03.2024 00:00:01"], ["2024-03-01T00:00:00.25", "2024-03-01T00:00:01"], False),
         (["01.03.2024 00:00 +0100", "01.03.2024 00:00 +0000"], ["2024-02-29T23:00:00", "2024-03-01T00:00:00"], True),
@@ -244,6 +250,15 @@ def test_date_and_time_in_two_columns(tmp_path: Path) -> None:
     assert (moments(told), told.channels) == (moments(table), ("a",))
 
 
+def test_a_day_that_ends_at_24_hours(tmp_path: Path) -> None:
+    """As weather services write it."""
+    path = write(tmp_path, "Date,Time,a\n01/31/1988,23:00,1\n01/31/1988,24:00,2\n02/01/1988,01:00,3\n")
+    expected = np.array(["1988-01-31T23", "1988-02-01T00", "1988-02-01T01"], dtype="datetime64[ns]")
+    for switches in (Switches(), Switches(time_format="%m/%d/%Y %H:%M", time="Date,Time")):
+        np.testing.assert_array_equal(read_recording(path, switches).times, expected)
+    refused(write(tmp_path, "time,a\n2024-03-01 23:00,1\n2024-03-01 24:30,2\n"), "'2024-03-01 24:30'")
+
+
 def test_comments_and_blank_lines_are_counted(tmp_path: Path) -> None:
     text = "# station 7\n# °C and bar\ntime,a\n1,1\n# calibrated\n\n2,x\n3,3\n\n\n"
     table = read_recording(write(tmp_path, text))
@@ -296,6 +311,21 @@ def test_unsorted_and_repeated_rows(tmp_path: Path) -> None:
     assert (table.times.tolist(), table.values.ravel().tolist()) == ([1, 3], [2, 4])
     assert table.notes == ("rows sorted by time, 1 dropped because a later one has the same time",)
     assert read_recording(write(tmp_path, "time,a\n1,1\n2,2\n"), Switches(sort=True)).notes == ()
+
+
+def test_several_devices_in_one_file_are_not_mixed(tmp_path: Path) -> None:
+    rows = [f"2024-01-01 0{hour}:00,{name},{hour},{hour * hour}\n" for name in ("EWR", "JFK") for hour in range(6)]
+    said = "column 'origin' tells 2 devices apart", "write a file for each", "--ignore origin"
+    for lines in (rows, sorted(rows)):
+        path = write(tmp_path, "time,origin,a,b\n" + "".join(lines))
+        for switches in ({}, {"sort": True}, {"sort": True, "channels": ("a",)}):
+            refused(path, *said, **switches)
+        table = read_recording(path, Switches(sort=True, ignore=("origin",)))
+        assert table.values[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    # A word for each row, or rows that nothing tells apart, are something else.
+    remarks = "".join(f"{k // 2},remark {k},{k}\n" for k in range(8))
+    refused(write(tmp_path, "time,remark,a\n" + remarks), "does not come after", "--sort")
+    refused(write(tmp_path, "time,remark,a\n1,x,1\n1,x,2\n2,y,3\n2,y,4\n3,x,5\n"), "does not come after", "--sort")
 
 
 LONG = "time,tag,value,quality\n" + "".join(

@@ -28,7 +28,7 @@ from fedkad.report.chart import Span
 from fedkad.report.document import write_page
 from fedkad.report.examination import Examination, examine_table
 from fedkad.report.findings_page import agreement_sentences, findings_page, summary
-from fedkad.report.wording import clock, counted, marked, significant, top_channels
+from fedkad.report.wording import BY_RULE, clock, counted, is_by_rule, marked, significant, top_channels
 from fedkad.tables import DeviceTables, write_table
 from fedkad.tables.fleet import device_paths
 from fedkad.tables.reading import table_ending
@@ -300,6 +300,8 @@ def _print_events(examined: Sequence[Examination]) -> None:
         score = header.index("Score")
         print_table(header, rows, numbers=[score, score + 1])
         print_line()
+    if any(is_by_rule(event) for entry in examined for event in entry.findings.events):
+        print_line(BY_RULE)
     print_line(summary(examined))
 
 

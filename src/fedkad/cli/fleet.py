@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 NEVER, UNKNOWN = "never seen", "-"
 SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy)
 INIT_OPTIONS: dict[str, dict[str, Any]] = {
-    "port": {},
-    "control_port": {},
+    "port": {"help": "Port at which devices reach the server."},
+    "control_port": {"help": "Port for this machine alone, over which trainings are started."},
     "window": {"help": "Samples per window."},
     "rank": {"help": "Dimension of the subspace."},
     "observables": {"help": "Number of random tanh observables."},

@@ -24,6 +24,7 @@ Progress = Callable[[str, int, int], None]
 MANY = 20  # times that show whether their steps are even
 MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
+HOLLOW = 0.2  # share of the rows that a channel may leave without a value before there is a note
 
 
 def load_device(
@@ -149,6 +150,13 @@ def _report_odd_channels(device: DeviceTables) -> None:
     elif constant:
         names = ", ".join(map(repr, constant))
         note(f"{device.path}: channels {names} never change; the larger a change of one, the higher the score.")
+    for name, cells in zip(device.channels, known, strict=True):
+        missing = len(values) - len(cells)
+        if missing > HOLLOW * len(values):
+            note(
+                f"{device.path}: channel {name!r} has no value in {missing} of {len(values)} rows, and "
+                f"nothing is learned from a row with a missing value; --ignore {name} leaves the channel out."
+            )
 
 
 def _report_repairs(device: DeviceTables) -> None:

@@ -19,7 +19,8 @@ CLOCK = (
 )
 MOMENT = re.compile(rf"{DAY}(?:(?P<gap>[T ]|, ?| {{2}}){CLOCK})?")
 TIME_OF_DAY = re.compile(CLOCK)
-COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])([01]\d|2[0-3])[0-5]\d([0-5]\d)?")
+COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?")
+COMPACT_FORMATS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 EXCEL_DAY = re.compile(r"[2-7]\d{4}(\.\d+)?")
 MIXED = "write all times alike, or name their format with --time-format"
 
@@ -81,7 +82,7 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     text = joined(at)
     if given is not None:
         return Clock(
-            f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)",
+            _with_midnight(f"CAST(try_strptime({text}, {quoted(given)}) AS TIMESTAMP)", text),
             name,
             at,
             utc="%z" in given.lower(),
@@ -97,20 +98,30 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
     moments = [each for each in found if each is not None]
     first, zoned = moments[0], bool(moments[0]["zone"])
     if first["sep"] == "-" and len(first["first"]) == 4:
-        return Clock(_iso(text, zoned=zoned, comma="," in (first["fraction"] or "")), name, at, zoned, keeps_zone=zoned)
+        parsed = _iso(text, zoned=zoned, comma="," in (first["fraction"] or ""))
+        return Clock(_with_midnight(parsed, text), name, at, zoned, keeps_zone=zoned)
     if first["sep"] == "-" and len(first["third"]) < 4 and first["second"].isdigit():
         raise _unknown(relation, name, sample[0])  # 24-03-01 and 01-03-24 look alike
-    return Clock(_parsed(relation, name, text, moments), name, at, zoned, keeps_zone=zoned)
+    return Clock(_with_midnight(_parsed(relation, name, text, moments), text), name, at, zoned, keeps_zone=zoned)
+
+
+def _with_midnight(parsed: str, text: str) -> str:
+    """An expression for times, `parsed` from `text`, where 24:00 is the end of a day: 00:00 of the next one.
+
+    The first test is quick and finds 10:24:00, too; the second one is for the few that it finds.
+    """
+    is_midnight = f"regexp_matches({text}, '[T ]24:00')"
+    next_day = parsed.replace(text, f"replace({text}, '24:00', '00:00')")
+    return f"CASE WHEN contains({text}, '24:00') AND {is_midnight} THEN ({next_day}) + INTERVAL 1 DAY ELSE {parsed} END"
 
 
 def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
-    """Refuse numbers that are not seconds: 20240301005900, and days since 1900 in a column of dates."""
+    """Refuse numbers that are not seconds: 20240301005900, 20240301, and days since 1900 in a column of dates."""
     if not sample:
         return
     ends = sample[0].strip(), sample[-1].strip()
     if all(COMPACT.fullmatch(cell) for cell in ends):
-        form = "%Y%m%d%H%M%S" if len(ends[0]) == 14 else "%Y%m%d%H%M"
-        remedy = f'pass --time-format "{form}"'
+        remedy = f'pass --time-format "{COMPACT_FORMATS[len(ends[0])]}"'
         raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")
     if re.search(r"date|datum", name, re.IGNORECASE) and all(EXCEL_DAY.fullmatch(cell) for cell in ends):
         remedy = "format the column as a date and time before it is exported, or name another with --time"

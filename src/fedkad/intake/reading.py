@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.clock import steps_between
 from fedkad.intake import longform
 from fedkad.intake.clock import TIME_NAMES, Clock, clock_of, is_moment, is_time_of_day
 from fedkad.intake.engine import INSTALL, Relation, is_installed
@@ -123,6 +124,8 @@ class _Recording:
         times, channels, values = self._from_wide() if tag is None else self._from_long(tag)
         name, clock = self.relation.name, self.clock
         if times is not None and clock is not None:
+            if tag is None and (steps_between(times) <= 0).any():
+                self._refuse_several_devices(clock)
             order, repeated = in_order(times, clock.name, self.source, sort=self.switches.sort)
             if order is not None:
                 times, values = times[order], values[order]
@@ -141,6 +144,21 @@ class _Recording:
         if clock is None:
             return table
         return replace(table, time_column=clock.name, utc=clock.utc, offsets=self._offsets(times))
+
+    def _refuse_several_devices(self, clock: Clock) -> None:
+        """Refuse rows of the same time that a column of words tells apart: sorted, they would be one mixed device."""
+        for at, name in enumerate(self.relation.names):
+            if self.relation.kinds[at] != "VARCHAR" or at in clock.at or name in self.switches.ignore:
+                continue
+            moments, device = clock.sql, f"c{at}"
+            counts = (f"count(DISTINCT {each})" for each in (moments, device, f"({device}, {moments})"))
+            [(rows, numbers, times, devices, pairs)] = self.relation.rows(
+                ", ".join(("count(*)", f"count({self._number(at)})", *counts))
+            )
+            if pairs == rows > times and 1 < devices < rows / 2 and not numbers:
+                what = f"column {name!r} tells {devices} devices apart, which have rows of the same time"
+                remedy = f"write a file for each of them, or pass --ignore {name} and --sort to keep one row of a time"
+                raise self.source.error(what, remedy)
 
     def _offsets(self, times: Times | None) -> NDArray[np.int64] | None:
         """How far the clock of the file is ahead of UTC at these times, which may be sorted or resampled."""

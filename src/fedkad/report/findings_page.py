@@ -29,7 +29,17 @@ from fedkad.report.document import (
 )
 from fedkad.report.examination import Examination
 from fedkad.report.standing import KINDS, ChannelStanding, channel_standings, threshold_origin
-from fedkad.report.wording import between, clock, counted, lasting, marked, significant, top_channels
+from fedkad.report.wording import (
+    BY_RULE,
+    between,
+    clock,
+    counted,
+    is_by_rule,
+    lasting,
+    marked,
+    significant,
+    top_channels,
+)
 
 MOST_EVENTS = 12
 """Events that are drawn, the strongest of all."""
@@ -138,10 +148,10 @@ def event_blocks(entry: Examination, event: Event, name: str) -> list[Block]:
     when = between(entry.moment(event.start), entry.moment(event.end))
     told = event.sentence or f"look at {top_channels(event)}"
     told = f"T{told[1:]}" if told.startswith("the ") else told  # the name of a channel stays as it is
-    numbers = (
-        f"The score rose to {significant(event.peak_score)}, the threshold is {significant(event.threshold)}. "
-        f"It comes from {top_channels(event)}."
-    )
+    score, threshold = significant(event.peak_score), significant(event.threshold)
+    numbers = f"The score rose to {score}, the threshold is {threshold}. It comes from {top_channels(event)}."
+    if is_by_rule(event):
+        numbers = f"{BY_RULE} Here it is {score}, and the threshold is {threshold}."
     return [
         Subheading(f"{entry.name}, {marked(when, mark)}"),
         Paragraph(f"{told}. {numbers}"),

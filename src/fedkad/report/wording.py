@@ -56,6 +56,15 @@ def top_channels(event: Event) -> str:
     return ", ".join(f"{cause.channel} {cause.share:.0%}" for cause in event.main_causes)
 
 
+def is_by_rule(event: Event) -> bool:
+    """Whether no score made it an alarm, but a value so far outside of all that was seen that none need to."""
+    return event.peak_score < event.threshold
+
+
+BY_RULE = "A value that far outside of all that was ever seen is an alarm at any score."
+"""Why there are events whose score is below the threshold."""
+
+
 def significant(value: float) -> str:
     """A number with three significant digits.
 

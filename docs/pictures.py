@@ -1,0 +1,83 @@
+"""Draw the pictures of the README and of the site: `python docs/pictures.py` writes them beside this file.
+
+`fleet-rounds.svg` is drawn by hand.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedkad import WITNESSES, KoopmanDetector
+from fedkad.detect.events import Gathering
+from fedkad.detect.series import Series
+from fedkad.intake import Switches, read_recording
+from fedkad.report.chart import Curve, Panel, line_chart, standalone
+from fedkad.report.demonstration import demonstrate
+from fedkad.report.examination import Examination, examine_table
+from fedkad.report.findings_page import event_drawing, strength
+from fedkad.simulate import simulate_fleet
+
+HERE = Path(__file__).parent
+NEWARK = HERE.parent / "examples" / "weather" / "newark.csv.gz"
+WIDTH = 760
+DAY = 24
+
+
+def write(name: str, svg: str) -> None:
+    """One picture as a file."""
+    (HERE / f"{name}.svg").write_text(standalone(svg, WIDTH))
+
+
+def strongest_event(entry: Examination) -> str:
+    """The clearest event: signals seen and expected, and the score."""
+    return event_drawing(entry, max(entry.findings.events, key=strength), "event").svg
+
+
+def prediction(entry: Examination, first: str, days: int) -> str:
+    """Some channels as they were seen, and as they were expected an hour before."""
+    start, stop = rows(entry, first, days)
+    expected = entry.expected(start, stop)
+    panels = []
+    for name in ("temp", "humid", "pressure"):
+        at = entry.table.channels.index(name)
+        seen = Curve("seen", entry.table.values[start:stop, at], "score")
+        panels.append(Panel(name, (Curve("expected", expected[:, at], "second", dashed=True), seen)))
+    return line_chart(panels, entry.axis_times(start, stop))
+
+
+def witnesses(entry: Examination, detector: KoopmanDetector, first: str, days: int) -> str:
+    """The rain, the parts of the score by witness, and their sum against the threshold."""
+    start, stop = rows(entry, first, days)
+    series = Series(entry.table.values, entry.table.channels, entry.table.times)
+    parts = detector.witnesses(series)[start:stop]
+    rain = entry.table.values[start:stop, entry.table.channels.index("precip")]
+    panels = [Panel("precip", (Curve("seen", rain, "score"),))]
+    panels += [Panel(name, (Curve("part", part, "score"),)) for name, part in zip(WITNESSES, parts.T, strict=True)]
+    thresholds = Curve("threshold", entry.findings.thresholds[start:stop], "alarm", dashed=True)
+    score = Curve("score", entry.findings.scores[start:stop], "score")
+    return line_chart([*panels, Panel("their sum", (thresholds, score))], entry.axis_times(start, stop))
+
+
+def rows(entry: Examination, first: str, days: int) -> tuple[int, int]:
+    """The rows of some days."""
+    times = entry.table.times
+    assert times is not None
+    start = int(np.searchsorted(times, np.datetime64(first)))
+    return start, start + days * DAY
+
+
+def main() -> None:
+    """All of them."""
+    write("pump-02", strongest_event(demonstrate(simulate_fleet(12)).examined["pump-02"]))
+    table = read_recording(NEWARK, switches=Switches())
+    detector = KoopmanDetector().fit(Series(table.values, table.channels, table.times))
+    newark = examine_table(detector.model_, table.name, table, Gathering())
+    write("newark", strongest_event(newark))
+    write("prediction", prediction(newark, "2013-04-08", 10))
+    write("witnesses", witnesses(newark, detector, "2013-06-01", 12))
+
+
+if __name__ == "__main__":
+    main()
