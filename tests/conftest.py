@@ -41,6 +41,7 @@ SLOW = [
     for names in zip((f"fleet_{name}" for name in FLEETS), BENCHMARK, (f"edge_{name}" for name in AGENTS), strict=True)
     for name in names
 ] + [
+    "test_fleet_proxy.py",
     "test_edge_tell.py",
     "test_edge_faults.py",
     "test_edge_examples_timing.py",

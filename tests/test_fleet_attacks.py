@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import resource
 import shutil
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +27,9 @@ from fedkad import KoopmanDetector, federate
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
+from fedkad.fleet import registry
 from fedkad.koopman.stiefel import retract_polar
-from measurements.loopback import Loopback, wait
+from measurements.loopback import Loopback, megabytes, wait
 from tests.fixtures.attackers import fleets
 from tests.fixtures.attackers.sitecustomize import poison
 
@@ -42,8 +48,8 @@ ROUNDS = 6
 DEADLINE = 120.0
 """Seconds of a round, more than any honest device needs; no round waits for its end."""
 
-PATIENCE = 600.0
-"""Seconds for anything to happen."""
+PATIENCE, SOON = 600.0, 120.0
+"""Seconds for anything to happen, and for what happens every few seconds."""
 
 LAST = ROUNDS - 1
 SCRIPTS = {
@@ -221,15 +227,29 @@ def test_devices_that_were_not_admitted_are_told_so_in_a_sentence(attacked: Atta
     assert "device.key: there is no such file; copy the folder that `fedkad fleet add` created" in attacked.keyless
 
 
-def ask(fleet: Loopback, method: str, target: str, host: str = "127.0.0.1") -> int:
-    """The HTTP status with which the public port answers exactly this request line."""
+def key_header(fleet: Loopback, device: str) -> str:
+    """The header with the key of a device, which an attacker would first have to learn."""
+    known = registry.read(fleet.server_folder / "devices.json")[device].public_key
+    return f"flwr-public-key: {b64encode(known.encode()).decode()}\r\n"
+
+
+def connect(fleet: Loopback) -> ssl.SSLSocket:
+    """A connection to the public port."""
     trust = ssl.create_default_context(cafile=str(fleet.server_folder / "ca" / "ca.crt"))
-    with (
-        socket.create_connection(("127.0.0.1", fleet.port), timeout=PATIENCE) as plain,
-        trust.wrap_socket(plain, server_hostname="127.0.0.1") as line,
-    ):
-        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/protobuf\r\n"
-        line.sendall(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    plain = socket.create_connection(("127.0.0.1", fleet.port), timeout=PATIENCE)
+    return trust.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def ask(
+    fleet: Loopback, method: str, target: str, host: str = "127.0.0.1", shown: str = "", body: Sequence[bytes] = ()
+) -> int:
+    """The HTTP status with which the public port answers exactly this request line, without a signature."""
+    with connect(fleet) as line:
+        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/protobuf\r\n{shown}"
+        line.sendall(f"{head}Content-Length: {sum(map(len, body))}\r\nConnection: close\r\n\r\n".encode())
+        with contextlib.suppress(OSError):  # closed before all of it was sent
+            for piece in body:
+                line.sendall(piece)
         answer = http.client.HTTPResponse(line, method=method)
         answer.begin()
         return answer.status
@@ -283,8 +303,10 @@ def test_the_public_port_leads_to_the_fleet_interface_and_nowhere_else(attacked:
             assert status in (400, 403, 404), f"{method} {target}: {status}"
     assert ask(fleet, "POST", "/v1/control/list-runs") == ask(fleet, "GET", "/docs") == 403
     assert mark not in log.read_text(), "a request got through to Flower"
-    assert ask(fleet, "POST", "/v1/fleet/pull-messages") == 401
-    assert "/v1/fleet/pull-messages" in log.read_text(), "the log shows the requests that got through"
+    assert ask(fleet, "POST", "/v1/fleet/get-fab") == 401
+    assert '/v1/fleet/get-fab HTTP/1.1" 401' not in log.read_text(), "a stranger got through to Flower"
+    assert ask(fleet, "POST", "/v1/fleet/get-fab", shown=key_header(fleet, "pump-a")) == 401
+    assert '/v1/fleet/get-fab HTTP/1.1" 401' in log.read_text(), "the log shows the requests that got through"
 
 
 def test_twisted_paths_are_refused(attacked: Attacked) -> None:
@@ -294,6 +316,106 @@ def test_twisted_paths_are_refused(attacked: Attacked) -> None:
             assert status in (400, 403, 404), f"{method} {target}: {status}"
     for host in ("localhost/v1/control/list-runs?", "localhost/v1/control/list-runs#", "x@localhost/v1/control/"):
         assert ask(attacked.fleet, "POST", "/v1/fleet/pull-messages", host) in (400, 401), host
+
+
+EMPTY_FIELDS = (b"\x12\x00" * 500_000,) * 60
+"""Thirty million empty messages in a body of 60 MB, each of which becomes an object where it is parsed."""
+
+HALF_SENT, BEHIND_TLS = 4_200, 200
+"""Requests that never end; most stop within the TLS handshake, which spares this machine the rest of it."""
+
+
+@dataclass
+class Watch:
+    """Memory and disk of a server while it is attacked, and whether its devices go on."""
+
+    fleet: Loopback
+
+    def __post_init__(self) -> None:
+        (self.superlink,) = self.fleet.processes("server", "flower-superlink")
+        self.before = self.megabytes()
+        self.since = {name: since for name, (since, _) in self.heartbeats().items() if name in (*HONEST, *SCRIPTS)}
+
+    def megabytes(self) -> tuple[float, float]:
+        """Of Flower, and of all processes of the server."""
+        return megabytes(self.superlink), megabytes(self.fleet.running["server"].pid)
+
+    def check(self, allowed: float = 40.0) -> None:
+        """Flower has grown by less than 40 MB, the whole server by less than what is allowed, and the disk is empty."""
+        for before, after, most in zip(self.before, self.megabytes(), (40.0, allowed), strict=True):
+            assert after - before < most, f"{before:.0f} MB before, {after:.0f} MB after"
+        left = [path for path in (self.fleet.server_folder / "proxy").rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in left) < 100_000, left
+
+    def heartbeats(self) -> dict[str, tuple[str, float]]:
+        """When Flower let each device in, and until when its last sign of life counts."""
+        database = self.fleet.server_folder / "flower" / "state.db"
+        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as book:
+            rows = book.execute("SELECT name, last_activated_at, online_until FROM node WHERE status = 'online'")
+            return {name: (since, until) for name, since, until in rows}
+
+    def wait_for_devices(self) -> None:
+        """Every device that took part gives another sign of life, over the connection that it had before."""
+        before, devices = self.heartbeats(), {*HONEST, *SCRIPTS}
+
+        def is_alive(name: str) -> bool:
+            return self.heartbeats().get(name, ("", 0.0))[1] > before[name][1]
+
+        assert devices <= set(before)
+        wait(lambda: all(map(is_alive, devices)), SOON, "signs of life of all devices")
+        after = self.heartbeats()
+        assert {name: after[name][0] for name in devices} == self.since
+
+
+def test_a_body_of_empty_fields_costs_flower_nothing(attacked: Attacked) -> None:
+    fleet, watch = attacked.fleet, Watch(attacked.fleet)
+    assert ask(fleet, "POST", "/v1/fleet/push-messages", body=EMPTY_FIELDS) == 413
+    known = key_header(fleet, "pump-a")
+    assert ask(fleet, "POST", "/v1/fleet/push-messages", shown=known, body=EMPTY_FIELDS) == 413
+    small = [EMPTY_FIELDS[0][:32_000]]
+    assert ask(fleet, "POST", "/v1/fleet/push-messages", body=small) == 401
+    assert ask(fleet, "POST", "/v1/fleet/push-messages", shown=known, body=small) == 401
+    watch.check()
+    watch.wait_for_devices()
+
+
+def test_parallel_uploads_without_a_signature_take_neither_memory_nor_disk(attacked: Attacked) -> None:
+    fleet, watch = attacked.fleet, Watch(attacked.fleet)
+    known = key_header(fleet, "pump-a")
+    with ThreadPoolExecutor(8) as pool:
+        shown = ("", known) * 4
+        uploads = [pool.submit(ask, fleet, "POST", "/v1/fleet/push-object", "x", by, EMPTY_FIELDS) for by in shown]
+        watch.check()
+        assert [upload.result() for upload in uploads] == [413] * 8
+    watch.check()
+    watch.wait_for_devices()
+
+
+def test_half_sent_requests_keep_no_device_out_and_end_by_themselves(attacked: Attacked) -> None:
+    fleet, watch = attacked.fleet, Watch(attacked.fleet)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < HALF_SENT + 500:
+        pytest.skip(f"this attack needs {HALF_SENT + 500} open files, and {hard} are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, HALF_SENT + 500), hard))
+    lines: list[socket.socket] = []
+    try:
+        for _ in range(BEHIND_TLS):
+            lines.append(connect(fleet))
+            lines[-1].sendall(b"POST /v1/fleet/push-messages HTTP/1.1\r\nHost: x\r\nflwr-")
+        for _ in range(HALF_SENT - BEHIND_TLS):
+            lines.append(socket.create_connection(("127.0.0.1", fleet.port), timeout=PATIENCE))
+            lines[-1].sendall(b"\x16\x03\x01")  # the first bytes of a handshake
+        assert ask(fleet, "POST", "/v1/fleet/get-fab", shown=key_header(fleet, "pump-a")) == 401
+        watch.check(allowed=0.05 * HALF_SENT)  # what OpenSSL needs for a handshake, until it is given up
+        for line in lines:  # the server ends each of them
+            with contextlib.suppress(ConnectionError):
+                assert line.recv(1) == b""
+    finally:
+        for line in lines:
+            line.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    watch.wait_for_devices()
+    assert all("does not answer" not in attacked.says(name) for name in HONEST)
 
 
 def consensus_clients() -> dict[str, Client]:

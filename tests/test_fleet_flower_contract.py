@@ -20,7 +20,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import flower, settings
+import httpx
+
+from fedkad.fleet import certificates, flower, settings
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.programs import OFFLINE
@@ -361,13 +363,37 @@ def test_a_supernode_reads_a_key_in_openssh_format() -> None:
     expect(is_read, "reads keys in OpenSSH's format", "programs", "connect with a key of fleet/certificates.py")
 
 
-def test_devices_need_nothing_but_the_path_that_the_proxy_passes() -> None:
+def test_devices_need_nothing_but_the_endpoints_that_the_proxy_passes() -> None:
     paths = re.findall(r'path="([^"]+)"', source("flwr.supernode.fleet_http_client"))
-    allowed = re.search(r'\$request_uri !~ "(.+?)"', proxy.TEMPLATE)
-    assert allowed is not None
-    outside = [path for path in paths if not re.search(allowed[1], path)]
-    what = f"keeps to {allowed[1]} on a device ({', '.join(outside) or 'no path found'})"
-    expect(paths and not outside, what, "proxy", "let devices in, and nobody else")
+    passed = {f"/v1/fleet/{name}" for name in (*proxy.SMALL, proxy.ANNOUNCEMENT, proxy.REPLY)}
+    unregistered = {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}
+    what = f"has exactly these endpoints for a device: {', '.join(sorted(passed | unregistered))}"
+    expect(set(paths) == passed | unregistered, what, "proxy", "let devices in, and nobody else")
+    uses = source("flwr.supernode.fleet_http_connection")
+    for name in ("RegisterNode", "UnregisterNode"):
+        is_guarded = re.search(rf"if self_registered:\n\s+(?:retry|try:\n\s+client\.{name})", uses)
+        expect(is_guarded, f"calls {name} only without a key", "proxy", "close that endpoint")
+
+
+def test_a_device_shows_the_key_in_the_header_that_the_proxy_looks_at() -> None:
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    made, request = certificates.make_device_key(), httpx.Request("POST", "https://localhost/v1/fleet/pull-messages")
+    key: Any = load_ssh_private_key(made.key, None)
+    interceptor = found("flwr.supernode.node_auth_http_interceptor.NodeAuthHttpInterceptor")(key, key.public_key())
+    context = found("flwr.supercore.protobuf.client.ProtobufRequestContext")("", None, request)
+    interceptor.intercept(context, lambda context: context)
+    (line,) = proxy.known_keys({"pump": made.public.decode()}).splitlines()
+    is_same = line == f'"{request.headers.get("flwr-public-key")}" "pump";'
+    expect(is_same, "sends its public key in the header flwr-public-key", "proxy", "turn strangers away")
+
+
+def test_a_device_understands_what_the_proxy_answers_a_stranger() -> None:
+    from fedkad.fleet.flower.proxy import NOT_ADMITTED
+
+    told = found("flwr.supercore.error.FlowerError").from_json(NOT_ADMITTED.split("'")[1])
+    is_known = told is not None and f"[code: {int(told.code)}]" == SuperNodeEvent.NOT_ADMITTED.value
+    expect(is_known, "reads the error 2004 from JSON", "proxy", "tell a device that it is not admitted")
 
 
 def test_the_control_interface_is_outside_the_path_that_the_proxy_passes() -> None:

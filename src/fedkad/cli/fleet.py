@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 NEVER, UNKNOWN = "never seen", "-"
 SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy)
 INIT_OPTIONS: dict[str, dict[str, Any]] = {
+    "bind": {
+        "metavar": "IP",
+        "help": "The address of this machine to listen at, IPv4 or IPv6.",
+        "show_default": "all addresses",
+    },
     "port": {"help": "Port at which devices reach the server."},
     "control_port": {"help": "Port for this machine alone, over which trainings are started."},
     "window": {"help": "Samples per window."},

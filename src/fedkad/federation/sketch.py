@@ -26,6 +26,11 @@ STREAM = 2
 """Beside the seed of a run, so that Ω shares no numbers with the lifting, which draws from `seed` and `[seed, 1]`."""
 
 
+def width(dimension: int, rank: int) -> int:
+    """Columns of a probe matrix, and so of a sketch: k = min(3 r, D)."""
+    return min(rank + OVERSAMPLING * rank, dimension)
+
+
 def probe_matrix(dimension: int, rank: int, seed: int) -> Array:
     """Ω of shape (D, k), k = min(3 r, D), normal, the same to the bit on every side that has the seed.
 
@@ -38,9 +43,9 @@ def probe_matrix(dimension: int, rank: int, seed: int) -> Array:
     """
     if not 1 <= rank <= dimension:
         raise ValueError(f"rank={rank} must be at least 1 and at most the dimension, {dimension}.")
-    width = min(rank + OVERSAMPLING * rank, dimension)
-    drawn = normal_deviates(np.random.PCG64([seed, STREAM]), dimension * width).reshape(dimension, width)
-    scaled: Array = drawn / np.sqrt(width)
+    columns = width(dimension, rank)
+    drawn = normal_deviates(np.random.PCG64([seed, STREAM]), dimension * columns).reshape(dimension, columns)
+    scaled: Array = drawn / np.sqrt(columns)
     return scaled
 
 

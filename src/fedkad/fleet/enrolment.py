@@ -11,6 +11,8 @@ from pathlib import Path
 from fedkad.fleet import certificates, devicefolder, flower, registry, settings
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.files import FleetFileError, private, write_private
+from fedkad.fleet.flower import proxy
+from fedkad.fleet.limits import largest_reply
 from fedkad.fleet.settings import FleetSettings, ServerFolder
 
 HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
@@ -53,6 +55,18 @@ def prepare(folder: ServerFolder) -> None:
     for needed in (folder.training, folder.logs):
         needed.mkdir(mode=0o700, exist_ok=True)
     flower.write_configuration(folder)
+    admit_at_the_door(folder)
+
+
+def admit_at_the_door(folder: ServerFolder) -> bool:
+    """Have the proxy know the registered devices and the size of their replies; False if it does already.
+
+    The settings are read anew, because a training uses them as they are by then.
+    """
+    devices = registry.active(registry.read(folder.registry))
+    largest = largest_reply(settings.load(folder.root), len(devices))
+    keys = {device.name: device.public_key for device in devices.values()}
+    return proxy.write_configuration(folder.root, folder.settings.place, largest, keys)
 
 
 def add_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path:

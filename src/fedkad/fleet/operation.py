@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -12,14 +13,16 @@ from pathlib import Path
 
 from fedkad.fleet import flower, registry
 from fedkad.fleet.certificates import days_left
-from fedkad.fleet.enrolment import prepare
+from fedkad.fleet.enrolment import admit_at_the_door, prepare
 from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.settings import ServerFolder
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
+from fedkad.settingerror import SettingsError
 from fedkad.settingkinds import parse_duration
 
 logger = logging.getLogger(__name__)
@@ -40,25 +43,29 @@ def serve(folder: ServerFolder, app: Path = APP) -> None:
         os.environ.update(flower.environment(folder.flower))
         prepare(folder)
         place = folder.settings.place
-        check_port("port", "", place.port)
+        check_port("port", place.bind, place.port)
         check_port("control_port", "127.0.0.1", place.control_port)
         processes = [
             SupervisedProcess(name, command, LogFile(folder.logs / f"{name}.log"), os.environ)
             for name, command in flower.server_commands(folder).items()
         ]
         with ending_all(processes), open_control(place.control_port, folder.ca_certificate) as control:
-            _operate(Supervisor(folder, control, app), processes)
+            _operate(Supervisor(folder, control, app), processes, Door(folder, processes[-1]))
     logger.info("stopped")
 
 
 def check_port(key: str, host: str, port: int) -> None:
     """Refuse a port that is in use, before nginx and Flower fail on it again and again."""
-    deadline = time.monotonic() + FREED_WITHIN
+    deadline, family = time.monotonic() + FREED_WITHIN, socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         try:
-            socket.create_server((host, port)).close()
+            socket.create_server((host, port), family=family).close()
             return
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise FleetFileError(
+                    f"This machine has no address {host}; correct bind in [place] of fleet.toml."
+                ) from None
             if time.monotonic() > deadline:
                 raise FleetFileError(
                     f"The server cannot listen on port {port} ({error.strerror}); stop the program that does, "
@@ -67,7 +74,7 @@ def check_port(key: str, host: str, port: int) -> None:
         time.sleep(0.2)
 
 
-def _operate(supervisor: Supervisor, processes: list[SupervisedProcess]) -> None:
+def _operate(supervisor: Supervisor, processes: list[SupervisedProcess], door: Door) -> None:
     """Keep everything running; the proxy starts last, so that Flower knows every device before one can connect."""
     known, seen, next_look, next_day = supervisor.folder.registry, 0, 0.0, 0.0
     while True:
@@ -79,7 +86,29 @@ def _operate(supervisor: Supervisor, processes: list[SupervisedProcess]) -> None
         changed = known.stat().st_mtime_ns if known.exists() else 0
         if changed != seen or time.monotonic() >= next_look:
             seen, next_look = changed, time.monotonic() + (LOOK if supervisor.attend() else RETRY)
+            door.attend()
         time.sleep(TICK)
+
+
+class Door:
+    """The proxy: it learns while it runs which devices were added or revoked, and what they may send by now."""
+
+    def __init__(self, folder: ServerFolder, process: SupervisedProcess) -> None:
+        self.folder, self.process = folder, process
+        self.is_stale = False
+        self.last_failure = ""
+
+    def attend(self) -> None:
+        """Write the files of the proxy if something has changed, and have it read them."""
+        try:
+            self.is_stale = admit_at_the_door(self.folder) or self.is_stale
+            self.last_failure = ""
+        except (OSError, FleetFileError, SettingsError) as error:  # it goes on with what it knows
+            if str(error) != self.last_failure:
+                logger.warning("%s", error)
+            self.last_failure = str(error)
+        if self.is_stale and (self.process.child is None or proxy.reload(self.folder.root, self.process.child)):
+            self.is_stale = False
 
 
 class Supervisor:

@@ -124,6 +124,11 @@ class ChildProcess:
         self._signal(signal.SIGKILL)
         self.process.wait()
 
+    def reload(self) -> None:
+        """Ask the process itself to read its configuration again."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGHUP)
+
     def _signal(self, number: int) -> bool:
         """Send a signal to the process and its descendants; False if none of them is left."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,19 @@ from fedkad.settingsfile import FileSection, as_text, read, read_file
 FILE = "fleet.toml"
 
 Port = Annotated[int, Rule(lambda port: 0 < port < 65536, "a port from 1 to 65535")]
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+BOUND_TO = Rule(
+    lambda text: not text or _is_ip_address(text), "an IP address of this machine, or empty for all of them"
+)
 INTERVAL = Rule(
     lambda text: not text or bool(parse_duration(text)), "a positive number with s, m, h or d, such as 24h, or empty"
 )
@@ -26,11 +40,13 @@ INTERVAL = Rule(
 
 @dataclass(frozen=True)
 class Place:
-    """Where devices reach the server, and where its own machine does."""
+    """Where devices reach the server, which of its machine's addresses it listens at, and where that machine does."""
 
     address: str = "localhost"
     port: Port = 8443
     control_port: Port = 8000
+    bind: Annotated[str, BOUND_TO] = ""
+    most_connections: Annotated[int, at_least(128)] = 8192
 
     @property
     def reached_at(self) -> str:
@@ -63,10 +79,14 @@ class ModelSettings:
         """Raise a `SettingError` for a model that no device could train."""
         if not self.channels:
             raise SettingError("channels", [], "the names of all channels, none empty and none twice")
-        dimension = len(self.channels) * self.window + self.observables
-        if self.rank > dimension:
-            allowed = f"at most the lifted dimension {dimension}, channels times window plus observables"
+        if self.rank > self.dimension:
+            allowed = f"at most the lifted dimension {self.dimension}, channels times window plus observables"
             raise SettingError("rank", self.rank, allowed)
+
+    @property
+    def dimension(self) -> int:
+        """D, the lifted dimension."""
+        return len(self.channels) * self.window + self.observables
 
 
 @dataclass(frozen=True)

@@ -87,13 +87,11 @@ def device_command(folder: DeviceFolder, data: str) -> list[str]:
 
 
 def write_configuration(folder: ServerFolder) -> None:
-    """Write the configuration of nginx, and Flower's own so that `FLWR_HOME=FOLDER/flower flwr ls` works."""
-    place = folder.settings.place
-    address, trusted = f"127.0.0.1:{place.control_port}", str(folder.ca_certificate)
+    """Write Flower's own configuration, so that `FLWR_HOME=FOLDER/flower flwr ls` works."""
+    address, trusted = f"127.0.0.1:{folder.settings.place.control_port}", str(folder.ca_certificate)
     text = '[superlink]\ndefault = "fedkad"\n\n[superlink.fedkad]\n'
     text += f"address = {toml_text(address)}\nroot-certificates = {toml_text(trusted)}\n"
     write_private(folder.flower / "config.toml", text.encode())
-    proxy.write_configuration(folder.root, place.port, place.control_port)
 
 
 def _search_path() -> str:

@@ -2,76 +2,224 @@
 
 Flower's control interface has no authentication, and anyone who reaches it can run code on every device. So Flower
 listens on its own machine only, and nginx is what listens to the network.
+
+Flower reads the whole body of a request into memory and parses it before it checks who has sent it. So nginx lets a
+request through only if what it costs is bounded:
+
+- Every request of a device carries its public key in a header, which nginx looks up before it reads the body: whoever
+  does not know the key of a registered device is answered at once. A public key is nobody's secret in theory, but it
+  is sent over TLS only, and has 384 random bits. Flower then checks the signature, which nginx cannot.
+- A body may be as large as an honest one of this fleet at this endpoint, with a margin, and is kept in memory: no
+  request and no answer goes to a temporary file.
+- Requests are limited per device (by its key) and not per address, because many devices may share one address. nginx
+  cannot count a connection whose header is incomplete: these are closed after `HEADER_SECONDS`, and there is room for
+  `most_connections` in all. One in the middle of a TLS handshake takes OpenSSL up to 50 kB.
 """
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import resource
 import shutil
+from base64 import b64encode
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedkad.atomicfile import write_atomically
 from fedkad.fleet.extra import MissingRequirementError
+from fedkad.fleet.processes import ChildProcess
+from fedkad.fleet.settings import Place
 
 FILE = "nginx.conf"
+KEYS, PID = "proxy/devices.conf", "proxy/nginx.pid"
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
+NOBODY = "nobody"  # who serves the network if the server is started by root
+
+REPLY, ANNOUNCEMENT = "push-object", "push-messages"
+SMALL = (
+    *("activate-node", "deactivate-node", "send-node-heartbeat", "get-run", "get-fab"),
+    *("pull-messages", "pull-object", "confirm-message-received"),
+)
+"""Endpoints of a device that take a few identifiers. A device with a key does not use the two that register nodes."""
+
+LARGEST_SMALL, LARGEST_ANNOUNCEMENT = 4_096, 32_768
+"""Bytes of a body. Honest ones have some hundred, and about one thousand to announce a reply of `MOST_PARTS` parts."""
+
+HEADER_SECONDS, BODY_SECONDS, SEND_SECONDS = 10, 15, 30
+RATE, BURST, AT_ONCE = 20, 200, 12
+"""Requests of one device: per second in the long run, on top of that at once, and in progress at the same time."""
+
+KEPT_FILES = 64
+"""Files that nginx needs beside its connections."""
+
+NOT_ADMITTED = """return 412 '{"code":2004,"detail":"Failed to activate SuperNode."}';"""
+"""What Flower answers to a device that it does not know, so that nothing changes for an honest one."""
+
 TEMPLATE = """\
-# Written from fleet.toml each time the server starts. Paths are relative to this folder.
+# Written from fleet.toml each time it or the list of devices changes. Paths are relative to this folder.
 daemon off;
 worker_processes 1;
-pid proxy/nginx.pid;
+worker_rlimit_nofile {files};
+worker_shutdown_timeout 10s;
+pid {pid};
 error_log stderr warn;
-events {{ worker_connections 4096; }}
+events {{ worker_connections {connections}; }}
 http {{
     access_log off;
     server_tokens off;
+    default_type application/json;
     client_body_temp_path proxy/body;
     proxy_temp_path proxy/reply;
     fastcgi_temp_path proxy/fastcgi;
     uwsgi_temp_path proxy/uwsgi;
     scgi_temp_path proxy/scgi;
-    client_max_body_size 64m;
+    client_header_timeout {header_seconds}s;
+    client_body_timeout {body_seconds}s;
+    send_timeout {send_seconds}s;
+    lingering_time 10s;
+    lingering_timeout 2s;
+    reset_timedout_connection on;
+    client_header_buffer_size 2k;
+    large_client_header_buffers 2 4k;
+    client_body_buffer_size {largest};
+    proxy_max_temp_file_size 0;
+    map_hash_bucket_size 1024;
+    map_hash_max_size {hash_size};
+    map $http_flwr_public_key $device {{
+        default "";
+        include {keys};
+    }}
+    limit_req_zone $device zone=requests:{zone}m rate={rate}r/s;
+    limit_conn_zone $device zone=connections:{zone}m;
+    limit_req zone=requests burst={burst} nodelay;
+    limit_conn connections {at_once};
     upstream superlink {{ server 127.0.0.1:{control_port}; keepalive 16; keepalive_timeout 4s; }}
+    proxy_http_version 1.1;
+    proxy_set_header Connection "";
+    proxy_set_header Host localhost;
+    proxy_ssl_verify on;
+    proxy_ssl_trusted_certificate ca/ca.crt;
+    proxy_ssl_name localhost;
+    proxy_next_upstream off;
     server {{
-        listen {port} ssl;{listen_ipv6}
+        {listen}
         ssl_certificate server/server.crt;
         ssl_certificate_key server/server.key;
         ssl_protocols TLSv1.2 TLSv1.3;
-        location = /v1/fleet {{ return 403; }}
-        location /v1/fleet/ {{
-            # nginx resolves dots and escapes before it matches a location, but passes the path on unchanged.
-            if ($request_uri !~ "^/v1/fleet/[a-z-]+$") {{ return 403; }}
-            proxy_pass https://superlink;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host localhost;
-            proxy_ssl_verify on;
-            proxy_ssl_trusted_certificate ca/ca.crt;
-            proxy_ssl_name localhost;
-            proxy_next_upstream off;
-        }}
-        location / {{ return 403; }}
+        ssl_session_cache shared:sessions:4m;
+        ssl_buffer_size 4k;
+{locations}        location / {{ return 403; }}
     }}
 }}
 """
+LOCATION = """\
+        location = /v1/fleet/{name} {{
+            # nginx resolves dots and escapes before it matches a location, but passes the path on unchanged.
+            if ($request_uri != "/v1/fleet/{name}") {{ return 403; }}
+            if ($request_method != POST) {{ return 403; }}
+            if ($device = "") {{ {refusal} }}
+            client_max_body_size {largest};
+            proxy_pass https://superlink;
+        }}
+"""
 
 
-def write_configuration(root: Path, port: int, control_port: int) -> None:
-    """Write the configuration of nginx, and the folder for its temporary files, into a server's folder."""
-    listen_ipv6 = f"\n        listen [::]:{port} ssl;" if Path("/proc/net/if_inet6").exists() else ""
-    text = TEMPLATE.format(port=port, control_port=control_port, listen_ipv6=listen_ipv6)
+def configuration(place: Place, largest_reply: int, devices: int) -> str:
+    """What nginx does in front of a fleet of so many devices, none of which sends more than `largest_reply` bytes."""
+    sizes = dict.fromkeys(SMALL, LARGEST_SMALL)
+    sizes |= {ANNOUNCEMENT: LARGEST_ANNOUNCEMENT, REPLY: largest_reply}
+    refusals = {"activate-node": NOT_ADMITTED}
+    locations = (
+        LOCATION.format(name=name, largest=size, refusal=refusals.get(name, "return 401;"))
+        for name, size in sizes.items()
+    )
+    files = _open_files(place.most_connections)
+    return TEMPLATE.format(
+        files=files,
+        connections=files - KEPT_FILES,
+        header_seconds=HEADER_SECONDS,
+        body_seconds=BODY_SECONDS,
+        send_seconds=SEND_SECONDS,
+        largest=max(sizes.values()),
+        hash_size=max(2048, 2 * devices),
+        keys=KEYS,
+        pid=PID,
+        zone=1 + devices // 4000,  # an entry takes 128 bytes
+        rate=RATE,
+        burst=BURST,
+        at_once=AT_ONCE,
+        control_port=place.control_port,
+        listen="\n        ".join(f"listen {where} ssl;" for where in listening(place)),
+        locations="".join(locations),
+    )
+
+
+def listening(place: Place) -> list[str]:
+    """Where nginx listens: at one address or at all, IPv6 included if this machine has it.
+
+    >>> listening(Place(bind="192.0.2.1")), listening(Place(bind="fd00::1"))
+    (['192.0.2.1:8443'], ['[fd00::1]:8443'])
+    """
+    if place.bind:
+        return [f"[{place.bind}]:{place.port}" if ":" in place.bind else f"{place.bind}:{place.port}"]
+    everywhere = [str(place.port)]
+    return [*everywhere, f"[::]:{place.port}"] if Path("/proc/net/if_inet6").exists() else everywhere
+
+
+def known_keys(public_keys: Mapping[str, str]) -> str:
+    """The devices by the header with their public key, as Flower's SuperNode sends it, for nginx to look up."""
+    keys = {name: b64encode(key.encode()).decode() for name, key in public_keys.items()}
+    return "".join(f'"{key}" "{name}";\n' for name, key in keys.items())
+
+
+def write_configuration(root: Path, place: Place, largest_reply: int, public_keys: Mapping[str, str]) -> bool:
+    """Write the files of nginx into a server's folder; False if nothing has changed."""
     (root / "proxy").mkdir(mode=0o700, exist_ok=True)
-    write_atomically(root / FILE, text.encode())
+    texts = {KEYS: known_keys(public_keys), FILE: configuration(place, largest_reply, len(public_keys))}
+    changed = {name: text for name, text in texts.items() if _content(root / name) != text}
+    for name, text in changed.items():
+        write_atomically(root / name, text.encode(), mode=0o600)
+    return bool(changed)
+
+
+def _content(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def _open_files(connections: int) -> int:
+    """How many files nginx needs for so many connections; no more than the system allows, which would be refused."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = connections + KEPT_FILES
+    return wanted if allowed == resource.RLIM_INFINITY else min(wanted, allowed)
 
 
 def command(root: Path) -> list[str]:
-    """The command that runs nginx in the foreground in a server's folder."""
+    """The command that runs nginx in the foreground in a server's folder.
+
+    Started by root, it reads keys and configuration as root and serves the network as nobody, who can read neither.
+    """
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{ELSEWHERE}")
     if program is None:
         raise MissingRequirementError(
             "The server needs nginx to keep Flower's control interface off the network, and nginx is not on PATH; "
             "install it, for example with apt install nginx-light."
         )
-    # As root, nginx would run its workers as another user, who cannot read the folder.
-    as_root = ["-g", "user root root;"] if os.geteuid() == 0 else []
-    return [program, "-p", f"{root}/", "-c", FILE, "-e", "stderr", *as_root]
+    return [program, "-p", f"{root}/", "-c", FILE, "-e", "stderr", *(_as_nobody() if os.geteuid() == 0 else ())]
+
+
+def reload(root: Path, process: ChildProcess) -> bool:
+    """Have a running nginx read its files again, without closing a connection that is in use.
+
+    False while it is only starting: it writes its number once it understands the signal, which would end it before.
+    """
+    if _content(root / PID) != f"{process.process.pid}\n":
+        return False
+    process.reload()
+    return True
+
+
+def _as_nobody() -> tuple[str, str]:
+    group = grp.getgrgid(pwd.getpwnam(NOBODY).pw_gid).gr_name
+    return "-g", f"user {NOBODY} {group};"
