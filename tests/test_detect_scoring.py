@@ -340,6 +340,19 @@ def test_the_held_out_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(detector.memory_.held_out.rows) == 150
 
 
+def test_scattered_holes_that_leave_little_to_learn_from_are_said_with_the_channel_to_blame() -> None:
+    train = naive.normal_series(8000)
+    train[::8, 1] = np.nan  # a window of six fits between two holes, but only one of eight rows follows one
+    detector = KoopmanDetector(**{**SMALL, "window": 6})
+    with pytest.warns(
+        FewRowsWarning, match=r"^Only 1000 of 8000 rows could be learned from, .* channel 1 has no value in 1000"
+    ):
+        detector.fit(train)
+    filled = train.copy()
+    filled[::8, 1] = filled[7::8, 1]
+    detector.fit(filled)  # a FewRowsWarning would be an error
+
+
 # -- few rows -----------------------------------------------------------------------------------------------------
 
 

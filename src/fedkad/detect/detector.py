@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 
 class FewRowsWarning(UserWarning):
-    """The training data was too short to set a threshold that deserves trust."""
+    """The training data was too short to set a threshold that deserves trust, or had too many holes to learn from."""
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -212,7 +212,11 @@ class KoopmanDetector:
 
         `progress` is called with how many rows of how many are done.
         """
-        return self._take(*learning.fit(self._settings_for(train), as_series(train), progress))
+        series = as_series(train)
+        model, memory = learning.fit(self._settings_for(train), series, progress)
+        if sentence := learning.waste(series, memory.statistics.count):
+            warnings.warn(sentence, FewRowsWarning, stacklevel=2)
+        return self._take(model, memory)
 
     def prepare(self, train: Any, scaling: Scaling | None = None) -> Self:
         """Do everything in training that needs the data; `adopt` does the rest.

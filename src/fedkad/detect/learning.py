@@ -34,6 +34,9 @@ QUIET = 0.9
 FEWEST_PAIRS = 20
 """Nothing can be learned from fewer snapshot pairs."""
 
+MOSTLY = 0.5
+"""Share of the rows that training should be able to learn from; holes that leave less are said."""
+
 
 @single_threaded()
 def fit(settings: DetectorSettings, series: Series, report: Report = unheard) -> tuple[Model, Memory]:
@@ -112,6 +115,24 @@ def _require_pairs(count: float, window: int) -> None:
             f"Too few rows: only {int(count)} windows of {window} consecutive complete samples have a "
             f"successor, and at least {FEWEST_PAIRS} are needed; pass more rows or a shorter window."
         )
+
+
+def waste(series: Series, learned: float) -> str:
+    """Say that missing cells left less than half of the rows to learn from; empty if they did not.
+
+    `learned` is the number of windows that were complete, with their successor.
+    """
+    missing = np.isnan(series.values)
+    heard = ~missing.all(axis=1)
+    rows, holes = int(heard.sum()), missing[heard].sum(axis=0)
+    if learned >= MOSTLY * rows or not holes.any():
+        return ""
+    worst = int(np.argmax(holes))
+    name = f"channel {series.names[worst]!r}" if series.names else f"channel {worst}"
+    return (
+        f"Only {int(learned)} of {rows} rows could be learned from, because a row needs a complete window before it "
+        f"and {name} has no value in {holes[worst]} of them; fill short holes first, or leave the channel out."
+    )
 
 
 @single_threaded()
