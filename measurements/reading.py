@@ -9,6 +9,7 @@ computation is given does not, since it is loaded before.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,9 @@ from pathlib import Path
 
 from measurements.engines import CHANNELS, ROWS, write_million
 from measurements.measure import heading, one_blas_thread
+
+FOUND = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+"""So that a process in another folder finds the measurements."""
 
 NUMBERS = ROWS * CHANNELS * 8 / 1e6
 MEASURED = """
@@ -71,9 +75,8 @@ def main() -> None:
         subprocess.run([sys.executable, "-c", f"import measurements.reading as m; m.prepare({folder!r})"], check=True)
         for name, (before, work) in PROGRAMS.items():
             program = MEASURED.format(before=before, work=work)
-            done = subprocess.run(
-                [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True
-            )
+            command = [sys.executable, "-c", program]
+            done = subprocess.run(command, cwd=folder, env=FOUND, capture_output=True, text=True, check=True)
             took[name], wall, memory = map(float, done.stdout.split()[-3:])
             times = memory / NUMBERS
             print(f"  {name:<37}{took[name]:6.1f} s of processor time, {wall:5.1f} s, {memory:6.0f} MB ({times:.1f}x)")
