@@ -131,10 +131,11 @@ def fill_forward(
     barrier[gap_starts] = gap_starts
     barrier = np.maximum.accumulate(barrier)
 
-    known = np.maximum.accumulate(np.where(missing, -1, row[:, None]), axis=0)
-    near = (known >= barrier[:, None]) & (row[:, None] - known <= max_fill)
-    rows, channels = np.nonzero(missing & near)
-
-    filled = values.copy()
-    filled[rows, channels] = values[known[rows, channels], channels]
-    return filled, len(rows)
+    filled, cells = values.copy(), 0
+    for channel in np.flatnonzero(missing.any(axis=0)).tolist():
+        hole = missing[:, channel]
+        known = np.maximum.accumulate(np.where(hole, -1, row))
+        rows = np.flatnonzero(hole & (known >= barrier) & (row - known <= max_fill))
+        filled[rows, channel] = values[known[rows], channel]
+        cells += len(rows)
+    return filled, cells
