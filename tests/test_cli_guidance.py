@@ -20,6 +20,8 @@ from typer.main import get_command
 from fedkad import KoopmanDetector
 from fedkad.cli.app import app
 from fedkad.cli.output import ProgressLines
+from fedkad.cli.recordings import load_device
+from fedkad.intake import Switches
 from fedkad.report.wording import significant
 from tests.fixtures.commandline import SMALL, Done, fails
 
@@ -392,6 +394,22 @@ def test_uneven_steps_are_said_and_can_be_resampled(tmp_path: Path) -> None:
     assert "every 60 s" in done.err
     assert "one every 60 s: the mean of each" in done.err
     assert "must be a duration such as" in usage("fit", data, "-o", tmp_path / "m", "--resample", "often")
+
+
+def test_progress_of_reading_counts_files_and_what_is_read_of_one(tmp_path: Path) -> None:
+    for day in (1, 2):
+        write(tmp_path / f"{day}.csv", waves(), times=(np.arange(900) + 900.0 * day).tolist())
+    told: list[tuple[str, float, int]] = []
+    device = load_device(tmp_path, Switches(), progress=lambda *step: told.append(step))
+    assert [len(table.values) for table in device.tables] == [1800]
+    assert [step for step in told if isinstance(step[1], int)] == [("reading", k, 2) for k in (0, 1, 2)]
+
+    told.clear()
+    file = tmp_path / "1.csv"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedkad.intake.reading.is_installed", lambda: False)  # the strict reader tells of every block
+        load_device(file, Switches(), progress=lambda *step: told.append(step))
+    assert told == [("reading", 0, 1), ("reading", pytest.approx(0.99), 1), ("reading", 1, 1)]
 
 
 def test_progress_without_a_terminal_has_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:

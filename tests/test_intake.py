@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime
 import gzip
 import io
+import re
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from hypothesis import strategies as st
 
 from fedkad.intake import Switches, read_recording
 from fedkad.intake import engine as intake_engine
+from fedkad.intake.opening import has_blank_lines
 from fedkad.tables import SeriesTable, TableError, read_table, write_table
 from tests.fixtures.draws import draws
 
@@ -506,3 +510,26 @@ def test_neither_the_agent_nor_a_device_of_a_fleet_loads_the_engine(tmp_path: Pa
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.stdout.strip() == "[]", found.stderr
+
+
+def test_a_large_file_is_told_of_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_engine, "PAUSE", 0.001)
+    row = "1.25,-3.5,1e-3,7,0.125\n"
+    path = write(tmp_path, "a,b,c,d,e\n" + 300_000 * row)
+    told: list[tuple[int, int]] = []
+    limit = time.monotonic() + 120.0
+    while not any(0 < done < of for done, of in told) and time.monotonic() < limit:
+        told.clear()
+        table = read_recording(path, report=lambda done, of: told.append((done, of)))
+        assert table.values.shape == (300_000, 5)
+        assert told == sorted(told)
+    assert any(0 < done < of for done, of in told)
+
+
+@given(st.binary(max_size=30).map(lambda data: bytes(b"\r\n\na,"[byte % 5] for byte in data)), st.integers(1, 7))
+@draws(200)
+def test_blank_lines_are_found_across_blocks(content: bytes, block: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), content)
+        text = content.replace(b"\r\n", b"\n")
+        assert has_blank_lines(path, block) == (re.search(rb"\n\n[^\r\n]", text) is not None)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fedkad.tables import SeriesTable, TableError, read_table
+from fedkad.tables.csvfile import BLOCK
 
 
 def write(folder: Path, text: str, name: str = "pump-1.csv") -> Path:
@@ -194,7 +195,44 @@ def test_time_alone(tmp_path: Path) -> None:
     refusal(write(tmp_path, "time\n1\n2\n"), "no channel")
 
 
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+def test_a_file_of_many_blocks_is_read_as_pandas_reads_it_and_told_of_as_it_goes(tmp_path: Path, ending: str) -> None:
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame(rng.normal(size=(3 * BLOCK, 3)), columns=list("abc")).mask(rng.random((3 * BLOCK, 3)) < 0.01)
+    frame.index = pd.date_range("2024-03-30 22:00", periods=len(frame), freq="1min", tz="Europe/Berlin", name="time")
+    path = tmp_path / f"pump-1.{ending}"
+    frame.to_csv(path)
+    told: list[tuple[int, int]] = []
+    table = read_table(path, max_fill=0, report=lambda done, of: told.append((done, of)))
+    same(table.values, frame)
+    assert table.times is not None
+    same(table.times, frame.index.tz_convert("UTC").tz_localize(None).to_numpy(dtype="datetime64[ns]"))
+    same(table.offsets, [stamp.utcoffset().total_seconds() // 60 for stamp in frame.index])
+    assert len(told) == 3
+    assert told == sorted(told)
+    assert told[-1] == (path.stat().st_size, path.stat().st_size)
+
+
 # Refusals
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"),
+    [
+        ("9999-99-99,1", ["time column 'time'", "9999-99-99"]),
+        ("2024-01-09T00:00Z,1", ["time column 'time'", "with or without a zone"]),
+        ("2024-01-09,1_0", ["channel 'a'", "'1_0'"]),
+        ("2024-01-09,high", ["channel 'a'", "'high'"]),
+        ("2024-01-09,1,2", ["has 3 cells", "names 2"]),
+        ("\n2024-01-09,1", ["has 0 cells", "names 2"]),
+        ('2024-01-09,"1', ["not CSV"]),
+    ],
+)
+def test_what_is_wrong_far_down_is_told_with_its_line(tmp_path: Path, row: str, parts: list[str]) -> None:
+    stamps = np.datetime64("2024-01-01") + np.arange(BLOCK + 7) * np.timedelta64(1, "m")
+    lines = [f"{stamp},{k}" for k, stamp in enumerate(stamps)]
+    path = write(tmp_path, "\n".join(["time,a", *lines, row]) + "\n")
+    refusal(path, f"line {BLOCK + 9}", *parts)
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def shown_progress(*, brief: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+def shown_progress(*, brief: bool = False) -> Iterator[Callable[[str, float, int], None]]:
     """Provide a function to call with (what, done, of): bars with the time left on a terminal, lines elsewhere.
 
     `brief` work has no line unless it takes more than a second.
@@ -93,10 +93,10 @@ def shown_progress(*, brief: bool = False) -> Iterator[Callable[[str, int, int],
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=brief) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def move(what: str, done: int, of: int) -> None:
+        def move(what: str, done: float, of: int) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=of)
-            bars.update(tasks[what], completed=done)
+            bars.update(tasks[what], completed=done, total=of)
 
         yield move
 
@@ -109,7 +109,7 @@ class ProgressLines:
         self._began: dict[str, float] = {}
         self._told: dict[str, float] = {}
 
-    def __call__(self, what: str, done: int, of: int) -> None:
+    def __call__(self, what: str, done: float, of: int) -> None:
         """Take note, and print a line if it is time for one."""
         now = self._clock()
         began = self._began.setdefault(what, now)

@@ -19,8 +19,9 @@ from fedkad.tables import DeviceTables, FleetTables, SeriesTable, read_device, r
 from fedkad.tables.fleet import Read
 from fedkad.tables.times import looks_like_epoch
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, float, int], None]
 
+ALMOST = 0.99  # of a file, once its text is read: it is not checked yet
 MANY = 20  # times that show whether their steps are even
 MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
@@ -45,15 +46,20 @@ def load_device(
     return device
 
 
-def _reported(read: Read, path: Path, progress: Progress) -> Read:
-    """The reader, telling how many files of how many are read."""
+def _reported(read: Callable[..., SeriesTable], path: Path, progress: Progress) -> Read:
+    """The reader, telling how many files of how many are read, and how much of the one that is being read."""
     files = len(list(path.iterdir())) if path.is_dir() else 1
-    done = count(1)
+    number = count()
     progress("reading", 0, files)
 
     def reported(file: Path) -> SeriesTable:
-        table = read(file)
-        progress("reading", next(done), files)
+        before = next(number)
+
+        def within(done: int, of: int) -> None:
+            progress("reading", before + ALMOST * done / max(of, 1), files)
+
+        table = read(file, report=within)
+        progress("reading", before + 1, files)
         return table
 
     return reported

@@ -58,12 +58,17 @@ def prepare(
             f"rank={settings.rank} is larger than the lifted dimension {lifting.dimension} "
             f"({lifting.channels} channels x window {settings.window} + {settings.observables} observables); lower it."
         )
+    return _remember(*_scaled(settings, series, scaling), report)
+
+
+def _scaled(settings: DetectorSettings, series: Series, scaling: Scaling | None) -> tuple[Setup, Array]:
+    """The setup and the scaled values; a copy without absurd ones is gone before anything is learned."""
     series = _without_absurd(settings, series)
     if scaling is None:
         scaling = Scaling.fit(_training_rows(settings, series.values))
     setup = Setup(settings, series.names, scaling)
     setup.inputs  # noqa: B018  # unknown names are refused here, before anything is computed
-    return _remember(setup, scaling.standardise(series.values), report)
+    return setup, scaling.standardise(series.values)
 
 
 def training_moments(settings: DetectorSettings, series: Series) -> ChannelMoments:

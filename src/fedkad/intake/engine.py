@@ -2,14 +2,17 @@
 
 import glob
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.tables.errors import TableError, TableSource, reason_in
 
+PAUSE = 0.2  # seconds between two questions
 INSTALL = "run pip install 'fedkad[read]'"
 
 
@@ -37,15 +40,38 @@ class Relation:
         with self._told():
             return self._run(select, rest, values).fetchall()  # type: ignore[no-any-return]
 
-    def columns(self, select: str, values: Sequence[object] = ()) -> dict[str, Any]:
-        """Columns as numpy arrays, masked where a cell is missing, in the order of the file."""
-        with self._told():
+    def columns(self, select: str, values: Sequence[object] = (), report: Report = unheard) -> dict[str, Any]:
+        """Columns as numpy arrays, masked where a cell is missing, in the order of the file.
+
+        `report` is told by another thread how much of the file is read.
+        """
+        with self._told(), self._followed(report):
             found: dict[str, Any] = self._run(select, "", values).fetchnumpy()
             self.database.execute("SELECT 1")  # until then the engine keeps a copy of the result
             return found
 
     def _run(self, select: str, rest: str, values: Sequence[object]) -> Any:
         return self.database.execute(f"SELECT {select} FROM {self.sql} {rest}", list(values))
+
+    @contextmanager
+    def _followed(self, report: Report) -> Iterator[None]:
+        """Ask the engine now and then how far it is: it does not call back."""
+        if report is unheard:
+            yield
+            return
+        over = threading.Event()
+
+        def follow() -> None:
+            while not over.wait(PAUSE):
+                report(max(int(self.database.query_progress()), 0), 100)
+
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            over.set()
+            follower.join()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -73,7 +99,8 @@ def database() -> Iterator[Any]:
 
     config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     with duckdb.connect(":memory:", config=config) as connection:
-        connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET enable_progress_bar = true; SET enable_progress_bar_print = false")
         yield connection
 
 

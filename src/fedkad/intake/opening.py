@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import mmap
 import re
 import shutil
 import sys
@@ -74,6 +73,18 @@ def _fetch(path: Path, ending: str, copy: Path, source: TableSource) -> None:
         raise source.error(f"the file cannot be read ({reason})", "check its permissions") from error
 
 
+def has_blank_lines(path: Path, block: int = 1 << 22) -> bool:
+    """Tell whether there is a blank line before the end; in blocks, because a mapped file would count as memory."""
+    before = b""
+    with path.open("rb") as file:
+        while read := file.read(block):
+            content = before + read
+            if INNER_BLANK.search(content):
+                return True
+            before = content[-3:]  # as much of a blank line as may lie before the next block
+    return False
+
+
 class _Text:
     """A text file, its encoding and its layout."""
 
@@ -100,17 +111,13 @@ class _Text:
         """The rows of values; the engine gets a copy of them in UTF-8 where more than a header must be left out."""
         layout, notes = self.layout, [*made, *self.notes, *self.layout.notes]
         path, skip = self.path, 1
-        if self.encoding not in ("utf-8", "utf-8-sig") or not layout.is_plain or self._has_blank_lines():
+        if self.encoding not in ("utf-8", "utf-8-sig") or not layout.is_plain or has_blank_lines(self.path):
             notes += self._copy_values(values)
             path, skip = values, 0
         sql = text_sql(str(path), layout.delimiter, len(layout.names), skip)
         source = TableSource(self.source.path, self._place)
         kinds = ("VARCHAR",) * len(layout.names)
         return Relation(connection, sql, name, layout.names, kinds, source, layout.delimiter in ";\t", notes)
-
-    def _has_blank_lines(self) -> bool:
-        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return INNER_BLANK.search(content) is not None
 
     def _lines(self, skipped: dict[str, int]) -> Iterator[tuple[int, str]]:
         """The lines of values with their numbers; counts the others."""

@@ -19,6 +19,7 @@ from fedkad.intake.opening import STANDARD_INPUT, opened
 from fedkad.intake.rows import in_order, resampled
 from fedkad.intake.switches import Switches
 from fedkad.intake.zones import minutes_ahead
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.wording import counted
 from fedkad.tables.cells import MISSING, is_missing, no_rows, shown
 from fedkad.tables.errors import TableError, TableSource
@@ -45,6 +46,7 @@ def read_recording(
     *,
     wanted: Sequence[str] | None = None,
     allow_silent: bool = False,
+    report: Report = unheard,
 ) -> SeriesTable:
     """Read a text file, ``.csv.gz``, ``.xlsx`` or ``.parquet``, or standard input (``-``), as one series.
 
@@ -58,14 +60,16 @@ def read_recording(
         The channels of a model, in its order: others are left out, and one that is not there has no value.
     allow_silent
         Whether a channel may have no value at all.
+    report
+        Told how much of how much is read, by another thread.
     """
     path, switches = Path(path), switches or Switches()
     _require_file(path)
     if not is_installed():
-        return _plainly(path, switches, wanted, allow_silent)
+        return _plainly(path, switches, wanted, allow_silent, report)
     silent = allow_silent or wanted is not None
     with opened(path, switches.encoding) as relation:
-        table = _Recording(relation, switches, wanted).table()
+        table = _Recording(relation, switches, wanted, report).table()
         return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
 
 
@@ -79,14 +83,16 @@ def _require_file(path: Path) -> None:
         raise TableSource(path).error("there is no such file", "check the path")
 
 
-def _plainly(path: Path, switches: Switches, wanted: Sequence[str] | None, allow_silent: bool) -> SeriesTable:
+def _plainly(
+    path: Path, switches: Switches, wanted: Sequence[str] | None, allow_silent: bool, report: Report
+) -> SeriesTable:
     """The strict reader of the library, for plain CSV."""
     used = switches.used(without=("time", "max_fill"))
     if used:
         raise TableSource(path).error(f"{used[0]} needs the package duckdb", INSTALL)
     try:
         silent = allow_silent or wanted is not None
-        table = read_table(path, time=switches.time, max_fill=switches.max_fill, allow_silent=silent)
+        table = read_table(path, time=switches.time, max_fill=switches.max_fill, allow_silent=silent, report=report)
     except TableError as error:
         raise TableError(f"{str(error).rstrip('.')} (to read other than plain CSV, {INSTALL}).") from None
     return table if wanted is None else table.with_channels(wanted)
@@ -104,8 +110,10 @@ class _Column:
 class _Recording:
     """The steps from an opened file to a table."""
 
-    def __init__(self, relation: Relation, switches: Switches, wanted: Sequence[str] | None) -> None:
-        self.relation, self.switches, self.wanted = relation, switches, wanted
+    def __init__(
+        self, relation: Relation, switches: Switches, wanted: Sequence[str] | None, report: Report = unheard
+    ) -> None:
+        self.relation, self.switches, self.wanted, self.report = relation, switches, wanted, report
         self.source, self.notes = relation.source, relation.notes
         if not relation.names:
             raise self.source.error("the file has no columns", "add a column for each channel")
@@ -276,7 +284,7 @@ class _Recording:
         for at in chosen:
             number = self._number(at)
             selected += [f"{number} AS v{at}", f"c{at} IS NOT NULL AND ({number}) IS NULL AS o{at}"]
-        found = relation.columns(", ".join(selected) or "c0")
+        found = relation.columns(", ".join(selected) or "c0", report=self.report)
         times = None if clock is None else self._times(clock, found.pop("t"))
         if times is not None and "z" in found:
             self.zones = times, np.asarray(found.pop("z"), dtype=np.int64)

@@ -30,7 +30,7 @@ class ChannelMoments(NamedTuple):
         rows = complete_rows(series)
         with np.errstate(over="ignore", invalid="ignore"):  # `from_moments` names the channel
             mean = rows.mean(axis=0)
-            centred = rows - mean
+            centred = np.subtract(rows, mean, out=None if rows is series else rows)  # what is a copy may change
             centred *= centred
             return cls(float(len(rows)), mean, centred.sum(axis=0))
 

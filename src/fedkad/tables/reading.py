@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.clock import gap_starts
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.tables.csvfile import read_csv
 from fedkad.tables.errors import TableSource
 from fedkad.tables.table import SeriesTable
@@ -17,7 +18,12 @@ ENDINGS = (*PLAIN, ".tsv", ".xlsx", ".parquet")  # the last three are read by fe
 
 
 def read_table(
-    path: str | os.PathLike[str], *, time: str | None = None, max_fill: int = 3, allow_silent: bool = False
+    path: str | os.PathLike[str],
+    *,
+    time: str | None = None,
+    max_fill: int = 3,
+    allow_silent: bool = False,
+    report: Report = unheard,
 ) -> SeriesTable:
     r"""Read a plain ``.csv`` or ``.csv.gz`` file strictly; `fedkad.intake.read_recording` reads other exports.
 
@@ -32,6 +38,8 @@ def read_table(
         The longest hole, in rows, over which a channel's last value is carried; 0 leaves every hole.
     allow_silent
         Whether a channel may have no value at all, as a dead sensor has; training data may not have one.
+    report
+        Told how many bytes of how many are read.
 
     Notes
     -----
@@ -62,7 +70,7 @@ def read_table(
     if ending not in PLAIN:
         remedy = f"give a file that ends in {' or '.join(PLAIN)}"
         raise TableSource(path).error("files with this ending are not plain CSV", remedy)
-    table, source = read_csv(path, path.name[: -len(ending)], time)
+    table, source = read_csv(path, path.name[: -len(ending)], time, report)
     return completed(table, source, max_fill=max_fill, allow_silent=allow_silent)
 
 
@@ -123,10 +131,11 @@ def fill_forward(
     barrier[gap_starts] = gap_starts
     barrier = np.maximum.accumulate(barrier)
 
-    known = np.maximum.accumulate(np.where(missing, -1, row[:, None]), axis=0)
-    near = (known >= barrier[:, None]) & (row[:, None] - known <= max_fill)
-    rows, channels = np.nonzero(missing & near)
-
-    filled = values.copy()
-    filled[rows, channels] = values[known[rows, channels], channels]
-    return filled, len(rows)
+    filled, cells = values.copy(), 0
+    for channel in np.flatnonzero(missing.any(axis=0)).tolist():
+        hole = missing[:, channel]
+        known = np.maximum.accumulate(np.where(hole, -1, row))
+        rows = np.flatnonzero(hole & (known >= barrier) & (row - known <= max_fill))
+        filled[rows, channel] = values[known[rows], channel]
+        cells += len(rows)
+    return filled, cells

@@ -6,12 +6,13 @@ kept as they stand) or ``float64`` (plain numbers, in the unit of the file). The
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.clock import steps_between
-from fedkad.tables.cells import is_missing, is_number, shown
+from fedkad.tables.cells import is_missing, is_number, names_zone, shown
 from fedkad.tables.errors import TableError, TableSource
 
 Times = NDArray[np.datetime64] | NDArray[np.float64]
@@ -22,13 +23,59 @@ SORT = "sort the rows and remove duplicates, or rename the column if it is a cha
 EPOCH_2000, EPOCH_2100 = 946_684_800, 4_102_444_800
 
 
-def times_from_text(cells: Sequence[str], column: str, source: TableSource) -> Times:
-    """Read the cells of a time column: numbers if the first cell is one, ISO-8601 text otherwise.
+class TimesInText:
+    """The cells of a time column, read block by block: numbers if the first cell is one, ISO-8601 text otherwise.
 
     Text is read to the microsecond; numbers keep 53 bits, so nanosecond epochs are exact to 256 ns.
     """
-    times = _numbers(cells, column, source) if is_number(cells[0]) else _datetimes(cells, column, source)
-    return increasing(times, column, source)
+
+    def __init__(self, column: str, first: str, source: TableSource) -> None:
+        self.column, self._source = column, source
+        self._is_number, self.zoned = is_number(first), names_zone(first)
+        self._times: list[NDArray[Any]] = []
+        self._offsets: list[NDArray[np.int64]] = []
+
+    def add(self, cells: Sequence[str], row: int) -> None:
+        """Read the next cells; the first of them is that of this row."""
+        if self._is_number:
+            self._times.append(self._numbers(cells, row))
+        else:
+            self._times.append(self._datetimes(cells, row))
+        if self.zoned:
+            self._offsets.append(offsets_in_text(cells))
+
+    def times(self) -> Times:
+        """Return the times, once they are known to increase."""
+        return increasing(np.concatenate(self._times), self.column, self._source)
+
+    def offsets(self) -> NDArray[np.int64] | None:
+        """Return the minutes that the clock of the file is ahead of UTC; None if it names no zone."""
+        return np.concatenate(self._offsets) if self.zoned else None
+
+    def _numbers(self, cells: Sequence[str], first: int) -> Times:
+        for row, cell in enumerate(cells, first):
+            if not is_number(cell):
+                raise self._unusable(cell, "a number like the first time", row)
+        return np.array(cells, dtype=np.float64)
+
+    def _datetimes(self, cells: Sequence[str], first: int) -> Times:
+        moments = []
+        for row, cell in enumerate(cells, first):
+            try:
+                moment = datetime.fromisoformat(cell.strip())
+            except ValueError:
+                raise self._unusable(cell, "a number or ISO-8601 text", row) from None
+            if moment.year not in YEARS:
+                raise self._unusable(cell, f"between {YEARS.start} and {YEARS.stop - 1}", row)
+            if self.zoned != (moment.tzinfo is not None):
+                raise self._unusable(cell, "written like the first time, with or without a zone", row)
+            moments.append(moment.astimezone(UTC).replace(tzinfo=None) if self.zoned else moment)
+        return np.array(moments, dtype="datetime64[us]").astype("datetime64[ns]")
+
+    def _unusable(self, cell: str, wanted: str, row: int) -> TableError:
+        what = "the time is missing" if is_missing(cell) else f"the time {shown(cell)} is not {wanted}"
+        remedy = "correct the cell or remove the row"
+        return self._source.error(what, remedy, row=row, where=f"time column {self.column!r}")
 
 
 def increasing(times: Times, column: str, source: TableSource, remedy: str = SORT) -> Times:
@@ -115,36 +162,6 @@ def offsets_in_text(cells: Sequence[str]) -> NDArray[np.int64]:
     """
     ahead = (datetime.fromisoformat(cell.strip()).utcoffset() or timedelta(0) for cell in cells)
     return np.array([delta // timedelta(minutes=1) for delta in ahead], dtype=np.int64)
-
-
-def _numbers(cells: Sequence[str], column: str, source: TableSource) -> Times:
-    for row, cell in enumerate(cells):
-        if not is_number(cell):
-            raise _unusable(cell, "a number like the first time", row, column, source)
-    return np.array(cells, dtype=np.float64)
-
-
-def _datetimes(cells: Sequence[str], column: str, source: TableSource) -> Times:
-    moments = []
-    zoned = None
-    for row, cell in enumerate(cells):
-        try:
-            moment = datetime.fromisoformat(cell.strip())
-        except ValueError:
-            raise _unusable(cell, "a number or ISO-8601 text", row, column, source) from None
-        if moment.year not in YEARS:
-            raise _unusable(cell, f"between {YEARS.start} and {YEARS.stop - 1}", row, column, source)
-        if zoned is None:
-            zoned = moment.tzinfo is not None
-        elif zoned != (moment.tzinfo is not None):
-            raise _unusable(cell, "written like the first time, with or without a zone", row, column, source)
-        moments.append(moment.astimezone(UTC).replace(tzinfo=None) if zoned else moment)
-    return np.array(moments, dtype="datetime64[us]").astype("datetime64[ns]")
-
-
-def _unusable(cell: str, wanted: str, row: int, column: str, source: TableSource) -> TableError:
-    what = "the time is missing" if is_missing(cell) else f"the time {shown(cell)} is not {wanted}"
-    return source.error(what, "correct the cell or remove the row", row=row, where=f"time column {column!r}")
 
 
 def ticks_per_second(times: Times) -> float:
