@@ -404,6 +404,15 @@ def test_channels_are_matched_by_name(folder: Path, model: Path, tmp_path: Path)
         assert json.loads(done.out)["devices"][0]["events"] == [{**event, "table": "pump-04"} for event in events]
 
 
+def test_channels_with_a_comma_in_their_names_are_given_in_quotes(tmp_path: Path) -> None:
+    rows = np.sin(np.arange(900)[:, None] / [[7.0, 11.0, 5.0]]) + 0.05 * np.random.default_rng(0).normal(size=(900, 3))
+    data = tmp_path / "pump.csv"
+    np.savetxt(data, rows, delimiter=",", header='flow,"heat, inner",noise', comments="")
+    done = Done("fit", data, "-o", tmp_path / "m", *SMALL, "--channels", 'flow,"heat, inner"', "--json")
+    assert done.status == 0
+    assert json.loads(done.out)["channels"] == ["flow", "heat, inner"]
+
+
 def test_a_channel_that_is_not_there_is_named_and_the_others_are_judged(
     folder: Path, model: Path, tmp_path: Path
 ) -> None:

@@ -396,6 +396,18 @@ def test_uneven_steps_are_said_and_can_be_resampled(tmp_path: Path) -> None:
     assert "must be a duration such as" in usage("fit", data, "-o", tmp_path / "m", "--resample", "often")
 
 
+def test_text_files_in_a_folder_are_named_because_they_may_be_recordings(tmp_path: Path) -> None:
+    folder = tmp_path / "pump"
+    folder.mkdir()
+    write(folder / "monday.csv", waves())
+    for name in ("tuesday.txt", "README.txt", ".hidden.txt"):
+        (folder / name).write_text("flow,heat\n1,2\n")
+    done = Done("fit", folder, "-o", tmp_path / "m", *SMALL)
+    assert done.status == 0
+    assert f"note: {folder}: tuesday.txt passed over as notes; a recording must be called .csv to be read." in done.err
+    assert "README" not in done.err
+
+
 def test_progress_of_reading_counts_files_and_what_is_read_of_one(tmp_path: Path) -> None:
     for day in (1, 2):
         write(tmp_path / f"{day}.csv", waves(), times=(np.arange(900) + 900.0 * day).tolist())

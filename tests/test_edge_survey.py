@@ -1,6 +1,7 @@
 """What publishes on a broker becomes a configuration by which an agent finds exactly that."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,11 @@ def test_what_is_left_out_is_said_and_nothing_else_is_written() -> None:
     assert '# Left out: ["battery", "linkquality"]' in text or '# Left out: ["linkquality", "battery"]' in text
     with pytest.raises(SettingsError, match="No message had a number in it; listen longer"):
         surveyed({"a/b": "online"}).plan().text(BROKER)
+    for topic, content in (("temperature", 21.5), ("$SYS/load", {"cpu": 1.0})):
+        with pytest.raises(
+            SettingsError, match=re.escape(f"No level of the topic {topic!r} can name the device; publish")
+        ):
+            surveyed({topic: content}).plan().text(BROKER)
     assert Survey().table() == "Nothing was published."
 
 

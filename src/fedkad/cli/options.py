@@ -6,6 +6,7 @@ the federation, or of the settings of a fleet.
 
 from __future__ import annotations
 
+import csv
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -77,8 +78,13 @@ def _threshold(text: str) -> str | float:
 
 
 def _channels(text: str) -> tuple[str, ...]:
-    """Names separated by commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    """Names separated by commas; one that has a comma itself stands in quotes.
+
+    >>> _channels('flow, "heat, inner"')
+    ('flow', 'heat, inner')
+    """
+    names = next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def _seconds(text: str) -> float:
@@ -107,7 +113,7 @@ READING_OPTIONS: dict[str, dict[str, Any]] = {
     "channels": {
         "parser": _channels,
         "metavar": "NAMES",
-        "help": "Read these columns only, separated by commas.",
+        "help": "Read these columns only, separated by commas; quote a name that has one.",
         "show_default": "all columns of numbers",
     },
     "ignore": {"parser": _channels, "metavar": "NAMES", "help": "Leave these columns out.", "show_default": "none"},

@@ -42,6 +42,7 @@ def load_device(
     """
     read = partial(read_recording, switches=switches, wanted=wanted, allow_silent=allow_silent)
     device = read_device(path, read if progress is None else _reported(read, path, progress))
+    _report_passed_over(path)
     _report_repairs(device)
     return device
 
@@ -68,9 +69,17 @@ def _reported(read: Callable[..., SeriesTable], path: Path, progress: Progress) 
 def load_fleet(folder: Path, switches: Switches, progress: Progress) -> FleetTables:
     """Read the devices of a folder, by name; a bad one is left out with its reason."""
     fleet = read_fleet(folder, _reported(partial(read_recording, switches=switches), folder, progress))
+    _report_passed_over(folder)
     for device in fleet.devices.values():
         _report_repairs(device)
     return fleet
+
+
+def _report_passed_over(path: Path) -> None:
+    """Say which text files of a folder were not read: they may be recordings."""
+    texts = sorted(file.name for file in path.glob("*.txt") if not file.name.lower().startswith((".", "readme")))
+    if texts:
+        note(f"{path}: {', '.join(texts)} passed over as notes; a recording must be called .csv to be read.")
 
 
 def named_series(device: DeviceTables) -> Series | list[Series]:

@@ -114,7 +114,8 @@ class Survey:
         """The topics that measure something, as an agent would follow them."""
         measuring = [topic for topic, seen in sorted(self._seen.items()) if seen.channels]
         places = {topic: list(_places(topic, is_bare="" in self._seen[topic].numbers)) for topic in measuring}
-        plan = WatchPlan(unused=sum(map(bool, places.values())))
+        nameless = next((topic for topic, found in places.items() if not found), None)
+        plan = WatchPlan(unused=sum(map(bool, places.values())), nameless=nameless)
         for found in _best_first(places, self._merit):
             plan.topics.append(next(iter(found.values())).pattern)
             plan.unused -= len(found)
@@ -143,9 +144,15 @@ class WatchPlan:
     devices: dict[str, list[str]] = field(default_factory=dict)
     left_out: dict[str, None] = field(default_factory=dict)
     unused: int = 0  # topics with numbers that are not among them, because there are too many devices
+    nameless: str | None = None  # a topic with numbers in which no level can name the device
 
     def text(self, source: SourceSettings) -> str:
         """The configuration of an agent that follows them on that broker."""
+        if not self.devices and self.nameless is not None:
+            raise SettingsError(
+                f"No level of the topic {self.nameless!r} can name the device; publish to topics such as "
+                "plant/pump-1/flow, or listen to others with --topic."
+            )
         if not self.devices:
             raise SettingsError("No message had a number in it; listen longer with --seconds, or to another --topic.")
         common = Counter(map(tuple, self.devices.values())).most_common(1)[0][0]

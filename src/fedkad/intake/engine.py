@@ -62,8 +62,10 @@ class Relation:
         over = threading.Event()
 
         def follow() -> None:
+            farthest = 0  # the engine knows of no progress before a query and after it
             while not over.wait(PAUSE):
-                report(max(int(self.database.query_progress()), 0), 100)
+                farthest = max(farthest, int(self.database.query_progress()))
+                report(farthest, 100)
 
         follower = threading.Thread(target=follow, daemon=True)
         follower.start()
