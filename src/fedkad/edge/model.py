@@ -251,6 +251,23 @@ class DeviceModel:
                 raise ValueError(f"{self._folder.model} was put in place in the meantime")
             save_model(self._folder.model, replace(model, learnt_through=through), memory)
 
+    def refit(self, rows: Array, through: str) -> None:
+        """Fit a model anew, with what somebody called normal in the one that it replaces; errors are as in `learn`."""
+        if self._folder.version() is None:
+            self.fit(rows, through)
+            return
+        with self._folder.locked(wait=False):
+            path = self._folder.model
+            known, _ = load_model(path, memory=False)
+            check_channels(known, path, self._settings)
+            places = StoredMemory(path).places
+            model, memory = fit(known.settings, Series(rows, self._settings.sampling.channels))
+            for stretch in places.confirmed_stretches if places is not None else ():
+                if len(stretch) > known.settings.lead:
+                    scaled = model.setup.scale(known.setup.scaling.restore(stretch))
+                    model, memory = learn(model, memory, scaled, confirmed=True)
+            save_model(path, replace(model, learnt_through=through), memory)
+
     def learn(self, rows: Array, through: str) -> None:
         """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
 

@@ -199,6 +199,12 @@ class Store:
                 rows[k] = _values(content, channels)
         return last or 0, rows
 
+    def count_to_learn(self, device: str, after: int, through: int) -> int:
+        """Rows after a number and up to another that may be learned from."""
+        query = "SELECT count(*) FROM row WHERE device = ? AND seq > ? AND seq <= ? AND trains"
+        [(count,)] = self._read(query, device, after, through)
+        return int(count)
+
     def waiting(self, sink: str, limit: int) -> list[tuple[int, dict[str, Any]]]:
         """The oldest alerts that a sink has not delivered; one that cannot be read is dropped and logged."""
         found = []

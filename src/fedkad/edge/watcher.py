@@ -329,13 +329,14 @@ class Watcher:
 
         An incident is taken for a fault and left out. But where there are many more than a budget allows, it is the
         model that is wrong: what goes away by itself within the hour is then learned from, unless it was critical or
-        somebody calls it a fault. Otherwise the device would alarm for ever at what it does every day.
+        somebody calls it a fault. Otherwise the device would alarm for ever at what it does every day. And a young
+        model has not seen enough to call anything a fault.
         """
         self._keep_evidence(alert, now)
         if alert["event"] != "end":
             return
-        is_fault = alert["severity"] == "critical" or alert["acknowledged"] or alert["duration"] > BRIEF
-        if alert["reason"] != "cleared" or is_fault or not self._is_alarmed_often():
+        is_fault = alert["severity"] == "critical" or alert["duration"] > BRIEF or not self._is_alarmed_often()
+        if alert["reason"] != "cleared" or alert["acknowledged"] or (is_fault and not self.learner.young):
             self.learner.leave_out(self._row_number(datetime.fromisoformat(alert["start"]).timestamp()))
         if self._budget is not None and not alert["acknowledged"] and alert["peak"] is not None:
             self._budget.count(alert["peak"])
@@ -461,14 +462,16 @@ class Watcher:
         """Use the new model on the disk, with the same window; everything must be committed just before."""
         if self.model.reload():
             self.model.restart()
+            self.learner.grow_up()
             self.learner.note_origin()
             self.is_changed = self.learner.settle() or self.is_changed
             logger.info("%s: a new model is in use.", self.name)
 
     @property
     def is_learning_due(self) -> bool:
-        """Whether there are enough normal rows to learn from, and no incident is open."""
-        return self.learner.is_due and self._alarms.open is None
+        """Whether there are enough rows to learn from, and no incident is open that may be a fault."""
+        opened = self._alarms.open
+        return self.learner.is_due and (opened is None or (bool(self.learner.young) and not opened.get("acknowledged")))
 
     @property
     def is_settling_due(self) -> bool:
@@ -517,7 +520,11 @@ class Watcher:
 
     def learn(self, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Learn from the committed rows; everything must be committed just before."""
-        self.is_changed = self.learner.learn(while_waiting) or self.is_changed
+        was_young = bool(self.learner.young)
+        if self.learner.learn(while_waiting):
+            self.is_changed = True
+            if was_young:  # the threshold is another one, and followed alarms of a model that is gone
+                self._budget = self._budget_loop(0.0)
 
     # -- status ---------------------------------------------------------------------------------------------------
 

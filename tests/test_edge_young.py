@@ -1,0 +1,145 @@
+"""A device that begins without a model: until it has seen a week, its model is fitted anew to everything so far."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedkad.detect.modelfile import load_model
+from fedkad.edge import learning as edge_learning
+from fedkad.edge.payload import Sample
+from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
+from fedkad.edge.store import Store
+from fedkad.edge.watcher import Watcher
+from tests.fixtures.broker import logged
+
+CHANNELS = ("flow", "pressure", "current")
+BEGIN, MATURE = 1_700_000_000.0, 2000
+FIRST = 700  # rows of the least cycle
+Array = NDArray[np.float64]
+
+
+@pytest.fixture(autouse=True)
+def a_short_week(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(edge_learning, "MATURE_ROWS", MATURE)
+    with logged():
+        yield
+
+
+def wandering(rows: int) -> Array:
+    """Normal data whose first channel is somewhere else after the first model has been fitted, and stays there."""
+    t, noise = np.arange(rows)[:, None], 0.05 * np.random.default_rng(1).normal(size=(rows, len(CHANNELS)))
+    values: Array = np.sin(t / np.array([5.0, 8.0, 11.0])) + noise
+    values[FIRST + 50 :, 0] += 6.0
+    return values
+
+
+def make(folder: Path, **learning: Any) -> Watcher:
+    settings = DeviceSettings(
+        Sampling(channels=CHANNELS, period=1.0, max_gap=3.0, stale_after=10.0),
+        Alarm(clear_after=5.0, cool_down=0.0, settle=0.0),
+        Learning(folder=str(folder / "pump"), cycle=60.0, every=5000, **learning),
+        {"window": 6, "rank": 5, "observables": 16},
+    )
+    return Watcher("pump", settings, Store(folder / "agent.sqlite"))
+
+
+def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
+    """Let an agent's loop take the rows: it commits, and learns when that is due."""
+    alerts: list[dict[str, Any]] = []
+    for k, row in enumerate(rows, start=first):
+        sample = Sample("pump", BEGIN + k, dict(zip(CHANNELS, map(float, row), strict=True)))
+        alerts += watcher.take(sample, BEGIN + k)
+        if watcher.is_learning_due:
+            commit(watcher)
+            watcher.learn()
+    commit(watcher)
+    return alerts
+
+
+def commit(watcher: Watcher) -> None:
+    watcher.put_state()
+    watcher._store.commit()
+
+
+def learned_range(folder: Path) -> tuple[float, float]:
+    """What the model has ever seen of the first channel."""
+    model, _ = load_model(folder / "pump" / "model.safetensors", memory=False)
+    least, greatest = (model.setup.scaling.restore(bound)[0] for bound in model.scoring.bounds.ranges[0].T)  # type: ignore[attr-defined]
+    return float(least), float(greatest)
+
+
+def test_what_the_first_model_had_not_seen_is_learned_although_it_alarmed(tmp_path: Path) -> None:
+    live, watcher = wandering(MATURE + 600), make(tmp_path)
+    alerts = feed(watcher, live[: FIRST + 100], 0)
+    assert [alert["event"] for alert in alerts][:1] == ["start"]
+    assert alerts[0]["provisional"]
+    assert learned_range(tmp_path)[1] < 2.0
+    assert watcher.learner.young == FIRST
+    alerts = feed(watcher, live[FIRST + 100 : 2 * FIRST + 100], FIRST + 100)
+    assert watcher.learner.young == 2 * FIRST
+    assert learned_range(tmp_path)[1] > 6.0
+    quiet = feed(watcher, live[2 * FIRST + 100 :], 2 * FIRST + 100)
+    assert "start" not in [alert["event"] for alert in quiet]
+    assert watcher.learner.young == 0  # a week has passed
+    model, memory = load_model(tmp_path / "pump" / "model.safetensors")
+    assert memory is not None
+    assert memory.statistics.count == MATURE - model.settings.window
+
+
+def test_what_somebody_acknowledged_as_a_fault_is_not_learned(tmp_path: Path) -> None:
+    live, watcher = wandering(4 * FIRST), make(tmp_path)
+    live[FIRST + 150 :, 0] -= 6.0  # it went away again
+    feed(watcher, live[: FIRST + 100], 0)
+    watcher._alarms.acknowledge("somebody")
+    feed(watcher, live[FIRST + 100 :], FIRST + 100)
+    assert watcher.learner.learned >= 2
+    assert learned_range(tmp_path)[1] < 2.0
+
+
+def test_a_grown_up_model_leaves_incidents_out(tmp_path: Path) -> None:
+    live, watcher = wandering(MATURE + 400), make(tmp_path)
+    live[:, 0] -= np.where(np.arange(len(live)) < FIRST + 50, 0.0, 6.0)
+    feed(watcher, live[:MATURE], 0)
+    assert watcher.learner.young == 0
+    fault = live[MATURE:].copy()
+    fault[100:140, 0] += 6.0
+    before = watcher.learner.fresh
+    alerts = feed(watcher, fault, MATURE)
+    assert [alert["event"] for alert in alerts if alert["event"] != "update"] == ["start", "end"]
+    _, rows = watcher._store.rows_to_learn("pump", len(CHANNELS), MATURE)
+    assert np.nanmax(rows[:, 0]) < 2.0
+    assert watcher.learner.fresh > before
+
+
+def test_a_kill_between_fitting_and_committing_counts_no_row_twice(tmp_path: Path) -> None:
+    live, watcher = wandering(2 * FIRST), make(tmp_path)
+    feed(watcher, live[:-1], 0)
+    watcher.take(Sample("pump", BEGIN + len(live) - 1, dict(zip(CHANNELS, map(float, live[-1]), strict=True))), BEGIN)
+    commit(watcher)
+    assert watcher.is_learning_due
+    watcher.learn()
+    watcher._store.close()  # the model is written, and nothing else
+    watcher = make(tmp_path)
+    assert watcher.learner.young == 2 * FIRST
+    assert watcher.learner.fresh == 0
+    assert not watcher.is_learning_due
+
+
+def test_who_writes_how_many_rows_has_chosen(tmp_path: Path) -> None:
+    live, watcher = wandering(FIRST + 10), make(tmp_path, first=FIRST)
+    feed(watcher, live, 0)
+    assert watcher.learner.learned == 1
+    assert watcher.learner.young == 0
+
+
+def test_a_model_that_was_given_is_not_young(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    feed(make(tmp_path / "other"), wandering(FIRST + 10), 0)
+    given = tmp_path / "other" / "pump" / "model.safetensors"
+    watcher = make(tmp_path, model=str(given))
+    assert watcher.learner.young == 0
+    assert watcher.learner.needed == 5000
