@@ -125,7 +125,7 @@ def story(fleet: Loopback, names: list[str]) -> list[str]:
 
 def compare(fleet: Loopback, series: Data, schedule: list[list[str]]) -> None:
     """Print how far each detector is from that of the same schedule in one process."""
-    reference = federate(series, schedule=schedule)
+    reference = federate(series, schedule=schedule, robust=True)  # the default of a fleet over a network
     print("  device          subspace    operator   threshold   (largest difference to the run in one process)")
     worst = 0.0
     for name, expected in reference.detectors.items():

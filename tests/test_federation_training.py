@@ -26,6 +26,7 @@ from fedkad.federation import wire
 from fedkad.federation.coordinator import RESULT, UNDER_WAY, Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
+from fedkad.federation.participant import OwnTerms
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import random_point, retract_polar
@@ -510,16 +511,53 @@ def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob(".*.part")} == {written, out_of_sight}
 
 
-def test_a_device_stops_when_it_has_said_enough_with_noise(tmp_path: Path, prepared: dict[str, Path]) -> None:
-    fleet = Fleet(tmp_path, prepared, make_terms(noise=1.0), TrainingPlan(rounds=3, participation=1.0))
-    state = DeviceState(tmp_path / "a")
-    device = DurableParticipant("a", state, lambda terms: KoopmanDetector.load(prepared["a"]), most_releases=2)
-    for _ in range(2):
+def durable(folder: Path, prepared: dict[str, Path], own_terms: OwnTerms) -> DurableParticipant:
+    return DurableParticipant("a", DeviceState(folder), lambda terms: KoopmanDetector.load(prepared["a"]), own_terms)
+
+
+def test_a_device_stops_when_it_has_said_enough_even_if_the_noise_is_switched_off(
+    tmp_path: Path, prepared: dict[str, Path]
+) -> None:
+    device = durable(tmp_path / "a", prepared, OwnTerms(most_releases=3))
+    for number, noise in enumerate((1.0, 0.0, 0.0)):
+        terms = make_terms(f"run-{number}", noise=noise)
+        fleet = Fleet(tmp_path / str(number), prepared, terms, TrainingPlan(rounds=3))
         request = fleet.training.open(["a"])["a"]
         assert fleet.training.take("a", device.answer(request).header(request))
-        fleet.training.close()
-    with pytest.raises(ValueError, match="sent 2 noisy replies"):
-        device.answer(fleet.training.open(["a"])["a"])
+    for noise in (0.0, 1.0):
+        training = Coordinator(make_terms("another", noise=noise), TrainingPlan(rounds=3))
+        with pytest.raises(ProtocolError, match="has sent 3 replies, all that most_releases in its device"):
+            device.answer(training.open(["a"])["a"])
+
+
+@pytest.mark.parametrize(
+    ("own_terms", "asked", "words"),
+    [
+        (OwnTerms(noise=1.0), {"noise": 0.5}, "asks for noise 0.5, and device 'a' takes part only with at least 1"),
+        (OwnTerms(noise=1.0), {}, "asks for noise 0, and device 'a' takes part only with at least 1"),
+        (
+            OwnTerms(secure_aggregation=True),
+            {"noise": 9.0},
+            "without masks, and device 'a' takes part only with secure",
+        ),
+    ],
+)
+def test_a_server_that_asks_for_less_than_a_device_demands_is_refused(
+    tmp_path: Path, prepared: dict[str, Path], own_terms: OwnTerms, asked: dict[str, Any], words: str
+) -> None:
+    training, device = Coordinator(make_terms(**asked), TrainingPlan()), durable(tmp_path / "a", prepared, own_terms)
+    with pytest.raises(ProtocolError, match=words):
+        device.answer(training.open(["a"])["a"])
+    assert DeviceState(tmp_path / "a").read_releases() == 0
+
+
+def test_a_device_that_demands_noise_takes_part_with_it_and_tells_nothing_else(tmp_path: Path) -> None:
+    learned = KoopmanDetector(**MODEL).fit(np.tile(series("a"), (4, 1)))  # enough rows to advise others
+    noisy, plain = (Coordinator(make_terms(f"run-{k}", noise=k), TrainingPlan()) for k in (2.0, 0.0))
+    for own_terms, told in ((OwnTerms(noise=1.0), False), (OwnTerms(), True)):
+        device = DurableParticipant("a", DeviceState(tmp_path / str(told)), lambda terms: learned, own_terms)
+        assert device.answer(noisy.open(["a"])["a"]).payload
+        assert ("threshold" in device.answer(plain.deliveries(["a"])["a"]).diagnostics) == told
 
 
 def test_rounds_are_never_smaller_than_asked_for(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -637,3 +675,20 @@ def test_a_masked_round_of_an_earlier_release_goes_on(tmp_path: Path, prepared_e
     request = fleet.training.open(list(NAMES))["a"]
     with pytest.raises(ValueError, match="cannot share in round 4: its stage is 'shared'"):
         fleet.ask("a", replace(request, kind="share"))
+
+
+@pytest.mark.parametrize(("online", "asked"), [(9, 5), (8, 5), (7, 7), (4, 4), (3, 3), (2, 0)])
+def test_a_round_asks_five_where_there_are_five_and_never_fewer_than_three(online: int, asked: int) -> None:
+    """Of seven all are asked, because the two left over could not hold their own warm round."""
+    training = Coordinator(make_terms(robust=True), TrainingPlan(participation=0.1, least=3, asked=5))
+    assert len(training.choose([f"device-{k}" for k in range(online)])) == asked
+
+
+@pytest.mark.parametrize("start", ["warm", "common"])
+def test_a_fleets_own_aggregation_can_be_replayed_in_process(start: Any) -> None:
+    data = {name: series(name) for name in NAMES}
+    for robust in (False, True):
+        first = federate(data, rounds=4, participation=0.75, start=start, robust=robust, **MODEL)
+        again = federate(data, schedule=first.schedule, start=start, robust=robust, **MODEL)
+        np.testing.assert_array_equal(first.subspace, again.subspace)
+    assert not np.array_equal(first.subspace, federate(data, schedule=first.schedule, start=start, **MODEL).subspace)

@@ -100,6 +100,7 @@ def test_the_server_is_told_what_is_wrong_in_the_settings_of_a_device(tmp_path: 
     found = read_settings(tmp_path)
     assert (found.detector, found.reading.time, found.privacy.most_releases) == ({"threshold": "1/week"}, "t", None)
     for text, sentence in {
+        "[privacy]\nnoise = -1": "device.toml: noise = -1 in [privacy] must be at least 0.",
         "[privacy]\nmost_releases = 1.5": "device.toml: most_releases = 1.5 in [privacy] must be an integer.",
         "[reading]\ntimes = 3": "device.toml: [reading] has no key 'times'; did you mean 'time'? Valid keys:",
         "[detector]\nwindow = 3": "device.toml: [detector] has no key 'window'. Valid keys: inputs,",

@@ -75,17 +75,17 @@ def test_flowers_simulation_gives_the_numbers_of_one_process(
     server = tmp_path / "server"
     server.mkdir()
     model = settings.ModelSettings(fleets.CHANNELS, **{k: v for k, v in fleets.MODEL.items() if k != "channels"})
-    training = settings.TrainingSettings(rounds=ROUNDS, participation=PARTICIPATION)
+    training = settings.TrainingSettings(rounds=ROUNDS, participation=PARTICIPATION, least=1)
     settings.save(server, settings.FleetSettings(model=model, training=training))
     simulate(flower_home, server, tables["pump-a"].parent, len(NAMES))
     status = json.loads((server / "training" / "status.json").read_text())
     assert status["state"] == "done"
-    check_contract(tables, status, {name: server / "simulated" / name for name in NAMES})
+    check_contract(tables, status, {name: server / "simulated" / name for name in NAMES}, PARTICIPATION)
 
 
 def test_a_deployed_fleet_gives_the_numbers_of_one_process(tmp_path: Path, tables: dict[str, Path]) -> None:
     fleets.require(nginx=True)
-    given = fleets.options(rounds=ROUNDS, participation=PARTICIPATION)
+    given = fleets.options(rounds=ROUNDS, participation=1.0)
     with Loopback(tmp_path, tables, *given) as fleet:
         fleet.start_server()
         fleet.start("pump-a", "pump-b")
@@ -97,7 +97,8 @@ def test_a_deployed_fleet_gives_the_numbers_of_one_process(tmp_path: Path, table
             assert once.wait(300) == 0, "a client with --once must leave with 0 after the delivery"
         finally:
             fleet.running["pump-c"] = once
-        check_contract(tables, status, {name: fleet.device_folder(name) for name in NAMES})
+        assert status["robust"], "the default of a fleet over a network"
+        check_contract(tables, status, {name: fleet.device_folder(name) for name in NAMES}, 1.0)
         assert "a new model was delivered" in (fleet.root / "once.log").read_text()
 
 
@@ -113,12 +114,14 @@ def start_once(fleet: Loopback, name: str, table: Path) -> subprocess.Popen[byte
         )
 
 
-def check_contract(tables: dict[str, Path], status: dict[str, Any], folders: dict[str, Path]) -> None:
+def check_contract(
+    tables: dict[str, Path], status: dict[str, Any], folders: dict[str, Path], participation: float
+) -> None:
     """What holds of a training over any carrier: among others, to the bit the numbers of the same rounds in process."""
     trained = Trained(
         data=fleets.read_tables(tables),
         model=fleets.MODEL,
-        participation=PARTICIPATION,
+        participation=participation,
         encoding="float32",
         participants=status["participants"],
         phases=status["phases"],
@@ -126,6 +129,7 @@ def check_contract(tables: dict[str, Path], status: dict[str, Any], folders: dic
         detectors={name: KoopmanDetector.load(folder / "model.safetensors") for name, folder in folders.items()},
         delivered=status["delivered"],
         refusals=status["refusals"],
+        robust=status["robust"],
     )
     for check in CHECKS:
         check(trained)

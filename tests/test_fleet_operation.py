@@ -185,7 +185,7 @@ def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     told = Story(tmp_path_factory.mktemp("fleet"))
     ports = ("--port", told.port, "--control-port", told.control_port)
-    told.fleet("init", "--address", "localhost", *ports, "--channels", "a,b", "--rank", 2)
+    told.fleet("init", "--address", "localhost", *ports, "--channels", "a,b", "--rank", 2, "--least", 1)
     told.start("server", "server", told.server, "--app", told.app)
     until(lambda: "proxy: started" in told.said("server"))
     yield told
@@ -398,7 +398,8 @@ def test_a_full_disk_does_not_end_the_server(
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
+    alone = settings.TrainingSettings(least=1)
+    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",)), training=alone))
     registry.write(tmp_path / "devices.json", {})
     with registry.changing(tmp_path / "devices.json") as devices:
         registry.add(devices, "a", "key a")

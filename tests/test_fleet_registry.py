@@ -247,6 +247,27 @@ def test_a_setting_that_makes_no_sense_is_named(
         settings.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("training", "privacy", "robust", "least", "asked"),
+    [
+        (TrainingSettings(), Privacy(), True, 3, 5),
+        (TrainingSettings(), Privacy(secure_aggregation=True), False, 3, 3),
+        (TrainingSettings(least=1), Privacy(), False, 1, 1),
+        (TrainingSettings(least=1), Privacy(secure_aggregation=True), False, 3, 3),
+        (TrainingSettings(least=1, robust=True), Privacy(), True, 3, 5),
+        (TrainingSettings(robust=False), Privacy(), False, 3, 3),
+        (TrainingSettings(least=8), Privacy(), True, 8, 8),
+    ],
+)
+def test_a_fleet_takes_the_median_of_three_or_more_unless_replies_are_masked(
+    tmp_path: Path, training: TrainingSettings, privacy: Privacy, robust: bool, least: int, asked: int
+) -> None:
+    settings.save(tmp_path, FleetSettings(model=ModelSettings(("a",)), training=training, privacy=privacy))
+    found = settings.load(tmp_path)
+    assert (found.robust, found.least, found.asked) == (robust, least, asked)
+    assert found.training == training
+
+
 def test_a_median_and_secure_aggregation_exclude_each_other(tmp_path: Path) -> None:
     both = FleetSettings(
         model=ModelSettings(("a",)), training=TrainingSettings(robust=True), privacy=Privacy(secure_aggregation=True)

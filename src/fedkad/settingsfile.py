@@ -110,12 +110,13 @@ def read(kind: type[T], section: FileSection, **given: Any) -> T:
 
 
 def as_text(settings: Any) -> str:
-    """Settings that consist of sections as a TOML file."""
+    """Settings that consist of sections as a TOML file, without keys that nobody has decided."""
     lines: list[str] = []
     for name, entry in keys_of(type(settings)).items():
         inner = getattr(settings, entry.field)
         values = {key: getattr(inner, each.field) for key, each in keys_of(type(inner)).items()}
-        lines += [f"[{name}]", *(f"{key} = {toml_text(value)}" for key, value in values.items()), ""]
+        written = (f"{key} = {toml_text(value)}" for key, value in values.items() if value is not None)
+        lines += [f"[{name}]", *written, ""]
     return "\n".join(lines)
 
 

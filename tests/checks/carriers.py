@@ -30,10 +30,12 @@ class Trained:
     detectors: Mapping[str, KoopmanDetector]
     delivered: Sequence[str]
     refusals: int
+    robust: bool = False
 
     def replay(self) -> Federation:
         """The same rounds in one process."""
-        return federate(self.data, schedule=self.participants, encoding=self.encoding, **self.model)
+        how = {"encoding": self.encoding, "robust": self.robust, **self.model}
+        return federate(self.data, schedule=self.participants, **how)
 
 
 def nothing_was_refused(trained: Trained) -> None:

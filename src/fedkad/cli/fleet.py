@@ -45,7 +45,11 @@ INIT_OPTIONS: dict[str, dict[str, Any]] = {
     "quorum": {"help": "Share of the asked devices whose replies close a round early."},
     "deadline": {"help": "Seconds after which a round closes."},
     "every": {"metavar": "PERIOD", "help": "Train at this interval: 30m, 24h, 7d.", "show_default": "on demand"},
-    "robust": {"help": "Take the geometric median of the replies instead of their mean."},
+    "least": {"help": "Devices that a round needs; with fewer online, a training waits."},
+    "robust": {
+        "help": "Take the geometric median of the replies instead of their mean.",
+        "show_default": "unless replies are masked, or --least is below 3",
+    },
     "secure_aggregation": {"help": "Mask replies so that the server learns only their sum."},
     "noise": {"help": "Noise on every reply, in units of --clip: differential privacy."},
     "clip": {"help": "Bound on the norm of a reply; used with --noise."},

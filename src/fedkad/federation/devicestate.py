@@ -9,7 +9,7 @@
     previous.safetensors   the agent's detector before an operator called something normal, to take that back
     undone                 the agent's mark of the command that took it back
     anew                   the agent's mark of the command to learn anew, until there is a first model
-    releases.json          how many noisy replies have left the device
+    releases.json          how many replies have left the device
     model.lock             held by a process that reads the model to rewrite it
     round.lock             held while a request is answered
 
@@ -61,11 +61,11 @@ class DeviceState:
             yield
 
     def read_releases(self) -> int:
-        """How many noisy replies have left the device."""
+        """How many replies have left the device."""
         return int(json.loads(self._releases.read_text())["releases"]) if self._releases.exists() else 0
 
     def write_releases(self, count: int) -> None:
-        """Note how many noisy replies have left the device."""
+        """Note how many replies have left the device."""
         write_atomically(self._releases, json.dumps({"releases": count}).encode())
 
     def version(self) -> tuple[int, int] | None:

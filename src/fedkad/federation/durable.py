@@ -21,7 +21,7 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.devicestate import DeviceState
-from fedkad.federation.participant import LEARNING, Participant, Progress, UnsentError, answer
+from fedkad.federation.participant import LEARNING, OwnTerms, Participant, Progress, UnsentError, answer
 from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, check_terms, compare
 from fedkad.koopman.lifting import Lifting
 
@@ -38,8 +38,8 @@ class DurableParticipant:
     folder : DeviceState
     source : callable
         Returns, for the terms of a training, the detector that holds the device's statistics.
-    most_releases : int, optional
-        How many noisy replies may ever leave the device.
+    own_terms : OwnTerms, optional
+        What the owner of the device demands before a reply may leave it.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class DurableParticipant:
         device: str,
         folder: DeviceState,
         source: Callable[[Terms], KoopmanDetector],
-        most_releases: int | None = None,
+        own_terms: OwnTerms | None = None,
     ) -> None:
-        self.device, self.folder, self._source, self._most_releases = device, folder, source, most_releases
+        self.device, self.folder, self._source, self._own_terms = device, folder, source, own_terms or OwnTerms()
 
     def answer(self, request: Request) -> Reply:
         """Answer a request, one at a time: a late one may still be in progress in another process."""
@@ -70,7 +70,7 @@ class DurableParticipant:
             return reply.timed(time.perf_counter() - began) if request.kind in LEARNING else reply
 
     def _load(self, request: Request) -> Participant:
-        terms, known = request.terms, Participant(self.device, most_releases=self._most_releases)
+        terms, known = request.terms, Participant(self.device, own_terms=self._own_terms)
         if request.kind in LEARNING:
             source = self._source(terms)
             client = Client(self.device, source.memory_.statistics, terms.consensus)
@@ -78,8 +78,7 @@ class DurableParticipant:
         if request.kind == "deliver":
             used = self.folder.read_used() or source.model_
             return replace(known, model=replace(used, learnt_through=source.model_.learnt_through))
-        if terms.noise > 0.0:
-            known = replace(known, releases=self.folder.read_releases())
+        known = replace(known, releases=self.folder.read_releases())
         if terms.secure and request.kind != "advertise" and self.folder.masking.exists():
             from fedkad.federation.secure.device import DeviceSecrets
 

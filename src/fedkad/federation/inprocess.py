@@ -125,6 +125,7 @@ def federate(
     schedule: Sequence[Sequence[str]] | None = None,
     scaling: Literal["device", "global"] = "device",
     encoding: Encoding = "float32",
+    robust: bool = False,
     preset: Literal["paper"] | None = None,
     seed: int = 0,
     progress: Report | None = None,
@@ -153,6 +154,8 @@ def federate(
         z-scores of each device alone, or one scaling for the fleet from the merged moments of all.
     encoding : {"float32", "float16", "int8", "float64"}
         Numbers on the wire; "int8" sends differences in 8 bits with error feedback, and Z in float16.
+    robust : bool
+        Take the geometric median of the replies of a round instead of their mean, as a fleet over a network does.
     preset : {"paper"}
         The paper's method and settings; explicit arguments still override them.
     seed : int
@@ -216,7 +219,7 @@ def federate(
             known = ([name for name in participants if name in memories] for participants in schedule)
             planned = [participants for participants in known if participants]
     clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
-    exchange = Exchange(clients, encoding, planned, memories, progress)
+    exchange = Exchange(clients, encoding, planned, memories, progress, robust=robust)
     history: list[Round] = []
     for record in exchange.rounds():
         history.append(record)

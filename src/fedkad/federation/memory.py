@@ -64,6 +64,8 @@ class Exchange:
         What the devices keep of their data, by name; without it nothing can be delivered.
     report : callable, optional
         Called with ("detectors", done, of) as the result is delivered.
+    robust : bool
+        Take the geometric median of the replies instead of their mean.
     """
 
     def __init__(
@@ -73,11 +75,14 @@ class Exchange:
         schedule: Sequence[Sequence[str]],
         memories: Mapping[str, Memory] | None = None,
         report: Report | None = None,
+        *,
+        robust: bool = False,
     ) -> None:
         self.clients = clients
         first = next(iter(clients.values()))
         # In one process nobody can disagree about the lifting, and the terms do not describe it.
-        terms = Terms("in process", (), 0, 0, 0, 0, "", len(first.statistics.yy), encoding, first.consensus)
+        size, consensus = len(first.statistics.yy), first.consensus
+        terms = Terms("in process", (), 0, 0, 0, 0, "", size, encoding, consensus, robust=robust)
         known = memories or {}
         self.carrier = MemoryCarrier(
             {name: Participant(name, known.get(name), client) for name, client in clients.items()}, report

@@ -20,7 +20,7 @@ from fedkad.detect.model import Memory, Model
 from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request
+from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request, Terms
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar
 
@@ -33,8 +33,34 @@ LEARNING: tuple[Kind, ...] = ("warm", "admm", "deliver")
 """Requests that need the statistics of the device."""
 
 
-class ReleaseError(ValueError):
-    """A device has sent as many noisy replies as it may."""
+class ReleaseError(ProtocolError):
+    """A device does not let a reply go: its owner has set terms that the training does not meet."""
+
+
+@dataclass(frozen=True)
+class OwnTerms:
+    """What the owner of a device demands of every training, whatever its server asks for."""
+
+    secure_aggregation: bool = False  # replies leave the device masked or not at all
+    noise: float = 0.0  # the least noise multiplier of differential privacy
+    most_releases: int | None = None  # how many replies may ever leave the device, with noise or without
+
+    @property
+    def private(self) -> bool:
+        """Whether nothing but masked or noisy matrices may leave the device."""
+        return self.secure_aggregation or self.noise > 0.0
+
+    def require(self, device: str, terms: Terms, releases: int) -> None:
+        """Raise a `ReleaseError` for a training that asks for less, or for a reply too many."""
+        mine = f"device {device!r} takes part only with"
+        if self.secure_aggregation and not terms.secure:
+            raise ReleaseError(f"The server asks for replies without masks, and {mine} secure aggregation.")
+        if terms.noise < self.noise:
+            raise ReleaseError(f"The server asks for noise {terms.noise:g}, and {mine} at least {self.noise:g}.")
+        if self.most_releases is not None and releases >= self.most_releases:
+            raise ReleaseError(
+                f"Device {device!r} has sent {releases} replies, all that most_releases in its device.toml allows."
+            )
 
 
 class UnsentError(ProtocolError):
@@ -66,8 +92,8 @@ class Participant:
     model: Model | None = None  # the one in use; a delivery replaces it
     progress: Progress = field(default_factory=Progress)
     secrets: DeviceSecrets | None = None  # of secure aggregation, in the middle of a round
-    releases: int = 0  # how often something with noise has left the device
-    most_releases: int | None = None  # how often it may
+    releases: int = 0  # how many replies have left the device
+    own_terms: OwnTerms = field(default_factory=OwnTerms)
 
 
 class Packed(NamedTuple):
@@ -115,7 +141,9 @@ def settle(participant: Participant, request: Request) -> Participant:
 
 def _take_part(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """The reply to a warm round or to a round of the ADMM."""
+    participant.own_terms.require(participant.name, request.terms, participant.releases)
     settled = settle(participant, request)
+    settled = replace(settled, releases=settled.releases + 1)
     client, progress = settled.client, settled.progress
     assert client is not None
     diagnostics: dict[str, float] = {}
@@ -130,12 +158,6 @@ def _take_part(participant: Participant, request: Request) -> tuple[Participant,
         message, unsent = client.reply(computed), computed.unsent
         diagnostics["objective"] = client.objective(computed.subspace, reduced=computed.reduced)
         diagnostics["change"] = float(np.linalg.norm(computed.subspace - state.subspace))
-    if request.terms.noise > 0.0:
-        if settled.most_releases is not None and settled.releases >= settled.most_releases:
-            raise ReleaseError(
-                f"The device has sent {settled.releases} noisy replies, all that most_releases in device.toml allows."
-            )
-        settled = replace(settled, releases=settled.releases + 1)
     packed = pack(settled, request, message, shared, unsent)
     if packed.masking:  # why no masked reply can be made; the round leaves no trace
         return replace(participant, releases=settled.releases), Reply(settled.name, masking=packed.masking)
@@ -183,7 +205,8 @@ def _adopt(participant: Participant, request: Request) -> tuple[Participant, Rep
     if used is not None and used.needs_advice:  # the advice of before, while a new training has no newer one yet
         least, shape = max(least, used.least_threshold), used.usual_shape if shape == USUAL_SHAPE else shape
     model = adopt(participant.memory, subspace, least_threshold=least, usual_shape=shape, previous=used)
-    found = {} if request.terms.private else {"threshold": own_threshold(model), "shape": own_shape(model)}
+    is_told = not (request.terms.private or participant.own_terms.private)
+    found = {"threshold": own_threshold(model), "shape": own_shape(model)} if is_told else {}
     told = {name: value for name, value in found.items() if value is not None}
     after = replace(participant, model=model, progress=Progress(), secrets=None)
     return after, Reply(participant.name, diagnostics=told)

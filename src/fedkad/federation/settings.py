@@ -18,6 +18,9 @@ ENCODINGS: tuple[Encoding, ...] = ("float64", "float32", "float16", "int8")
 FEWEST = 3
 """Devices that a masked sum or a median needs: of a sum of two, each knows the other's part."""
 
+WITHSTANDS_TWO = 5
+"""Devices of which two liars are a minority."""
+
 
 @dataclass(frozen=True)
 class Consensus:

@@ -62,4 +62,4 @@ def participant(context: Context) -> DurableParticipant:
             data = Path(str(node["data"]))
     state, known = DeviceState(folder), read_settings(folder)
     own = DeviceData(device, state, data, known)
-    return DurableParticipant(device, state, own.detector, known.privacy.most_releases)
+    return DurableParticipant(device, state, own.detector, known.privacy)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fedkad import __version__
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.federation.participant import OwnTerms
 from fedkad.fleet.files import Below, FleetFileError, write_private
 from fedkad.settingerror import toml_text
 from fedkad.settingkinds import ArgumentsOf, Rule, at_least
@@ -42,10 +43,11 @@ class ReadingSettings:
 
 
 @dataclass(frozen=True)
-class ReleaseSettings:
-    """How often the device may release something with noise; None for no limit."""
+class ReleaseSettings(OwnTerms):
+    """What must be true of a training before a reply leaves the device, and how many may ever leave it."""
 
-    most_releases: int | None = None
+    noise: Annotated[float, at_least(0)] = 0.0
+    most_releases: Annotated[int | None, at_least(0)] = None
 
 
 @dataclass(frozen=True)

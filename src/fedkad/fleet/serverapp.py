@@ -96,11 +96,13 @@ def terms(run: str, known: FleetSettings) -> Terms:
         noise=privacy.noise,
         clip=privacy.clip,
         secure=privacy.secure_aggregation,
-        robust=training.robust,
+        robust=known.robust,
     )
 
 
 def plan(known: FleetSettings) -> TrainingPlan:
     """How this fleet trains."""
     asked = known.training
-    return TrainingPlan(asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.least)
+    return TrainingPlan(
+        asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.least, asked=known.asked
+    )

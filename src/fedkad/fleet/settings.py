@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedkad.atomicfile import write_atomically
-from fedkad.federation.settings import FEWEST, Encoding, Start
+from fedkad.federation.settings import FEWEST, WITHSTANDS_TWO, Encoding, Start
 from fedkad.fleet.files import Below
 from fedkad.settingerror import SettingError, SettingsError
 from fedkad.settingkinds import POSITIVE, SHARE, Channels, Rule, at_least, parse_duration
@@ -101,7 +101,8 @@ class TrainingSettings:
     encoding: Encoding = "float32"
     quorum: Annotated[float, SHARE] = 1.0
     deadline: Annotated[float, POSITIVE] = 120.0
-    robust: bool = False
+    least: Annotated[int, at_least(1)] = FEWEST
+    robust: bool | None = None
     every: Annotated[str, INTERVAL] = ""
 
 
@@ -126,7 +127,20 @@ class FleetSettings:
     @property
     def least(self) -> int:
         """Devices that a round needs: with two, neither a median nor a masked sum is worth anything."""
-        return FEWEST if self.privacy.secure_aggregation or self.training.robust else 1
+        needed = FEWEST if self.privacy.secure_aggregation or self.training.robust else 1
+        return max(self.training.least, needed)
+
+    @property
+    def robust(self) -> bool:
+        """Whether the server takes the median of the replies: unless chosen, wherever it can and it is of use."""
+        if self.training.robust is None:
+            return self.training.least >= FEWEST and not self.privacy.secure_aggregation
+        return self.training.robust
+
+    @property
+    def asked(self) -> int:
+        """Devices that a round asks at least, if as many are online: a median of five withstands two liars."""
+        return max(self.least, WITHSTANDS_TWO if self.robust else 1)
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for settings that are mutually exclusive."""
