@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedkad.atomicfile import flush_folder, write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.learning import fit, learn
-from fedkad.detect.model import Model
+from fedkad.detect.model import Memory, Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Stream
@@ -253,26 +253,28 @@ class DeviceModel:
 
     def refit(self, rows: Array, through: str) -> None:
         """Fit a model anew, with what somebody called normal in the one that it replaces; errors are as in `learn`."""
-        if self._folder.version() is None:
-            self.fit(rows, through)
-            return
-        with self._folder.locked(wait=False):
-            path = self._folder.model
-            known, _ = load_model(path, memory=False)
-            check_channels(known, path, self._settings)
+
+        def refitted(known: Model, path: Path) -> tuple[Model, Memory]:
             places = StoredMemory(path).places
             model, memory = fit(known.settings, Series(rows, self._settings.sampling.channels))
             for stretch in places.confirmed_stretches if places is not None else ():
                 if len(stretch) > known.settings.lead:
                     scaled = model.setup.scale(known.setup.scaling.restore(stretch))
                     model, memory = learn(model, memory, scaled, confirmed=True)
-            save_model(path, replace(model, learnt_through=through), memory)
+            return model, memory
+
+        self._change(refitted, rows, through)
 
     def learn(self, rows: Array, through: str) -> None:
-        """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
+        """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full."""
 
-        If the file is gone, a new model is fitted to the rows.
-        """
+        def learned(known: Model, path: Path) -> tuple[Model, Memory]:
+            return learn(known, StoredMemory(path), known.setup.scale(rows), self._settings.learning.forgetting)
+
+        self._change(learned, rows, through)
+
+    def _change(self, change: Callable[[Model, Path], tuple[Model, Memory]], rows: Array, through: str) -> None:
+        """Replace the model by what becomes of it; if the file is gone, fit a new one to the rows."""
         if self._folder.version() is None:
             self.fit(rows, through)
             return
@@ -280,8 +282,7 @@ class DeviceModel:
             path = self._folder.model
             known, _ = load_model(path, memory=False)
             check_channels(known, path, self._settings)  # it may have been put there by mistake
-            scaled = known.setup.scale(rows)
-            model, memory = learn(known, StoredMemory(path), scaled, self._settings.learning.forgetting)
+            model, memory = change(known, path)
             save_model(path, replace(model, learnt_through=through), memory)
 
     # -- what an operator tells -----------------------------------------------------------------------------------
