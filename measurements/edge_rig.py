@@ -281,7 +281,7 @@ def on_broker(broker: Broker, every: int) -> str:
     """The part of a configuration for MQTT in and out."""
     return (
         f"[source]\nkind = 'mqtt'\nbroker = 'mqtt://127.0.0.1:{broker.port}'\ntopics = ['in/{{device}}']\n"
-        f"[mqtt]\n[stdout]\nenabled = false\n[learning]\nevery = {every}\n"
+        f"[mqtt]\n[stdout]\nenabled = false\n[learning]\nfirst = 700\nevery = {every}\n"
     )
 
 
