@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedkad.federation.coordinator import HOLDERS, STATUS
+from fedkad.federation.coordinator import STATUS
+from fedkad.federation.shelf import HOLDERS
 from fedkad.fleet.files import write_private
 from fedkad.locks import waiting_for
 
