@@ -22,9 +22,9 @@ from fedkad import KoopmanDetector, federate
 from fedkad.detect.modelfile import read_model
 from fedkad.detect.series import Series
 from fedkad.federation.client import Client
-from fedkad.federation.coordinator import KIND, RESULT
 from fedkad.federation.memory import Exchange
 from fedkad.federation.settings import Consensus
+from fedkad.federation.shelf import KIND, RESULT
 from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss

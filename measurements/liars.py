@@ -3,7 +3,7 @@
 Fleets of eight train as over a network: the engine, the checks of the server and its settings, in one process. First
 the norms of all honest replies, by which the server's limits are chosen. Then the loss Σ f_i of the honest devices,
 divided by that of the same devices after a training without liars and with the plain mean. Liars know the limits and
-use them up; the worst attack counts.
+use them up; the worst order counts. Infinite is a training that gives up because too few replies can be accepted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedkad_bench.data.datasets import data_folder, load
 from measurements.measure import Array, heading, one_blas_thread
 
 DEVICES, ROUNDS, SHARE = 8, 8, 0.25
-SEEDS = (0, 1, 2, 3)
+SEEDS = (0, 1)
 CONSENSUS = Consensus()
 Clients = Mapping[str, Client]
 Lie = Callable[[Array, Array, Request, np.random.Generator], Array]
@@ -143,7 +143,7 @@ def train(
     first = next(iter(clients.values()))
     size, consensus = len(first.statistics.yy), replace(CONSENSUS, seed=seed)
     terms = Terms("liars", (), 0, 0, 0, 0, "", size, "float32", consensus, robust=robust)
-    plan = TrainingPlan(ROUNDS, SHARE, poll=0.0, patience=60.0, least=FEWEST, asked=WITHSTANDS_TWO)
+    plan = TrainingPlan(ROUNDS, SHARE, poll=0.0, patience=10.0, least=FEWEST, asked=WITHSTANDS_TWO)
     coordinator, carrier = Coordinator(terms, plan), LyingCarrier(clients, liars, lie, seed)
     for _ in engine.run_rounds(coordinator, carrier):
         pass
@@ -187,7 +187,11 @@ def _print_fleet(what: str, clients: Clients) -> None:
                 honest = {each: client for each, client in clients.items() if each not in liars}
                 base = loss(honest, plain[seed][0])
                 for k, robust in enumerate((False, True)):
-                    subspace, _, out = train(clients, robust=robust, liars=liars, lie=lie, seed=seed)
+                    try:
+                        subspace, _, out = train(clients, robust=robust, liars=liars, lie=lie, seed=seed)
+                    except RuntimeError:  # Z is so far away that honest replies are refused, and the training gives up
+                        worst[k] = np.inf
+                        continue
                     worst[k], refused = max(worst[k], loss(honest, subspace) / base), refused + out
             print(f"    {name:20}{count}/{DEVICES}{worst[0]:11.3f}{worst[1]:11.3f}{refused:10}", flush=True)
 

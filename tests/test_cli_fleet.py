@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from fedkad import locks
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.fleet import extra, registry, settings
 from tests.fixtures.commandline import Done, fails
+from tests.fixtures.trainings import make_terms
 
 pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
@@ -380,3 +382,38 @@ def test_the_command_line_starts_without_flower() -> None:
     code = "import sys, fedkad.cli.app; print([name for name in ('flwr', 'cryptography') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+# -- the models that are kept ------------------------------------------------------------------------------------
+
+
+def finish_trainings(fleet: Path, *runs: str) -> None:
+    for run in runs:
+        training = Coordinator(make_terms(run), TrainingPlan(), fleet / "training")
+        training.ledger.delivered = ["pump-1", "pump-2"]
+        training.finish()
+
+
+def test_an_operator_sees_the_models_and_goes_back(fleet: Path) -> None:
+    assert "no training yet" in Done("fleet", "history", fleet).out
+    assert "no earlier model to go back to" in fails("fleet", "rollback", fleet)
+    finish_trainings(fleet, "run-1", "run-2")
+    assert [(each["run"], each["state"]) for each in document("fleet", "history", fleet)] == [
+        ("run-2", "current"),
+        ("run-1", "earlier"),
+    ]
+    assert document("fleet", "rollback", fleet) == {"current": "run-1"}
+    shown = Done("fleet", "history", fleet).out
+    assert shown.index("run-2") < shown.index("earlier") < shown.index("run-1") < shown.index("current")
+    assert json.loads((fleet / "training" / "result.json").read_text())["delivered"] == []
+
+
+def test_an_operator_delivers_to_one_device_again(fleet: Path) -> None:
+    assert "There is no device pump-1" in fails("fleet", "deliver", fleet, "pump-1")
+    document("fleet", "add", fleet, "pump-1")
+    assert "no model to deliver yet" in fails("fleet", "deliver", fleet, "pump-1")
+    finish_trainings(fleet, "run-1")
+    assert "gets the current model" in Done("fleet", "deliver", fleet, "pump-1").out
+    assert json.loads((fleet / "training" / "result.json").read_text())["delivered"] == ["pump-2"]
+    with locks.holding(fleet / "training" / "app.lock", ""):
+        assert "a training or a delivery is under way" in fails("fleet", "deliver", fleet, "pump-1")

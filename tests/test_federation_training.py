@@ -23,12 +23,13 @@ from fedkad import FewRowsWarning, KoopmanDetector, federate
 from fedkad.detect.tail import fit_tail
 from fedkad.detect.threshold import USUAL_SHAPE, choose_level
 from fedkad.federation import wire
-from fedkad.federation.coordinator import RESULT, UNDER_WAY, Coordinator, TrainingPlan, stored_terms
+from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.participant import OwnTerms
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
 from fedkad.federation.settings import Encoding
+from fedkad.federation.shelf import RESULT
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
 from tests.fixtures.draws import draws
@@ -420,7 +421,7 @@ def test_a_result_outlives_the_training_that_follows(fleet: Fleet) -> None:
     assert result.done
     np.testing.assert_array_equal(result.server.shared, expected.server.shared)
     held = json.loads((fleet.folder / "server" / "result.json").read_text())
-    assert held == {"run": "run-1", "delivered": []}
+    assert held == {"run": "run-1", "model": "run-1", "delivered": []}
     result.finish()  # a delivery of it leaves the training under way alone, and what is said of that
     assert stored_terms(fleet.folder / "server", UNDER_WAY) == fleet.terms
     assert json.loads((fleet.folder / "server" / "status.json").read_text())["run"] == "run-2"

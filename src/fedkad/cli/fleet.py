@@ -14,6 +14,7 @@ from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
+from fedkad.federation import shelf
 from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node
 
 NEVER, UNKNOWN = "never seen", "-"
+BUSY = "{}: a training or a delivery is under way; try again when it is done."
 SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy)
 INIT_OPTIONS: dict[str, dict[str, Any]] = {
     "bind": {
@@ -240,6 +242,60 @@ def train(folder: Folder, as_json: AsJson = False) -> None:
     begun = "The server begins a training."
     known = "A training is already requested or under way, and no other will follow it."
     print_line(f"{begun if is_new else known} Follow it with fedkad fleet status {_quoted(folder)}.")
+
+
+@app.command()
+@one_sentence
+def history(folder: Folder, as_json: AsJson = False) -> None:
+    """List the models that the server keeps: the current one, those before it, and those that were kept back."""
+    models = shelf.listed(ServerFolder.existing(folder).training)
+    if as_json:
+        print_json([model._asdict() for model in models])
+    elif models:
+        rows = [(each.run, each.state, str(each.rounds), str(each.delivered), _gate(each.gate)) for each in models]
+        print_table(("Training", "State", "Rounds", "Held by", "Loss against the model before"), rows, numbers=[2, 3])
+    else:
+        print_line("There has been no training yet.")
+
+
+@app.command()
+@one_sentence
+def rollback(
+    folder: Folder,
+    training: Annotated[
+        str | None,
+        typer.Argument(metavar="[TRAINING]", help="The training to go back to.", show_default="the one before"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an earlier model the current one again; a running server then delivers it to all devices."""
+    server = ServerFolder.existing(folder)
+    with locks.holding(server.training / "app.lock", BUSY.format(server.training)):
+        run = shelf.take_back(server.training, training)
+    if as_json:
+        print_json({"current": run})
+    else:
+        print_line(f"The model of {run} is the current one again; devices get it as soon as they are online.")
+
+
+@app.command()
+@one_sentence
+def deliver(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None:
+    """Deliver the current model to a device once more."""
+    server = ServerFolder.existing(folder)
+    if device not in registry.active(registry.read(server.registry)):
+        raise ValueError(f"There is no device {device}; `fedkad fleet list` lists them all.")
+    with locks.holding(server.training / "app.lock", BUSY.format(server.training)):
+        shelf.forget_holders(server.training, lambda name: name == device)
+    if as_json:
+        print_json({"device": device})
+    else:
+        print_line(f"{device} gets the current model as soon as it is online and a server is running.")
+
+
+def _gate(gate: Mapping[str, Any]) -> str:
+    """What devices said of a model before its delivery."""
+    return f"{gate['ratio']:.3g} times, by {counted(gate['judges'], 'device')}" if gate.get("judges") else UNKNOWN
 
 
 def _channels(like: Path | None, channels: str | None) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ rounds, so that a killed server continues from the last closed round. What was a
 with it: no device has been told, and each drops what it holds as pending. Every file is written whole or not at all:
 
     training.safetensors   the training in progress, as of its last closed round
-    result.safetensors     the last finished one, for devices that come later
     status.json            what people and programs want to know about the last one
-    result.json            the run that was finished last, and which devices hold its result
+
+What is left of a training that is done is on the `shelf`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
-from fedkad.federation import wire
+from fedkad.federation import shelf, wire
 from fedkad.federation.history import Ledger, Round
+from fedkad.federation.judging import JUDGES, Judgement, verdict_of
 from fedkad.federation.protocol import Answer, Phase, ProtocolError, Reply, Request, Terms
 from fedkad.federation.server import Sampler, Server, usual_shape, usual_threshold
 from fedkad.federation.settings import Sampling
+from fedkad.federation.shelf import KIND, RESULT
 
 Array = NDArray[np.float64]
 
-UNDER_WAY, RESULT = "training.safetensors", "result.safetensors"
-STATUS, HOLDERS = "status.json", "result.json"
-KIND = "fedkad-training"
+UNDER_WAY, STATUS = "training.safetensors", "status.json"
 
 WARM_NORM = 1.0 + 1e-2
 """A warm message is as long as the root of a share of energy, up to rounding."""
@@ -94,6 +94,7 @@ class Coordinator:
         self.records: list[Round] = []
         self.ledger = Ledger()
         self.done = False
+        self.gate: dict[str, Any] = {}  # what devices said of the result before its delivery
         self.sent = 0  # bytes down since the round, or the delivery, began
         self._holders: set[str] = set()  # devices that hold the newest Z already
         self._tried: set[str] = set()
@@ -221,7 +222,7 @@ class Coordinator:
         try:
             reply = answer if isinstance(answer, Reply) else Reply.read(answer, self._open[name], name)
         except ValueError as error:
-            self.refuse(name, str(error))
+            self.refuse(name, str(error), strike=self._open[name].kind != "judge")
             return None
         self._taken[name] = Taken(len(reply.payload), reply.diagnostics)
         return reply
@@ -290,6 +291,50 @@ class Coordinator:
             local_changes={name: said["change"] for name, said in reported.items() if "change" in said},
         )
 
+    # -- the gate -----------------------------------------------------------------------------------------------
+
+    def judges(self, names: Collection[str]) -> dict[str, Request]:
+        """The requests to some devices to compare the result with the current model; none if that cannot be."""
+        current = None if self.terms.private or self.done else self._current()
+        if current is None:
+            return {}
+        usable = [name for name in names if not self.ledger.is_out(name)]
+        chosen = secrets.SystemRandom().sample(sorted(usable), min(JUDGES, len(usable)))
+        common = Request(self.terms, "judge", self.round, "", shared=self.encoded, accepted_shared=current)
+        return self.expect({name: replace(common, ticket=secrets.token_hex(16)) for name in chosen})
+
+    def _current(self) -> bytes | None:
+        """The current model as it would go down in this training; None if there is none that can be compared."""
+        theirs = None if self.folder is None else stored_terms(self.folder, RESULT)
+        if theirs is None or theirs.run == self.terms.run:
+            return None
+        if any(getattr(theirs, name) != getattr(self.terms, name) for name in ("channels", "lifting", "shape")):
+            return None
+        assert self.folder is not None
+        found = Coordinator(theirs, self.plan, self.folder)
+        found.restore(RESULT)
+        return wire.encode(found.server.shared, wire.downward(self.terms.encoding))
+
+    def decide(self) -> bool:
+        """Whether the result may be delivered, by what the judges said."""
+        said = (taken.diagnostics for taken in self._taken.values())
+        verdict = verdict_of([Judgement(each.get("loss", -1.0), each.get("current_loss", 0.0)) for each in said])
+        self.gate = {"judges": verdict.judges, "ratio": verdict.ratio, "worse": verdict.is_worse}
+        return not verdict.is_worse
+
+    def keep_back(self) -> None:
+        """End the training without a delivery; the result is kept on the shelf, and the current model stays."""
+        self.done = True
+        self._await({}, 1.0)
+        assert self.folder is not None
+        self._save(UNDER_WAY)
+        shelf.put_away(self.folder, self.folder / UNDER_WAY)
+        (self.folder / UNDER_WAY).unlink()
+        held = shelf.read_holders(self.folder)
+        model = str(held.get("model", held.get("run", "")))
+        shelf.write_holders(self.folder, model, held.get("delivered", []), done=self.terms.run)
+        self._write_status()
+
     # -- delivery -----------------------------------------------------------------------------------------------
 
     def deliveries(self, names: Collection[str]) -> dict[str, Request]:
@@ -325,9 +370,13 @@ class Coordinator:
         self._await({}, 1.0)
         if self.folder is None:
             return
+        before = stored_terms(self.folder, RESULT)
+        if before is not None and before.run != self.terms.run:
+            shelf.put_away(self.folder, self.folder / RESULT)
         self._save(RESULT)
-        held = {"run": self.terms.run, "delivered": self.ledger.delivered}
-        write_atomically(self.folder / HOLDERS, json.dumps(held).encode())
+        is_known = shelf.read_holders(self.folder).get("model") == self.terms.run
+        done = None if is_known else self.terms.run
+        shelf.write_holders(self.folder, self.terms.run, self.ledger.delivered, done=done)
         if (under_way := stored_terms(self.folder, UNDER_WAY)) is not None and under_way.run == self.terms.run:
             (self.folder / UNDER_WAY).unlink()
         if is_status_of(self.folder, self.terms.run):
@@ -346,6 +395,7 @@ class Coordinator:
             "records": [{name: record[name] for name in STORED} for record in self.records],
             "ledger": asdict(self.ledger),
             "done": self.done,
+            "gate": self.gate,
             "made": sorted(self._made),
         }
         made = {f"made.{k}": np.frombuffer(payload, dtype=np.uint8) for k, payload in self._made.items()}
@@ -361,7 +411,7 @@ class Coordinator:
         self.records = [
             Round(**{**stored, "participants": tuple(stored["participants"])}) for stored in header["records"]
         ]
-        self.ledger, self.done = Ledger(**header["ledger"]), header["done"]
+        self.ledger, self.done, self.gate = Ledger(**header["ledger"]), header["done"], header.get("gate", {})
 
     def _write_status(self) -> None:
         if self.folder is not None:
@@ -372,7 +422,7 @@ class Coordinator:
         records = self.records
         return {
             "run": self.terms.run,
-            "state": "done" if self.done else "delivering" if self.finished else "training",
+            "state": self._state(),
             "round": self.round,
             "rounds": self.round if self.done else self.plan.rounds,
             "robust": self.terms.robust,
@@ -389,7 +439,13 @@ class Coordinator:
             "refusals": self.ledger.refusals,
             "refused": self.ledger.refused,
             "delivered": sorted(self.ledger.delivered),
+            "gate": self.gate,
         }
+
+    def _state(self) -> str:
+        if self.done:
+            return shelf.KEPT_BACK if self.gate.get("worse") else "done"
+        return "delivering" if self.finished else "training"
 
 
 def check_matrix(matrix: Array, phase: Phase, terms: Terms) -> None:

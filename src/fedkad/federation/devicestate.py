@@ -91,6 +91,11 @@ class DeviceState:
         except ModelFileError:
             return None
 
+    @property
+    def has_delivery(self) -> bool:
+        """Whether the model in use, or the one it was learned from, came from the fleet."""
+        return (self.path / "delivered.json").exists()
+
     def deliver(self, detector: KoopmanDetector, run: str) -> None:
         """Put the result of a training in use; the caller holds the model."""
         detector.save(self.model)

@@ -21,6 +21,7 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.judging import FAR_WORSE, Judgement, held_out_losses, verdict_of
 from fedkad.federation.participant import LEARNING, OwnTerms, Participant, Progress, UnsentError, answer
 from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, check_terms, compare
 from fedkad.koopman.lifting import Lifting
@@ -63,6 +64,7 @@ class DurableParticipant:
             before = self._load(request)
             try:
                 after, reply = answer(before, request)
+                self._keep_better(before, after)
             except UnsentError:
                 self.folder.write_releases(before.releases + 1)
                 raise
@@ -84,6 +86,22 @@ class DurableParticipant:
 
             known = replace(known, secrets=DeviceSecrets.from_bytes(self.folder.masking.read_bytes()))
         return known
+
+    def _keep_better(self, before: Participant, after: Participant) -> None:
+        """Refuse a delivery that is far worse than the last one on the device's own rows; the model in use stays."""
+        if after.model is before.model or not self.folder.has_delivery or before.model is None or after.model is None:
+            return
+        assert before.memory is not None
+        shared = before.memory.setup.settings.rank
+        subspaces = [model.dynamics.subspace[:, :shared] for model in (after.model, before.model)]
+        if subspaces[0].shape != subspaces[1].shape:
+            return
+        judged = verdict_of([Judgement(*held_out_losses(before.memory, subspaces))])
+        if judged.ratio > FAR_WORSE:
+            raise ProtocolError(
+                f"Device {self.device!r} loses {judged.ratio:.3g} times as much with the new model on its own rows, "
+                "and keeps the one it has."
+            )
 
     def _save(self, before: Participant, after: Participant, terms: Terms) -> None:
         if after.model is not None and after.model is not before.model:

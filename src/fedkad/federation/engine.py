@@ -105,12 +105,32 @@ def _hear(coordinator: Coordinator, carrier: RequestCarrier, requests: dict[str,
 
 
 def deliver(coordinator: Coordinator, carrier: RequestCarrier) -> None:
-    """Give the result to all devices that can be asked and do not hold it."""
+    """Give the result to all devices that can be asked and do not hold it, unless it is worse than what they have."""
     before = coordinator.ledger.refusals
+    if not _is_good(coordinator, carrier):
+        coordinator.keep_back()
+        gate = coordinator.gate
+        logger.warning(
+            "Training %s is not delivered: on their own rows %d devices lose %.3g times as much with it as with the "
+            "current model; see `fedkad fleet history`.",
+            coordinator.terms.run,
+            gate["judges"],
+            gate["ratio"],
+        )
+        return
     _collect(coordinator, carrier, coordinator.deliveries(carrier.devices()), coordinator.confirm)
     _log_refusals(coordinator, before)
     coordinator.finish()
     logger.info("Training %s is delivered to %d devices.", coordinator.terms.run, len(coordinator.ledger.delivered))
+
+
+def _is_good(coordinator: Coordinator, carrier: RequestCarrier) -> bool:
+    """Whether devices find the result no worse than the current model on rows of their own."""
+    requests = coordinator.judges(carrier.devices())
+    if not requests:
+        return True
+    _collect(coordinator, carrier, requests, coordinator.hear)
+    return coordinator.decide()
 
 
 def _log_refusals(coordinator: Coordinator, before: int) -> None:

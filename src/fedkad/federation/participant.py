@@ -20,6 +20,7 @@ from fedkad.detect.model import Memory, Model
 from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
+from fedkad.federation.judging import held_out_losses
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request, Terms
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-LEARNING: tuple[Kind, ...] = ("warm", "admm", "deliver")
+LEARNING: tuple[Kind, ...] = ("warm", "admm", "judge", "deliver")
 """Requests that need the statistics of the device."""
 
 
@@ -109,6 +110,8 @@ def answer(participant: Participant, request: Request) -> tuple[Participant, Rep
     """Do what the server asks; a `ProtocolError` says what is wrong with the request, other errors are the device's."""
     if request.kind == "deliver":
         return _adopt(participant, request)
+    if request.kind == "judge":
+        return participant, _judge(participant, request)
     if request.kind in ("warm", "admm"):
         return _take_part(participant, request)
     from fedkad.federation.secure.device import take_step
@@ -195,6 +198,18 @@ def released(message: Array, request: Request, noise: float) -> Array:
     """
     bound = 1.0 if request.kind == "warm" else request.terms.clip
     return privacy.add_noise(privacy.clip(message, bound), noise * bound, np.random.default_rng())
+
+
+def _judge(participant: Participant, request: Request) -> Reply:
+    """How well the device predicts its own rows in the new subspace, and in the current one."""
+    if request.terms.private or participant.own_terms.private:
+        raise ReleaseError(f"Device {participant.name!r} tells no loss, since its replies are masked or noisy.")
+    assert participant.memory is not None
+    encoding = wire.downward(request.terms.encoding)
+    payloads = (request.shared, request.accepted_shared)
+    subspaces = [final_subspace(payload, request.terms.shape, encoding) for payload in payloads]
+    new, current = held_out_losses(participant.memory, subspaces)
+    return Reply(participant.name, diagnostics={"loss": new, "current_loss": current})
 
 
 def _adopt(participant: Participant, request: Request) -> tuple[Participant, Reply]:

@@ -26,7 +26,7 @@ from fedkad.koopman.lifting import Lifting
 PROTOCOL = 1
 """Raised when a message changes its meaning."""
 
-Kind = Literal["hello", "warm", "admm", "deliver", "advertise", "share", "reveal"]
+Kind = Literal["hello", "warm", "admm", "judge", "deliver", "advertise", "share", "reveal"]
 Phase = Literal["warm", "admm"]
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Header = Mapping[str, Any]
@@ -214,8 +214,9 @@ def _short(value: Any) -> str:
 class Request:
     """What the server asks of one device.
 
-    Its name ("hello"); its weighted directions ("warm"); a local round ("admm"); or to adopt the final subspace
-    ("deliver"). The other kinds are the steps of secure aggregation before and after the reply itself.
+    Its name ("hello"); its weighted directions ("warm"); a local round ("admm"); to compare the final subspace with the
+    current one ("judge"); or to adopt it ("deliver"). The other kinds are the steps of secure aggregation before and
+    after the reply itself.
     """
 
     terms: Terms
@@ -225,7 +226,8 @@ class Request:
     shared: bytes = b""  # the consensus Z, encoded; empty in a warm round
     accepted: int = -1  # the last round of this device that the server accepted, −1 for none
     accepted_ticket: str = ""  # of the request that was answered then
-    accepted_shared: bytes = b""  # the consensus made of that round; empty where it is `shared` itself
+    accepted_shared: bytes = b""  # the consensus made of that round; empty where it is `shared` itself; to judge: the
+    # current subspace
     least_threshold: float = 0.0  # on delivery: the fleet's usual threshold, for a device with too few rows of its own
     usual_shape: float = USUAL_SHAPE  # on delivery, for the same device: of the tails of the fleet's scores
     masking: Mapping[str, Any] = field(default_factory=dict)  # what secure aggregation says in this step
@@ -298,9 +300,9 @@ def _identity(request: Request, device: str) -> dict[str, Value]:
     return {**own, "rank": terms.consensus.rank, "kind": request.kind, "round": request.round, "device": device}
 
 
-DIAGNOSTICS = ("seconds", "objective", "change", "threshold", "shape")
+DIAGNOSTICS = ("seconds", "objective", "change", "threshold", "shape", "loss", "current_loss")
 """Seconds of computation; f_i after the local round; ‖ΔP_i‖; and, on delivery, the threshold that was set and the shape
-of the tail that it rests on."""
+of the tail that it rests on; and, as a judge, the losses in the new subspace and in the current one."""
 
 
 def refusal(reason: str) -> dict[str, Value]:

@@ -12,9 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedkad import locks
 from fedkad.federation import engine
-from fedkad.federation.coordinator import RESULT, UNDER_WAY, Coordinator, TrainingPlan, stored_terms
+from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.protocol import Terms
 from fedkad.federation.settings import Consensus
+from fedkad.federation.shelf import RESULT
 from fedkad.fleet import settings
 from fedkad.fleet.carrier import Carrier
 from fedkad.fleet.settings import FleetSettings

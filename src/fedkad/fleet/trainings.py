@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedkad.federation.coordinator import HOLDERS, STATUS
+from fedkad.federation.coordinator import STATUS
+from fedkad.federation.shelf import HOLDERS
 from fedkad.fleet.files import write_private
 from fedkad.locks import waiting_for
 
@@ -141,7 +142,7 @@ class Trainings:
         self.failures, self.not_before = 0, -math.inf
         self.reached = ("", 0)
         self.missing, self.delivery_pause, self.next_delivery = frozenset[str](), 0.0, -math.inf
-        self.is_waiting = False
+        self.is_waiting = self.is_overdue = False
 
     def step(self, online: Mapping[str, bool]) -> None:
         """Check on the current run, or start one; `online` says for every device whether it is connected."""
@@ -151,8 +152,8 @@ class Trainings:
             return
         self._tidy()
         present = {name for name, is_online in online.items() if is_online}
-        if self._is_due() and len(present) >= max(1.0, PRESENT * len(online)):
-            request_training(self.training)
+        if self._is_due():
+            self._request_due(len(present), len(online))
         request = read_request(self.training)
         if request is not None:
             if self._are_enough(len(present)) and self.timer() >= self.not_before:
@@ -160,6 +161,18 @@ class Trainings:
                 self._start(TRAIN)
         elif self._has_latecomers(present):
             self._start(DELIVER)
+
+    def _request_due(self, present: int, devices: int) -> None:
+        """Request the training of the interval, or log once that it waits for more devices."""
+        needed = max(1, math.ceil(PRESENT * devices))
+        if present >= needed:
+            self.is_overdue = False
+            request_training(self.training)
+        elif not self.is_overdue:
+            self.is_overdue = True
+            logger.warning(
+                "%s: is due, and waits for devices; %d of %d online, %d needed", TRAIN, present, devices, needed
+            )
 
     def _are_enough(self, present: int) -> bool:
         """Whether this many devices can hold a round; logs once that a training waits for more."""

@@ -1,0 +1,77 @@
+"""The gate before a delivery: devices compare the new subspace with the current one on rows of their own.
+
+A device fits the operator on the first half of the rows that it keeps, and tells how well that predicts the second half
+in either subspace. The server takes the median over the devices that it asked: one liar, or one device whose data have
+changed, decides nothing. The losses are numbers of single devices: where replies are masked or noisy, nobody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkad.detect.model import Memory
+from fedkad.federation.settings import FEWEST
+from fedkad.koopman.operator import Reduced, fit_operator, loss, relative_ridge
+from fedkad.koopman.scaling import CLIP
+from fedkad.koopman.snapshots import Statistics, collect
+
+Array = NDArray[np.float64]
+
+JUDGES = 16
+"""Devices that are asked, drawn at random: no attacker knows which."""
+
+WORSE = 1.1
+"""A new subspace whose loss is this many times that of the current one, for the median device, is not delivered. Two
+honest trainings of one fleet in different orders differ by less than 1.01 (`python -m measurements.liars`)."""
+
+FAR_WORSE = 3.0
+"""A device keeps its last model if a new one has so many times its loss: for one device alone even good ones differ."""
+
+RIDGE = 1e-10
+
+
+class Judgement(NamedTuple):
+    """The loss of a device on its own rows in the new subspace, and in the current one."""
+
+    new: float
+    current: float
+
+
+class Verdict(NamedTuple):
+    """What the devices say in sum: how many of them, and the median of new over current loss."""
+
+    judges: int
+    ratio: float
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the new subspace is worse than the current one; fewer than three devices decide nothing."""
+        return self.judges >= FEWEST and self.ratio > WORSE
+
+
+def verdict_of(judgements: Collection[Judgement]) -> Verdict:
+    """The median of the ratios; a device that predicts nothing in either subspace has no opinion.
+
+    >>> verdict_of([Judgement(0.2, 0.1), Judgement(0.1, 0.1), Judgement(9.0, 0.1)])
+    Verdict(judges=3, ratio=2.0)
+    """
+    ratios = [each.new / each.current for each in judgements if each.current > 0.0 and each.new >= 0.0]
+    return Verdict(len(ratios), float(np.median(ratios)) if ratios else 1.0)
+
+
+def held_out_losses(memory: Memory, subspaces: Sequence[Array]) -> list[float]:
+    """‖Y − P Q̂ Pᵀ X‖² / ‖Y‖² of the second half of the kept rows, with Q̂ fitted on the first half, for each P."""
+    rows, setup = np.clip(memory.held_out.rows, -CLIP, CLIP), memory.setup
+    middle = len(rows) // 2
+    first, second = (collect(part, setup.lifting, setup.settings.horizon) for part in (rows[:middle], rows[middle:]))
+    return [_loss_at(first, second, subspace) for subspace in subspaces]
+
+
+def _loss_at(first: Statistics, second: Statistics, subspace: Array) -> float:
+    fitted = Reduced.at(first, subspace)
+    operator = fit_operator(fitted, relative_ridge(fitted, RIDGE))
+    return loss(Reduced.at(second, subspace), operator) / (second.energy or 1.0)

@@ -1,0 +1,124 @@
+"""The models that a server keeps: the current one, those before it, and those that were not delivered.
+
+    result.safetensors     the current model, which every device gets
+    result.json            the training that was done last, which model is current, and which devices hold it
+    models/RUN.safetensors the models before it, and those that were kept back
+
+Taking one of them back makes it the current model again, which then nobody holds: the server delivers it to all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedkad.atomicfile import write_atomically
+from fedkad.detect.modelfile import ModelFileError, read_model, write_model
+
+KIND = "fedkad-training"
+RESULT, HOLDERS, MODELS = "result.safetensors", "result.json", "models"
+CURRENT, EARLIER, KEPT_BACK = "current", "earlier", "kept back"
+
+MOST_KEPT = 8
+"""Models that are kept beside the current one; the oldest go first."""
+
+
+class ShelfError(ValueError):
+    """A model that cannot be taken back or delivered again."""
+
+
+class ShelvedModel(NamedTuple):
+    """A model as `fedkad fleet history` shows it; `gate` is what devices said of it before its delivery."""
+
+    run: str
+    state: str
+    rounds: int
+    gate: dict[str, Any]
+    delivered: int
+
+
+def listed(folder: Path) -> list[ShelvedModel]:
+    """All models that are kept, newest first; a file that cannot be read is left out."""
+    files = [*([folder / RESULT] if (folder / RESULT).exists() else ()), *_shelved(folder)]
+    return sorted(_described(files), key=lambda model: model.run, reverse=True)
+
+
+def _described(files: Collection[Path]) -> Iterator[ShelvedModel]:
+    for file in files:
+        try:
+            header, _ = read_model(file, KIND)
+        except ModelFileError:
+            continue
+        gate = header.get("gate", {})
+        kept = KEPT_BACK if gate.get("worse") else EARLIER
+        state = CURRENT if file.name == RESULT else kept
+        held = len(header["ledger"]["delivered"])
+        yield ShelvedModel(header["terms"]["run"], state, len(header["records"]), gate, held)
+
+
+def put_away(folder: Path, file: Path) -> None:
+    """Keep a copy of a model beside the current one."""
+    run = read_model(file, KIND)[0]["terms"]["run"]
+    (folder / MODELS).mkdir(mode=0o700, exist_ok=True)
+    write_atomically(folder / MODELS / f"{run}.safetensors", file.read_bytes())
+    for old in _shelved(folder)[:-MOST_KEPT]:
+        old.unlink()
+
+
+def take_back(folder: Path, run: str | None = None) -> str:
+    """Make an earlier model the current one, by default the one before; returns its run."""
+    there = {model.run: model for model in listed(folder)}
+    earlier = [model.run for model in there.values() if model.state == EARLIER]
+    if run is None:
+        current = next((model.run for model in there.values() if model.state == CURRENT), "")
+        earlier = [each for each in earlier if each < current]
+        if not earlier:
+            raise ShelfError("There is no earlier model to go back to; see `fedkad fleet history`.")
+        run = earlier[0]
+    if run not in there or there[run].state == CURRENT:
+        what = "is the current model already" if run in there else "is not among the models that are kept"
+        raise ShelfError(f"{run} {what}; see `fedkad fleet history`.")
+    chosen = folder / MODELS / f"{run}.safetensors"
+    content = chosen.read_bytes()
+    if (folder / RESULT).exists():
+        put_away(folder, folder / RESULT)
+    write_atomically(folder / RESULT, content)
+    chosen.unlink(missing_ok=True)
+    forget_holders(folder, lambda name: True)
+    return run
+
+
+def forget_holders(folder: Path, is_meant: Callable[[str], bool]) -> list[str]:
+    """Note that some devices do not hold the current model, so that it is delivered to them; returns their names."""
+    if not (folder / RESULT).exists():
+        raise ShelfError("There is no model to deliver yet; train with `fedkad fleet train`.")
+    header, arrays = read_model(folder / RESULT, KIND)
+    held = header["ledger"]["delivered"]
+    header["ledger"]["delivered"] = [name for name in held if not is_meant(name)]
+    header["gate"] = {**header.get("gate", {}), "worse": False}  # whoever takes a model back has decided
+    write_model(folder / RESULT, header, arrays, KIND)
+    write_holders(folder, header["terms"]["run"], header["ledger"]["delivered"])
+    return [name for name in held if is_meant(name)]
+
+
+def write_holders(folder: Path, model: str, delivered: list[str], *, done: str | None = None) -> None:
+    """Write which model is current and who holds it; the training that was `done` last stays what it was."""
+    last = read_holders(folder).get("run") or model if done is None else done
+    document = {"run": last, "model": model, "delivered": delivered}
+    write_atomically(folder / HOLDERS, json.dumps(document).encode())
+
+
+def read_holders(folder: Path) -> dict[str, Any]:
+    """What `write_holders` wrote; empty if there is nothing that can be read."""
+    try:
+        found = json.loads((folder / HOLDERS).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _shelved(folder: Path) -> list[Path]:
+    """The files of all models but the current one, oldest first: a run begins with the time of its training."""
+    return sorted((folder / MODELS).glob("*.safetensors"))

@@ -1,0 +1,214 @@
+"""Only good models go out: devices judge a result before it is delivered, and an earlier one can be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedkad import KoopmanDetector
+from fedkad.federation import engine, shelf, wire
+from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan
+from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.durable import DurableParticipant
+from fedkad.federation.judging import Judgement, held_out_losses, verdict_of
+from fedkad.federation.participant import OwnTerms
+from fedkad.federation.protocol import Answer, ProtocolError, Request, Terms, refusal
+from fedkad.federation.shelf import CURRENT, EARLIER, KEPT_BACK, RESULT, ShelfError
+from fedkad.koopman.stiefel import random_point
+from tests.fixtures.trainings import MODEL, NAMES, make_terms, prepared, series
+
+__all__ = ["prepared"]
+
+Array = NDArray[np.float64]
+PLAN = TrainingPlan(rounds=3, participation=1.0, poll=0.0, patience=0.0, least=3)
+
+
+def _load(path: Path, terms: Terms) -> KoopmanDetector:
+    return KoopmanDetector.load(path)
+
+
+class Folders:
+    """Devices over folders, reached as over a network; `spoil` changes what the server made before it is judged."""
+
+    def __init__(self, root: Path, prepared: Mapping[str, Path], names: tuple[str, ...] = NAMES) -> None:
+        self.root, self.place = root, root / "training"
+        sources = {name: partial(_load, prepared[name]) for name in names}
+        self.known = {
+            name: DurableParticipant(name, DeviceState(root / name), source) for name, source in sources.items()
+        }
+        self.requests: dict[str, Request] = {}
+
+    def devices(self) -> list[str]:
+        return list(self.known)
+
+    def send(self, requests: Mapping[str, Request], deadline: float) -> None:
+        self.requests = dict(requests)
+
+    def answers(self) -> Iterator[tuple[str, Answer]]:
+        requests, self.requests = self.requests, {}
+        for name, request in requests.items():
+            try:
+                yield name, self.known[name].answer(request).header(request)
+            except ProtocolError as error:
+                yield name, refusal(str(error))
+
+    def train(self, run: str, *, spoil: bool = False, **changes: Any) -> Coordinator:
+        """A training with its delivery; a spoiled one ends with a subspace that has nothing to do with the devices."""
+        coordinator = Coordinator(make_terms(run, **changes), PLAN, self.place)
+        for _ in engine.run_rounds(coordinator, self):
+            pass
+        if spoil:
+            coordinator.server.shared = random_point(*coordinator.terms.shape, np.random.default_rng(5))
+            coordinator._made[coordinator.round - 1] = wire.encode(coordinator.server.shared, "float32")
+        engine.deliver(coordinator, self)
+        return coordinator
+
+    def subspace(self, name: str = "a") -> Array:
+        return KoopmanDetector.load(self.root / name / "model.safetensors").subspace_[:, : MODEL["rank"]]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, prepared: dict[str, Path]) -> Folders:
+    return Folders(tmp_path, prepared)
+
+
+def states(fleet: Folders) -> dict[str, str]:
+    return {model.run: model.state for model in shelf.listed(fleet.place)}
+
+
+def test_a_worse_model_is_kept_named_and_not_delivered(fleet: Folders, caplog: pytest.LogCaptureFixture) -> None:
+    first = fleet.train("run-1")
+    assert first.status()["state"] == "done"
+    assert first.gate == {}, "there was nothing to compare it with"
+    before = fleet.subspace()
+    spoiled = fleet.train("run-2", spoil=True)
+    assert spoiled.status()["state"] == KEPT_BACK
+    assert spoiled.gate["judges"] == len(NAMES)
+    assert spoiled.gate["ratio"] > 1.5
+    np.testing.assert_array_equal(fleet.subspace(), before)
+    assert "Training run-2 is not delivered" in caplog.text
+    assert states(fleet) == {"run-2": KEPT_BACK, "run-1": CURRENT}
+    held = shelf.read_holders(fleet.place)
+    assert (held["run"], held["model"], sorted(held["delivered"])) == ("run-2", "run-1", sorted(NAMES))
+    assert not (fleet.place / UNDER_WAY).exists()
+
+
+def test_a_good_model_is_delivered_and_the_one_before_it_is_kept(fleet: Folders) -> None:
+    fleet.train("run-1")
+    second = fleet.train("run-2", consensus={"penalty": 2.0})
+    assert second.status()["state"] == "done"
+    assert second.gate["judges"] == len(NAMES)
+    assert 0.9 < second.gate["ratio"] < 1.1
+    assert states(fleet) == {"run-2": CURRENT, "run-1": EARLIER}
+
+
+@pytest.mark.parametrize("changes", [{"noise": 0.01}, {"encoding": "float16"}])
+def test_devices_with_noise_are_not_asked_and_another_encoding_is_no_obstacle(
+    fleet: Folders, changes: dict[str, Any]
+) -> None:
+    fleet.train("run-1")
+    assert bool(fleet.train("run-2", **changes).gate) == ("noise" not in changes)
+
+
+def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
+    tmp_path: Path, prepared: dict[str, Path]
+) -> None:
+    """Such as those of an earlier release, or with terms of their own; and none of them gets a strike."""
+    fleet = Folders(tmp_path, prepared)
+    fleet.train("run-1")
+    for device in fleet.known.values():
+        device._own_terms = OwnTerms(noise=1e-9)
+    coordinator = Coordinator(make_terms("run-2"), PLAN, fleet.place)
+    assert engine._is_good(coordinator, fleet)
+    assert coordinator.ledger.refusals == len(NAMES)
+    assert not coordinator.ledger.strikes
+
+
+def test_an_earlier_model_is_taken_back_and_delivered_to_all(fleet: Folders) -> None:
+    fleet.train("run-1")
+    first = fleet.subspace()
+    fleet.train("run-2", consensus={"penalty": 5.0})
+    assert not np.array_equal(fleet.subspace(), first)
+    assert shelf.take_back(fleet.place) == "run-1"
+    assert states(fleet) == {"run-2": EARLIER, "run-1": CURRENT}
+    held = shelf.read_holders(fleet.place)
+    assert (held["run"], held["model"], held["delivered"]) == ("run-2", "run-1", [])
+    again = Coordinator(make_terms("run-1"), PLAN, fleet.place)
+    again.restore(RESULT)
+    engine.deliver(again, fleet)
+    np.testing.assert_array_equal(fleet.subspace(), first)
+    held = shelf.read_holders(fleet.place)
+    assert (held["run"], held["model"], sorted(held["delivered"])) == ("run-2", "run-1", sorted(NAMES))
+    with pytest.raises(ShelfError, match="no earlier model"):
+        shelf.take_back(fleet.place)
+    assert shelf.take_back(fleet.place, "run-2") == "run-2"
+    with pytest.raises(ShelfError, match="run-2 is the current model already"):
+        shelf.take_back(fleet.place, "run-2")
+    with pytest.raises(ShelfError, match="run-9 is not among the models that are kept"):
+        shelf.take_back(fleet.place, "run-9")
+
+
+def test_one_device_gets_the_current_model_once_more(fleet: Folders) -> None:
+    with pytest.raises(ShelfError, match="no model to deliver yet"):
+        shelf.forget_holders(fleet.place, lambda name: True)
+    fleet.train("run-1")
+    assert shelf.forget_holders(fleet.place, lambda name: name == "b") == ["b"]
+    assert sorted(shelf.read_holders(fleet.place)["delivered"]) == ["a", "c", "d"]
+    again = Coordinator(make_terms("run-1"), PLAN, fleet.place)
+    again.restore(RESULT)
+    assert set(again.deliveries(NAMES)) == {"b"}
+
+
+def test_only_so_many_models_are_kept(fleet: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "MOST_KEPT", 2)
+    for number in range(1, 5):
+        fleet.train(f"run-{number}")
+    assert list(states(fleet)) == ["run-4", "run-3", "run-2"]
+
+
+def test_one_liar_decides_nothing() -> None:
+    honest = [Judgement(0.10, 0.10), Judgement(0.21, 0.20), Judgement(0.05, 0.05), Judgement(0.30, 0.29)]
+    assert not verdict_of(honest).is_worse
+    assert not verdict_of([*honest, Judgement(1e300, 1e-300)]).is_worse
+    worse = [replace_new(each, 1.3) for each in honest]
+    assert verdict_of(worse).is_worse
+    assert verdict_of([*worse, Judgement(0.0, 1.0)]).is_worse
+    assert not verdict_of(worse[:2]).is_worse, "two devices are too few to decide"
+    assert verdict_of([]).ratio == 1.0
+
+
+def replace_new(judgement: Judgement, factor: float) -> Judgement:
+    return judgement._replace(new=factor * judgement.new)
+
+
+def test_a_loss_is_that_of_a_prediction_made_by_hand() -> None:
+    """The second half of the rows, predicted pair by pair with an operator that was fitted on the first half."""
+    detector = KoopmanDetector(**MODEL).fit(series("a"))
+    memory, subspace = detector.memory_, random_point(14, MODEL["rank"], np.random.default_rng(1))
+    rows = memory.held_out.rows
+    first, second = (detector.lifting_.transform(part) for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]))
+    now, then = first[:-1] @ subspace, first[1:] @ subspace
+    operator = np.linalg.lstsq(now, then, rcond=None)[0]
+    left = second[1:] - second[:-1] @ subspace @ operator @ subspace.T
+    by_hand = float(np.square(left).sum() / np.square(second[1:]).sum())
+    assert held_out_losses(memory, [subspace])[0] == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_a_device_keeps_its_model_if_the_new_one_is_far_worse_on_its_own_rows(fleet: Folders) -> None:
+    """The gate may have been passed by a majority, or there may be none: the last word is the device's."""
+    fleet.train("run-1")
+    before = fleet.subspace()
+    coordinator = Coordinator(make_terms("run-2"), PLAN, fleet.root / "elsewhere")
+    coordinator.server.shared = random_point(*coordinator.terms.shape, np.random.default_rng(5))
+    request = coordinator.deliveries(["a"])["a"]
+    with pytest.raises(ProtocolError, match=r"loses .* times as much with the new model .* and keeps the one it has"):
+        fleet.known["a"].answer(request)
+    np.testing.assert_array_equal(fleet.subspace(), before)
+    fresh = DurableParticipant("a", DeviceState(fleet.root / "fresh"), fleet.known["a"]._source)
+    fresh.answer(request)  # a device that has no model of its fleet yet takes what it gets
