@@ -234,6 +234,13 @@ def test_ambiguous_dates_are_asked_for(tmp_path: Path) -> None:
     refused(write(tmp_path, "Date,a\n13/01/2024,1\n01/14/2024,2\n"), "--time-format")
 
 
+def test_the_format_that_is_asked_for_has_the_year_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "t,a\n1/2/24 1:00,1\n1/3/24 1:00,2\n")
+    with pytest.raises(TableError, match="%d/%m/%y %H:%M"):
+        read_recording(path)
+    assert read_recording(path, Switches(time_format="%d/%m/%y %H:%M")).times is not None
+
+
 def test_a_format_that_is_given(tmp_path: Path) -> None:
     path = write(tmp_path, "when,a\n20240301 000000,1\n20240301 000010,2\n")
     refused(path, "'20240301 000000'", "--time-format", time="when")

@@ -302,7 +302,7 @@ def test_text_column(tmp_path: Path) -> None:
 
 
 def test_times_in_another_column(tmp_path: Path) -> None:
-    refusal(write(tmp_path, "a,when\n1,2024-01-01\n"), "line 2", "channel 'when'", "time='when'")
+    refusal(write(tmp_path, "a,when\n1,2024-01-01\n"), "line 2", "channel 'when'", "name 'when' as the time column")
 
 
 @pytest.mark.parametrize("cell", ["inf", "-Infinity", "1e999"])

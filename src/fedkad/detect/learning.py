@@ -87,7 +87,8 @@ def _without_absurd(settings: DetectorSettings, series: Series) -> Series:
 def _training_rows(settings: DetectorSettings, values: Array) -> Array:
     rows = values if settings.has_witnesses else split(values, settings.validation, settings.lead)[0]
     lead = settings.lead if settings.has_witnesses else settings.window
-    _require_pairs(sum(run.stop - run.start - lead for run in stretches(rows, lead + 1)), lead)
+    missing = int(np.isnan(rows).any(axis=1).sum())
+    _require_pairs(sum(run.stop - run.start - lead for run in stretches(rows, lead + 1)), lead, missing, len(rows))
     return rows
 
 
@@ -114,11 +115,14 @@ def _collected(setup: Setup, scaled: Array, report: Report = unheard) -> Statist
     return statistics
 
 
-def _require_pairs(count: float, window: int) -> None:
+def _require_pairs(count: float, window: int, missing: int = 0, rows: int = 0) -> None:
     if count < FEWEST_PAIRS:
+        holes = (
+            f"fill short holes first, because a value is missing in {missing} of {rows} rows, or " if missing else ""
+        )
         raise ValueError(
             f"Too few rows: only {int(count)} windows of {window} consecutive complete samples have a "
-            f"successor, and at least {FEWEST_PAIRS} are needed; pass more rows or a shorter window."
+            f"successor, and at least {FEWEST_PAIRS} are needed; {holes}pass more rows or a shorter window."
         )
 
 

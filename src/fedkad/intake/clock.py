@@ -176,12 +176,13 @@ def _day_first(relation: Relation, name: str, text: str, sep: str) -> bool:
     if (first or 0) > 12 or (second or 0) > 12:
         return bool((first or 0) > 12)
     [(cell,)] = relation.rows(text, "LIMIT 1")
-    shape = re.sub(r"^\d+\D\d+\D\d+", "", cell)
+    shape, year = re.sub(r"^\d+\D\d+\D\d+", "", cell), "%Y" if re.match(r"\d+\D\d+\D\d{4}", cell) else "%y"
     clock = " %H:%M:%S" if shape.count(":") == 2 else " %H:%M" if ":" in shape else ""
     clock = clock.replace("%H", "%I") + " %p" if re.search(r"[AaPp]\.?[Mm]", shape) else clock
     raise relation.source.error(
         f"in {cell!r} the day or the month may come first",
-        f'pass --time-format "%d{sep}%m{sep}%Y{clock}" if it is the day, "%m{sep}%d{sep}%Y{clock}" if it is the month',
+        f'pass --time-format "%d{sep}%m{sep}{year}{clock}" if it is the day, '
+        f'"%m{sep}%d{sep}{year}{clock}" if it is the month',
         where=f"time column {name!r}",
     )
 

@@ -288,7 +288,12 @@ def recording_drawing(entry: Examination, name: str, *, signals: bool) -> Drawin
     ends = marked(between(entry.moment(0), entry.moment(rows - 1)), clock(entry.table))
     blind = rows - entry.scored
     unscored = f" {counted(blind, 'row')} of {rows} could not be judged." if blind else ""
-    return Drawing(name, f"{ends}. {_key(spans)}{unscored}", svg, f"Score of {entry.name} against the threshold.")
+    channels = len(entry.model.setup.channel_names)
+    drawn = (
+        f" The first {MOST_SIGNALS} of {channels} channels are drawn." if signals and channels > MOST_SIGNALS else ""
+    )
+    told = f"{ends}. {_key(spans)}{unscored}{drawn}"
+    return Drawing(name, told, svg, f"Score of {entry.name} against the threshold.")
 
 
 # -- what it rests on ------------------------------------------------------------------------------------------

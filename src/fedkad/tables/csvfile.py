@@ -137,5 +137,5 @@ def _floats(cells: list[str]) -> list[float]:
 def _not_a_number(cell: str, row: int, channel: str, source: TableSource) -> TableError:
     remedy = "write a number with a decimal point, or leave the cell empty where the value is missing"
     if is_iso_time(cell):
-        remedy = f"remove the column, or name it as the time column (time={channel!r})"
+        remedy = f"remove the column, or name {channel!r} as the time column"
     return source.error(f"expected a number, found {shown(cell)}", remedy, row=row, where=f"channel {channel!r}")

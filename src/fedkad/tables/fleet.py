@@ -187,6 +187,8 @@ def device_paths(folder: Path) -> dict[str, Path]:
 
 def _tables_in(folder: Path) -> list[Path]:
     """Return the table files and the folders in a folder, sorted by name."""
+    if folder.is_file():
+        raise TableSource(folder).error("it is a file", "name the folder that has a file or a folder for each device")
     try:
         entries = sorted(entry for entry in folder.iterdir() if not _is_note(entry))
     except OSError as error:
