@@ -184,6 +184,8 @@ class OpenFleet:
     def train(self, **changes: Any) -> dict[str, Any]:
         """One training with these settings; its status."""
         fleets.change(self.server, **changes)
+        for name in NAMES:  # a device refuses a model that is far worse than its last one, such as a noisy one
+            (self.device(name) / "delivered.json").unlink(missing_ok=True)
         done = subprocess.run(
             [str(PROGRAMS / "flwr"), "run", str(APP), "open", "--stream", "--run-config", f'folder="{self.server}"'],
             env=self.environment,
@@ -207,6 +209,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     with fleet.running_all():
         found.statuses["plain"] = fleet.train(rounds=3, participation=1.0, deadline=60.0)
         found.models["plain"] = fleet.models()
+        found.statuses["judged"] = fleet.train()  # the first one had nothing to be compared with
         found.statuses["noisy"] = fleet.train(rounds=1, participation=0.5, start="common", noise=0.05)
         found.statuses["secure"] = fleet.train(
             rounds=SECURE_ROUNDS, participation=1.0, noise=0.0, secure_aggregation=True, deadline=20.0
@@ -285,13 +288,14 @@ def test_a_reply_has_only_the_entries_that_the_protocol_names(recorded: Recorded
         "hello": set(),
         "warm": {"diagnostics.seconds"},
         "admm": objective,
+        "judge": {"diagnostics.seconds", "diagnostics.loss", "diagnostics.current_loss"},
         "deliver": {"diagnostics.seconds", "diagnostics.threshold", "diagnostics.shape"},
     }
     assert {name.removeprefix("diagnostics.") for kind in diagnostics.values() for name in kind} == set(DIAGNOSTICS)
-    run = recorded.statuses["plain"]["run"]
+    runs = {recorded.statuses[name]["run"] for name in ("plain", "judged")}
     seen = set()
     for name, all_of in recorded.sent.items():
-        for header in (sent.header for sent in all_of if sent.header["run"] == run):
+        for header in (sent.header for sent in all_of if sent.header["run"] in runs):
             assert set(header) == IDENTITY_KEYS | diagnostics[header["kind"]]
             assert header["device"] == name
             expected = wire.size(SHAPE, "float32") if header["kind"] in ("warm", "admm") else 0

@@ -25,8 +25,8 @@ JUDGES = 16
 """Devices that are asked, drawn at random: no attacker knows which."""
 
 WORSE = 1.1
-"""A new subspace whose loss is this many times that of the current one, for the median device, is not delivered. Two
-honest trainings of one fleet in different orders differ by less than 1.01 (`python -m measurements.liars`)."""
+"""A new subspace whose loss is this many times that of the current one, for the median device, is not delivered. The
+losses of two honest trainings in different orders differ by 0.1 % (`python -m measurements.liars`, on all rows)."""
 
 FAR_WORSE = 3.0
 """A device keeps its last model if a new one has so many times its loss: for one device alone even good ones differ."""

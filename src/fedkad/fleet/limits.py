@@ -7,7 +7,7 @@ from fedkad.fleet.settings import FleetSettings
 
 AROUND = 16_384
 """Bytes for all that surrounds the numbers of a reply: names, ticket, sizes, a refusal in words, the frame of the
-carrier. An honest reply has about 2 kB of it."""
+carrier."""
 
 PER_PEER = 192
 """Bytes that a device sends for each other device of a masked round: a box is 94 bytes, two shares are 66."""

@@ -45,7 +45,7 @@ SMALL = (
 """Endpoints of a device that take a few identifiers. A device with a key does not use the two that register nodes."""
 
 LARGEST_SMALL, LARGEST_ANNOUNCEMENT = 4_096, 32_768
-"""Bytes of a body. Honest ones have some hundred, and about one thousand to announce a reply of `MOST_PARTS` parts."""
+"""Bytes of a body: a few identifiers, and the names of the parts of a reply."""
 
 HEADER_SECONDS, BODY_SECONDS, SEND_SECONDS = 10, 15, 30
 RATE, BURST, AT_ONCE = 20, 200, 12
