@@ -153,6 +153,13 @@ def test_a_budget_needs_nothing_but_times(detector: KoopmanDetector) -> None:
         KoopmanDetector(**small).fit(waves(600).reset_index(drop=True))
 
 
+@pytest.mark.parametrize("method", ["decision_function", "predict", "explain", "forecast", "events"])
+def test_another_sampling_rate_is_said(detector: KoopmanDetector, faulty: pd.DataFrame, method: str) -> None:
+    with pytest.warns(UserWarning, match="a row every 600 s, but the detector was fitted to one every 60 s"):
+        getattr(detector, method)(faulty.iloc[::10])
+    getattr(detector, method)(faulty.to_numpy())  # rows without times have no rate
+
+
 def test_stretches_keep_their_own_gaps(detector: KoopmanDetector, faulty: pd.DataFrame) -> None:
     cut, kept = with_holes(faulty)
     hole = np.full((6, 3), np.nan)  # between two stretches; longer than what is bridged

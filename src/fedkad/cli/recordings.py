@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from fedkad.cli.failures import note, warn
-from fedkad.detect.clock import gap_starts
+from fedkad.detect.clock import gap_starts, is_other_rate
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_recording
 from fedkad.report.wording import counted
@@ -23,7 +23,6 @@ Progress = Callable[[str, float, int], None]
 
 ALMOST = 0.99  # of a file, once its text is read: it is not checked yet
 MANY = 20  # times that show whether their steps are even
-MOST_APART = 1.5  # factor between the sample periods of model and data beyond which there is a warning
 UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
 HOLLOW = 0.2  # share of the rows that a channel may leave without a value before there is a note
 
@@ -191,10 +190,8 @@ def _report_repairs(device: DeviceTables) -> None:
 
 def check_period(fitted: float | None, device: DeviceTables, path: Path) -> None:
     """Warn if samples come at another rate than those that a model was fitted to."""
-    if fitted is None:
-        return
-    for period in (table.period for table in device.tables if table.period is not None):
-        if not 1.0 / MOST_APART <= period / fitted <= MOST_APART:
+    for period in (table.period for table in device.tables):
+        if is_other_rate(period, fitted):
             warn(
                 f"{path}: there is a sample every {period:g} s, but the model was fitted to one every {fitted:g} s; "
                 "resample the data or fit a model to data of this rate."

@@ -16,6 +16,19 @@ GAP_FACTOR = 1.5
 """A step larger than this many usual ones is a gap; the usual step is the median."""
 
 
+MOST_APART = 1.5
+"""Factor between the sampling periods of two recordings beyond which they have different rates."""
+
+
+def is_other_rate(period: float | None, known: float | None) -> bool:
+    """Whether two sampling periods are both known, and far apart.
+
+    >>> is_other_rate(60.0, 61.0), is_other_rate(60.0, 600.0), is_other_rate(None, 60.0)
+    (False, True, False)
+    """
+    return bool(period and known) and not 1.0 / MOST_APART <= period / known <= MOST_APART  # type: ignore[operator]
+
+
 def steps_between(times: Times) -> NDArray[np.float64]:
     """From each time to the next, in the unit of the times."""
     return np.diff(times).astype(np.float64)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect import learning
+from fedkad.detect.clock import is_other_rate
 from fedkad.detect.events import Gathering, examine, judge_series, rows_lasting, rows_within
 from fedkad.detect.frames import event_table, framed
 from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
@@ -410,7 +411,9 @@ class KoopmanDetector:
             Events that are shorter are left out.
         """
         gathering = Gathering(self._rows_in("merge", merge), self._rows_in("min_duration", min_duration))
-        return event_table(examine(self._fitted(), series, gathering).events, series)
+        found = examine(self._fitted(), series, gathering)
+        self._warn_of_other_rate(series)
+        return event_table(found.events, series)
 
     def _rows_in(self, name: str, duration: int | str) -> int:
         """A number of rows, or a time in sampling periods."""
@@ -429,6 +432,7 @@ class KoopmanDetector:
         """
         model = self._fitted()
         recording = model.setup.record(series)
+        self._warn_of_other_rate(series)
         expected = model.setup.scaling.restore(forecast_series(model.scoring, recording.series.values))
         return framed(recording.of_rows(expected), series, model.setup.channel_names)
 
@@ -461,7 +465,19 @@ class KoopmanDetector:
     def _scored(self, series: Any) -> tuple[Recording, SeriesScores]:
         model = self._fitted()
         recording = model.setup.record(series)
+        self._warn_of_other_rate(series)
         return recording, score_series(model.scoring, recording.series.values)
+
+    def _warn_of_other_rate(self, series: Any) -> None:
+        """Warn if the times of a frame say that it has another sampling rate than the training data."""
+        period, fitted = sampling_period(series), self._fitted().settings.sample_period
+        if is_other_rate(period, fitted):
+            warnings.warn(
+                f"There is a row every {period:g} s, but the detector was fitted to one every {fitted:g} s; resample "
+                "the data, or fit a detector to data of this rate.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     # -- files ------------------------------------------------------------------------------------------------
 
