@@ -239,6 +239,8 @@ def test_what_was_told_acts_once_however_often_the_agent_is_killed(tmp_path: Pat
     database.close()
     # Each one is one more stretch in the model: none is lost, and none is there twice.
     assert confirmed(site.model) == 8
+    site.write(TROUBLE[120:130])
+    site.wait()  # an agent that is still starting knows no orderly end
     assert site.process.stop() == 0
 
 
