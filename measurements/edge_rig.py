@@ -26,8 +26,8 @@ from typing import Any, Self
 import numpy as np
 
 from fedkad import KoopmanDetector
-from fedkad.detect.scoring import CalibratedScoring
 from fedkad.detect.series import Series
+from fedkad.detect.witnesses import WitnessScoring
 from measurements.loopback import free_port
 from measurements.measure import Array
 
@@ -62,7 +62,7 @@ def own(model: Path, number: int) -> KoopmanDetector:
     """A detector like that in the file, with a subspace and an operator of its own."""
     detector = KoopmanDetector.load(model)
     known, generator = detector.model_, np.random.default_rng(number)
-    assert isinstance(known.scoring, CalibratedScoring)
+    assert isinstance(known.scoring, WitnessScoring)
     turned, _ = np.linalg.qr(detector.subspace_ + 1e-6 * generator.normal(size=detector.subspace_.shape))
     signs = np.sign(np.sum(turned * detector.subspace_, axis=0))
     operator = detector.operator_ * (1.0 - 1e-6 * number)
