@@ -129,7 +129,7 @@ def test_a_kill_between_fitting_and_committing_counts_no_row_twice(tmp_path: Pat
     assert not watcher.is_learning_due
 
 
-def test_who_writes_how_many_rows_has_chosen(tmp_path: Path) -> None:
+def test_a_model_of_a_set_number_of_rows_is_never_young(tmp_path: Path) -> None:
     live, watcher = wandering(FIRST + 10), make(tmp_path, first=FIRST)
     feed(watcher, live, 0)
     assert watcher.learner.learned == 1

@@ -26,7 +26,9 @@ def is_other_rate(period: float | None, known: float | None) -> bool:
     >>> is_other_rate(60.0, 61.0), is_other_rate(60.0, 600.0), is_other_rate(None, 60.0)
     (False, True, False)
     """
-    return bool(period and known) and not 1.0 / MOST_APART <= period / known <= MOST_APART  # type: ignore[operator]
+    if not period or not known:
+        return False
+    return not 1.0 / MOST_APART <= period / known <= MOST_APART
 
 
 def steps_between(times: Times) -> NDArray[np.float64]:

@@ -82,7 +82,7 @@ class Learner:
 
     @property
     def _mature(self) -> int:
-        """Rows that a model of the agent's own is fitted to in the end; who writes `first` has chosen how many."""
+        """Rows that a model of the agent's own is fitted to in the end: `first` if it is set, otherwise a week."""
         first, a_week = self._settings.first_rows, math.ceil(MATURE / self._settings.sampling.period)
         return first if self._settings.learning.first else max(min(a_week, MATURE_ROWS), first)
 
