@@ -41,7 +41,7 @@ class SingleProduct(LiftedProduct):
 
     def __init__(self, double: LiftedProduct) -> None:
         vars(self).update(vars(double))
-        vars(self).update({name: vars(double)[name].astype(np.float32) for name in ("weights", "_right", "_offset")})
+        vars(self).update({name: vars(double)[name].astype(np.float32) for name in ("weights", "right", "offset")})
 
     def __call__(self, windows: Array) -> tuple[Array, Array, Array]:
         """Windows are rounded, and results are numbers of double precision again."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector
 from fedkad.detect import kinds
 from fedkad.detect.places import PROBABILITIES, Bounds, Places, absurd_in_training
-from fedkad.detect.scoring import ANCHOR, Dynamics, score_series, split_parts
+from fedkad.detect.scoring import ANCHOR, Dynamics, look_at, score_series, split_parts
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Reading
 from fedkad.detect.witnesses import WitnessScoring
@@ -926,7 +926,8 @@ def test_a_jump_is_told_with_what_was_expected() -> None:
     series = calm()
     series[-1, 0] = -np.sign(series[-1, 0]) * 0.5
     reading = reading_of(series)
-    told = kinds._place(told_by()[0].model_.setup, scoring_of(told_by()[0]), reading._judged[-1], 0)
+    scoring = scoring_of(told_by()[0])
+    told = kinds._place(told_by()[0].model_.setup, scoring, look_at(scoring, reading._judged[-1]), 0)
     assert told.sentence.startswith(f"{told.channel} jumped more than ever in training: ")
     assert numbers(told.sentence) == pytest.approx([series[-1, 0], reading.expected[0]], rel=1e-3)
 

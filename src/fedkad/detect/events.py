@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedkad.detect.clusters import first_of_each
 from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
-from fedkad.detect.scoring import Seen, SeriesScores, score_series
+from fedkad.detect.scoring import SeriesScores, score_series
 from fedkad.detect.threshold import judge_all
 from fedkad.koopman.snapshots import Report, unheard
 
@@ -169,15 +169,11 @@ def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, Array, NDArray
 
 def _told(model: Model, raw: SeriesScores, event: Event, peak: int) -> Event:
     """The event with what leads at its peak, an entry of the scores, told by the entries that were smoothed into it."""
-    scoring, rows, horizon = model.scoring, raw.rows, model.settings.horizon
+    scoring, rows, lead = model.scoring, raw.rows, model.settings.lead
     run = next(run for run in raw.runs if run[0] <= peak <= run[-1])
     at = int(np.searchsorted(run, peak)) + 1
-
-    def see(entry: int) -> Seen:
-        return scoring.see(rows.filled[entry - model.settings.window + 1 : entry + 1].ravel(), rows.values[entry])
-
     entries = run[max(at - model.settings.smoothing, 0) : at].tolist()
-    moments = [(see(entry - horizon), [see(entry - horizon + h) for h in range(1, horizon + 1)]) for entry in entries]
+    moments = [(rows.filled[entry - lead : entry + 1].ravel(), rows.values[entry]) for entry in entries]
     told = tell(model.setup, scoring, moments, model.setup.scaling.restore(rows.values[peak]))
     return replace(event, kind=told.kind, sentence=told.sentence)
 

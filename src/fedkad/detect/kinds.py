@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from fedkad.detect.model import Setup
 from fedkad.detect.places import STILL, beyond, log_spread
-from fedkad.detect.scoring import Scoring, Seen
+from fedkad.detect.scoring import Moment, Scoring, Seen, look_at
 from fedkad.detect.witnesses import WITNESSES, Sight, WitnessScoring
 
 Array = NDArray[np.float64]
-Moment = tuple[Seen, list[Seen]]
+Looked = tuple[Seen, list[Seen]]
 
 
 class Told(NamedTuple):
@@ -30,23 +30,24 @@ def tell(setup: Setup, scoring: Scoring, moments: Sequence[Moment], sample: Arra
 
     `sample` is the newest one, in its own units.
     """
+    looked = [look_at(scoring, moment) for moment in moments]
     if not isinstance(scoring, WitnessScoring):
-        channel = int(np.argmax(scoring.shares(*moments[-1])[0]))
-        return _motion(setup, scoring, moments[-1][0], sample, channel)
-    parts = np.array([scoring.score(earlier, since) for earlier, since in moments])
-    for moment in reversed(moments):
+        channel = int(np.argmax(scoring.shares(*looked[-1])[0]))
+        return _motion(setup, scoring, looked[-1][0], sample, channel)
+    parts = np.array([scoring.score(earlier, since) for earlier, since in looked])
+    for moment in reversed(looked):
         impossible = np.flatnonzero(scoring.absurd(Sight(*moment[1][-1]).values))
         if len(impossible):
             return _place(setup, scoring, moment, int(impossible[0]))
     lead = int(np.argmax(scoring.voices(list(parts.mean(axis=0)))))
-    channel, moment = _loudest(scoring, moments, parts, [[0], [1], [2, 3]][lead])
+    channel, moment = _loudest(scoring, looked, parts, [[0], [1], [2, 3]][lead])
     if WITNESSES[lead] == "motion":
         seen = setup.scaling.restore(moment[1][-1][0])
         return _motion(setup, scoring, moment[0], seen, channel)
     return (_misfit if WITNESSES[lead] == "fit" else _place)(setup, scoring, moment, channel)
 
 
-def _loudest(scoring: Scoring, moments: Sequence[Moment], parts: Array, which: list[int]) -> tuple[int, Moment]:
+def _loudest(scoring: Scoring, moments: Sequence[Looked], parts: Array, which: list[int]) -> tuple[int, Looked]:
     """The channel, and the moment, that adds most to these parts."""
     moment = moments[int(np.argmax(parts[:, which].sum(axis=1)))]
     return int(np.argmax(scoring.shares(*moment)[which].sum(axis=0))), moment
@@ -59,12 +60,12 @@ def _motion(setup: Setup, scoring: Scoring, earlier: Seen, sample: Array, channe
     return Told("motion", name, f"{name} moved unlike predicted: {numbers}")
 
 
-def _misfit(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) -> Told:
+def _misfit(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) -> Told:
     name, window = setup.channel_names[channel], setup.settings.window
     return Told("fit", name, f"the pattern of the last {window} samples of {name} does not fit the other channels")
 
 
-def _place(setup: Setup, scoring: WitnessScoring, moment: Moment, channel: int) -> Told:
+def _place(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) -> Told:
     """About the farthest of value, jump, level, spread and ties of the channel."""
     newest, bounds = Sight(*moment[1][-1]), scoring.bounds
     name, window = setup.channel_names[channel], setup.settings.window

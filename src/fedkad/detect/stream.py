@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.bridging import longest_hole
-from fedkad.detect.kinds import Moment, Told, tell
+from fedkad.detect.kinds import Told, tell
 from fedkad.detect.model import Model, Setup
-from fedkad.detect.scoring import Scoring, Seen
+from fedkad.detect.scoring import Moment, Parts, Scoring, look_at
 from fedkad.detect.series import check_sample
+from fedkad.detect.steps import steps
 from fedkad.koopman.scaling import CLIP
 
 Array = NDArray[np.float64]
@@ -42,17 +43,17 @@ class Reading:
         """The score split over the channels, summing to it; NaN without a score. Computed when asked for."""
         if not self._judged:
             return np.full(len(self.seen), np.nan)
-        count = len(self._judged)
-        parts = np.array([self._scoring.score(earlier, since) for earlier, since in self._judged]).sum(axis=0) / count
-        shares = sum(self._scoring.shares(earlier, since) for earlier, since in self._judged)
-        return self._scoring.split(parts, np.asarray(shares / count))
+        scoring, count = self._scoring, len(self._judged)
+        looked = [look_at(scoring, moment) for moment in self._judged]
+        parts = np.array([scoring.score(*each) for each in looked]).sum(axis=0) / count
+        return scoring.split(parts, np.asarray(sum(scoring.shares(*each) for each in looked) / count))
 
     @property
     def expected(self) -> Array:
         """The sample that was predicted for this moment, in the units of the sample; NaN without a score."""
         if not self._judged:
             return np.full(len(self.seen), np.nan)
-        return self._setup.scaling.restore(self._scoring.expected(self._judged[-1][0]))
+        return self._setup.scaling.restore(self._scoring.expected(look_at(self._scoring, self._judged[-1])[0]))
 
     @property
     def channels(self) -> list[tuple[str, float]]:
@@ -122,8 +123,8 @@ class Stream:
     def _start(self) -> None:
         self.length = self._lifting.window + self._horizon
         self._channels, self._window = self._lifting.channels, self._lifting.window
-        self._state_size = self._lifting.state_size
-        # What stands in a page is never written over, because readings look at its windows. A full one is followed by
+        self._state_size, self._moment_size = self._lifting.state_size, self.length * self._channels
+        # What stands in a page is never written over, because readings look at its samples. A full one is followed by
         # another that begins with the last W + H samples, so that these are always contiguous.
         size = PAGE * self.length * self._channels
         self._page, self._holes = np.empty(size), np.zeros(size, dtype=np.bool_)
@@ -143,8 +144,8 @@ class Stream:
         self._forget_scores()
 
     def _forget_scores(self) -> None:
-        self._seen: deque[Seen] = deque(maxlen=self._horizon + 1)
-        self._raw: deque[tuple[float, ...]] = deque(maxlen=self._smoothing)
+        self._steps = steps(self._scoring)
+        self._raw: deque[Parts] = deque(maxlen=self._smoothing)
         self._judged: deque[Moment] = deque(maxlen=self._smoothing)
 
     def _window_before(self, end: int) -> Array:
@@ -166,7 +167,7 @@ class Stream:
         full = max(self._rows - self._window + 1, 0)
         for age in reversed(range(full)):
             window = self._window_before(self._end - age * self._channels)
-            self._seen.append(self._scoring.see(window, window[-self._channels :].copy()))
+            self._steps.see(window, window[-self._channels :])
 
     @property
     def memory(self) -> int:
@@ -202,22 +203,21 @@ class Stream:
         self._page[end - self._channels : end] = scaled
         if self._whole < self.length:
             self._note_holes(values)
+        window = self._window_before(end)
         if self._missing:
             self._missing -= 1
-        if self._missing > self._horizon:
-            return self._reading(values, "warming")
-        self._seen.append(self._scoring.see(self._window_before(end), free))
-        if self._missing:
-            return self._reading(values, "warming")
+            if self._missing:
+                if self._missing <= self._horizon:
+                    self._steps.see(window, free)
+                return self._reading(values, "warming")
         if is_absent:
+            self._steps.see(window, free)
             return self._reading(values, "bridged")
-        earlier, *since = self._seen
         raw, judged, judge, scoring = self._raw, self._judged, self.judge, self._scoring
-        parts = tuple(map(float, scoring.score(earlier, since)))
+        parts = self._steps.score(window, free)
         raw.append(parts)
-        judged.append((earlier, since))
-        count, threshold = len(raw), judge.value
-        score = scoring.combine([total / count for total in map(sum, zip(*raw, strict=True))])
+        judged.append((self._page[end - self._moment_size : end], free))
+        threshold, score = judge.value, scoring.smoothed(raw)
         abnormal = judge.judge(score) if adapt else score > threshold
         if not abnormal and scoring.impossible(parts, free):
             abnormal = True

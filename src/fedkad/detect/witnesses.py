@@ -22,17 +22,17 @@ weights nothing changes much (`python -m measurements.witnesses`).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.places import ABSURD, OUTSIDE, STILL, Bounds, beyond, log_spread, window_means
-from fedkad.detect.scoring import LINEAR_BEYOND, Dynamics, Seen, inner
+from fedkad.detect.scoring import LINEAR_BEYOND, Dynamics, Parts, Seen, inner
 from fedkad.detect.ties import FARTHEST
 
 Array = NDArray[np.float64]
@@ -42,6 +42,9 @@ WEIGHTS = (1.0, 1.0, 0.5)
 
 UNIT_FLOORS = np.array([1.0, 0.1, 0.5])
 """The smallest units: a device that never moved in training has no others."""
+
+SLACK = 1e-12
+"""How far outside is nothing but rounding, relative to the bounds: many a channel rests at the least of its values."""
 
 NEVER = 1e300
 """More than any departure."""
@@ -94,28 +97,33 @@ class WitnessScoring:
     # -- what is kept of a window ------------------------------------------------------------------------------
 
     @cached_property
-    def _mean(self) -> Array:
+    def mean(self) -> Array:
+        """From the samples of a window to their mean."""
         return np.full(self.dynamics.lifting.window, 1.0 / self.dynamics.lifting.window)
 
     def see(self, windows: Array, values: Array) -> Seen:
         """What a `Sight` has, of one window or of windows that follow on from each other, with their newest samples."""
-        lifting = self.dynamics.lifting
         coordinates, own, _ = self.dynamics.coordinates(windows)
-        if len(self._unjudged):
-            own = own - windows[..., self._unjudged].dot(self.dynamics.subspace[self._unjudged])
+        if self.unjudged is not None:
+            own = own - windows[..., self.unjudged].dot(self.unjudged_rows)
+        mean = self.mean
         if windows.ndim == 1:
-            samples = windows.reshape(lifting.window, lifting.channels)
-            level, square = self._mean.dot(samples), self._mean.dot(samples * samples)
-        else:
-            before = windows[0, : -lifting.channels].reshape(-1, lifting.channels)
-            samples = np.concatenate([before, windows[:, -lifting.channels :]])
-            level, square = (window_means(rows, lifting.window) for rows in (samples, samples * samples))
+            samples = windows.reshape(len(mean), -1)
+            return values, windows, coordinates, own, mean.dot(samples), mean.dot(samples * samples)
+        before = windows[0, : -self._channels].reshape(-1, self._channels)
+        samples = np.concatenate([before, windows[:, -self._channels :]])
+        level, square = (window_means(rows, len(mean)) for rows in (samples, samples * samples))
         return values, windows, coordinates, own, level, square
 
     @cached_property
-    def _unjudged(self) -> NDArray[np.intp]:
-        """Where in a window the channels stand that are not judged by prediction."""
-        return np.flatnonzero(~np.tile(self.judged, self.dynamics.lifting.window))
+    def unjudged(self) -> NDArray[np.intp] | None:
+        """Where in a window the channels stand that are not judged by prediction; None if all are."""
+        return None if self.judged.all() else np.flatnonzero(~np.tile(self.judged, self.dynamics.lifting.window))
+
+    @cached_property
+    def unjudged_rows(self) -> Array:
+        """Their rows of Z."""
+        return self.dynamics.subspace[self.unjudged]
 
     # -- the parts of a score ----------------------------------------------------------------------------------
 
@@ -123,25 +131,31 @@ class WitnessScoring:
         """Motion, fit, values outside, and levels, spreads and ties outside; not in units yet."""
         newest = since[-1]
         misfit, deviations = self._look(earlier, since)
-        departures = deviations[..., self._of_departures]
-        beyond_calm = self._beyond(deviations, self._frame.calm)
+        beyond_calm = self._beyond(deviations, self.frame.calm)
         farthest = beyond_calm.item(beyond_calm.argmax())  # NaN, if a channel is missing
         # Mostly every channel is there and where it has been, and no departure is large.
         if farthest <= 0.0:
-            motion = inner(departures, departures) * self._share
+            departures = deviations[..., self.of_departures]
+            motion = inner(departures, departures) * self.share
             nothing = 0.0 * motion
             parts: tuple[Array, ...] = (motion, misfit, nothing, nothing)
-        elif math.isnan(farthest):
+        elif isnan(farthest):
             parts = tuple(np.moveaxis(self._terms(earlier, newest, deviations).sum(axis=-1), -1, 0))
         else:
-            clipped = np.minimum(departures, LINEAR_BEYOND)
-            motion = inner(clipped, departures + departures - clipped) * self._share
-            away, dwell, apart = self._distances(newest, deviations)
-            parts = (motion, misfit, away.dot(self._one), (dwell + apart).dot(self._one))
+            motion, *outside = self.unusual(deviations, newest)
+            parts = (motion, misfit, *outside)
         if len(self.bounds.relief):
             relief = self._relief(newest)
             parts = tuple(part * relief for part in parts)
         return parts
+
+    def unusual(self, deviations: Array, newest: Seen) -> tuple[Array, Array, Array]:
+        """Motion, values outside, and levels, spreads and ties outside, if every channel is there."""
+        departures = deviations[..., self.of_departures]
+        clipped = np.minimum(departures, LINEAR_BEYOND)
+        motion = inner(clipped, departures + departures - clipped) * self.share
+        away, dwell, apart = self._distances(newest, deviations)
+        return motion, away.dot(self._one), (dwell + apart).dot(self._one)
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same parts split over the channels, `(…, 4, n)`."""
@@ -163,27 +177,27 @@ class WitnessScoring:
         """
         values, _, _, own, level, square = since[-1]
         coordinates, channels, rank = earlier[2], self._channels, self.dynamics.subspace.shape[1]
-        predicted = coordinates.dot(self._predictions)
+        predicted = coordinates.dot(self.predictions)
         cross = inner(predicted[..., :rank], own)
         energy = inner(predicted[..., rank : 2 * rank], coordinates)
-        misfit = abs(square.dot(self._energy) + (energy - cross - cross) * self._per_sample)
+        misfit = abs(square.dot(self.energy) + (energy - cross - cross) * self.per_sample)
         if self.tolerance is not None:
             misfits = self._misfits(earlier, since[-1])
-            misfit = inner(misfits, misfits) * self._per_sample
+            misfit = inner(misfits, misfits) * self.per_sample
         samples = since[0][1][..., -channels:]
         if len(since) > 1:
             samples = np.concatenate([seen[1][..., -channels:] for seen in since], axis=-1)
         residuals = samples - predicted[..., 2 * rank :]
-        frame = self._frame
+        frame = self.frame
         features = [values, residuals, level, square - level * level]
-        if self._is_tied:
-            features.append(level.dot(self._ties))
+        if self.ties is not None:
+            features.append(level.dot(self.ties))
         deviations = np.concatenate(features, axis=-1)
         deviations -= frame.middle
         deviations *= frame.sharpness
         np.abs(deviations, out=deviations)
         if self.tolerance is not None:
-            departures = deviations[..., self._of_departures]
+            departures = deviations[..., self.of_departures]
             departures[departures <= (self.tolerance / self.spread).ravel()] = 0.0
         return misfit, deviations
 
@@ -191,32 +205,40 @@ class WitnessScoring:
         """The residuals of the judged channels of a window; those within the tolerance, and of others, are 0."""
         predicted = earlier[2].dot(self.dynamics.powers[-1].T).dot(self._window_decoder)
         residuals: Array = newest[1] - predicted
-        residuals[..., self._unjudged] = 0.0
+        if self.unjudged is not None:
+            residuals[..., self.unjudged] = 0.0
         if self.tolerance is not None:
             residuals[np.abs(residuals) <= np.tile(self.tolerance, self.dynamics.lifting.window)] = 0.0
         return residuals
 
     @cached_property
-    def _predictions(self) -> Array:
+    def judged_rows(self) -> Array:
+        """Z_j, the rows of Z that belong to judged channels of a window."""
+        rows = self.dynamics.subspace[: self.dynamics.lifting.state_size]
+        return rows if self.unjudged is None else np.delete(rows, self.unjudged, axis=0)
+
+    @cached_property
+    def predictions(self) -> Array:
         """From c to a = Q^H c, to (Q^H)ᵀZ_jᵀZ_j a, and to the predicted samples of all steps ahead, side by side."""
-        last, rows = self.dynamics.powers[-1], self.dynamics.subspace[: self.dynamics.lifting.state_size]
-        judged = np.delete(rows, self._unjudged, axis=0)
+        last, judged = self.dynamics.powers[-1], self.judged_rows
         return np.concatenate([last.T, last.T @ (judged.T @ judged) @ last, *self.dynamics.newest_decoders], axis=1)
 
     @cached_property
-    def _frame(self) -> Frame:
+    def frame(self) -> Frame:
+        """What deviations are measured by."""
         low, high = self.bounds[:2]
         least, most = (
             np.stack([*bound[:2], np.maximum(np.exp(bound[2]) - STILL, 0.0) ** 2, bound[3]]) for bound in (low, high)
         )
         middle, half = (least + most) / 2.0, (most - least) / 2.0
+        half += SLACK * (1.0 + np.abs(middle) + half)
         middle[3] += self.bounds.offset
         half[3] = np.where(self.judged, half[3], NEVER)
         # What is not judged by prediction has no departure, and only the last step can jump.
         sharpness = self.judged / self.spread
         jump = np.full_like(self.spread, NEVER)
         jump[-1] = self.jump / self.spread[-1]
-        rest = slice(1, 4 if self._is_tied else 3)
+        rest = slice(1, 4 if self.ties is not None else 3)
         return Frame(
             np.concatenate([middle[0], self.centre.ravel(), *middle[rest]]),
             np.concatenate([self._one, sharpness.ravel(), *[self._one] * len(middle[rest])]),
@@ -225,20 +247,23 @@ class WitnessScoring:
         )
 
     @cached_property
-    def _of_departures(self) -> slice:
+    def of_departures(self) -> slice:
+        """Where the departures of all steps ahead stand in deviations."""
         return slice(self._channels, (1 + len(self.spread)) * self._channels)
 
     @cached_property
-    def _ties(self) -> Array:
-        return np.ascontiguousarray(self.bounds.ties.T)
+    def ties(self) -> Array | None:
+        """From levels to departures from what the other channels say; None if no channel is tied."""
+        return np.ascontiguousarray(self.bounds.ties.T) if self.bounds.ties.any() else None
 
     @cached_property
-    def _share(self) -> float:
+    def share(self) -> float:
+        """Of one departure in motion."""
         return 1.0 / (self._judged_count * len(self.spread))
 
     def _terms(self, earlier: Seen, newest: Seen, deviations: Array) -> Array:
         """The parts channel by channel, `(…, 4, n)`; a channel that is missing has none, and the others count more."""
-        departures = deviations[..., self._of_departures]
+        departures = deviations[..., self.of_departures]
         clipped = np.minimum(departures, LINEAR_BEYOND)
         motion = self._by_channel(clipped * (2.0 * departures - clipped))
         misfit = self._by_channel(self._misfits(earlier, newest) ** 2)
@@ -269,15 +294,21 @@ class WitnessScoring:
         return max(float(self.judged.sum()), 1.0)
 
     @cached_property
-    def _per_sample(self) -> float:
+    def per_sample(self) -> float:
+        """One over the judged cells of a window."""
         return 1.0 / (self._judged_count * self.dynamics.lifting.window)
 
     @cached_property
-    def _energy(self) -> Array:
+    def energy(self) -> Array:
         """From mean squares of the channels of a window to their mean over the judged ones."""
         return self.judged / self._judged_count
 
     # -- places ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it predicts one step ahead, without a tolerance and without stretches that a person confirmed."""
+        return self.dynamics.horizon == 1 and self.tolerance is None and not len(self.bounds.relief)
 
     @cached_property
     def _switches(self) -> NDArray[np.intp]:
@@ -292,21 +323,24 @@ class WitnessScoring:
 
     def _distances(self, newest: Seen, deviations: Array) -> tuple[Array, Array, Array]:
         """How far each channel is outside by its value or a jump, by level and spread, and by ties; NaN if missing."""
-        excess = np.maximum(self._beyond(deviations, self._frame.half), 0.0)
+        excess = np.maximum(self._beyond(deviations, self.frame.half), 0.0)
         value, jump, level, variance, *ties = (excess[..., place] for place in self._of_places)
         if self.tolerance is not None:
             for far in (value, level, *ties):
                 far *= far > self.tolerance
-        away = np.minimum(np.maximum(value * self._per_unit, jump * self._per_jump), OUTSIDE * ABSURD)
-        dwell = np.hypot(level, self._spread_outside(newest)) if np.count_nonzero(variance) else level
-        apart = OUTSIDE * self._apart(ties[0] / self.bounds.tightness, newest[4]) if ties else 0.0 * level
-        return away, dwell, apart
+        away = np.minimum(np.maximum(value * self.per_unit, jump * self.per_jump), OUTSIDE * ABSURD)
+        dwell = level
+        if np.count_nonzero(variance):
+            dwell = np.hypot(level, self._spread_outside(newest) * (variance > 0.0))
+        if ties and np.count_nonzero(ties[0]):
+            return away, dwell, OUTSIDE * self._apart(ties[0] / self.bounds.tightness, newest[4])
+        return away, dwell, 0.0 * level
 
     @cached_property
     def _of_places(self) -> tuple[slice, ...]:
         """Where value, last departure, level, variance and, if there are any, ties stand in deviations."""
         count, steps = self._channels, len(self.spread)
-        places = (0, steps, steps + 1, steps + 2, steps + 3)[: 5 if self._is_tied else 4]
+        places = (0, steps, steps + 1, steps + 2, steps + 3)[: 5 if self.ties is not None else 4]
         return tuple(slice(k * count, (k + 1) * count) for k in places)
 
     @cached_property
@@ -314,18 +348,14 @@ class WitnessScoring:
         return np.ones(self._channels)
 
     @cached_property
-    def _per_unit(self) -> Array:
+    def per_unit(self) -> Array:
         """What a value counts that is one standard deviation outside."""
         return OUTSIDE / self.bounds.unit
 
     @cached_property
-    def _per_jump(self) -> Array:
+    def per_jump(self) -> Array:
         """What a departure counts that is one spread beyond the largest jump."""
-        return np.asarray(self.spread[-1] * self._per_unit)
-
-    @cached_property
-    def _is_tied(self) -> bool:
-        return bool(self.bounds.ties.any())
+        return np.asarray(self.spread[-1] * self.per_unit)
 
     def _spread_outside(self, newest: Seen) -> Array:
         """How far the logarithm of the standard deviation of a window is outside of its bounds."""
@@ -341,11 +371,9 @@ class WitnessScoring:
         alone explains all departures u, in ranges: (uᵀv)²/‖v‖², with v what the ties make of that change.
         """
         total = np.minimum(far, FARTHEST).sum(axis=-1, keepdims=True)
-        if not total.any():
-            return far
         sharp = self.judged / self.bounds.tightness
         changes = sharp[:, None] * self.bounds.ties
-        departures = sharp * (level.dot(self._ties) - self.bounds.offset)
+        departures = sharp * (level.dot(self.bounds.ties.T) - self.bounds.offset)
         explained = departures.dot(changes) ** 2 / np.maximum((changes**2).sum(axis=0), 1e-300)
         shares = explained / np.maximum(explained.sum(axis=-1, keepdims=True), 1e-300)
         return np.asarray(total * shares)
@@ -358,7 +386,7 @@ class WitnessScoring:
     def _relief(self, newest: Seen) -> Array:
         """The least factor of the confirmed stretches that the sample may be a part of; 1 if there is none."""
         values, *_, level, square = newest
-        departures = level.dot(self._ties) - self.bounds.offset
+        departures = level.dot(self.bounds.ties.T) - self.bounds.offset
         features = np.stack([values, level, log_spread(square - level * level), departures], axis=-2)[..., None, :, :]
         calm = self.bounds.calm
         outside = (features < calm[..., 0]) | (features > calm[..., 1])  # a missing value is not
@@ -399,6 +427,18 @@ class WitnessScoring:
         return least - reach, greatest + reach
 
     # -- parts into a score ------------------------------------------------------------------------------------
+
+    def smoothed(self, parts: Collection[Parts]) -> float:
+        """`combine` of the mean of each part, written out because a stream needs it for every sample."""
+        motions = misfits = outsides = 0.0
+        for motion, misfit, outside, dwell in parts:
+            motions += motion
+            misfits += misfit
+            outsides += outside + dwell
+        count, (motion, misfit, place) = len(parts), self._plain_units
+        of_motion, of_fit, of_place = WEIGHTS
+        motions, misfits, outsides = motions / count / motion, misfits / count / misfit, outsides / count / place
+        return of_motion * sqrt(motions) + of_fit * sqrt(misfits) + of_place * sqrt(outsides)
 
     def voices(self, parts: Sequence[Any]) -> tuple[Any, Any, Any]:
         """What motion, fit and place add to the score, from smoothed parts: numbers or arrays."""
