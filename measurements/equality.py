@@ -52,13 +52,10 @@ def main() -> None:
         record(Path(sys.argv[2]))
         return
     commit, here = (sys.argv[1:] or [BEFORE])[0], Path(__file__).resolve().parents[1]
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run(["git", "-C", str(here), "worktree", "add", "-q", "--detach", str(tree), commit], check=True)
-        try:
-            before, after = run(tree, Path(folder) / "before.npz"), run(here, Path(folder) / "after.npz")
-        finally:
-            subprocess.run(["git", "-C", str(here), "worktree", "remove", "--force", str(tree)], check=True)
+    from measurements.measure import earlier_tree
+
+    with tempfile.TemporaryDirectory() as folder, earlier_tree(commit) as tree:
+        before, after = run(tree, Path(folder) / "before.npz"), run(here, Path(folder) / "after.npz")
     differing = [name for name in before if not same(before[name], after.get(name))]
     numbers = sum(array.size for array in before.values())
     print(f"{len(before)} arrays, {numbers} numbers, of {commit} and of this tree: {len(differing)} arrays differ.")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +38,19 @@ def alternate(repeats: int, *actions: Callable[[], object]) -> list[float]:
             action()
             times.append(time.perf_counter() - began)
     return [float(np.median(times)) for times in seconds]
+
+
+@contextmanager
+def earlier_tree(commit: str) -> Iterator[Path]:
+    """The working tree of an earlier commit, for as long as it is needed."""
+    here = Path(__file__).resolve().parents[1]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "-C", str(here), "worktree", "add", "-q", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "-C", str(here), "worktree", "remove", "--force", str(tree)], check=True)
 
 
 def require_data() -> Path:

@@ -75,7 +75,7 @@ def test_steps_find_what_the_scoring_finds(case: tuple[KoopmanDetector, Array]) 
 @pytest.mark.parametrize("channels", [5, CHANNELS])
 def test_few_things_outside_are_told_from_many(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     detector, taken = fitted(channels), {"few": 0, "many": 0}
-    few, many = WitnessSteps._few_outside, WitnessScoring.unusual
+    few, many = WitnessSteps._few_outside, WitnessScoring.of_deviations
 
     def count_few(self: WitnessSteps, *given: Any) -> Any:
         taken["few"] += 1
@@ -90,7 +90,7 @@ def test_few_things_outside_are_told_from_many(channels: int, monkeypatch: pytes
     rows[150:160, :5] += [9.0, -9.0, 9.0, 9.0, 90.0]  # all do, and ties break
     monkeypatch.setattr(WitnessSteps, "_few_outside", count_few)
     ours = np.array([step.score for step in map(detector.stream().update, rows)])
-    monkeypatch.setattr(WitnessScoring, "unusual", count_many)
+    monkeypatch.setattr(WitnessScoring, "of_deviations", count_many)
     again = np.array([step.score for step in map(detector.stream().update, rows)])
     np.testing.assert_array_equal(ours, again)
     assert taken["few"] > 10

@@ -347,19 +347,20 @@ def test_normal_scores_are_judged_by_what_the_other_blocks_show(rows: int, horiz
             residuals.append(residuals_at(model, np.clip(scaled, -10.0, 10.0), t)[0])
             judged[t] = terms_at(judge, model, scaled, t)
     if rows == 300:  # an operator fits few rows too well to know its own residuals
-        np.testing.assert_allclose(scoring.centre, np.mean(residuals, axis=0), atol=1e-9)
-        np.testing.assert_allclose(scoring.spread, np.maximum(np.std(residuals, axis=0), 0.1), rtol=1e-8)
+        np.testing.assert_allclose(scoring.centre, np.mean(residuals, axis=0), atol=1e-6)
+        np.testing.assert_allclose(scoring.spread, np.maximum(np.std(residuals, axis=0), 0.1), rtol=1e-5)
     jump = np.quantile(np.abs(np.array(residuals)[:, -1] - scoring.centre[-1]), 0.999, axis=0)
-    np.testing.assert_allclose(scoring.jump[scoring.judged], jump[scoring.judged], rtol=1e-7)
+    np.testing.assert_allclose(scoring.jump[scoring.judged], jump[scoring.judged], rtol=1e-5)
     assert (scoring.jump[~scoring.judged] > 1e100).all()  # what is not judged by prediction cannot jump
     parts = np.full((rows, 3), np.nan)
     for t, (motion, fit, outside, dwell) in judged.items():
         parts[t] = motion.sum(), fit.sum(), outside.sum() + dwell.sum()
     smooth = np.stack([naive.smooth(part, back=1) for part in parts.T], axis=1)
     usual = np.maximum(np.nanquantile(smooth[:, :2], 0.99, axis=0), [1.0, 0.1])
-    np.testing.assert_allclose(scoring.units[:2], usual, rtol=1e-7)
+    np.testing.assert_allclose(scoring.units[:2], usual, rtol=1e-5)
     expected = np.sqrt(smooth / scoring.units) @ [1.0, 1.0, 0.5]
-    np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-6)
+    # Calibration is in single precision: a jump may be outside by 1e-6, and place counts by its root.
+    np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-5, atol=2e-3)
 
 
 def test_the_unit_of_place_is_how_far_training_itself_went_from_what_came_before() -> None:

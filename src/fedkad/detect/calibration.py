@@ -26,7 +26,7 @@ from fedkad.detect.scoring import (
 )
 from fedkad.detect.series import join_stretches
 from fedkad.koopman.lifting import Lifting
-from fedkad.koopman.scaling import clipped
+from fedkad.koopman.scaling import clipped, incomplete
 from fedkad.koopman.snapshots import Statistics, collect, stretches
 
 Array = NDArray[np.float64]
@@ -93,7 +93,7 @@ def split(values: Array, validation: float, lead: int) -> tuple[Array, Array | N
 
 def first_spared(values: Array, validation: float) -> int:
     """The first row of the last `validation` share of the complete rows; the end if that share is empty."""
-    complete = np.flatnonzero(~np.isnan(values).any(axis=1))
+    complete = np.flatnonzero(~incomplete(values))
     spared = int(validation * len(complete))
     return int(complete[-spared]) if spared else len(values)
 

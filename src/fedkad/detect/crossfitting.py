@@ -16,11 +16,21 @@ from numpy.typing import NDArray
 from fedkad.detect.bridging import broken
 from fedkad.detect.calibration import HeldOut, ResidualMoments
 from fedkad.detect.model import Memory
-from fedkad.detect.places import THINNED, Bounds, Entries, Features, Places, log_spread, window_ends
+from fedkad.detect.places import (
+    THINNED,
+    Bounds,
+    Entries,
+    Features,
+    Places,
+    log_spread,
+    window_ends,
+    window_means,
+)
+from fedkad.detect.quantiles import channel_quantiles
 from fedkad.detect.scoring import BLOCK, SPREAD_FLOOR, Dynamics, Seen, smooth_causally
 from fedkad.detect.witnesses import NEVER, UNIT_FLOORS, Sight, WitnessScoring
 from fedkad.koopman.operator import Reduced
-from fedkad.koopman.scaling import CLIP
+from fedkad.koopman.scaling import clipped
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
@@ -53,7 +63,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     )
     centre, spread = _usual_residuals(scoring.dynamics, memory, residuals)
     # What is not judged by prediction cannot jump.
-    jump = np.where(judged, np.quantile(np.abs(residuals[:, -1] - centre[-1]), JUMP, axis=0), NEVER)
+    jump = np.where(judged, channel_quantiles(np.abs(residuals[:, -1] - centre[-1]), [JUMP])[:, 0], NEVER)
     scoring = replace(scoring, centre=centre, spread=spread, jump=jump)
     parts = np.full((len(rows), 4), np.nan)
     elsewhere = _bounds_elsewhere(places, sights, memory, blocks)
@@ -88,19 +98,23 @@ def _blocks(rows: Array, lead: int, count: int) -> list[Entries]:
 def _sights(scoring: WitnessScoring, rows: Array) -> Sight:
     """What is seen at every row, NaN without a full window; of the window only its newest sample is kept.
 
-    It does not depend on the operator, so that one look serves all blocks.
+    It does not depend on the operator, so that one look serves all blocks. Products are of single precision: what they
+    are for, spreads, units and a threshold, is known to a few per cent.
     """
     lifting, rank = scoring.dynamics.lifting, scoring.dynamics.subspace.shape[1]
-    clipped, lead = np.clip(rows, -CLIP, CLIP), lifting.window - 1
-    kept = [np.full((len(rows), size), np.nan) for size in (rank, rank, lifting.channels, lifting.channels)]
+    product, bounded, lead = scoring.dynamics.coordinates.single, clipped(rows), lifting.window - 1
+    coordinates, own = (np.full((len(rows), rank), np.nan) for _ in range(2))
+    level, square = (np.full(rows.shape, np.nan) for _ in range(2))
     for run in stretches(rows, shortest=lifting.window):
-        windows = lifting.windows(clipped[run])
+        windows = lifting.windows(bounded[run], dtype=np.float32)
         for start in range(0, len(windows), BLOCK):
             some = np.ascontiguousarray(windows[start : start + BLOCK])
             at = slice(run.start + lead + start, run.start + lead + start + len(some))
-            for array, found in zip(kept, scoring.see(some, rows[at])[2:], strict=True):
-                array[at] = found
-    return Sight(rows, clipped, *kept)
+            coordinates[at], linear, _ = product(some)
+            own[at] = scoring.of_judged(linear, some)
+            samples = bounded[at.start - lead : at.stop]
+            level[at], square[at] = (window_means(each, lifting.window) for each in (samples, samples * samples))
+    return Sight(rows, bounded, coordinates, own, level, square)
 
 
 def _residuals(dynamics: Dynamics, sights: Sight, block: Entries) -> Array:
@@ -112,7 +126,9 @@ def _residuals(dynamics: Dynamics, sights: Sight, block: Entries) -> Array:
 
 def _moments(sights: Sight, block: Entries, horizon: int) -> tuple[Seen, list[Seen]]:
     """What was seen when the entries of a block were predicted, and since."""
-    earlier, *since = [tuple(array[block - horizon + h] for array in sights) for h in range(horizon + 1)]
+    is_run = block[-1] - block[0] == len(block) - 1  # a slice needs no copy
+    moments = [slice(block[0] + h, block[-1] + 1 + h) if is_run else block + h for h in range(-horizon, 1)]
+    earlier, *since = [tuple(array[at] for array in sights) for at in moments]
     return earlier, since
 
 
@@ -132,7 +148,7 @@ def _bounds_elsewhere(places: Places, sights: Sight, memory: Memory, blocks: lis
     found = []
     for block in blocks:
         # A window that ends soon after the block still holds some of it.
-        others = (ends < block[0]) | (ends > block[-1] + window)
-        known = Features(*(feature[others] for feature in features)).thinned(THINNED) if others.any() else features
-        found.append(Places.of(known, ties).bounds(scaling))
+        before, after = np.searchsorted(ends, (block[0], block[-1] + window + 1))
+        known = features.without(slice(before, after)) if after - before < len(ends) else features
+        found.append(Places.of(known.thinned(THINNED), ties).bounds(scaling))
     return found

@@ -21,7 +21,7 @@ from fedkad.detect.threshold import SECONDS, USUAL_SHAPE
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
-from fedkad.koopman.scaling import ChannelMoments, Scaling, clipped
+from fedkad.koopman.scaling import ChannelMoments, Scaling, clipped, incomplete
 from fedkad.koopman.snapshots import Report, Statistics, collect, stretches, unheard
 from fedkad.koopman.subspace import leading_directions, own_subspace
 from fedkad.settingerror import SettingError
@@ -87,7 +87,7 @@ def _without_absurd(settings: DetectorSettings, series: Series) -> Series:
 def _training_rows(settings: DetectorSettings, values: Array) -> Array:
     rows = values if settings.has_witnesses else split(values, settings.validation, settings.lead)[0]
     lead = settings.lead if settings.has_witnesses else settings.window
-    missing = int(np.isnan(rows).any(axis=1).sum())
+    missing = int(incomplete(rows).sum())
     _require_pairs(sum(run.stop - run.start - lead for run in stretches(rows, lead + 1)), lead, missing, len(rows))
     return rows
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.quantiles import channel_quantiles
 from fedkad.detect.ties import FARTHEST, FOLDS, NARROWEST, Ties, learn_ties, settled_after
-from fedkad.koopman.scaling import CLIP, CONSTANT, Scaling, complete_rows
+from fedkad.koopman.scaling import CONSTANT, Scaling, clipped, complete_rows, incomplete
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
@@ -33,14 +34,17 @@ BOUND = 0.002
 REACH = 0.0005
 """Share of the rows at either end that do not count for the range of a channel."""
 
+GLANCE = 64
+"""Rows in which a channel with more than two values mostly shows them."""
+
 FEW = 2
 """Values of a channel in training that may be absurd: if it has more of them, they belong to it."""
 
 ABSURD = 5.0
 """A value farther outside of all that was seen than this many ranges is impossible, whatever the threshold."""
 
-PIECE = 16384
-"""Rows whose windows are looked at together."""
+PIECE = 2048
+"""Rows whose windows are looked at together: few enough for a processor's cache."""
 
 ENOUGH_WINDOWS = 4096
 """Windows that are enough to know levels and spreads."""
@@ -96,6 +100,10 @@ class Features(NamedTuple):
         """At most about so many rows of each, evenly spread."""
         return Features(*(feature[:: max(len(feature) // most, 1)] for feature in self))
 
+    def without(self, left_out: slice) -> Features:
+        """The rows before and after these."""
+        return Features(*(np.concatenate([each[: left_out.start], each[left_out.stop :]]) for each in self))
+
     def cut(self, start: float, stop: float) -> Features:
         """The part of the rows between two shares of all of them."""
         return Features(*(feature[int(start * len(feature)) : int(stop * len(feature))] for feature in self))
@@ -134,7 +142,8 @@ def levels_and_spreads(scaled: Array, window: int, ends: Entries) -> tuple[Array
     """Those of the clipped values of the windows that end there; piece by piece, to save memory."""
     levels, spreads = (np.empty((len(ends), scaled.shape[1])) for _ in range(2))
     for start in range(0, len(scaled) - window + 1, PIECE):
-        rows = np.nan_to_num(np.clip(scaled[start : start + PIECE + window - 1], -CLIP, CLIP))
+        rows = clipped(scaled[start : start + PIECE + window - 1])
+        rows = np.nan_to_num(rows) if incomplete(rows).any() else rows
         first = ends - window + 1 - start
         here = slice(*np.searchsorted(first, (0, PIECE)))
         levels[here] = window_means(rows, window)[first[here]]
@@ -391,17 +400,8 @@ def absurd(values: Array, low: Array, high: Array, unit: Array) -> NDArray[np.bo
 
 
 def _quantiles(feature: Array, beyond: int = 0) -> Array:
-    """The quantiles of each channel, `(n, probabilities)`, with at least so many rows beyond each."""
-    last = len(feature) - 1
-    inner = min(beyond, last / 2.0)
-    position = np.clip(PROBABILITIES * last, inner, last - inner)
-    below = np.floor(position).astype(int)
-    above, share = np.minimum(below + 1, last), position - below
-    found = np.empty((feature.shape[1], len(position)))
-    for channel, column in enumerate(feature.T):
-        ordered = np.sort(column)
-        found[channel] = ordered[below] + share * (ordered[above] - ordered[below])
-    return found
+    """Those that are kept, of each channel."""
+    return channel_quantiles(feature, PROBABILITIES, beyond)
 
 
 def _merged(first: Array, weight: float, second: Array, other: float) -> Array:
@@ -428,9 +428,19 @@ def _distribution(knots: Array, quantiles: Array) -> Array:
 
 def _two_values(values: Array) -> Array:
     """The least and the greatest value of channels that have no other, `(n, 2)`; NaN for the other channels."""
-    ends = np.stack([values.min(axis=0), values.max(axis=0)], axis=1)
-    others = [((column != low) & (column != high)).any() for column, (low, high) in zip(values.T, ends, strict=True)]
-    return np.where(np.array(others)[:, None], np.nan, ends)
+    found = np.full((values.shape[1], 2), np.nan)
+    # Most channels have three values among the first few rows.
+    for channel in np.flatnonzero(_has_two(values[:GLANCE])):
+        column = values[:, channel : channel + 1]
+        if _has_two(column)[0]:
+            found[channel] = column.min(), column.max()
+    return found
+
+
+def _has_two(values: Array) -> NDArray[np.bool_]:
+    """Which channels have at most two values."""
+    others: NDArray[np.bool_] = (values != values.min(axis=0)) & (values != values.max(axis=0))
+    return ~np.asarray(others.any(axis=0))
 
 
 def _joined_values(first: Array, second: Array) -> Array:

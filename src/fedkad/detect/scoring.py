@@ -17,6 +17,7 @@ part:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -96,6 +97,14 @@ class LiftedProduct:
         observed, linear = products[:, : self.split], products[:, self.split :]
         np.tanh(observed, out=observed)
         return linear + observed.dot(self.right.T), linear, observed
+
+    @cached_property
+    def single(self) -> LiftedProduct:
+        """The same product in single precision, of windows in single precision."""
+        rounded = copy(self)
+        for name in ("weights", "offset", "right"):
+            setattr(rounded, name, getattr(self, name).astype(np.float32))
+        return rounded
 
 
 def _aligned(matrix: Array) -> Array:

@@ -67,48 +67,47 @@ class WitnessSteps:
     """Steps of witnesses whose scoring `is_plain`."""
 
     def __init__(self, scoring: WitnessScoring) -> None:
-        self._scoring, self._product, rank = scoring, scoring.dynamics.coordinates, scoring.dynamics.subspace.shape[1]
-        self._coordinates = np.zeros(rank)  # of the window before
-        self._window = np.zeros(scoring.dynamics.lifting.state_size)  # that window
+        self._scoring = scoring
+        lifting, rank = scoring.dynamics.lifting, scoring.dynamics.subspace.shape[1]
+        self._coordinates, self._window = np.zeros(rank), np.zeros(lifting.state_size)  # of the step before
+        product = scoring.dynamics.coordinates
         calm, self._states = _squared_widths(scoring)
         # Squared deviations make motion of those that are departures.
         motion = np.zeros(len(calm))
         motion[scoring.of_departures] = scoring.share * scoring.frame.sharpness[scoring.of_departures] ** 2
-        matrices = (_predictions(scoring), scoring.mean, scoring.energy, scoring.ties, scoring.frame.middle)
-        self._fixed = (rank, 2 * rank, *matrices, calm, motion)
-        # Memory that every step writes over: value, residual, level, variance and departure from ties, side by side.
+        self._of_window = (product.weights, product.offset, product.right, scoring.mean)
+        moment = (_predictions(scoring), scoring.energy, scoring.ties, scoring.frame.middle, calm, motion)
+        self._of_moment = (rank, 2 * rank, *moment)
+        # Memory that every step writes over; features are value, residual, level, variance and what ties make of it.
+        products, cells = np.empty(len(product.weights)), np.empty((lifting.window, lifting.channels))
+        self._window_memory = (products, products[: product.split], products[product.split :], cells)
         features, deviations, squares, beyond = (np.empty(len(calm)) for _ in range(4))
-        parts = np.split(features, len(calm) // scoring.dynamics.lifting.channels)
-        self._memory = (features, *parts[:4], features[4 * len(parts[0]) :], deviations, squares, beyond)
+        parts = np.split(features, len(calm) // lifting.channels)
+        self._memory = (features, *parts[:4], features[4 * lifting.channels :], deviations, squares, beyond)
 
     def see(self, window: Array, values: Array) -> None:
         """Look at a window that is not scored."""
-        self._see(window)
-
-    def _see(self, window: Array) -> Array:
-        """Keep the coordinates of a window, and find Z_wᵀz."""
-        product = self._product
-        products: Array = product.weights.dot(window)
-        products += product.offset
-        observed, linear = products[: product.split], products[product.split :]
-        np.tanh(observed, observed)
-        coordinates = product.right.dot(observed)
-        coordinates += linear
-        self._coordinates, self._window = coordinates, window
-        return linear
+        self._coordinates, self._window = self._scoring.dynamics.coordinates(window)[0], window
 
     def score(self, window: Array, values: Array) -> Parts:
         """What `WitnessScoring.score` finds, by its formulas."""
         scoring, earlier, window_before = self._scoring, self._coordinates, self._window
-        rank, both, predictions, mean, shares, ties, middle, calm, of_motion = self._fixed
-        features, value, residual, level, variance, departure, deviations, squares, beyond = self._memory
-        own = self._see(window)
+        weights, offset, right, mean = self._of_window
+        products, observed, own, cells = self._window_memory
+        weights.dot(window, products)
+        products += offset
+        np.tanh(observed, observed)
+        coordinates = right.dot(observed)
+        coordinates += own
+        self._coordinates, self._window = coordinates, window
         if scoring.unjudged is not None:
-            own = own - window[scoring.unjudged].dot(scoring.unjudged_rows)
-        predicted = earlier.dot(predictions)
+            own = scoring.of_judged(own, window)
 
-        samples = window.reshape(len(mean), -1)
-        square = mean.dot(samples * samples)
+        rank, both, predictions, shares, ties, middle, calm, of_motion = self._of_moment
+        features, value, residual, level, variance, departure, deviations, squares, beyond = self._memory
+        predicted = earlier.dot(predictions)
+        samples = window.reshape(cells.shape)
+        square = mean.dot(np.multiply(samples, samples, cells))
         value[:] = values
         np.subtract(samples[-1], predicted[both:], residual)
         mean.dot(samples, level)
@@ -135,13 +134,13 @@ class WitnessSteps:
             return motion, misfit, away, dwell
         np.abs(deviations, deviations)
         deviations *= scoring.frame.sharpness
-        motion, away, dwell = map(float, scoring.unusual(deviations, (values, window, own, own, level, square)))
+        motion, away, dwell = map(float, scoring.of_deviations(deviations, (values, window, own, own, level, square)))
         return motion, misfit, away, dwell
 
     def _few_outside(
         self, outside: list[int], motion: float, features: Array, deviations: Array
     ) -> tuple[float, float, float]:
-        """What `WitnessScoring.unusual` finds, from the deviations that are outside alone; no tie is broken."""
+        """What `WitnessScoring.of_deviations` finds, from the deviations that are outside alone; no tie is broken."""
         channels, sharpness, half, per_unit, per_jump, low, high, share = self._plain
         away, dwell = dict[int, float](), dict[int, float]()
         for place in outside:
@@ -174,8 +173,9 @@ class WitnessSteps:
 def _squared_widths(scoring: WitnessScoring) -> tuple[Array, tuple[NDArray[np.intp], Array] | None]:
     """Of deviations, as far as they are calm; and where switches with two states stand, with the least of these."""
     frame, switches = scoring.frame, np.flatnonzero(scoring.bounds.switch)
-    width = np.full(len(frame.calm), NEVER)
-    np.divide(frame.calm, frame.sharpness, out=width, where=frame.sharpness > 0.0)
+    calm, width = frame.half.copy(), np.full(len(frame.half), NEVER)
+    calm[scoring.of_departures] = np.minimum(calm[scoring.of_departures], LINEAR_BEYOND)
+    np.divide(calm, frame.sharpness, out=width, where=frame.sharpness > 0.0)
     least = width[switches] - ROUNDING
     width[switches] += ROUNDING
     squares = np.minimum(width, NEVER**0.5) ** 2

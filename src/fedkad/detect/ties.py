@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.quantiles import channel_quantiles
+
 Array = NDArray[np.float64]
 
 FOLDS = ((0.4, 0.55), (0.55, 0.7), (0.7, 0.85), (0.85, 1.0))
@@ -117,7 +119,7 @@ def _regression(levels: Array, independent: float) -> tuple[Ties, NDArray[np.boo
 
 def _holds(known: Array, met: Array) -> NDArray[np.bool_]:
     """Which departures of the windows that are met next lie within the bounds of the known ones, or close to them."""
-    low, first, last, high = np.quantile(known, [0.002, 0.01, 0.99, 0.998], axis=0)
+    low, first, last, high = channel_quantiles(known, [0.002, 0.01, 0.99, 0.998]).T
     outside = np.maximum(np.maximum(low - met, met - high), 0.0) / np.maximum(last - first, NARROWEST)
-    held: NDArray[np.bool_] = np.quantile(outside, 0.99, axis=0) <= SLACK
+    held: NDArray[np.bool_] = channel_quantiles(outside, [0.99])[:, 0] <= SLACK
     return held

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isnan, sqrt
+from math import sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -70,7 +70,6 @@ class Frame(NamedTuple):
     middle: Array
     sharpness: Array  # one over the spread of residuals, 0 if a channel is not judged by prediction, 1 for the others
     half: Array  # the width on either side of the middle
-    calm: Array  # as far as nothing counts but the squares of departures
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,8 @@ class WitnessScoring:
 
     def see(self, windows: Array, values: Array) -> Seen:
         """What a `Sight` has, of one window or of windows that follow on from each other, with their newest samples."""
-        coordinates, own, _ = self.dynamics.coordinates(windows)
-        if self.unjudged is not None:
-            own = own - windows[..., self.unjudged].dot(self.unjudged_rows)
-        mean = self.mean
+        coordinates, linear, _ = self.dynamics.coordinates(windows)
+        own, mean = self.of_judged(linear, windows), self.mean
         if windows.ndim == 1:
             samples = windows.reshape(len(mean), -1)
             return values, windows, coordinates, own, mean.dot(samples), mean.dot(samples * samples)
@@ -114,6 +111,13 @@ class WitnessScoring:
         samples = np.concatenate([before, windows[:, -self._channels :]])
         level, square = (window_means(rows, len(mean)) for rows in (samples, samples * samples))
         return values, windows, coordinates, own, level, square
+
+    def of_judged(self, linear: Array, windows: Array) -> Array:
+        """Z_jᵀz from Z_wᵀz: without what the channels add that are not judged by prediction."""
+        if self.unjudged is None:
+            return linear
+        rest: Array = linear - windows[..., self.unjudged].dot(self.unjudged_rows)
+        return rest
 
     @cached_property
     def unjudged(self) -> NDArray[np.intp] | None:
@@ -131,25 +135,17 @@ class WitnessScoring:
         """Motion, fit, values outside, and levels, spreads and ties outside; not in units yet."""
         newest = since[-1]
         misfit, deviations = self._look(earlier, since)
-        beyond_calm = self._beyond(deviations, self.frame.calm)
-        farthest = beyond_calm.item(beyond_calm.argmax())  # NaN, if a channel is missing
-        # Mostly every channel is there and where it has been, and no departure is large.
-        if farthest <= 0.0:
-            departures = deviations[..., self.of_departures]
-            motion = inner(departures, departures) * self.share
-            nothing = 0.0 * motion
-            parts: tuple[Array, ...] = (motion, misfit, nothing, nothing)
-        elif isnan(farthest):
+        if np.isnan(newest[0]).any():
             parts = tuple(np.moveaxis(self._terms(earlier, newest, deviations).sum(axis=-1), -1, 0))
         else:
-            motion, *outside = self.unusual(deviations, newest)
+            motion, *outside = self.of_deviations(deviations, newest)
             parts = (motion, misfit, *outside)
         if len(self.bounds.relief):
             relief = self._relief(newest)
             parts = tuple(part * relief for part in parts)
         return parts
 
-    def unusual(self, deviations: Array, newest: Seen) -> tuple[Array, Array, Array]:
+    def of_deviations(self, deviations: Array, newest: Seen) -> tuple[Array, Array, Array]:
         """Motion, values outside, and levels, spreads and ties outside, if every channel is there."""
         departures = deviations[..., self.of_departures]
         clipped = np.minimum(departures, LINEAR_BEYOND)
@@ -243,7 +239,6 @@ class WitnessScoring:
             np.concatenate([middle[0], self.centre.ravel(), *middle[rest]]),
             np.concatenate([self._one, sharpness.ravel(), *[self._one] * len(middle[rest])]),
             np.concatenate([half[0], jump.ravel(), *half[rest]]),
-            np.concatenate([half[0], np.minimum(jump, LINEAR_BEYOND).ravel(), *half[rest]]),
         )
 
     @cached_property
@@ -314,27 +309,23 @@ class WitnessScoring:
     def _switches(self) -> NDArray[np.intp]:
         return np.flatnonzero(self.bounds.switch)
 
-    def _beyond(self, deviations: Array, width: Array) -> Array:
-        """How far everything is beyond this width, negative inside; a switch must have one of its two values."""
-        found: Array = deviations - width
-        if len(self._switches):
-            found[..., self._switches] = np.abs(found[..., self._switches]) - ROUNDING
-        return found
-
     def _distances(self, newest: Seen, deviations: Array) -> tuple[Array, Array, Array]:
         """How far each channel is outside by its value or a jump, by level and spread, and by ties; NaN if missing."""
-        excess = np.maximum(self._beyond(deviations, self.frame.half), 0.0)
+        excess: Array = deviations - self.frame.half
+        if len(self._switches):  # a switch must have one of its two values
+            excess[..., self._switches] = np.abs(excess[..., self._switches]) - ROUNDING
+        np.maximum(excess, 0.0, out=excess)
         value, jump, level, variance, *ties = (excess[..., place] for place in self._of_places)
         if self.tolerance is not None:
             for far in (value, level, *ties):
                 far *= far > self.tolerance
         away = np.minimum(np.maximum(value * self.per_unit, jump * self.per_jump), OUTSIDE * ABSURD)
-        dwell = level
         if np.count_nonzero(variance):
-            dwell = np.hypot(level, self._spread_outside(newest) * (variance > 0.0))
+            at = np.nonzero(variance)  # few, and logarithms take time
+            level[at] = np.hypot(level[at], self._spread_outside(newest, at))
         if ties and np.count_nonzero(ties[0]):
-            return away, dwell, OUTSIDE * self._apart(ties[0] / self.bounds.tightness, newest[4])
-        return away, dwell, 0.0 * level
+            return away, level, OUTSIDE * self._apart(ties[0] / self.bounds.tightness, newest[4])
+        return away, level, 0.0 * level
 
     @cached_property
     def _of_places(self) -> tuple[slice, ...]:
@@ -357,12 +348,15 @@ class WitnessScoring:
         """What a departure counts that is one spread beyond the largest jump."""
         return np.asarray(self.spread[-1] * self.per_unit)
 
-    def _spread_outside(self, newest: Seen) -> Array:
-        """How far the logarithm of the standard deviation of a window is outside of its bounds."""
-        low, high, (*_, level, square) = self.bounds.low[2], self.bounds.high[2], newest
+    def _spread_outside(self, newest: Seen, at: tuple[NDArray[np.intp], ...]) -> Array:
+        """How far the logarithms of standard deviations of windows are outside of their bounds, at these places."""
+        level, square, channels = newest[4][at], newest[5][at], at[-1]
         variance = square - level * level
-        outside = beyond(log_spread(variance), low, high)
-        return outside if self.tolerance is None else outside * (self._excess_spread(variance) > self.tolerance)
+        outside = beyond(log_spread(variance), self.bounds.low[2][channels], self.bounds.high[2][channels])
+        if self.tolerance is None:
+            return outside
+        least, most = (np.maximum(np.exp(bound[2][channels]) - STILL, 0.0) for bound in self.bounds[:2])
+        return outside * (beyond(np.sqrt(np.maximum(variance, 0.0)), least, most) > self.tolerance[channels])
 
     def _apart(self, far: Array, level: Array) -> Array:
         """What broken ties add, for departures that are so many ranges outside, up to `FARTHEST` each.
@@ -377,11 +371,6 @@ class WitnessScoring:
         explained = departures.dot(changes) ** 2 / np.maximum((changes**2).sum(axis=0), 1e-300)
         shares = explained / np.maximum(explained.sum(axis=-1, keepdims=True), 1e-300)
         return np.asarray(total * shares)
-
-    def _excess_spread(self, variance: Array) -> Array:
-        """How far standard deviations are outside of their bounds."""
-        least, most = (np.maximum(np.exp(bound[2]) - STILL, 0.0) for bound in self.bounds[:2])
-        return beyond(np.sqrt(np.maximum(variance, 0.0)), least, most)
 
     def _relief(self, newest: Seen) -> Array:
         """The least factor of the confirmed stretches that the sample may be a part of; 1 if there is none."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[np.float64]
 
@@ -63,9 +63,9 @@ class Lifting:
             hashed.update(array.astype("<f4").tobytes())
         return hashed.hexdigest()
 
-    def windows(self, scaled: Array) -> Array:
+    def windows(self, scaled: Array, dtype: DTypeLike = np.float64) -> Array:
         """All windows of a series, oldest sample first, as a read-only view of shape (time − W + 1, n · W)."""
-        rows = np.ascontiguousarray(scaled, dtype=np.float64)
+        rows = np.ascontiguousarray(scaled, dtype=dtype)
         if rows.ndim != 2 or rows.shape[1] != self.channels:
             raise ValueError(f"The lifting expects {self.channels} channels, but the series has shape {rows.shape}.")
         count = max(len(rows) - self.window + 1, 0)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedkad.blasthreads import single_threaded
 from fedkad.koopman.lifting import Lifting
+from fedkad.koopman.scaling import incomplete
 
 Array = NDArray[np.float64]
 Report = Callable[[int, int], None]
@@ -123,7 +124,7 @@ def stretches(series: Array, shortest: int = 1) -> Iterator[slice]:
     >>> list(stretches(x))
     [slice(0, 2, None), slice(3, 4, None)]
     """
-    complete = ~np.isnan(series).any(axis=1)
+    complete = ~incomplete(series)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], complete, [False]]).astype(np.int8)))
     for start, stop in edges.reshape(-1, 2).tolist():
         if stop - start >= shortest:
@@ -145,7 +146,7 @@ def collect(scaled: Array, lifting: Lifting, horizon: int = 1, report: Report = 
     runs = list(stretches(scaled, shortest=lifting.window + 1))
     if not runs:
         return Statistics.empty(lifting, horizon)
-    kept = np.flatnonzero([np.nan_to_num(column).any() for column in scaled.T])
+    kept = np.flatnonzero((np.fmin.reduce(scaled, axis=0) < 0.0) | (np.fmax.reduce(scaled, axis=0) > 0.0))
     if 0 < len(kept) < lifting.channels:
         # Channels that are always zero, such as those constant in training, add nothing but zeros.
         narrow = _collect_runs(scaled[:, kept], runs, NarrowLifting.of(lifting, kept), horizon, report)
