@@ -36,17 +36,15 @@ def bare_products(detector: KoopmanDetector, rows: int) -> Array:
     return encoded
 
 
-class SingleProduct(LiftedProduct):
-    """The same product in single precision."""
+class SingleProduct:
+    """The same product in single precision, for windows and results of double precision."""
 
     def __init__(self, double: LiftedProduct) -> None:
-        vars(self).update(vars(double))
-        vars(self).update({name: vars(double)[name].astype(np.float32) for name in ("weights", "right", "offset")})
+        self._single = double.single
 
-    def __call__(self, windows: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, windows: Array) -> list[Array]:
         """Windows are rounded, and results are numbers of double precision again."""
-        result, linear, observed = super().__call__(windows.astype(np.float32))
-        return result.astype(np.float64), linear.astype(np.float64), observed
+        return [found.astype(np.float64) for found in self._single(windows.astype(np.float32))]
 
 
 def in_single_precision(detector: KoopmanDetector) -> KoopmanDetector:

@@ -30,8 +30,11 @@ class Steps(Protocol):
     def see(self, window: Array, values: Array) -> None:
         """Look at a window that is not scored; `values` is its newest sample, scaled and not clipped."""
 
-    def score(self, window: Array, values: Array) -> Parts:
-        """Look at the next window, and find the parts of its score."""
+    def score(self, window: Array, values: Array, *, is_plain: bool) -> Parts:
+        """Look at the next window, and find the parts of its score.
+
+        A sample `is_plain` if no value of it is missing, or so large that the window has it clipped.
+        """
 
 
 def steps(scoring: Scoring) -> Steps:
@@ -52,7 +55,7 @@ class PlainSteps:
         """Look at a window that is not scored."""
         self._seen.append(self._scoring.see(window, values))
 
-    def score(self, window: Array, values: Array) -> Parts:
+    def score(self, window: Array, values: Array, *, is_plain: bool) -> Parts:
         """The parts that the scoring finds."""
         self._seen.append(self._scoring.see(window, values))
         earlier, *since = self._seen
@@ -89,9 +92,11 @@ class WitnessSteps:
         """Look at a window that is not scored."""
         self._coordinates, self._window = self._scoring.dynamics.coordinates(window)[0], window
 
-    def score(self, window: Array, values: Array) -> Parts:
+    def score(self, window: Array, values: Array, *, is_plain: bool) -> Parts:
         """What `WitnessScoring.score` finds, by its formulas."""
-        scoring, earlier, window_before = self._scoring, self._coordinates, self._window
+        if not is_plain:
+            return self._score_anything(window, values)
+        scoring, earlier = self._scoring, self._coordinates
         weights, offset, right, mean = self._of_window
         products, observed, own, cells = self._window_memory
         weights.dot(window, products)
@@ -120,9 +125,6 @@ class WitnessSteps:
         np.multiply(deviations, deviations, squares)
         np.subtract(squares, calm, beyond)
         farthest = beyond.item(beyond.argmax())
-        if farthest != farthest:  # NaN: a channel is missing
-            seen = [scoring.see(*each) for each in ((window_before, values), (window, values))]
-            return tuple(map(float, scoring.score(seen[0], seen[1:])))
         misfit = abs(float(square.dot(shares) + predicted[rank:both].dot(earlier) - predicted[:rank].dot(own)))
         motion = float(squares.dot(of_motion))
         is_known = self._states is None or bool((squares[self._states[0]] >= self._states[1]).all())
@@ -136,6 +138,12 @@ class WitnessSteps:
         deviations *= scoring.frame.sharpness
         motion, away, dwell = map(float, scoring.of_deviations(deviations, (values, window, own, own, level, square)))
         return motion, misfit, away, dwell
+
+    def _score_anything(self, window: Array, values: Array) -> Parts:
+        """The same for a sample that may miss values or have absurd ones, whose squares are not numbers any more."""
+        earlier, newest = self._scoring.see(self._window, values), self._scoring.see(window, values)
+        self._coordinates, self._window = newest[2], window
+        return tuple(map(float, self._scoring.score(earlier, [newest])))
 
     def _few_outside(
         self, outside: list[int], motion: float, features: Array, deviations: Array

@@ -214,7 +214,7 @@ class Stream:
             self._steps.see(window, free)
             return self._reading(values, "bridged")
         raw, judged, judge, scoring = self._raw, self._judged, self.judge, self._scoring
-        parts = self._steps.score(window, free)
+        parts = self._steps.score(window, free, is_plain=scaled is free)
         raw.append(parts)
         judged.append((self._page[end - self._moment_size : end], free))
         threshold, score = judge.value, scoring.smoothed(raw)
