@@ -10,7 +10,12 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedkad.federation.robust import combine_directions, combine_replies, geometric_median_weights
+from fedkad.federation.robust import (
+    combine_directions,
+    combine_replies,
+    geometric_median_weights,
+    supported_directions,
+)
 from fedkad.koopman.stiefel import random_point
 from fedkad.koopman.subspace import leading_directions
 from tests.fixtures.draws import draws
@@ -182,6 +187,33 @@ def test_colluding_directions_do_not_carry_the_warm_start_away() -> None:
         robust = leading_directions(combine_directions(messages), 4).vectors
         assert captured(plain, common) < 0.1
         assert captured(robust, common) > 0.9
+
+
+def test_what_two_have_gives_way_to_what_three_have() -> None:
+    generator = np.random.default_rng(7)
+    common, rare, other = np.split(random_point(80, 12, generator), 3, axis=1)
+    # Strong directions that all share, weaker ones of three devices, some that each has alone; and those of colluders.
+    own = [0.5 * random_point(80, 4, generator) for _ in range(6)]
+    messages = [np.concatenate([common, 0.4 * rare * (k < 3), own[k]], axis=1) for k in range(6)]
+    messages += 2 * [np.concatenate([common, other, 0.0 * rare], axis=1)]
+    combined = combine_directions(messages)
+    assert captured(leading_directions(combined, 8).vectors, other) > 0.6
+    chosen = supported_directions(messages, leading_directions(combined, 16).vectors, 8)
+    np.testing.assert_allclose(chosen.T @ chosen, np.eye(8), atol=1e-9)
+    assert captured(chosen, common) > 0.99
+    assert captured(chosen, rare) > 0.6
+    assert captured(chosen, other) < 0.25
+
+
+@given(SEEDS)
+@draws(10)
+def test_devices_that_agree_choose_the_leading_directions(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    message = random_point(12, 6, generator) * np.linspace(2.0, 1.0, 6)
+    messages = [message @ random_point(6, 6, generator) for _ in range(5)]
+    found = leading_directions(combine_directions(messages), 6).vectors
+    chosen = supported_directions(messages, found, 3)
+    assert captured(chosen, found[:, :3]) > 1.0 - 1e-9
 
 
 def captured(subspace: Array, common: Array) -> float:

@@ -23,6 +23,9 @@ Array = NDArray[np.float64]
 SAME = 1e-14
 """Squared distance, as a share of the squared norms, below which rounding alone may keep two points apart."""
 
+ALONE = 2
+"""So many devices that agree with each other and with nobody else may be liars."""
+
 ROUNDING = 1e-12
 """Relative difference of two sums of distances that counts as none."""
 
@@ -135,8 +138,8 @@ def combine_directions(messages: Sequence[Array]) -> Array:
     of the sum, so that the two are the same if all messages are.
 
     It bounds the energy that poisoned messages bring in, not the number of directions. Devices that share their few
-    strongest directions only leave little energy in the trailing ones, and there a colluding minority can still
-    put its own: `python -m measurements.robust` shows how much that costs.
+    strongest directions only leave little energy in the trailing ones, and there a colluding minority could put its
+    own: `supported_directions` keeps them out.
 
     >>> honest, poisoned = np.array([[1.0], [0.0]]), np.array([[0.0], [1e3]])
     >>> combine_directions([honest, honest, poisoned])
@@ -154,3 +157,22 @@ def combine_directions(messages: Sequence[Array]) -> Array:
     scaled = (stacked[used] * np.sqrt(count * weights[used])[:, None, None]).transpose(1, 0, 2).reshape(dimension, -1)
     combined: Array = scaled @ scaled.T
     return combined
+
+
+def supported_directions(messages: Sequence[Array], directions: Array, rank: int) -> Array:
+    """The `rank` of these orthonormal directions (D, k) that most devices have energy in.
+
+    With e_i(v) = ‖U_iᵀ v‖² what device i has in direction v, the largest `ALONE` of e_1 … e_n count no more than the
+    next. So what only two devices have, be they liars or not, gives way to what three have. Devices lose little by it,
+    because each has private directions of its own beside the shared ones.
+
+    >>> common, rare = np.array([[0.5], [0.0]]), np.array([[0.0], [1.0]])
+    >>> supported_directions([common, common, common, rare, rare], np.eye(2), 1)
+    array([[1.],
+           [0.]])
+    """
+    energies = np.stack([np.square(message.T @ directions).sum(axis=0) for message in messages])
+    if len(messages) > 2 * ALONE:  # of fewer, two are nearly half
+        energies = np.minimum(energies, np.sort(energies, axis=0)[-1 - ALONE])
+    chosen = np.argsort(-energies.sum(axis=0), kind="stable")[:rank]
+    return np.ascontiguousarray(directions[:, np.sort(chosen)])

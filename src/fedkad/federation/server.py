@@ -87,7 +87,9 @@ class Server:
         rank = self.consensus.rank
         if self.median:
             self._warm_replies += self._replies
-            return leading_directions(robust.combine_directions(self._warm_replies), rank, tolerance=1e-9).vectors
+            combined = robust.combine_directions(self._warm_replies)
+            found = leading_directions(combined, min(2 * rank, len(combined)), tolerance=1e-9).vectors
+            return robust.supported_directions(self._warm_replies, found, rank)
         assert self._sum is not None
         self._warm_sum = self._sum if self._warm_sum is None else self._warm_sum + self._sum
         size = len(self._warm_sum)
