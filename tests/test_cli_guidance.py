@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +435,55 @@ def test_progress_without_a_terminal_has_the_time_left(capsys: pytest.CaptureFix
     quick("learning", 0, 9)
     quick("learning", 9, 9)
     assert capsys.readouterr().err == ""
+
+
+def test_a_step_that_is_over_is_told_once_and_may_begin_again(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 5.0, 5.0, 6.0, 9.0])
+    progress = ProgressLines(brief=True, clock=lambda: next(clock))
+    for done in (0, 9, 9, 0, 9):
+        progress("judging", done, 9)
+    assert capsys.readouterr().err.splitlines() == 2 * ["judging: 9/9"]
+
+
+def test_writing_scores_and_pages_tells_how_far_it_is(
+    train: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, float, int]] = []
+
+    @contextmanager
+    def recorded(**_: bool) -> Iterator[Callable[..., None]]:
+        yield lambda *step: told.append(step)
+
+    whole, page = tmp_path / "whole.csv", tmp_path / "page.html"
+    assert Done("detect", model, train, "--scores", whole, "--shares", "--offline").status == 0
+    monkeypatch.setattr("fedkad.cli.detect.SCORE_BLOCK", 400)
+    monkeypatch.setattr("fedkad.cli.detect.shown_progress", recorded)
+    monkeypatch.setattr("fedkad.cli.fit.shown_progress", recorded)
+    scores = tmp_path / "scores.csv"
+    arguments = ["--threshold", "0.5", "--report", page]
+    assert Done("detect", model, train, "--scores", scores, "--shares", "--offline").status == 0
+    assert [step for step in told if step[0] == "writing scores"] == [
+        ("writing scores", done, 900) for done in (400, 800, 900)
+    ]
+    assert scores.read_text() == whole.read_text()
+    told.clear()
+    assert Done("detect", model, train, *arguments).status == 0
+    drawn = [step[1:] for step in told if step[0] == "drawing"]
+    assert len(drawn) > 1
+    assert drawn == [(k + 1, len(drawn)) for k in range(len(drawn))]
+    told.clear()
+    assert Done("fit", train, "-o", tmp_path / "m", *SMALL, "--report", page).status == 0
+    assert {"judging", "drawing"} < {step[0] for step in told}
+
+
+def test_folders_that_are_made_are_named(train: Path, model: Path, tmp_path: Path) -> None:
+    scores, page = tmp_path / "a" / "b" / "scores.csv", tmp_path / "c" / "page.html"
+    done = Done("detect", model, train, "--scores", scores, "--report", page)
+    made = [f"note: {path.parent}: folder made." for path in (scores, page)]
+    assert [line for line in lines(done.err, "note") if "folder" in line] == made
+    assert "folder" not in Done("detect", model, train, "--scores", scores, "--report", page).err
+    done = Done("fit", train, "-o", tmp_path / "d" / "m", *SMALL)
+    assert f"note: {tmp_path / 'd'}: folder made." in done.err
 
 
 def test_the_place_of_the_output_is_tried_before_the_work(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:

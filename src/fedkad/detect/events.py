@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedkad.detect.clusters import first_of_each
 from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
-from fedkad.detect.scoring import Seen, SeriesScores, score_series
+from fedkad.detect.scoring import PIECE, Seen, SeriesScores, score_series
 from fedkad.detect.threshold import judge_all
 from fedkad.koopman.snapshots import Report, unheard
 
@@ -134,7 +134,8 @@ def examine(
     width, channels, recording = model.settings.smoothing, model.setup.channel_names, model.setup.record(series)
     raw = score_series(model.scoring, recording.series.values, report)
     scores, thresholds, alarms = map(recording.of_rows, judge_series(model, raw))
-    places, entries = np.arange(len(scores)) if recording.places is None else recording.places, recording.entries
+    entries = recording.entries
+    places = entries if recording.places is None else recording.places
     join = max(model.settings.window, gathering.merge)
     during = np.flatnonzero(during_events(alarms, places, join))
     everywhere = recording.of_rows(raw.causal_shares(width)) if shares else None
@@ -164,7 +165,10 @@ def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, Array, NDArray
     """The causal score of every entry, the threshold, and whether it is an alarm: by its score, or as impossible."""
     scores = raw.causal(model.settings.smoothing)
     thresholds, alarms = judge_all(model.judge(), scores)
-    return scores, thresholds, alarms | model.scoring.impossible(list(raw.parts.T), raw.rows.values)
+    for start in range(0, len(scores), PIECE):  # to save memory
+        piece = slice(start, start + PIECE)
+        alarms[piece] |= model.scoring.impossible(list(raw.parts[piece].T), raw.rows.values[piece])
+    return scores, thresholds, alarms
 
 
 def _told(model: Model, raw: SeriesScores, event: Event, peak: int) -> Event:

@@ -504,6 +504,8 @@ def judge_all(judge: Judge, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
 
     An adapting threshold moves from score to score; an entry without a score leaves it alone and is not flagged.
     """
+    if isinstance(judge, FixedThreshold):  # at once: a long series as Python's numbers takes five times its memory
+        return np.full(len(scores), judge.value), scores > judge.value
     thresholds, alarms = np.empty(len(scores)), np.zeros(len(scores), dtype=np.bool_)
     for t, score in enumerate(scores.tolist()):
         thresholds[t] = judge.value

@@ -122,8 +122,21 @@ def looks_like_epoch(values: NDArray[np.float64]) -> bool:
     return bool(seconds[0] >= EPOCH_2000 and seconds[-1] < EPOCH_2100)
 
 
-def time_text(times: Times, *, utc: bool = False, offsets: NDArray[np.int64] | None = None) -> list[str]:
-    """Return each time as text: ISO-8601 in the coarsest unit that is exact for all, or the plain number.
+def exact_unit(times: Times) -> str:
+    """Return the coarsest unit, from seconds to nanoseconds, in which each of these dates and times is exact.
+
+    >>> exact_unit(np.array(["2024-05-01T12:00:00.500"], dtype="datetime64[ns]"))
+    'ms'
+    """
+    units = ("s", "ms", "us")
+    exact = (((times.astype(f"datetime64[{unit}]") == times) | np.isnat(times)).all() for unit in units)
+    return next((unit for unit, is_exact in zip(units, exact, strict=True) if is_exact), "ns")
+
+
+def time_text(
+    times: Times, *, utc: bool = False, offsets: NDArray[np.int64] | None = None, unit: str | None = None
+) -> list[str]:
+    """Return each time as text: ISO-8601 in the coarsest unit that is exact for all, or `unit`, or the plain number.
 
     Dates and times that are `utc` end in Z; with `offsets`, minutes ahead of UTC, they are written in that zone.
 
@@ -140,9 +153,8 @@ def time_text(times: Times, *, utc: bool = False, offsets: NDArray[np.int64] | N
     zones = ["Z" if utc else ""] * len(times)
     if utc and offsets is not None:
         times, zones = times + offsets.astype("timedelta64[m]"), [offset_text(east) or "Z" for east in offsets.tolist()]
-    coarser = (times.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us"))
-    coarsest = next((coarse for coarse in coarser if ((coarse == times) | np.isnat(times)).all()), times)
-    return [f"{time}{zone}" for time, zone in zip(coarsest, zones, strict=True)]
+    texts = times.astype(f"datetime64[{unit or exact_unit(times)}]").astype(str).tolist()
+    return [f"{text}{zone}" for text, zone in zip(texts, zones, strict=True)]
 
 
 def offset_text(minutes: int) -> str:
