@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.intake import Switches, read_recording
+from fedkad.intake import Switches, opening, read_recording
 from fedkad.intake import engine as intake_engine
 from fedkad.intake.opening import has_blank_lines
 from fedkad.tables import SeriesTable, TableError, read_table, write_table
@@ -531,6 +531,37 @@ def test_a_large_file_is_told_of_while_it_is_read(tmp_path: Path, monkeypatch: p
         assert table.values.shape == (300_000, 5)
         assert told == sorted(told)
     assert any(0 < done < of for done, of in told)
+
+
+@pytest.mark.parametrize("kind", ["workbook", "packed", "other encoding", "packed in another encoding"])
+def test_copies_are_told_of_while_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(opening, "BLOCK", 512)
+    monkeypatch.setattr(opening, "LINES", 20)
+    count = 1000 if kind == "workbook" else 60_000  # gzip reads ahead
+    numbers = np.random.default_rng(0).normal(size=count).tolist()
+    start = datetime.datetime(2024, 3, 1)
+    rows = [(str(start + datetime.timedelta(seconds=k)), value) for k, value in enumerate(numbers)]
+    text = "time,Wärme\n" + "\n".join(f"{moment},{value!r}" for moment, value in rows) + "\n"
+    content = text.encode("latin-1" if "encoding" in kind else "utf-8")
+    if kind == "workbook":
+        book = openpyxl.Workbook()
+        for row in [("time", "Wärme"), *rows]:
+            book.active.append(row)
+        path = tmp_path / "boiler.xlsx"
+        book.save(path)
+    else:
+        packed = "packed" in kind
+        path = write(tmp_path, gzip.compress(content) if packed else content, "boiler.csv" + ".gz" * packed)
+    told: list[tuple[int, int]] = []
+    table = read_recording(path, report=lambda done, of: told.append((done, of)))
+    assert len(table.values) == count
+    assert told == sorted(told)
+    ends = [500, 750] if kind == "packed in another encoding" else [500]
+    assert {of for _, of in told} == {1000}
+    for begun, end in zip([0, *ends], ends, strict=False):
+        steps = {done for done, _ in told if begun < done <= end}
+        assert len(steps) > 3, (begun, told)
+        assert max(steps) > end - 50
 
 
 @given(st.binary(max_size=30).map(lambda data: bytes(b"\r\n\na,"[byte % 5] for byte in data)), st.integers(1, 7))

@@ -17,6 +17,7 @@ from fedkad.intake.engine import INSTALL, Relation, is_installed
 from fedkad.intake.numbers import NUMBER_LIKE, Marks, is_type_of_numbers, marks_in, undecided
 from fedkad.intake.opening import STANDARD_INPUT, opened
 from fedkad.intake.rows import in_order, resampled
+from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
 from fedkad.intake.zones import minutes_ahead
 from fedkad.koopman.snapshots import Report, unheard
@@ -68,8 +69,10 @@ def read_recording(
     if not is_installed():
         return _plainly(path, switches, wanted, allow_silent, report)
     silent = allow_silent or wanted is not None
-    with opened(path, switches.encoding) as relation:
-        table = _Recording(relation, switches, wanted, report).table()
+    stages = Stages(report)
+    with opened(path, switches.encoding, stages) as relation:
+        last = unheard if report is unheard else stages.last()
+        table = _Recording(relation, switches, wanted, last).table()
         return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
 
 
