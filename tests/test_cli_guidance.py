@@ -397,6 +397,68 @@ def test_uneven_steps_are_said_and_can_be_resampled(tmp_path: Path) -> None:
     assert "must be a duration such as" in usage("fit", data, "-o", tmp_path / "m", "--resample", "often")
 
 
+def test_weekdays_are_gaps_that_resampling_does_not_help(tmp_path: Path) -> None:
+    days = [day for day in np.datetime64("2020-01-01") + np.arange(1400) if np.is_busday(day)]
+    path = write(tmp_path / "shares.csv", waves(len(days)), days, name="trading day")
+    done = Done("fit", path, "-o", tmp_path / "m", *SMALL)
+    said = (
+        f"note: {path}: there is a gap in time after every 5 rows, as at weekends, and nothing is learned across one; "
+    )
+    assert f"{said}--ignore 'trading day' takes the rows as if they followed one another." in done.err
+    assert "--resample" not in done.err
+    assert Done("fit", path, "-o", tmp_path / "m", *SMALL, "--ignore", "trading day").status == 0
+    done = Done("detect", tmp_path / "m", path, "--ignore", "trading day")
+    assert "10 rows could not be judged" in done.out
+
+
+def test_a_channel_of_the_model_can_be_left_out_of_the_judgement(train: Path, model: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "today.csv", waves(), seconds(900))
+    path.write_text(re.sub(r",[^,]*$", ",12 V", path.read_text(), flags=re.MULTILINE).replace(",12 V", ",heat", 1))
+    assert "expected a number, found '12 V'" in fails("detect", model, path)
+    done = Done("detect", model, path, "--ignore", "heat")
+    assert done.status == 0
+    assert "'heat' of the model is not there" in done.err
+
+
+def test_rows_without_any_value_are_told_apart(tmp_path: Path) -> None:
+    values = waves()
+    values[100], values[200:210, 0] = np.nan, np.nan
+    done = Done("fit", write(tmp_path / "pump.csv", values, seconds(900)), "-o", tmp_path / "m", *SMALL)
+    assert "8 rows remain gaps (1 without any value, which --resample to a longer period bridges" in done.err
+
+
+def test_a_file_of_several_devices(tmp_path: Path) -> None:
+    series = {name: waves(seed=k) for k, name in enumerate(("EWR", "JFK", "LGA"))}
+    cells = {name: each.tolist() for name, each in series.items()}
+    rows = [f"{60.0 * k},{name},{each[k][0]!r},{each[k][1]!r}" for k in range(900) for name, each in cells.items()]
+    path, models = tmp_path / "weather.csv", tmp_path / "models"
+    path.write_text("time,origin,flow,heat\n" + "\n".join(rows) + "\n")
+    assert "--device origin=EWR" in fails("fit", path, "-o", tmp_path / "m", *SMALL)
+    assert "pass --device COLUMN" in fails("federate", path, "-o", models, *SMALL)
+    assert Done("federate", path, "--device", "origin", "-o", models, *SMALL, "--rounds", "2").status == 0
+    assert sorted(file.stem for file in models.glob("*.safetensors") if file.stem in series) == sorted(series)
+
+    folder = tmp_path / "apart"
+    for name, each in series.items():
+        write(folder / f"{name}.csv", each, seconds(900))
+    assert Done("federate", folder, "-o", tmp_path / "same", *SMALL, "--rounds", "2").status == 0
+    expected = json.loads(Done("detect", tmp_path / "same", folder, "--json", "--budget", "1/hour").out)
+    assert (
+        json.loads(Done("detect", models, path, "--device", "origin", "--json", "--budget", "1/hour").out) == expected
+    )
+    assert "--device COLUMN" in fails("detect", models, path)
+
+    assert Done("fit", path, "--device", "origin=JFK", "-o", tmp_path / "m", *SMALL).status == 0
+    assert Done("fit", folder / "JFK.csv", "-o", tmp_path / "n", *SMALL).status == 0
+    judged = [
+        json.loads(Done("detect", tmp_path / "m", path, "--device", "origin=JFK", "--json").out),
+        json.loads(Done("detect", tmp_path / "n", folder / "JFK.csv", "--json").out),
+    ]
+    assert judged[0] == judged[1]
+    done = Done("admit", models, path, "--device", "origin=LGA", "--name", "LGA-2")
+    assert done.status == 0, done.err
+
+
 def test_text_files_in_a_folder_are_named_because_they_may_be_recordings(tmp_path: Path) -> None:
     folder = tmp_path / "pump"
     folder.mkdir()

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.intake import Switches, opening, read_recording
+from fedkad.intake import Switches, device_names, opening, read_devices, read_recording
 from fedkad.intake import engine as intake_engine
 from fedkad.intake.opening import has_blank_lines
 from fedkad.tables import SeriesTable, TableError, read_table, write_table
@@ -306,7 +306,7 @@ def test_a_column_of_labels_is_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, "time,a,Normal/Attack,is anomaly\n1,5,Normal,0\n2,6,Attack,1\n")
     table = read_recording(path)
     assert table.channels == ("a",)
-    assert "columns 'Normal/Attack', 'is anomaly' left out: labels; --channels takes it" in table.notes
+    assert "columns 'Normal/Attack', 'is anomaly' left out: labels; --channels takes them" in table.notes
     assert read_recording(path, Switches(channels=("is anomaly", "a"))).values.tolist() == [[0, 5], [1, 6]]
     refused(path, "'Normal/Attack'", "text", channels=("Normal/Attack",))
     # What only has the name of a label is a channel.
@@ -326,17 +326,79 @@ def test_unsorted_and_repeated_rows(tmp_path: Path) -> None:
 
 def test_several_devices_in_one_file_are_not_mixed(tmp_path: Path) -> None:
     rows = [f"2024-01-01 0{hour}:00,{name},{hour},{hour * hour}\n" for name in ("EWR", "JFK") for hour in range(6)]
-    said = "column 'origin' tells 2 devices apart", "write a file for each", "--ignore origin"
+    said = "column 'origin' tells 2 devices apart", "--device origin=EWR", "--device origin)"
     for lines in (rows, sorted(rows)):
         path = write(tmp_path, "time,origin,a,b\n" + "".join(lines))
         for switches in ({}, {"sort": True}, {"sort": True, "channels": ("a",)}):
             refused(path, *said, **switches)
         table = read_recording(path, Switches(sort=True, ignore=("origin",)))
         assert table.values[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+        table = read_recording(path, Switches(device="origin=JFK"))
+        assert (table.name, table.channels, table.values[:, 1].tolist()) == ("JFK", ("a", "b"), [0, 1, 4, 9, 16, 25])
+        refused(path, "tells 2 devices apart", "--device origin=EWR (EWR, JFK)", device="origin")
+        refused(path, "no device 'LGA'", "--device origin=EWR (EWR, JFK)", device="origin=LGA")
+        refused(path, "there is no column 'station'", device="station=EWR")
+        assert device_names(path, Switches(device="origin")) == ["EWR", "JFK"]
+        with pytest.raises(TableError, match="names one device where all are wanted"):
+            device_names(path, Switches(device="origin=EWR"))
     # A word for each row, or rows that nothing tells apart, are something else.
     remarks = "".join(f"{k // 2},remark {k},{k}\n" for k in range(8))
     refused(write(tmp_path, "time,remark,a\n" + remarks), "does not come after", "--sort")
     refused(write(tmp_path, "time,remark,a\n1,x,1\n1,x,2\n2,y,3\n2,y,4\n3,x,5\n"), "does not come after", "--sort")
+
+
+def test_a_bad_device_of_a_file_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    rows = [f"{hour},{name},{hour * hour}" for hour in range(6) for name in ("a", "b", "c")]
+    rows[1] = "0,b,12 V"
+    told: list[tuple[int, int]] = []
+    path = write(tmp_path, "time,unit,flow\n" + "\n".join(rows) + "\n")
+    tables, skipped = read_devices(path, Switches(device="unit"), lambda *step: told.append(step))
+    assert {name: table.values[:, 0].tolist() for name, table in tables.items()} == {
+        name: [0.0, 1.0, 4.0, 9.0, 16.0, 25.0] for name in ("a", "c")
+    }
+    assert list(skipped) == ["b"]
+    assert skipped["b"].startswith(f"{path} (b), row 1, channel 'flow': expected a number, found '12 V'")
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "note"),
+    [
+        ("time,Year,month,flow", "2013,4", "columns 'Year', 'month' left out: parts of a date; --channels takes them"),
+        ("k,year,mon,flow", "2013,4", '--time year,mon --time-format "%Y %m" takes them for the time'),
+        ("k,YEAR,hour,flow", "1998.0,12", '--time YEAR,hour --time-format "%Y.0 %H" takes them for the time'),
+    ],
+)
+def test_parts_of_a_date_are_no_channels(tmp_path: Path, header: str, cells: str, note: str) -> None:
+    rows = "".join(f"{k},{cells},{k * k}\n" for k in range(5))
+    table = read_recording(write(tmp_path, f"{header}\n{rows}"))
+    assert table.channels[-1] == "flow"
+    assert len(table.channels) == 1 + header.startswith("k,")
+    assert any(note in each for each in table.notes), table.notes
+    year = header.split(",")[1]
+    assert read_recording(tmp_path / "boiler.csv", Switches(channels=(year,))).channels == (year,)
+
+
+def test_numbers_that_only_are_called_as_parts_of_a_date_are_channels(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,hour,year,month,day\n0,4711,12,0.5,1\n1,4712,13,1.5,2\n")
+    assert read_recording(path).channels == ("hour", "year", "month")  # operating hours, years in service
+    assert read_recording(write(tmp_path, "time,hour\n0,1\n1,2\n")).channels == ("hour",)  # there is nothing else
+
+
+def test_years_and_other_parts_can_be_the_time(tmp_path: Path) -> None:
+    years = write(tmp_path, "YEAR,sun\n1700,5\n1701,11\n1702,16\n")
+    refused(years, "1700 is not a number of seconds", '--time-format "%Y"', time="YEAR")
+    assert moments(read_recording(years, Switches(time="YEAR", time_format="%Y")))[1] == "1701-01-01T00:00:00.000"
+    hours = write(tmp_path, "y,m,d,h,flow\n2013,1,1,5,1\n2013,1,1,6,2\n")
+    refused(hours, "names 4 columns", '--time-format "%Y %m %d %H"', time="y,m,d,h")
+    table = read_recording(hours, Switches(time="y,m,d,h", time_format="%Y %m %d %H"))
+    assert moments(table) == ["2013-01-01T05:00:00.000", "2013-01-01T06:00:00.000"]
+    assert table.channels == ("flow",)
+
+
+def test_a_column_of_measurements_with_their_unit_is_refused(tmp_path: Path) -> None:
+    refused(write(tmp_path, "time,u,v\n0,12 V,1\n1,13 V,2\n"), "line 2, channel 'u'", "found '12 V'", "--ignore")
+    assert read_recording(write(tmp_path, "time,u,v\n0,12 High St,1\n1,13 Elm St,2\n")).channels == ("v",)
 
 
 LONG = "time,tag,value,quality\n" + "".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ from fedkad.detect.events import Event, Gathering, rows_lasting, rows_within
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.threshold import check_threshold
-from fedkad.intake import Switches
+from fedkad.intake import Switches, device_names
 from fedkad.koopman.snapshots import Report
 from fedkad.report.agreement import Agreement, agreement
 from fedkad.report.chart import Span
@@ -40,7 +41,7 @@ SCORE_BLOCK = 16_384  # rows of scores that are written at once
 LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
 
 
-@with_reading_options("channels", "ignore")
+@with_reading_options("channels")
 def detect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a folder of models.")],
     data: Annotated[
@@ -112,9 +113,9 @@ def detect(
             check_score_target(scores, model, labels)
     if report is not None:
         check_page_target(report, model, data)
-    known = None if labels is None else read_labels(labels)
+    known = None if labels is None else read_labels(labels, reading)
 
-    def judge(file: Path, path: Path) -> list[Examination]:
+    def judge(file: Path, path: Path, reading: Switches = reading) -> list[Examination]:
         loaded, _ = load_model(file, memory=False)
         with shown_progress(brief=True) as progress:
             device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True, progress=progress)
@@ -141,16 +142,16 @@ def detect(
     examined: list[Examination] = []
     skipped: dict[str, str] = {}
     if model.is_dir():
-        models, paths = _models_in(model), device_paths(data)
-        for name, path in paths.items():
+        models, sources = _models_in(model), _sources(data, reading)
+        for name, source in sources.items():
             if name not in models:
                 skipped[name] = f"there is no model {name}{MODEL_ENDING} in {model}; fit one or leave the device out."
                 continue
             try:
-                examined += judge(models[name], path)
+                examined += judge(models[name], *source)
             except ValueError as error:
                 skipped[name] = str(error)
-        for name in sorted(models.keys() - paths.keys()):
+        for name in sorted(models.keys() - sources.keys()):
             skipped[name] = f"there is no data for it in {data}; add some or remove its model."
     else:
         examined = judge(model, data)
@@ -178,6 +179,14 @@ def detect(
     fail_if_skipped(skipped)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
+
+
+def _sources(data: Path, reading: Switches) -> dict[str, tuple[Path, Switches]]:
+    """Where the data of each device is, and how it is read: a file or folder each, or one file of several."""
+    if reading.device is None or data.is_dir():
+        return {name: (path, reading) for name, path in device_paths(data).items()}
+    names = device_names(data, reading)
+    return {name: (data, replace(reading, device=f"{reading.device}={name}")) for name in names}
 
 
 def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Model:

@@ -61,7 +61,10 @@ FEDERATION_OPTIONS: dict[str, dict[str, Any]] = {
 @with_reading_options()
 @with_detector_options
 def federate(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, per device.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, per device; or a file and --device."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
     detector: dict[str, Any],
     consensus: dict[str, Any],

@@ -117,6 +117,11 @@ READING_OPTIONS: dict[str, dict[str, Any]] = {
         "show_default": "all columns of numbers",
     },
     "ignore": {"parser": _channels, "metavar": "NAMES", "help": "Leave these columns out.", "show_default": "none"},
+    "device": {
+        "metavar": "COLUMN",
+        "help": "Column that tells several devices of a file apart; COLUMN=NAME reads one of them.",
+        "show_default": "none",
+    },
     "resample": {
         "parser": _seconds,
         "metavar": "PERIOD",
@@ -127,7 +132,7 @@ READING_OPTIONS: dict[str, dict[str, Any]] = {
     "max_fill": {
         "min": 0,
         "metavar": "N",
-        "help": "Longest hole, in rows, over which a channel's last value is carried.",
+        "help": "Longest hole, in rows, over which a channel's last value is carried, where others have a value.",
     },
 }
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedkad.intake.calendar import is_year
 from fedkad.intake.engine import Relation, quoted
 from fedkad.intake.numbers import Marks
 from fedkad.tables.errors import TableError
@@ -21,6 +22,7 @@ MOMENT = re.compile(rf"{DAY}(?:(?P<gap>[T ]|, ?| {{2}}){CLOCK})?")
 TIME_OF_DAY = re.compile(CLOCK)
 COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?")
 COMPACT_FORMATS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+YEAR = re.compile(r"(1[5-9]|2[01])\d\d(\.0)?")
 EXCEL_DAY = re.compile(r"[2-7]\d{4}(\.\d+)?")
 MIXED = "write all times alike, or name their format with --time-format"
 
@@ -120,6 +122,9 @@ def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
     if not sample:
         return
     ends = sample[0].strip(), sample[-1].strip()
+    if is_year(name) and all(YEAR.fullmatch(cell) for cell in ends):
+        remedy = f'pass --time-format "%Y{ends[0][4:]}"'
+        raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")
     if all(COMPACT.fullmatch(cell) for cell in ends):
         remedy = f'pass --time-format "{COMPACT_FORMATS[len(ends[0])]}"'
         raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")

@@ -31,6 +31,16 @@ UNIT = re.compile(
 )
 
 
+def is_measurement(cell: str) -> bool:
+    """Tell whether a cell is a number that has its unit with it, or is not exact.
+
+    >>> [is_measurement(cell) for cell in ("12 V", "71,5°C", "<0.5", "12", "3 pumps", "2024-03-01")]
+    [True, True, True, False, False, False]
+    """
+    found = re.fullmatch(r"([<>~≈±]?)\s*[+-]?\d+(?:[.,]\d+)?\s*(.*)", cell.strip())
+    return found is not None and bool(found[1] or found[2]) and (not found[2] or UNIT.fullmatch(found[2]) is not None)
+
+
 class Record(NamedTuple):
     """The cells of a row, and the line that it begins on, from 1."""
 

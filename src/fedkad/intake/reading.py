@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from fedkad.detect.clock import steps_between
 from fedkad.intake import longform
+from fedkad.intake.calendar import format_of_parts, is_part_of_date
 from fedkad.intake.clock import TIME_NAMES, Clock, clock_of, is_moment, is_time_of_day
+from fedkad.intake.devices import devices_of, of_device
 from fedkad.intake.engine import INSTALL, Relation, is_installed
+from fedkad.intake.layout import is_measurement
 from fedkad.intake.numbers import NUMBER_LIKE, Marks, is_type_of_numbers, marks_in, undecided
 from fedkad.intake.opening import STANDARD_INPUT, opened
 from fedkad.intake.rows import in_order, resampled
@@ -65,18 +68,29 @@ def read_recording(
         Told how much of how much is read, by another thread.
     """
     path, switches = Path(path), switches or Switches()
-    _require_file(path)
+    require_file(path)
     if not is_installed():
         return _plainly(path, switches, wanted, allow_silent, report)
     silent = allow_silent or wanted is not None
     stages = Stages(report)
     with opened(path, switches.encoding, stages) as relation:
         last = unheard if report is unheard else stages.last()
-        table = _Recording(relation, switches, wanted, last).table()
-        return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
+        return table_of(relation, switches, wanted, silent, last)
 
 
-def _require_file(path: Path) -> None:
+def table_of(
+    relation: Relation, switches: Switches, wanted: Sequence[str] | None, silent: bool, report: Report
+) -> SeriesTable:
+    """The table of an opened file, or of one device in it."""
+    if switches.device is not None:
+        relation, column = of_device(relation, switches.device)
+        switches = replace(switches, ignore=(*switches.ignore, column))
+    table = _Recording(relation, switches, wanted, report).table()
+    return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not there, or a folder."""
     # os.path, because the methods of Path raise where a folder may not be entered.
     if path == STANDARD_INPUT:
         return
@@ -168,7 +182,8 @@ class _Recording:
             )
             if pairs == rows > times and 1 < devices < rows / 2 and not numbers:
                 what = f"column {name!r} tells {devices} devices apart, which have rows of the same time"
-                remedy = f"write a file for each of them, or pass --ignore {name} and --sort to keep one row of a time"
+                first = devices_of(self.relation, name)[0]
+                remedy = f"pass --device {name}={first} to read one of them (federate reads all with --device {name})"
                 raise self.source.error(what, remedy)
 
     def _offsets(self, times: Times | None) -> NDArray[np.int64] | None:
@@ -193,8 +208,10 @@ class _Recording:
         relation, given = self.relation, self.switches.time
         if given is not None:
             parts = [given] if given in relation.names else [part.strip() for part in given.split(",")]
-            if len(parts) > 2:
-                raise self.source.error(f"--time {given} names {len(parts)} columns", "name one, or a date and a time")
+            if len(parts) > 2 and self.switches.time_format is None:
+                what = f"--time {given} names {len(parts)} columns"
+                remedy = 'name one, or a date and a time, or how they read in a row, as in --time-format "%Y %m %d %H"'
+                raise self.source.error(what, remedy)
             for part in parts:
                 if part not in relation.names:
                     listed = ", ".join(name for name in relation.names if name)
@@ -249,9 +266,25 @@ class _Recording:
         chosen = self._chosen()
         times, columns = self._read(chosen)
         kept = [column for at, column in zip(chosen, columns, strict=True) if self._is_channel(at, column)]
+        if self.wanted is None and self.switches.channels is None and not self.switches.keep_labels:
+            kept = self._without_calendar(kept)
         if self.wanted is None:
             self._require_names(kept)
         return times, *self._stacked(kept)
+
+    def _without_calendar(self, kept: list[_Column]) -> list[_Column]:
+        """The columns that are no parts of a date, such as a year, which would be abnormal every January."""
+        parts = [column for column in kept if is_part_of_date(column.name, column.values)]
+        if not parts or len(parts) == len(kept):
+            return kept
+        names = [column.name for column in parts]
+        cells = [self.sample[self.relation.at(name)] for name in names]
+        spelt = format_of_parts(names, [cell[0].strip() if cell else "" for cell in cells])
+        switches = "--channels takes {it}"
+        if spelt and self.clock is None:
+            switches = f'--time {",".join(names)} --time-format "{spelt}" takes {{it}} for the time'
+        self._leave_out(names, "part of a date" if len(names) == 1 else "parts of a date", switches)
+        return [column for column in kept if column not in parts]
 
     def _chosen(self) -> list[int]:
         """The columns to read as numbers."""
@@ -260,13 +293,14 @@ class _Recording:
         for name in switches.ignore:
             relation.at(name)
         if self.wanted is not None:
-            return [relation.names.index(name) for name in self.wanted if name in relation.names]
+            wanted = [name for name in self.wanted if name not in switches.ignore]
+            return [relation.names.index(name) for name in wanted if name in relation.names]
         if switches.channels is not None:
             return [relation.at(name) for name in dict.fromkeys(switches.channels)]
         others = [at for at, name in enumerate(relation.names) if at not in times and name not in switches.ignore]
         labels = [at for at in others if not switches.keep_labels and self._is_label(at)]
         if labels:
-            self._leave_out([relation.names[at] for at in labels], "labels", "--channels")
+            self._leave_out([relation.names[at] for at in labels], "labels", "--channels takes {it}")
         chosen = [at for at in others if at not in labels]
         if not chosen:
             raise self.source.error("there is no channel beside the time", "add a column for each channel")
@@ -333,6 +367,8 @@ class _Recording:
         if kind != "VARCHAR" and not is_type_of_numbers(kind):
             words, odd = [(kind.lower(), 1)], 1
         if odd and numbers < LEAST_NUMBERS * (numbers + odd):
+            if kind == "VARCHAR" and all(is_measurement(word) for word, _ in words):
+                self._refuse_near_numbers(at, column.name, words)
             if asked:
                 what = f"the column holds text ({shown(words[0][0])}) where numbers belong"
                 raise self.source.error(what, "leave it out of --channels", where=f"channel {column.name!r}")
@@ -386,7 +422,7 @@ class _Recording:
 
     def _leave_out(self, names: Sequence[str], what: str, switch: str = "") -> None:
         listed = ", ".join(map(repr, names))
-        remedy = f"; {switch} takes it" if switch else ""
+        remedy = f"; {switch.format(it='it' if len(names) == 1 else 'them')}" if switch else ""
         self.notes.append(f"column{'s' * (len(names) > 1)} {listed} left out: {what}{remedy}")
 
     def _require_names(self, kept: Sequence[_Column]) -> None:
