@@ -194,6 +194,10 @@ def test_a_german_plant_export(tmp_path: Path, encoding: str, first: str) -> Non
         (["2024-03-01 10:24:00", "2024-03-01 24:00:00"], ["2024-03-01T10:24:00", "2024-03-02T00:00:00"], False),
         (["01.03.24 07:30", "01.03.24 07:31"], ["2024-03-01T07:30:00", "2024-03-01T07:31:00"], False),
         (["01.03.2024 00:00:00,250", "01.03.2024 00:00:01"], ["2024-03-01T00:00:00.25", "2024-03-01T00:00:01"], False),
+        (["Apr 1 2000", "May 1 2000"], ["2000-04-01T00:00:00", "2000-05-01T00:00:00"], False),
+        (["May 1, 2024 11:59 PM", "May 2, 2024 12:00 AM"], ["2024-05-01T23:59:00", "2024-05-02T00:00:00"], False),
+        (["1 March 2024", "2 March 2024"], ["2024-03-01T00:00:00", "2024-03-02T00:00:00"], False),
+        (["May 31, 2024", "June 1, 2024"], ["2024-05-31T00:00:00", "2024-06-01T00:00:00"], False),
         (["01.03.2024 00:00 +0100", "01.03.2024 00:00 +0000"], ["2024-02-29T23:00:00", "2024-03-01T00:00:00"], True),
     ],
 )
@@ -366,6 +370,7 @@ def test_a_bad_device_of_a_file_is_left_out_with_its_reason(tmp_path: Path) -> N
     [
         ("time,Year,month,flow", "2013,4", "columns 'Year', 'month' left out: parts of a date; --channels takes them"),
         ("k,year,mon,flow", "2013,4", '--time year,mon --time-format "%Y %m" takes them for the time'),
+        ("k,year,quarter,flow", "2013,4", "columns 'year', 'quarter' left out: parts of a date; --channels takes them"),
         ("k,YEAR,hour,flow", "1998.0,12", '--time YEAR,hour --time-format "%Y.0 %H" takes them for the time'),
     ],
 )
@@ -394,6 +399,24 @@ def test_years_and_other_parts_can_be_the_time(tmp_path: Path) -> None:
     table = read_recording(hours, Switches(time="y,m,d,h", time_format="%Y %m %d %H"))
     assert moments(table) == ["2013-01-01T05:00:00.000", "2013-01-01T06:00:00.000"]
     assert table.channels == ("flow",)
+
+
+def test_what_is_called_a_date_is_the_time_or_nothing(tmp_path: Path) -> None:
+    refused(write(tmp_path, "flow,date\n1,week 1\n2,week 2\n"), "the time 'week 1'", "--time-format")
+    years = write(tmp_path, "flow,date\n1,2000.0833\n2,2000.1667\n")
+    table = read_recording(years)
+    assert table.channels == ("flow",)
+    assert "column 'date' left out: called a date; --time or --channels takes it" in table.notes
+    assert read_recording(years, Switches(channels=("date",))).channels == ("date",)
+    assert read_recording(write(tmp_path, "flow;time\n1,5;0,5\n2,5;0,75\n")).channels == ("flow", "time")
+    assert read_recording(write(tmp_path, "flow,time\n1,12:00\n2,12:01\n")).channels == ("flow",)
+
+
+def test_words_that_come_again_may_be_devices_where_no_time_tells(tmp_path: Path) -> None:
+    rows = "".join(f"{city},{k}\n" for city in ("Waco", "Abilene") for k in range(30))
+    [note] = read_recording(write(tmp_path, "city,sales\n" + rows)).notes
+    assert note == ("column 'city' left out: text ('Abilene'); if it tells 2 devices apart, pass --device city=Abilene")
+    assert read_recording(tmp_path / "boiler.csv", Switches(device="city=Waco")).values.shape == (30, 1)
 
 
 def test_a_column_of_measurements_with_their_unit_is_refused(tmp_path: Path) -> None:

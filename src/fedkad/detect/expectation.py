@@ -161,10 +161,10 @@ def _number(low: int, high: int) -> str:
 def _span(seconds: float) -> str:
     """A length of time in the largest unit that fits twice.
 
-    >>> _span(90.0), _span(36_000.0), _span(864_000.0)
-    ('90 s', '10 h', '10 days')
+    >>> _span(90.0), _span(36_000.0), _span(864_000.0), _span(1e9)
+    ('90 s', '10 h', '10 days', '32 years')
     """
-    for unit, name in (("day", "days"), ("hour", "h"), ("minute", "min")):
+    for unit, name in (("year", "years"), ("day", "days"), ("hour", "h"), ("minute", "min")):
         if seconds >= 2.0 * SECONDS[unit]:
             return f"{seconds / SECONDS[unit]:.0f} {name}"
     return f"{seconds:.0f} s"

@@ -166,9 +166,10 @@ def _threshold_of_few(known: Array, risk: float, found: EventThreshold) -> Event
         excesses = np.zeros(1)
     tail = Tail(0.0, max(float(excesses.mean()), np.finfo(float).tiny))
     value = level + _extrapolated(tail, len(excesses), risk / FEW_SHARE)
+    peaks = "1 separate peak" if found.peaks == 1 else f"{found.peaks} separate peaks"
     note = (
-        f"Only {found.rows} scores of normal data with {found.peaks} separate peaks: the threshold is a rough "
-        "extrapolation, and false alarms are more likely."
+        f"Only {found.rows} scores of normal data with {peaks}: the threshold is a rough extrapolation, and false "
+        "alarms are more likely."
     )
     return _bounded(known, EventThreshold(value, tail, level, found.peaks, found.rows, note=note))
 

@@ -15,8 +15,12 @@ PARTS = {
     "second": ("%S", 0, 60),
     "weekday": ("", 0, 7),
     "yearday": ("", 1, 366),
+    "quarter": ("", 1, 4),
 }
 """How strptime writes each part, and the least and the greatest that it can be."""
+
+DATES = frozenset({"date", "datetime", "date_time", "date/time", "timestamp", "datum", "zeitstempel"})
+"""Names of columns that are no measurement, even if they hold numbers such as 2000.0833."""
 
 NAMES = {
     **{name: name for name in PARTS},
@@ -26,6 +30,7 @@ NAMES = {
     **dict.fromkeys(("hr", "hourofday", "stunde"), "hour"),
     **dict.fromkeys(("dayofweek", "dow", "wochentag"), "weekday"),
     **dict.fromkeys(("dayofyear", "doy"), "yearday"),
+    "quartal": "quarter",
 }
 
 

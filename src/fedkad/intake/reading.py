@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedkad.detect.clock import steps_between
 from fedkad.intake import longform
-from fedkad.intake.calendar import format_of_parts, is_part_of_date
+from fedkad.intake.calendar import DATES, format_of_parts, is_part_of_date
 from fedkad.intake.clock import TIME_NAMES, Clock, clock_of, is_moment, is_time_of_day
 from fedkad.intake.devices import devices_of, of_device
 from fedkad.intake.engine import INSTALL, Relation, is_installed
@@ -39,6 +39,7 @@ LABELS = frozenset(
 MOST_LABELS = 10  # different values of a column of labels
 UNNAMED = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 SAMPLE = 1000
+LEAST_ROWS = 20  # of a word that may be the name of a device
 LEAST_NUMBERS = 0.1  # share of the cells of a channel that are numbers; below it, the column is text
 
 Array = NDArray[np.float64]
@@ -227,8 +228,17 @@ class _Recording:
         if dated:
             listed = ", ".join(relation.names[at] for at in dated)
             raise self.source.error(f"several columns hold times ({listed})", "name the time column with --time")
-        first = re.sub(r"\s*[\[(].*[\])]$", "", relation.names[0]).lower().replace(" ", "")
-        return (0,) if first in TIME_NAMES and 0 in others else ()
+        called = [at for at in others if self._is_called_time(at)]
+        return tuple(at for at in called if at == 0 or self._holds_words(at))[:1]
+
+    def _is_called_time(self, at: int) -> bool:
+        return re.sub(r"\s*[\[(].*[\])]$", "", self.relation.names[at]).lower().replace(" ", "") in TIME_NAMES
+
+    def _holds_words(self, at: int) -> bool:
+        """Whether a column holds text, no numbers and no times of day: if it is called time, times that are unknown."""
+        cells, number = self.sample[at][:9], re.compile(r"\s*[+-]?[\d.,]+([eE][+-]?\d+)?\s*")
+        known = any(number.fullmatch(cell) or is_time_of_day(cell) for cell in cells)
+        return self.relation.kinds[at] == "VARCHAR" and bool(cells) and not known
 
     def _all(self, at: int, holds: Any, *kinds: str) -> bool:
         kind, cells = f"{self.relation.kinds[at]} ", self.sample[at]
@@ -273,7 +283,11 @@ class _Recording:
         return times, *self._stacked(kept)
 
     def _without_calendar(self, kept: list[_Column]) -> list[_Column]:
-        """The columns that are no parts of a date, such as a year, which would be abnormal every January."""
+        """The columns that are no dates and no parts of one, such as a year, which would be abnormal every January."""
+        dates = [column.name for column in kept if column.name.lower() in DATES]
+        if dates and len(dates) < len(kept):
+            self._leave_out(dates, "called a date", "--time or --channels takes {it}")
+            kept = [column for column in kept if column.name not in dates]
         parts = [column for column in kept if is_part_of_date(column.name, column.values)]
         if not parts or len(parts) == len(kept):
             return kept
@@ -372,7 +386,7 @@ class _Recording:
             if asked:
                 what = f"the column holds text ({shown(words[0][0])}) where numbers belong"
                 raise self.source.error(what, "leave it out of --channels", where=f"channel {column.name!r}")
-            self._leave_out([column.name], f"text ({shown(words[0][0])})")
+            self._leave_out([column.name], f"text ({shown(words[0][0])})", self._device_switch(column.name, words))
             return False
         if not column.name or UNNAMED.fullmatch(column.name):
             return self._is_named(at, column, numbers)
@@ -382,6 +396,13 @@ class _Recording:
             more = f" and {len(words) - 5} other words" if len(words) > 5 else ""
             self.notes.append(f"channel {column.name!r}: {counted(odd, 'cell')} taken as missing ({listed}{more})")
         return True
+
+    def _device_switch(self, name: str, words: Sequence[tuple[str, int]]) -> str:
+        """What to do about a few words that come again and again, if no times show whether they are devices."""
+        least = min((count for _, count in words), default=0)
+        if self.clock is not None or self.wanted is not None or len(words) < 2 or least < LEAST_ROWS:
+            return ""
+        return f"if it tells {len(words)} devices apart, pass --device {name}={min(word for word, _ in words)}"
 
     def _words(self, at: int) -> list[tuple[str, int]]:
         """What the cells hold that are neither numbers nor missing, and how often."""
