@@ -419,6 +419,44 @@ def test_words_that_come_again_may_be_devices_where_no_time_tells(tmp_path: Path
     assert read_recording(tmp_path / "boiler.csv", Switches(device="city=Waco")).values.shape == (30, 1)
 
 
+def test_positions_of_a_switch_are_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,pump,ok,mode\n0,ON,True,auto\n1,off,,hand\n2, on,False,auto\n")
+    table = read_recording(path)
+    assert table.channels == ("pump", "ok")
+    np.testing.assert_array_equal(table.values[:, 0], [1.0, 0.0, 1.0])
+    assert (table.values[:, 1].tolist(), table.filled) == ([1.0, 1.0, 0.0], 1)
+    assert table.notes[:2] == (
+        "channel 'pump': off and on read as 0 and 1",
+        "channel 'ok': false and true read as 0 and 1",
+    )
+    late = "time,pump\n" + "".join(f"{k},{'on' if k < 1500 else 'fault'}\n" for k in range(1600))
+    table = read_recording(write(tmp_path, late))
+    assert "channel 'pump': 100 cells taken as missing ('fault' ×100)" in table.notes
+
+
+def test_numbers_that_stand_for_missing_values(tmp_path: Path) -> None:
+    rows = "".join(f"{k},{-999.0 if k % 7 == 3 else k % 5},{k - 999}\n" for k in range(30))
+    path = write(tmp_path, "time,wind,level\n" + rows)
+    table = read_recording(path)
+    assert table.values[3, 0] == -999.0
+    said = (
+        "channel 'wind': -999 comes 4 times, far from all other values; --missing -999 if it stands for a missing one"
+    )
+    assert table.notes == (said,)
+    table = read_recording(path, Switches(missing=(-999.0,), max_fill=0))
+    assert np.isnan(table.values[3::7, 0]).all()
+    assert np.isnan(table.values).sum() == 5  # and the first level, as it was said
+    assert table.notes == (
+        "channel 'wind': 4 cells of -999 taken as missing",
+        "channel 'level': 1 cell of -999 taken as missing",
+    )
+
+
+def test_a_table_on_its_side_is_told(tmp_path: Path) -> None:
+    text = "tag,2024-01-01,2024-01-02,2024-01-03\nflow,1,2,3\nheat,4,5,6\n"
+    refused(write(tmp_path, text), "line 1", "the first line holds times", "turn the table around")
+
+
 def test_a_column_of_measurements_with_their_unit_is_refused(tmp_path: Path) -> None:
     refused(write(tmp_path, "time,u,v\n0,12 V,1\n1,13 V,2\n"), "line 2, channel 'u'", "found '12 V'", "--ignore")
     assert read_recording(write(tmp_path, "time,u,v\n0,12 High St,1\n1,13 Elm St,2\n")).channels == ("v",)
@@ -535,7 +573,7 @@ def test_rows_that_count_and_columns_without_a_name(tmp_path: Path) -> None:
         ("time,a\n1,1\n2\n3,4\n4,5\n", ["line 3", "1 cell", "names 2"]),
         ("a,b,a\n1,2,3\n", ["'a'", "columns 1 and 3"]),
         ('a,b\n1,2\n"3,4\n5,6\n', ["quote"]),
-        ("state,mode\non,x\noff,y\n", ["no column holds numbers"]),
+        ("state,mode\nhand,x\nauto,y\n", ["no column holds numbers"]),
         ("a,b\n1,inf\n", ["line 2", "'b'", "infinite"]),
         ("a,b\n1,\n2,NA\n", ["'b'", "every value is missing", "--ignore"]),
         ("time,a\n2024-01-01,1\nyesterday,2\n2024-01-03,3\n", ["line 3", "'yesterday'", "--time-format"]),

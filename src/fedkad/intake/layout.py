@@ -117,6 +117,12 @@ def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
     best = max(
         found, key=lambda each: (each.header is not None, each.width > 1, each.rows, -(each.header or 0), each.width)
     )
+    first = [cell for cell in best.records[0].cells[1:] if cell.strip()] if best.records else []
+    if len(first) > 2 and all(map(is_moment, first)):
+        what = "the first line holds times, so that each row is a channel"
+        raise source.error(
+            what, "turn the table around: a row for each moment, a column for each channel", where="line 1"
+        )
     if best.header is None:
         if not best.records or not best.records[0].holds_values():
             raise no_rows(source)

@@ -17,7 +17,16 @@ from fedkad.intake.clock import TIME_NAMES, Clock, clock_of, is_moment, is_time_
 from fedkad.intake.devices import devices_of, of_device
 from fedkad.intake.engine import INSTALL, Relation, is_installed
 from fedkad.intake.layout import is_measurement
-from fedkad.intake.numbers import NUMBER_LIKE, Marks, is_type_of_numbers, marks_in, undecided
+from fedkad.intake.numbers import (
+    NUMBER_LIKE,
+    Marks,
+    codes_in,
+    is_type_of_numbers,
+    marks_in,
+    position_sql,
+    positions_in,
+    undecided,
+)
 from fedkad.intake.opening import STANDARD_INPUT, opened
 from fedkad.intake.rows import in_order, resampled
 from fedkad.intake.stages import Stages
@@ -143,6 +152,9 @@ class _Recording:
         self.zones: tuple[Times, NDArray[np.int64]] | None = None  # minutes ahead of UTC at each time of the file
         self.clock = self._clock()
         self.marks = self._marks()
+        texts = [at for at, kind in enumerate(relation.kinds) if kind == "VARCHAR"]
+        found = {at: positions_in(self.sample[at]) for at in texts}
+        self.positions = {at: positions for at, positions in found.items() if positions is not None}
 
     def table(self) -> SeriesTable:
         """The series, in the order of time."""
@@ -264,6 +276,8 @@ class _Recording:
 
     def _number(self, at: int) -> str:
         kind = self.relation.kinds[at]
+        if at in self.positions:
+            return position_sql(f"c{at}", self.positions[at])
         if kind == "VARCHAR":
             return self.marks.number(f"c{at}")
         if kind == "BOOLEAN":
@@ -345,8 +359,27 @@ class _Recording:
         columns = []
         for at in chosen:
             odd = int(np.count_nonzero(found.pop(f"o{at}")))
-            columns.append(_Column(relation.names[at], np.ma.filled(found.pop(f"v{at}"), np.nan), odd))
+            values = self._without_codes(relation.names[at], np.ma.filled(found.pop(f"v{at}"), np.nan))
+            columns.append(_Column(relation.names[at], values, odd))
+            if at in self.positions:
+                self.notes.append(
+                    "channel {!r}: {} and {} read as 0 and 1".format(relation.names[at], *self.positions[at])
+                )
         return times, columns
+
+    def _without_codes(self, name: str, values: Array) -> Array:
+        """The values without numbers that stand for missing ones; says which look as if they did."""
+        if self.switches.missing:
+            coded = np.isin(values, self.switches.missing)
+            if coded.any():
+                listed = ", ".join(f"{number:g}" for number in np.unique(values[coded]))
+                self.notes.append(f"channel {name!r}: {counted(int(coded.sum()), 'cell')} of {listed} taken as missing")
+            return np.where(coded, np.nan, values)
+        if self.wanted is None:
+            for code, count in codes_in(values):
+                what = f"channel {name!r}: {code:g} comes {count} times, far from all other values"
+                self.notes.append(f"{what}; --missing {code:g} if it stands for a missing one")
+        return values
 
     def _times(self, clock: Clock, found: Any) -> Times:
         unknown = np.broadcast_to(getattr(found, "mask", False), found.shape)
