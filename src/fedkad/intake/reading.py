@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedkad.detect.clock import steps_between
 from fedkad.intake import longform
 from fedkad.intake.calendar import DATES, format_of_parts, is_part_of_date
-from fedkad.intake.clock import TIME_NAMES, Clock, clock_of, is_moment, is_time_of_day
+from fedkad.intake.clock import Clock, clock_of
 from fedkad.intake.devices import devices_of, of_device
 from fedkad.intake.engine import INSTALL, Relation, is_installed
 from fedkad.intake.layout import is_measurement
@@ -31,6 +31,7 @@ from fedkad.intake.opening import STANDARD_INPUT, opened
 from fedkad.intake.rows import in_order, resampled
 from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
+from fedkad.intake.timecolumn import time_columns
 from fedkad.intake.zones import minutes_ahead
 from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.wording import counted
@@ -211,53 +212,11 @@ class _Recording:
     # -- what the columns are -----------------------------------------------------------------------------------
 
     def _clock(self) -> Clock | None:
-        at = self._time_columns()
+        at = time_columns(self.relation, self.sample, self.switches)
         if not at:
             return None
         cells = [" ".join(parts) for parts in zip(*(self.sample[each] for each in at), strict=False)]
         return clock_of(self.relation, at, cells, self.switches.time_format)
-
-    def _time_columns(self) -> tuple[int, ...]:
-        relation, given = self.relation, self.switches.time
-        if given is not None:
-            parts = [given] if given in relation.names else [part.strip() for part in given.split(",")]
-            if len(parts) > 2 and self.switches.time_format is None:
-                what = f"--time {given} names {len(parts)} columns"
-                remedy = 'name one, or a date and a time, or how they read in a row, as in --time-format "%Y %m %d %H"'
-                raise self.source.error(what, remedy)
-            for part in parts:
-                if part not in relation.names:
-                    listed = ", ".join(name for name in relation.names if name)
-                    raise self.source.error(f"there is no time column {part!r}", f"choose one of its columns: {listed}")
-            return tuple(relation.at(part) for part in parts)
-        others = [at for at, name in enumerate(relation.names) if name not in self.switches.ignore]
-        dated = [at for at in others if self._all(at, is_moment, "TIMESTAMP", "DATE")]
-        clocks = [at for at in others if self._all(at, is_time_of_day, "TIME ")]
-        if len(dated) == 1 and len(clocks) == 1 and abs(clocks[0] - dated[0]) == 1 and self._only_days(dated[0]):
-            return dated[0], clocks[0]
-        if len(dated) == 1 or 0 in dated:
-            return (0,) if 0 in dated else tuple(dated)
-        if dated:
-            listed = ", ".join(relation.names[at] for at in dated)
-            raise self.source.error(f"several columns hold times ({listed})", "name the time column with --time")
-        called = [at for at in others if self._is_called_time(at)]
-        return tuple(at for at in called if at == 0 or self._holds_words(at))[:1]
-
-    def _is_called_time(self, at: int) -> bool:
-        return re.sub(r"\s*[\[(].*[\])]$", "", self.relation.names[at]).lower().replace(" ", "") in TIME_NAMES
-
-    def _holds_words(self, at: int) -> bool:
-        """Whether a column holds text, no numbers and no times of day: if it is called time, times that are unknown."""
-        cells, number = self.sample[at][:9], re.compile(r"\s*[+-]?[\d.,]+([eE][+-]?\d+)?\s*")
-        known = any(number.fullmatch(cell) or is_time_of_day(cell) for cell in cells)
-        return self.relation.kinds[at] == "VARCHAR" and bool(cells) and not known
-
-    def _all(self, at: int, holds: Any, *kinds: str) -> bool:
-        kind, cells = f"{self.relation.kinds[at]} ", self.sample[at]
-        return kind.startswith(kinds) if kind != "VARCHAR " else bool(cells) and all(map(holds, cells))
-
-    def _only_days(self, at: int) -> bool:
-        return all(":" not in cell for cell in self.sample[at])
 
     def _marks(self) -> Marks:
         if "VARCHAR" not in self.relation.kinds:
