@@ -27,7 +27,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 # The site, in build/site: a broken link or anchor is an error.
-docs: $(VENV)/.dev
+docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
 
 wheel: $(VENV)/.dev
@@ -43,9 +43,13 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[read]'
 	@touch $@
 
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,read]'
+	@touch $@ $(VENV)/.demo
+
 $(VENV)/.dev: pyproject.toml fedkad-bench/pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./fedkad-bench
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) demo quick dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

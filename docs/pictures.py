@@ -25,11 +25,6 @@ WIDTH = 760
 DAY = 24
 
 
-def write(name: str, svg: str) -> None:
-    """One picture as a file."""
-    (HERE / f"{name}.svg").write_text(standalone(svg, WIDTH))
-
-
 def strongest_event(entry: Examination) -> str:
     """The clearest event: signals seen and expected, and the score."""
     return event_drawing(entry, max(entry.findings.events, key=strength), "event").svg
@@ -68,16 +63,20 @@ def rows(entry: Examination, first: str, days: int) -> tuple[int, int]:
     return start, start + days * DAY
 
 
-def main() -> None:
-    """All of them."""
-    write("pump-02", strongest_event(demonstrate(simulate_fleet(12)).examined["pump-02"]))
+def drawings() -> dict[str, str]:
+    """All of them, by the names of their files; a test compares them with what lies there."""
     table = read_recording(NEWARK, switches=Switches())
     detector = KoopmanDetector().fit(Series(table.values, table.channels, table.times))
     newark = examine_table(detector.model_, table.name, table, Gathering())
-    write("newark", strongest_event(newark))
-    write("prediction", prediction(newark, "2013-04-08", 10))
-    write("witnesses", witnesses(newark, detector, "2013-06-01", 12))
+    drawn = {
+        "pump-02": strongest_event(demonstrate(simulate_fleet(12)).examined["pump-02"]),
+        "newark": strongest_event(newark),
+        "prediction": prediction(newark, "2013-04-08", 10),
+        "witnesses": witnesses(newark, detector, "2013-06-01", 12),
+    }
+    return {f"{name}.svg": standalone(svg, WIDTH) for name, svg in drawn.items()}
 
 
 if __name__ == "__main__":
-    main()
+    for name, svg in drawings().items():
+        (HERE / name).write_text(svg)

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from measurements.engines import CHANNELS, ROWS, write_million
 from measurements.measure import heading, one_blas_thread
 
@@ -44,6 +46,9 @@ out = io.StringIO()
 RUN = "with contextlib.redirect_stdout(out): fedkad.cli.app.app({arguments}, standalone_mode=False)"
 FIT = RUN.format(arguments="['fit', 'million.csv', '-o', 'million.safetensors']")
 DETECT = RUN.format(arguments="['detect', 'million.safetensors', 'million.csv']")
+SCORES = RUN.format(arguments="['detect', 'million.safetensors', 'million.csv', '--scores', 'scores.csv']")
+FIT_HOLES = RUN.format(arguments="['fit', 'holes.csv', '-o', 'holes.safetensors']")
+DETECT_HOLES = RUN.format(arguments="['detect', 'holes.safetensors', 'holes.csv']")
 PROGRAMS = {
     "pandas.read_csv": ("import pandas", "pandas.read_csv('million.csv', parse_dates=['time'])"),
     "pandas.read_csv, numbers to the bit": (
@@ -63,6 +68,9 @@ PROGRAMS = {
     ),
     "fedkad detect": (COMMAND, DETECT),
     "fedkad detect, strict reader": (STRICT, DETECT),
+    "fedkad detect --scores": (COMMAND, SCORES),
+    "fedkad fit, holes and spikes": (COMMAND, FIT_HOLES),
+    "fedkad detect, holes and spikes": (COMMAND, DETECT_HOLES),
 }
 
 
@@ -92,8 +100,24 @@ def main() -> None:
 
 
 def prepare(folder: str) -> None:
-    """Write the file; in a process of its own."""
+    """Write the files; in a process of its own."""
     write_million(Path(folder))
+    write_holes(Path(folder))
+
+
+def write_holes(folder: Path) -> None:
+    """The same with one cell in two hundred missing, fifty rows missing, and thirty spikes beyond ten deviations."""
+    import polars
+
+    rng = np.random.default_rng(1)
+    values = np.load(folder / "million.npy")
+    values[rng.integers(0, ROWS, ROWS // 20), rng.integers(0, CHANNELS, ROWS // 20)] = np.nan
+    values[rng.integers(0, ROWS, 50)] = np.nan
+    for start in rng.integers(0, ROWS - 3, 30):
+        values[start : start + 3, rng.integers(CHANNELS)] = 15.0
+    frame = polars.read_csv(folder / "million.csv", columns=["time"])
+    columns = polars.DataFrame(values, [f"c{k}" for k in range(CHANNELS)]).fill_nan(None)
+    frame.hstack(columns).write_csv(folder / "holes.csv")
 
 
 if __name__ == "__main__":

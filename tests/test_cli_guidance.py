@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -396,6 +397,68 @@ def test_uneven_steps_are_said_and_can_be_resampled(tmp_path: Path) -> None:
     assert "must be a duration such as" in usage("fit", data, "-o", tmp_path / "m", "--resample", "often")
 
 
+def test_weekdays_are_gaps_that_resampling_does_not_help(tmp_path: Path) -> None:
+    days = [day for day in np.datetime64("2020-01-01") + np.arange(1400) if np.is_busday(day)]
+    path = write(tmp_path / "shares.csv", waves(len(days)), days, name="trading day")
+    done = Done("fit", path, "-o", tmp_path / "m", *SMALL)
+    said = (
+        f"note: {path}: there is a gap in time after every 5 rows, as at weekends, and nothing is learned across one; "
+    )
+    assert f"{said}--ignore 'trading day' takes the rows as if they followed one another." in done.err
+    assert "--resample" not in done.err
+    assert Done("fit", path, "-o", tmp_path / "m", *SMALL, "--ignore", "trading day").status == 0
+    done = Done("detect", tmp_path / "m", path, "--ignore", "trading day")
+    assert "10 rows could not be judged" in done.out
+
+
+def test_a_channel_of_the_model_can_be_left_out_of_the_judgement(train: Path, model: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "today.csv", waves(), seconds(900))
+    path.write_text(re.sub(r",[^,]*$", ",12 V", path.read_text(), flags=re.MULTILINE).replace(",12 V", ",heat", 1))
+    assert "expected a number, found '12 V'" in fails("detect", model, path)
+    done = Done("detect", model, path, "--ignore", "heat")
+    assert done.status == 0
+    assert "'heat' of the model is not there" in done.err
+
+
+def test_rows_without_any_value_are_told_apart(tmp_path: Path) -> None:
+    values = waves()
+    values[100], values[200:210, 0] = np.nan, np.nan
+    done = Done("fit", write(tmp_path / "pump.csv", values, seconds(900)), "-o", tmp_path / "m", *SMALL)
+    assert "8 rows remain gaps (1 without any value, which --resample to a longer period bridges" in done.err
+
+
+def test_a_file_of_several_devices(tmp_path: Path) -> None:
+    series = {name: waves(seed=k) for k, name in enumerate(("EWR", "JFK", "LGA"))}
+    cells = {name: each.tolist() for name, each in series.items()}
+    rows = [f"{60.0 * k},{name},{each[k][0]!r},{each[k][1]!r}" for k in range(900) for name, each in cells.items()]
+    path, models = tmp_path / "weather.csv", tmp_path / "models"
+    path.write_text("time,origin,flow,heat\n" + "\n".join(rows) + "\n")
+    assert "--device origin=EWR" in fails("fit", path, "-o", tmp_path / "m", *SMALL)
+    assert "pass --device COLUMN" in fails("federate", path, "-o", models, *SMALL)
+    assert Done("federate", path, "--device", "origin", "-o", models, *SMALL, "--rounds", "2").status == 0
+    assert sorted(file.stem for file in models.glob("*.safetensors") if file.stem in series) == sorted(series)
+
+    folder = tmp_path / "apart"
+    for name, each in series.items():
+        write(folder / f"{name}.csv", each, seconds(900))
+    assert Done("federate", folder, "-o", tmp_path / "same", *SMALL, "--rounds", "2").status == 0
+    expected = json.loads(Done("detect", tmp_path / "same", folder, "--json", "--budget", "1/hour").out)
+    assert (
+        json.loads(Done("detect", models, path, "--device", "origin", "--json", "--budget", "1/hour").out) == expected
+    )
+    assert "--device COLUMN" in fails("detect", models, path)
+
+    assert Done("fit", path, "--device", "origin=JFK", "-o", tmp_path / "m", *SMALL).status == 0
+    assert Done("fit", folder / "JFK.csv", "-o", tmp_path / "n", *SMALL).status == 0
+    judged = [
+        json.loads(Done("detect", tmp_path / "m", path, "--device", "origin=JFK", "--json").out),
+        json.loads(Done("detect", tmp_path / "n", folder / "JFK.csv", "--json").out),
+    ]
+    assert judged[0] == judged[1]
+    done = Done("admit", models, path, "--device", "origin=LGA", "--name", "LGA-2")
+    assert done.status == 0, done.err
+
+
 def test_text_files_in_a_folder_are_named_because_they_may_be_recordings(tmp_path: Path) -> None:
     folder = tmp_path / "pump"
     folder.mkdir()
@@ -434,6 +497,55 @@ def test_progress_without_a_terminal_has_the_time_left(capsys: pytest.CaptureFix
     quick("learning", 0, 9)
     quick("learning", 9, 9)
     assert capsys.readouterr().err == ""
+
+
+def test_a_step_that_is_over_is_told_once_and_may_begin_again(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 5.0, 5.0, 6.0, 9.0])
+    progress = ProgressLines(brief=True, clock=lambda: next(clock))
+    for done in (0, 9, 9, 0, 9):
+        progress("judging", done, 9)
+    assert capsys.readouterr().err.splitlines() == 2 * ["judging: 9/9"]
+
+
+def test_writing_scores_and_pages_tells_how_far_it_is(
+    train: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, float, int]] = []
+
+    @contextmanager
+    def recorded(**_: bool) -> Iterator[Callable[..., None]]:
+        yield lambda *step: told.append(step)
+
+    whole, page = tmp_path / "whole.csv", tmp_path / "page.html"
+    assert Done("detect", model, train, "--scores", whole, "--shares", "--offline").status == 0
+    monkeypatch.setattr("fedkad.cli.detect.SCORE_BLOCK", 400)
+    monkeypatch.setattr("fedkad.cli.detect.shown_progress", recorded)
+    monkeypatch.setattr("fedkad.cli.fit.shown_progress", recorded)
+    scores = tmp_path / "scores.csv"
+    arguments = ["--threshold", "0.5", "--report", page]
+    assert Done("detect", model, train, "--scores", scores, "--shares", "--offline").status == 0
+    assert [step for step in told if step[0] == "writing scores"] == [
+        ("writing scores", done, 900) for done in (400, 800, 900)
+    ]
+    assert scores.read_text() == whole.read_text()
+    told.clear()
+    assert Done("detect", model, train, *arguments).status == 0
+    drawn = [step[1:] for step in told if step[0] == "drawing"]
+    assert len(drawn) > 1
+    assert drawn == [(k + 1, len(drawn)) for k in range(len(drawn))]
+    told.clear()
+    assert Done("fit", train, "-o", tmp_path / "m", *SMALL, "--report", page).status == 0
+    assert {"judging", "drawing"} < {step[0] for step in told}
+
+
+def test_folders_that_are_made_are_named(train: Path, model: Path, tmp_path: Path) -> None:
+    scores, page = tmp_path / "a" / "b" / "scores.csv", tmp_path / "c" / "page.html"
+    done = Done("detect", model, train, "--scores", scores, "--report", page)
+    made = [f"note: {path.parent}: folder made." for path in (scores, page)]
+    assert [line for line in lines(done.err, "note") if "folder" in line] == made
+    assert "folder" not in Done("detect", model, train, "--scores", scores, "--report", page).err
+    done = Done("fit", train, "-o", tmp_path / "d" / "m", *SMALL)
+    assert f"note: {tmp_path / 'd'}: folder made." in done.err
 
 
 def test_the_place_of_the_output_is_tried_before_the_work(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,35 @@ def test_labels_of_other_times_do_not_count_and_zones_are_not_guessed(folder: Pa
     labels.write_text("start,end,device\n1,2,pump-x\n")
     assert "there is no recording of the device 'pump-x'" in Done("detect", *detect).err
     labels.write_bytes("start,end,kind\n1,2,Stör\n".encode("cp1252"))
-    assert "is not UTF-8" in fails("detect", *detect)
+    assert found(*detect)["labels"]["labelled"] == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedkad.intake.celltable.is_installed", lambda: False)
+        assert "is not UTF-8" in fails("detect", *detect)
+
+
+def test_labels_may_be_written_as_data_may(folder: Path, tmp_path: Path) -> None:
+    first, last = (START + 60 * row for row in (FAULTS[0][0], FAULTS[0][1] - 1))
+    detect = folder / "m.safetensors", folder / "today.csv", "--labels"
+    plain = tmp_path / "plain.csv"
+    plain.write_text(f"start,end\n{first},{last}\n")
+    expected = found(*detect, plain)["labels"]
+    assert expected["found"] == 1
+    german, american = tmp_path / "german.csv", tmp_path / "american.csv"
+    clocks = [f"{str(moment)[11:16]}" for moment in (first, last)]
+    german.write_bytes(f"start;end;kind\n01.03.2025 {clocks[0]};01.03.2025 {clocks[1]};Stör\n".encode("cp1252"))
+    assert found(*detect, german)["labels"] == expected
+    american.write_text(f"start,end\n3/1/2025 {clocks[0]},3/1/2025 {clocks[1]}\n")
+    assert "the day or the month may come first; pass --time-format" in fails("detect", *detect, american)
+    american.write_text(f"start,end\n3/1/2025 {clocks[0]},3/1/2025 {clocks[1]}\n3/25/2025 00:00,3/25/2025 00:01\n")
+    assert found(*detect, american)["labels"] == expected
+
+
+def test_a_label_for_every_row_does_not_fit_rows_that_are_moved(folder: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("label\n" + 500 * "0\n")
+    detect = folder / "m.safetensors", folder / "today.csv", "--labels", labels
+    assert found(*detect)["labels"]["labelled"] == 0
+    assert "does not fit rows that --sort moves" in fails("detect", *detect, "--sort")
 
 
 def test_the_page_says_what_was_too_short(folder: Path, tmp_path: Path) -> None:

@@ -403,6 +403,17 @@ def test_an_absurd_value_is_told_as_such_by_its_event() -> None:
     assert event.channels[0][0] == "1"
 
 
+def test_an_absurd_value_is_told_even_if_what_follows_scores_higher() -> None:
+    detector = KoopmanDetector(rank=8).fit(waves(1500))
+    series = waves(400)
+    series[300, 1], series[312:330, 0] = 40.0, series[312:330, 0] + 4.0
+    (event,) = detector.events(series)
+    assert (event.start, event.causes[0].channel) == (300, "0")
+    assert event.peak > 310
+    assert event.sentence.startswith("1 is outside: 40 where ")
+    assert [cause.channel for cause in event.main_causes] == ["1", "0"]  # that of the sentence first
+
+
 def test_stretches_too_short_for_the_horizon_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match="Too few rows"):
         KoopmanDetector(rank=8, horizon=5).fit([waves(23)] * 40)

@@ -415,7 +415,10 @@ def test_the_sentence_says_how_much_data_there_was() -> None:
     scores = np.random.default_rng(0).exponential(size=3000)
     value = math.log(1e5)
     assert expectation_sentence(scores, value, 20).endswith(" in 10,000 rows; 3,000 rows of held-out data")
-    assert expectation_sentence(scores, value, 20, 60.0).endswith(" a week; 2 days of held-out data")
+    assert expectation_sentence(scores, 7.0, 20, 60.0).endswith(" a week; 2 days of held-out data")
+    assert expectation_sentence(scores, 9.0, 20, 3600.0).endswith(" a month; 125 days of held-out data")
+    assert expectation_sentence(scores, value, 20, 3600.0).endswith(" a year; 125 days of held-out data")
+    assert expectation_sentence(scores, 60.0, 20, 60.0).startswith("0 a year")
     assert expectation_sentence(scores, value, 20, 1.0).endswith("; 50 min of held-out data, less than a day's cycle")
     assert expectation_sentence(scores, 60.0, 20).startswith("0 in")
 

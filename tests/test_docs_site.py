@@ -102,3 +102,10 @@ def test_what_is_not_on_the_site_links_to_files_that_are_there(name: str) -> Non
     page = REPOSITORY / name
     linked = [target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in target]
     assert [target for target in linked if not (page.parent / target).exists()] == []
+
+
+def test_the_site_needs_no_packages_of_developers(tmp_path: Path) -> None:
+    planned = ["make", "--dry-run", f"VENV={tmp_path}", "docs"]
+    done = subprocess.run(planned, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert "'.[docs,read]'" in done.stdout
+    assert "[dev]" not in done.stdout

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.intake import Switches, read_recording
+from fedkad.intake import Switches, device_names, opening, read_devices, read_recording
 from fedkad.intake import engine as intake_engine
 from fedkad.intake.opening import has_blank_lines
 from fedkad.tables import SeriesTable, TableError, read_table, write_table
@@ -194,6 +194,10 @@ def test_a_german_plant_export(tmp_path: Path, encoding: str, first: str) -> Non
         (["2024-03-01 10:24:00", "2024-03-01 24:00:00"], ["2024-03-01T10:24:00", "2024-03-02T00:00:00"], False),
         (["01.03.24 07:30", "01.03.24 07:31"], ["2024-03-01T07:30:00", "2024-03-01T07:31:00"], False),
         (["01.03.2024 00:00:00,250", "01.03.2024 00:00:01"], ["2024-03-01T00:00:00.25", "2024-03-01T00:00:01"], False),
+        (["Apr 1 2000", "May 1 2000"], ["2000-04-01T00:00:00", "2000-05-01T00:00:00"], False),
+        (["May 1, 2024 11:59 PM", "May 2, 2024 12:00 AM"], ["2024-05-01T23:59:00", "2024-05-02T00:00:00"], False),
+        (["1 March 2024", "2 March 2024"], ["2024-03-01T00:00:00", "2024-03-02T00:00:00"], False),
+        (["May 31, 2024", "June 1, 2024"], ["2024-05-31T00:00:00", "2024-06-01T00:00:00"], False),
         (["01.03.2024 00:00 +0100", "01.03.2024 00:00 +0000"], ["2024-02-29T23:00:00", "2024-03-01T00:00:00"], True),
     ],
 )
@@ -216,7 +220,7 @@ def test_the_zone_of_the_file_is_kept(tmp_path: Path) -> None:
     table = read_recording(write(tmp_path, text), Switches(sort=True))
     assert table.offsets is not None
     assert (table.values.ravel().tolist(), table.offsets.tolist()) == ([0, 1, 2, 3], [120, 60, 60, 0])
-    assert table.time_texts(1) == ["2024-10-27T02:00:00+01:00"]
+    assert table.time_texts(slice(1, 2)) == ["2024-10-27T02:00:00+01:00"]
     minutes = read_recording(write(tmp_path, text), Switches(sort=True, resample=60.0))
     assert minutes.offsets is not None
     assert (minutes.values.ravel().tolist(), minutes.offsets.tolist()) == ([0, 1.5, 3], [120, 60, 0])
@@ -306,7 +310,7 @@ def test_a_column_of_labels_is_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, "time,a,Normal/Attack,is anomaly\n1,5,Normal,0\n2,6,Attack,1\n")
     table = read_recording(path)
     assert table.channels == ("a",)
-    assert "columns 'Normal/Attack', 'is anomaly' left out: labels; --channels takes it" in table.notes
+    assert "columns 'Normal/Attack', 'is anomaly' left out: labels; --channels takes them" in table.notes
     assert read_recording(path, Switches(channels=("is anomaly", "a"))).values.tolist() == [[0, 5], [1, 6]]
     refused(path, "'Normal/Attack'", "text", channels=("Normal/Attack",))
     # What only has the name of a label is a channel.
@@ -326,17 +330,136 @@ def test_unsorted_and_repeated_rows(tmp_path: Path) -> None:
 
 def test_several_devices_in_one_file_are_not_mixed(tmp_path: Path) -> None:
     rows = [f"2024-01-01 0{hour}:00,{name},{hour},{hour * hour}\n" for name in ("EWR", "JFK") for hour in range(6)]
-    said = "column 'origin' tells 2 devices apart", "write a file for each", "--ignore origin"
+    said = "column 'origin' tells 2 devices apart", "--device origin=EWR", "--device origin)"
     for lines in (rows, sorted(rows)):
         path = write(tmp_path, "time,origin,a,b\n" + "".join(lines))
         for switches in ({}, {"sort": True}, {"sort": True, "channels": ("a",)}):
             refused(path, *said, **switches)
         table = read_recording(path, Switches(sort=True, ignore=("origin",)))
         assert table.values[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+        table = read_recording(path, Switches(device="origin=JFK"))
+        assert (table.name, table.channels, table.values[:, 1].tolist()) == ("JFK", ("a", "b"), [0, 1, 4, 9, 16, 25])
+        refused(path, "tells 2 devices apart", "--device origin=EWR (EWR, JFK)", device="origin")
+        refused(path, "no device 'LGA'", "--device origin=EWR (EWR, JFK)", device="origin=LGA")
+        refused(path, "there is no column 'station'", device="station=EWR")
+        assert device_names(path, Switches(device="origin")) == ["EWR", "JFK"]
+        with pytest.raises(TableError, match="names one device where all are wanted"):
+            device_names(path, Switches(device="origin=EWR"))
     # A word for each row, or rows that nothing tells apart, are something else.
     remarks = "".join(f"{k // 2},remark {k},{k}\n" for k in range(8))
     refused(write(tmp_path, "time,remark,a\n" + remarks), "does not come after", "--sort")
     refused(write(tmp_path, "time,remark,a\n1,x,1\n1,x,2\n2,y,3\n2,y,4\n3,x,5\n"), "does not come after", "--sort")
+
+
+def test_a_bad_device_of_a_file_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    rows = [f"{hour},{name},{hour * hour}" for hour in range(6) for name in ("a", "b", "c")]
+    rows[1] = "0,b,12 V"
+    told: list[tuple[int, int]] = []
+    path = write(tmp_path, "time,unit,flow\n" + "\n".join(rows) + "\n")
+    tables, skipped = read_devices(path, Switches(device="unit"), lambda *step: told.append(step))
+    assert {name: table.values[:, 0].tolist() for name, table in tables.items()} == {
+        name: [0.0, 1.0, 4.0, 9.0, 16.0, 25.0] for name in ("a", "c")
+    }
+    assert list(skipped) == ["b"]
+    assert skipped["b"].startswith(f"{path} (b), row 1, channel 'flow': expected a number, found '12 V'")
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "note"),
+    [
+        ("time,Year,month,flow", "2013,4", "columns 'Year', 'month' left out: parts of a date; --channels takes them"),
+        ("k,year,mon,flow", "2013,4", '--time year,mon --time-format "%Y %m" takes them for the time'),
+        ("k,year,quarter,flow", "2013,4", "columns 'year', 'quarter' left out: parts of a date; --channels takes them"),
+        ("k,YEAR,hour,flow", "1998.0,12", '--time YEAR,hour --time-format "%Y.0 %H" takes them for the time'),
+    ],
+)
+def test_parts_of_a_date_are_no_channels(tmp_path: Path, header: str, cells: str, note: str) -> None:
+    rows = "".join(f"{k},{cells},{k * k}\n" for k in range(5))
+    table = read_recording(write(tmp_path, f"{header}\n{rows}"))
+    assert table.channels[-1] == "flow"
+    assert len(table.channels) == 1 + header.startswith("k,")
+    assert any(note in each for each in table.notes), table.notes
+    year = header.split(",")[1]
+    assert read_recording(tmp_path / "boiler.csv", Switches(channels=(year,))).channels == (year,)
+
+
+def test_numbers_that_only_are_called_as_parts_of_a_date_are_channels(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,hour,year,month,day\n0,4711,12,0.5,1\n1,4712,13,1.5,2\n")
+    assert read_recording(path).channels == ("hour", "year", "month")  # operating hours, years in service
+    assert read_recording(write(tmp_path, "time,hour\n0,1\n1,2\n")).channels == ("hour",)  # there is nothing else
+
+
+def test_years_and_other_parts_can_be_the_time(tmp_path: Path) -> None:
+    years = write(tmp_path, "YEAR,sun\n1700,5\n1701,11\n1702,16\n")
+    refused(years, "1700 is not a number of seconds", '--time-format "%Y"', time="YEAR")
+    assert moments(read_recording(years, Switches(time="YEAR", time_format="%Y")))[1] == "1701-01-01T00:00:00.000"
+    hours = write(tmp_path, "y,m,d,h,flow\n2013,1,1,5,1\n2013,1,1,6,2\n")
+    refused(hours, "names 4 columns", '--time-format "%Y %m %d %H"', time="y,m,d,h")
+    table = read_recording(hours, Switches(time="y,m,d,h", time_format="%Y %m %d %H"))
+    assert moments(table) == ["2013-01-01T05:00:00.000", "2013-01-01T06:00:00.000"]
+    assert table.channels == ("flow",)
+
+
+def test_what_is_called_a_date_is_the_time_or_nothing(tmp_path: Path) -> None:
+    refused(write(tmp_path, "flow,date\n1,week 1\n2,week 2\n"), "the time 'week 1'", "--time-format")
+    years = write(tmp_path, "flow,date\n1,2000.0833\n2,2000.1667\n")
+    table = read_recording(years)
+    assert table.channels == ("flow",)
+    assert "column 'date' left out: called a date; --time or --channels takes it" in table.notes
+    assert read_recording(years, Switches(channels=("date",))).channels == ("date",)
+    assert read_recording(write(tmp_path, "flow;time\n1,5;0,5\n2,5;0,75\n")).channels == ("flow", "time")
+    assert read_recording(write(tmp_path, "flow,time\n1,12:00\n2,12:01\n")).channels == ("flow",)
+
+
+def test_words_that_come_again_may_be_devices_where_no_time_tells(tmp_path: Path) -> None:
+    rows = "".join(f"{city},{k}\n" for city in ("Waco", "Abilene") for k in range(30))
+    [note] = read_recording(write(tmp_path, "city,sales\n" + rows)).notes
+    assert note == ("column 'city' left out: text ('Abilene'); if it tells 2 devices apart, pass --device city=Abilene")
+    assert read_recording(tmp_path / "boiler.csv", Switches(device="city=Waco")).values.shape == (30, 1)
+
+
+def test_positions_of_a_switch_are_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,pump,ok,mode\n0,ON,True,auto\n1,off,,hand\n2, on,False,auto\n")
+    table = read_recording(path)
+    assert table.channels == ("pump", "ok")
+    np.testing.assert_array_equal(table.values[:, 0], [1.0, 0.0, 1.0])
+    assert (table.values[:, 1].tolist(), table.filled) == ([1.0, 1.0, 0.0], 1)
+    assert table.notes[:2] == (
+        "channel 'pump': off and on read as 0 and 1",
+        "channel 'ok': false and true read as 0 and 1",
+    )
+    late = "time,pump\n" + "".join(f"{k},{'on' if k < 1500 else 'fault'}\n" for k in range(1600))
+    table = read_recording(write(tmp_path, late))
+    assert "channel 'pump': 100 cells taken as missing ('fault' ×100)" in table.notes
+
+
+def test_numbers_that_stand_for_missing_values(tmp_path: Path) -> None:
+    rows = "".join(f"{k},{-999.0 if k % 7 == 3 else k % 5},{k - 999}\n" for k in range(30))
+    path = write(tmp_path, "time,wind,level\n" + rows)
+    table = read_recording(path)
+    assert table.values[3, 0] == -999.0
+    said = (
+        "channel 'wind': -999 comes 4 times, far from all other values; --missing -999 if it stands for a missing one"
+    )
+    assert table.notes == (said,)
+    table = read_recording(path, Switches(missing=(-999.0,), max_fill=0))
+    assert np.isnan(table.values[3::7, 0]).all()
+    assert np.isnan(table.values).sum() == 5  # and the first level, as it was said
+    assert table.notes == (
+        "channel 'wind': 4 cells of -999 taken as missing",
+        "channel 'level': 1 cell of -999 taken as missing",
+    )
+
+
+def test_a_table_on_its_side_is_told(tmp_path: Path) -> None:
+    text = "tag,2024-01-01,2024-01-02,2024-01-03\nflow,1,2,3\nheat,4,5,6\n"
+    refused(write(tmp_path, text), "line 1", "the first line holds times", "turn the table around")
+
+
+def test_a_column_of_measurements_with_their_unit_is_refused(tmp_path: Path) -> None:
+    refused(write(tmp_path, "time,u,v\n0,12 V,1\n1,13 V,2\n"), "line 2, channel 'u'", "found '12 V'", "--ignore")
+    assert read_recording(write(tmp_path, "time,u,v\n0,12 High St,1\n1,13 Elm St,2\n")).channels == ("v",)
 
 
 LONG = "time,tag,value,quality\n" + "".join(
@@ -450,7 +573,7 @@ def test_rows_that_count_and_columns_without_a_name(tmp_path: Path) -> None:
         ("time,a\n1,1\n2\n3,4\n4,5\n", ["line 3", "1 cell", "names 2"]),
         ("a,b,a\n1,2,3\n", ["'a'", "columns 1 and 3"]),
         ('a,b\n1,2\n"3,4\n5,6\n', ["quote"]),
-        ("state,mode\non,x\noff,y\n", ["no column holds numbers"]),
+        ("state,mode\nhand,x\nauto,y\n", ["no column holds numbers"]),
         ("a,b\n1,inf\n", ["line 2", "'b'", "infinite"]),
         ("a,b\n1,\n2,NA\n", ["'b'", "every value is missing", "--ignore"]),
         ("time,a\n2024-01-01,1\nyesterday,2\n2024-01-03,3\n", ["line 3", "'yesterday'", "--time-format"]),
@@ -531,6 +654,37 @@ def test_a_large_file_is_told_of_while_it_is_read(tmp_path: Path, monkeypatch: p
         assert table.values.shape == (300_000, 5)
         assert told == sorted(told)
     assert any(0 < done < of for done, of in told)
+
+
+@pytest.mark.parametrize("kind", ["workbook", "packed", "other encoding", "packed in another encoding"])
+def test_copies_are_told_of_while_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(opening, "BLOCK", 512)
+    monkeypatch.setattr(opening, "LINES", 20)
+    count = 1000 if kind == "workbook" else 60_000  # gzip reads ahead
+    numbers = np.random.default_rng(0).normal(size=count).tolist()
+    start = datetime.datetime(2024, 3, 1)
+    rows = [(str(start + datetime.timedelta(seconds=k)), value) for k, value in enumerate(numbers)]
+    text = "time,Wärme\n" + "\n".join(f"{moment},{value!r}" for moment, value in rows) + "\n"
+    content = text.encode("latin-1" if "encoding" in kind else "utf-8")
+    if kind == "workbook":
+        book = openpyxl.Workbook()
+        for row in [("time", "Wärme"), *rows]:
+            book.active.append(row)
+        path = tmp_path / "boiler.xlsx"
+        book.save(path)
+    else:
+        packed = "packed" in kind
+        path = write(tmp_path, gzip.compress(content) if packed else content, "boiler.csv" + ".gz" * packed)
+    told: list[tuple[int, int]] = []
+    table = read_recording(path, report=lambda done, of: told.append((done, of)))
+    assert len(table.values) == count
+    assert told == sorted(told)
+    ends = [500, 750] if kind == "packed in another encoding" else [500]
+    assert {of for _, of in told} == {1000}
+    for begun, end in zip([0, *ends], ends, strict=False):
+        steps = {done for done, _ in told if begun < done <= end}
+        assert len(steps) > 3, (begun, told)
+        assert max(steps) > end - 50
 
 
 @given(st.binary(max_size=30).map(lambda data: bytes(b"\r\n\na,"[byte % 5] for byte in data)), st.integers(1, 7))

@@ -371,3 +371,14 @@ def test_table_is_frozen() -> None:
     table = SeriesTable("pump-1", ("a",), np.zeros((1, 1)))
     with pytest.raises(AttributeError):
         table.name = "pump-2"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("rows", [4095, 4096, 4097])
+def test_blank_lines_end_a_file_wherever_a_block_ends(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "pump-1.csv"
+    text = "flow,heat\n" + rows * "1,2\n" + 9000 * "\n"
+    path.write_text(text)
+    assert len(read_table(path).values) == rows
+    path.write_text(text + "3,4\n")
+    with pytest.raises(TableError, match=f"line {rows + 2}: the row has 0 cells where the header names 2"):
+        read_table(path)

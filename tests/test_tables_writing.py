@@ -1,6 +1,7 @@
 """Writing columns to CSV."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.tables import TableError, read_table, write_table
-from fedkad.tables.writing import Column
+from fedkad.tables.writing import Column, write_blocks
 
 
 def cells(folder: Path, values: Column) -> list[str]:
@@ -83,6 +84,21 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
         write_table(path, {"a": [2]})
     assert path.read_text() == "a\n1\n"
     assert os.listdir(tmp_path) == ["scores.csv"]
+
+
+def test_blocks_are_written_as_they_come(tmp_path: Path) -> None:
+    path, size = tmp_path / "scores.csv", 4096
+    numbers = np.random.default_rng(0).normal(size=size)
+    tracemalloc.start()
+    try:
+        write_blocks(path, ({"row": range(k * size, (k + 1) * size), "x": numbers} for k in range(40)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < path.stat().st_size / 2
+    table = read_table(path)
+    assert table.channels == ("row", "x")
+    np.testing.assert_array_equal(table.values, np.column_stack([np.arange(40 * size), np.tile(numbers, 40)]))
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
 def write_atomically(path: Path, *content: bytes | memoryview, mode: int = 0o666) -> None:
+    """Write the content as `write_pieces` does."""
+    write_pieces(path, content, mode=mode)
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = 0o666) -> None:
     """Write the pieces to a temporary file beside `path`, flush it to the disk, and rename it into place.
+
+    Pieces that are made while they are written need not fit into memory together.
 
     The temporary file is in the same folder because a rename is atomic only within one file system. Flushing the
     folder makes the rename itself survive a power cut. `mode`, less the umask, applies from the first byte on.
@@ -16,7 +24,7 @@ def write_atomically(path: Path, *content: bytes | memoryview, mode: int = 0o666
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.writelines(content)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -18,7 +18,7 @@ from fedkad.intake import Switches
 from fedkad.report.wording import counted, significant
 
 
-@with_reading_options("channels", "ignore")
+@with_reading_options("channels")
 def admit(
     fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="The folder that `fedkad federate` wrote.")],
     data: Annotated[Path, typer.Argument(metavar="NEW", help="A table, or a folder of tables, of the new device.")],
@@ -34,7 +34,7 @@ def admit(
     setup = next(iter(federation.detectors.values())).model_.setup
     device = load_device(data, reading, wanted=setup.names)
     period = usual_period([device])
-    report_reading([device], period)
+    report_reading([device], period, fixed=True)
     name = name or device.name
     require_file_names([name])
     require_model_or_none(model_file(fleet, name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,27 +18,30 @@ from fedkad.cli.labels import marks_of, read_labels, warn_of_unused
 from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import check_period, load_device, time_gaps
-from fedkad.cli.targets import check_page_target, check_score_target, is_model_file
+from fedkad.cli.targets import check_page_target, check_score_target, is_model_file, made_folder
 from fedkad.detect.events import Event, Gathering, rows_lasting, rows_within
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.threshold import check_threshold
-from fedkad.intake import Switches
+from fedkad.intake import Switches, device_names
+from fedkad.koopman.snapshots import Report
 from fedkad.report.agreement import Agreement, agreement
 from fedkad.report.chart import Span
 from fedkad.report.document import write_page
 from fedkad.report.examination import Examination, examine_table
 from fedkad.report.findings_page import agreement_sentences, findings_page, summary
 from fedkad.report.wording import BY_RULE, clock, counted, is_by_rule, marked, significant, top_channels
-from fedkad.tables import DeviceTables, write_table
+from fedkad.tables import DeviceTables
 from fedkad.tables.fleet import device_paths
 from fedkad.tables.reading import table_ending
+from fedkad.tables.writing import write_blocks
 
 ANOMALIES_FOUND = 3
+SCORE_BLOCK = 16_384  # rows of scores that are written at once
 LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
 
 
-@with_reading_options("channels", "ignore")
+@with_reading_options("channels")
 def detect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a folder of models.")],
     data: Annotated[
@@ -109,9 +113,9 @@ def detect(
             check_score_target(scores, model, labels)
     if report is not None:
         check_page_target(report, model, data)
-    known = None if labels is None else read_labels(labels)
+    known = None if labels is None else read_labels(labels, reading)
 
-    def judge(file: Path, path: Path) -> list[Examination]:
+    def judge(file: Path, path: Path, reading: Switches = reading) -> list[Examination]:
         loaded, _ = load_model(file, memory=False)
         with shown_progress(brief=True) as progress:
             device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True, progress=progress)
@@ -126,36 +130,46 @@ def detect(
             marks = (
                 {} if known is None else {table.name: marks_of(known, device.name, table) for table in device.tables}
             )
-            look = partial(examine_table, offline=offline, shares=shares, report=partial(progress, "judging"))
+            look = partial(
+                examine_table,
+                offline=offline,
+                shares=shares,
+                spare=report is None,
+                report=partial(progress, "judging"),
+            )
             return examine_device(loaded, device, path, gathering, marks, look)
 
     examined: list[Examination] = []
     skipped: dict[str, str] = {}
     if model.is_dir():
-        models, paths = _models_in(model), device_paths(data)
-        for name, path in paths.items():
+        models, sources = _models_in(model), _sources(data, reading)
+        for name, source in sources.items():
             if name not in models:
                 skipped[name] = f"there is no model {name}{MODEL_ENDING} in {model}; fit one or leave the device out."
                 continue
             try:
-                examined += judge(models[name], path)
+                examined += judge(models[name], *source)
             except ValueError as error:
                 skipped[name] = str(error)
-        for name in sorted(models.keys() - paths.keys()):
+        for name in sorted(models.keys() - sources.keys()):
             skipped[name] = f"there is no data for it in {data}; add some or remove its model."
     else:
         examined = judge(model, data)
 
     if scores is not None and examined:
-        scores.parent.mkdir(parents=True, exist_ok=True)
-        write_table(scores, _score_columns(examined))
+        made_folder(scores.parent)
+        with shown_progress(brief=True) as progress:
+            write_blocks(scores, _score_blocks(examined, partial(progress, "writing scores")))
     agreed = _agreement(examined) if known is not None and examined else None
     if known is not None:
         warn_of_unused(known, {entry.device for entry in examined}, sum(len(entry.marks) for entry in examined))
     if report is not None and examined:
-        report.parent.mkdir(parents=True, exist_ok=True)
+        made_folder(report.parent)
         notices = [f"{name} was skipped: {reason}" for name, reason in skipped.items()]
-        write_page(report, findings_page(examined, f"What was found in {data.name}", notices=notices, agreement=agreed))
+        title = f"What was found in {data.name}"
+        with shown_progress(brief=True) as progress:
+            drawing = partial(progress, "drawing")
+            write_page(report, findings_page(examined, title, notices=notices, agreement=agreed, report=drawing))
     if as_json:
         print_json(_document(examined, skipped, agreed))
     elif examined:
@@ -165,6 +179,14 @@ def detect(
     fail_if_skipped(skipped)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
+
+
+def _sources(data: Path, reading: Switches) -> dict[str, tuple[Path, Switches]]:
+    """Where the data of each device is, and how it is read: a file or folder each, or one file of several."""
+    if reading.device is None or data.is_dir():
+        return {name: (path, reading) for name, path in device_paths(data).items()}
+    names = device_names(data, reading)
+    return {name: (data, replace(reading, device=f"{reading.device}={name}")) for name in names}
 
 
 def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Model:
@@ -336,7 +358,10 @@ def _event_document(entry: Examination, event: Event) -> dict[str, Any]:
     return {
         "table": entry.table.name,
         **{f"{name}_row": row for name, row in places.items()},
-        **{name: row if entry.table.times is None else entry.table.time_texts(row)[0] for name, row in places.items()},
+        **{
+            name: row if entry.table.times is None else entry.table.time_texts(slice(row, row + 1))[0]
+            for name, row in places.items()
+        },
         "peak_score": event.peak_score,
         "threshold": event.threshold,
         "kind": event.kind,
@@ -345,30 +370,29 @@ def _event_document(entry: Examination, event: Event) -> dict[str, Any]:
     }
 
 
-def _score_columns(examined: Sequence[Examination]) -> dict[str, list[Any]]:
+def _score_blocks(examined: Sequence[Examination], report: Report) -> Iterator[dict[str, Sequence[Any]]]:
     """One row per row of each table: where it is, its score, its threshold, and whether it is an alarm."""
-    columns: dict[str, list[Any]] = {}
-
-    def add(name: str, values: Sequence[Any]) -> None:
-        columns.setdefault(name, []).extend(values)
-
     dated = any(entry.table.times is not None for entry in examined)
+    done, of = 0, sum(len(entry.findings.scores) for entry in examined)
     for entry in examined:
-        found = entry.findings
-        rows = len(found.scores)
-        add("device", [entry.device] * rows)
-        add("table", [entry.table.name] * rows)
-        add("row", range(rows))
-        if dated:
-            add("time", [None] * rows if entry.table.times is None else entry.table.time_texts())
-        add("score", found.scores.tolist())
-        add("threshold", found.thresholds.tolist())
-        # A row without a score is neither normal nor not, so its cell stays empty.
-        judged = ~np.isnan(found.scores)
-        add("is_anomaly", [int(a) if known else None for a, known in zip(found.alarms, judged, strict=True)])
-        if found.offline_scores is not None:
-            add("offline_score", found.offline_scores.tolist())
-        if found.shares is not None:
-            for channel, part in zip(found.channels, found.shares.T, strict=True):
-                add(f"share of {channel}", part.tolist())
+        for start in range(0, len(entry.findings.scores), SCORE_BLOCK):
+            rows = range(start, min(start + SCORE_BLOCK, len(entry.findings.scores)))
+            yield _score_block(entry, rows, dated)
+            done += len(rows)
+            report(done, of)
+
+
+def _score_block(entry: Examination, rows: range, dated: bool) -> dict[str, Sequence[Any]]:
+    found, these = entry.findings, slice(rows.start, rows.stop)
+    columns: dict[str, Any] = {"device": [entry.device] * len(rows), "table": [entry.table.name] * len(rows)}
+    columns["row"] = rows
+    if dated:
+        columns["time"] = [None] * len(rows) if entry.table.times is None else entry.table.time_texts(these)
+    columns["score"], columns["threshold"] = found.scores[these], found.thresholds[these]
+    # A row without a score is neither normal nor not, so its cell stays empty.
+    columns["is_anomaly"] = np.where(np.isnan(found.scores[these]), np.nan, found.alarms[these])
+    if found.offline_scores is not None:
+        columns["offline_score"] = found.offline_scores[these]
+    if found.shares is not None:
+        columns |= {f"share of {name}": found.shares[these, at] for at, name in enumerate(found.channels)}
     return columns

@@ -20,7 +20,7 @@ from fedkad.cli.options import (
 )
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import load_fleet, named_series, report_reading, usual_period
-from fedkad.cli.targets import check_folder_target, require_model_or_none
+from fedkad.cli.targets import check_folder_target, made_folder, require_model_or_none
 from fedkad.federation.history import Round
 from fedkad.federation.inprocess import Federation
 from fedkad.federation.inprocess import federate as federate_fleet
@@ -61,7 +61,10 @@ FEDERATION_OPTIONS: dict[str, dict[str, Any]] = {
 @with_reading_options()
 @with_detector_options
 def federate(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, per device.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="One table, or folder of stretches, per device; or a file and --device."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODELS", help="The folder for the models.")],
     detector: dict[str, Any],
     consensus: dict[str, Any],
@@ -85,6 +88,7 @@ def federate(
         series = {name: named_series(device) for name, device in fleet.items()}
         federation = federate_fleet(series, progress=progress, skip=skipped.__setitem__, **consensus, **detector)
     _report_short_devices(folder, federation)
+    made_folder(output.parent)
     models = save_models(federation, output, statistics=not detect_only)
     if as_json:
         print_json({**_document(federation, models, output), "skipped": skipped_documents(skipped)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedkad.cli.failures import warn
+from fedkad.intake import Switches, read_cells
 from fedkad.report.chart import Span
 from fedkad.tables import SeriesTable
+
+SPAN = ("start", "end")
 
 
 @dataclass(frozen=True)
@@ -33,26 +35,26 @@ class Labels:
         return ValueError(f"{self.path}: line {line + 1}: {what}; {remedy}.")
 
 
-def read_labels(path: Path) -> Labels:
-    """Read a CSV file with columns start and end, and perhaps device, or with one 0 or 1 for every row of the data."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = tuple(name.strip() for name in reader.fieldnames or ())
-            lines = tuple({(key or "").strip(): value or "" for key, value in line.items()} for line in reader)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: the text is not UTF-8; save the labels as UTF-8.") from None
-    labels = Labels(path, columns, lines)
+def read_labels(path: Path, reading: Switches) -> Labels:
+    """Read a table with columns start and end, and perhaps device, or with one 0 or 1 for every row of the data.
+
+    Its text, separators and times may be written as those of the data may.
+    """
+    columns, rows = read_cells(path, reading, moments=SPAN)
+    labels = Labels(path, columns, tuple(dict(zip(columns, row, strict=True)) for row in rows))
     if not _are_spans(labels) and _flag_column(labels) is None:
         raise ValueError(
             f"{path}: the columns are {', '.join(columns) or 'none'}; labels need columns start and end, or one column "
             "of 0 and 1."
         )
+    if not _are_spans(labels) and (reading.sort or reading.resample):
+        moved = "--sort" if reading.sort else "--resample"
+        raise ValueError(f"{path}: a label for every row does not fit rows that {moved} moves; give starts and ends.")
     return labels
 
 
 def _are_spans(labels: Labels) -> bool:
-    return {"start", "end"} <= set(labels.columns)
+    return set(SPAN) <= set(labels.columns)
 
 
 def _flag_column(labels: Labels) -> str | None:
@@ -71,7 +73,7 @@ def marks_of(labels: Labels, device: str, table: SeriesTable) -> tuple[Span, ...
     for number, line in enumerate(labels.lines, start=1):
         if line.get("device", device) not in (device, ""):
             continue
-        first, last = (_place(labels, number, line[name], table) for name in ("start", "end"))
+        first, last = (_place(labels, number, line[name], table) for name in SPAN)
         if isinstance(first, int) != isinstance(last, int):
             what = f"{line['start']} and {line['end']} are a row and a time"
             raise labels.fails(number, what, "write two rows, or two times")

@@ -87,6 +87,14 @@ def _channels(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names if name.strip())
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    """Numbers separated by commas."""
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise typer.BadParameter(f"{text} must be numbers separated by commas, such as -999,-9999.") from None
+
+
 def _seconds(text: str) -> float:
     """The length of a period."""
     seconds = parse_duration(text)
@@ -117,6 +125,17 @@ READING_OPTIONS: dict[str, dict[str, Any]] = {
         "show_default": "all columns of numbers",
     },
     "ignore": {"parser": _channels, "metavar": "NAMES", "help": "Leave these columns out.", "show_default": "none"},
+    "missing": {
+        "parser": _numbers,
+        "metavar": "NUMBERS",
+        "help": "Numbers that stand for missing values, such as -999.",
+        "show_default": "none",
+    },
+    "device": {
+        "metavar": "COLUMN",
+        "help": "Column that tells several devices of a file apart; COLUMN=NAME reads one of them.",
+        "show_default": "none",
+    },
     "resample": {
         "parser": _seconds,
         "metavar": "PERIOD",
@@ -127,7 +146,7 @@ READING_OPTIONS: dict[str, dict[str, Any]] = {
     "max_fill": {
         "min": 0,
         "metavar": "N",
-        "help": "Longest hole, in rows, over which a channel's last value is carried.",
+        "help": "Longest hole, in rows, over which a channel's last value is carried, where others have a value.",
     },
 }
 

@@ -116,6 +116,8 @@ class ProgressLines:
         if done == of:
             if not self._brief or now - began > LONG:
                 typer.echo(f"{what}: {done}/{of}", err=True)
+            self._began.pop(what)  # the next table of a device begins anew
+            self._told.pop(what, None)
         elif done and now - self._told.setdefault(what, began) > PAUSE:
             self._told[what] = now
             left = (now - began) / done * (of - done)

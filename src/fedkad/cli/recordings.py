@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import count
@@ -11,12 +12,12 @@ import numpy as np
 import typer
 
 from fedkad.cli.failures import note, warn
-from fedkad.detect.clock import gap_starts, is_other_rate
+from fedkad.detect.clock import GAP_FACTOR, gap_starts, is_other_rate
 from fedkad.detect.series import Series
-from fedkad.intake import Switches, read_recording
+from fedkad.intake import Switches, read_devices, read_recording
 from fedkad.report.wording import counted
 from fedkad.tables import DeviceTables, FleetTables, SeriesTable, read_device, read_fleet
-from fedkad.tables.fleet import Read
+from fedkad.tables.fleet import Read, matched
 from fedkad.tables.times import looks_like_epoch
 
 Progress = Callable[[str, float, int], None]
@@ -24,6 +25,8 @@ Progress = Callable[[str, float, int], None]
 ALMOST = 0.99  # of a file, once its text is read: it is not checked yet
 MANY = 20  # times that show whether their steps are even
 UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
+LONG = 1e6  # seconds, from where on a period is told in days
+OFTEN = 0.05  # share of the steps that may be gaps: with more of them hardly a window is complete
 HOLLOW = 0.2  # share of the rows that a channel may leave without a value before there is a note
 
 
@@ -66,7 +69,17 @@ def _reported(read: Callable[..., SeriesTable], path: Path, progress: Progress) 
 
 
 def load_fleet(folder: Path, switches: Switches, progress: Progress) -> FleetTables:
-    """Read the devices of a folder, by name; a bad one is left out with its reason."""
+    """Read the devices of a folder, or of a file with a column of devices, by name; a bad one is left out and told."""
+    if switches.device is not None and not folder.is_dir():
+        tables, skipped = read_devices(folder, switches, partial(progress, "reading"))
+        devices = {
+            name: DeviceTables(name, table.channels, (table,), Path(f"{folder} ({name})"))
+            for name, table in tables.items()
+        }
+        fleet = matched(devices, skipped)
+        for device in fleet.devices.values():
+            _report_repairs(device)
+        return fleet
     fleet = read_fleet(folder, _reported(partial(read_recording, switches=switches), folder, progress))
     _report_passed_over(folder)
     for device in fleet.devices.values():
@@ -81,9 +94,12 @@ def _report_passed_over(path: Path) -> None:
         note(f"{path}: {', '.join(texts)} passed over as notes; a recording must be called .csv to be read.")
 
 
-def named_series(device: DeviceTables) -> Series | list[Series]:
-    """The stretches of a device with the names of its channels; a single one is not copied into another."""
-    stretches = [Series(values, device.channels) for values in device.series()]
+def named_series(device: DeviceTables, *, spare: bool = False) -> Series | list[Series]:
+    """The stretches of a device with the names of its channels; a single one is not copied into another.
+
+    They are `spare` if nobody looks at the device again.
+    """
+    stretches = [Series(values, device.channels, spare=spare) for values in device.series()]
     return stretches[0] if len(stretches) == 1 else stretches
 
 
@@ -109,26 +125,36 @@ def usual_period(devices: Iterable[DeviceTables]) -> float | None:
     return usual
 
 
-def report_reading(devices: Collection[DeviceTables], period: float | None) -> None:
-    """Report on stderr how training data was read: its times, its stretches, and channels that look odd."""
+def report_reading(devices: Collection[DeviceTables], period: float | None, *, fixed: bool = False) -> None:
+    """Report on stderr how training data was read: its times, its stretches, and channels that look odd.
+
+    The channels are `fixed` where a fleet has chosen them: none can be left out.
+    """
     typer.echo(f"time: {_time_used(devices, period)}", err=True)
     tables = sum(len(device.tables) for device in devices)
     if tables > len(devices):
         of = "one device" if len(devices) == 1 else f"{len(devices)} devices"
         typer.echo(f"{tables} tables, taken as stretches of {of}", err=True)
     for device in devices:
-        _report_odd_channels(device)
+        _report_odd_channels(device, fixed)
         for table in device.tables:
             _report_odd_steps(device, table)
 
 
 def _report_odd_steps(device: DeviceTables, table: SeriesTable) -> None:
-    """Say that samples come at irregular times, and cells of one time from channels at other times; neither fits."""
+    """Say that samples come at irregular times, or that many are missing, as at weekends; neither fits."""
     if table.times is None or table.period is None or len(table.times) < MANY:
         return
     steps = np.diff(table.times).astype(np.float64)
     usual = np.median(steps)
-    odd = np.abs(steps - usual) > UNEVEN * usual
+    odd = np.abs(steps - usual * np.maximum(np.rint(steps / usual), 1.0)) > UNEVEN * usual
+    gaps = np.count_nonzero(steps > GAP_FACTOR * usual)
+    if odd.mean() <= FEW and gaps > OFTEN * len(steps):
+        often, column = f"{len(steps) / gaps:.2g}", shlex.quote(table.time_column or "")
+        note(
+            f"{device.path}: there is a gap in time after every {often} rows, as at weekends, and nothing is learned "
+            f"across one; --ignore {column} takes the rows as if they followed one another."
+        )
     if odd.mean() > FEW:
         shortest, longest = (table.period * np.quantile(steps, share) / usual for share in (0.05, 0.95))
         note(
@@ -147,11 +173,20 @@ def _time_used(devices: Iterable[DeviceTables], period: float | None) -> str:
     names = " or ".join(repr(name) for name in sorted(name for name in columns if name is not None))
     if not names:
         return "none; name one with --time"
-    steps = "" if period is None else f", every {period:g} s"
+    steps = "" if period is None else f", every {_length(period)}"
     return f"column {names}{steps}{'; none in some tables' if None in columns else ''}"
 
 
-def _report_odd_channels(device: DeviceTables) -> None:
+def _length(seconds: float) -> str:
+    """A sampling period in words.
+
+    >>> _length(3600.0), _length(31_536_000.0)
+    ('3600 s', '365 days')
+    """
+    return f"{seconds:g} s" if seconds < LONG else f"{seconds / 86_400.0:g} days"
+
+
+def _report_odd_channels(device: DeviceTables, fixed: bool) -> None:
     timeless = [table for table in device.tables if table.times is None]
     if any(looks_like_epoch(table.values[:, 0]) for table in timeless):
         name = device.channels[0]
@@ -167,9 +202,10 @@ def _report_odd_channels(device: DeviceTables) -> None:
     for name, cells in zip(device.channels, known, strict=True):
         missing = len(values) - len(cells)
         if missing > HOLLOW * len(values):
+            remedy = "" if fixed else f"; --ignore {name} leaves the channel out"
             note(
                 f"{device.path}: channel {name!r} has no value in {missing} of {len(values)} rows, and "
-                f"nothing is learned from a row with a missing value; --ignore {name} leaves the channel out."
+                f"nothing is learned from a row with a missing value{remedy}."
             )
 
 
@@ -177,10 +213,16 @@ def _report_repairs(device: DeviceTables) -> None:
     for table in device.tables:
         for done in table.notes:
             note(f"{device.path if len(device.tables) == 1 else f'{device.path}, {table.name}'}: {done}.")
+    empty = sum(int(np.isnan(table.values).all(axis=1).sum()) for table in device.tables)
+    whole = (
+        f" ({empty} without any value, which --resample to a longer period bridges and --max-fill does not)"
+        if empty
+        else ""
+    )
     filled = "missing cell filled with the value before it", "missing cells filled with the values before them"
     repairs = [
         (device.filled, *filled),
-        (device.gap_rows, "row remains a gap", "rows remain gaps"),
+        (device.gap_rows, f"row remains a gap{whole}", f"rows remain gaps{whole}"),
         (time_gaps(device), "gap in time", "gaps in time"),
     ]
     made = [counted(*repair) for repair in repairs if repair[0]]

@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from fedkad.cli.failures import note
 from fedkad.detect.modelfile import FORMAT
 from fedkad.detect.tensorfile import TensorFile
 from fedkad.tables.reading import table_ending
@@ -92,3 +93,10 @@ def require_place(folder: Path) -> None:
         raise ValueError(
             f"{nearest}: the folder cannot be written to ({error.strerror}); choose another place for the output."
         ) from error
+
+
+def made_folder(folder: Path) -> None:
+    """Make the folder of an output unless it is there, and say so: its name may be a slip."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        note(f"{folder}: folder made.")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedkad.detect.clusters import first_of_each
 from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
-from fedkad.detect.scoring import SeriesScores, score_series
+from fedkad.detect.scoring import PIECE, SeriesScores, score_series
 from fedkad.detect.threshold import judge_all
 from fedkad.koopman.snapshots import Report, unheard
 
@@ -52,6 +52,7 @@ class Event:
     causes: tuple[Cause, ...]  # all channels, the largest share first
     kind: str = ""  # the witness that leads at the peak: motion, fit or place
     sentence: str = ""  # what it says, with its channel and numbers
+    about: str = ""  # the channel that the sentence is about
 
     def at(self, rows: NDArray[np.intp]) -> Event:
         """The event, found in these rows of a recording."""
@@ -64,8 +65,9 @@ class Event:
 
     @property
     def main_causes(self) -> tuple[Cause, ...]:
-        """The channels to look at: those that matter most."""
-        return tuple(c for k, c in enumerate(self.causes[:MOST_CAUSES]) if k == 0 or c.share >= LEAST_SHARE)
+        """The channels to look at: that of the sentence, and those that matter most."""
+        first = sorted(self.causes, key=lambda cause: cause.channel != self.about)
+        return tuple(c for k, c in enumerate(first[:MOST_CAUSES]) if k == 0 or c.share >= LEAST_SHARE)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def examine(
     width, channels, recording = model.settings.smoothing, model.setup.channel_names, model.setup.record(series)
     raw = score_series(model.scoring, recording.series.values, report)
     scores, thresholds, alarms = map(recording.of_rows, judge_series(model, raw))
-    places, entries = np.arange(len(scores)) if recording.places is None else recording.places, recording.entries
+    entries = recording.entries
+    places = entries if recording.places is None else recording.places
     join = max(model.settings.window, gathering.merge)
     during = np.flatnonzero(during_events(alarms, places, join))
     everywhere = recording.of_rows(raw.causal_shares(width)) if shares else None
@@ -142,7 +145,7 @@ def examine(
     some = scores[during], thresholds[during], alarms[during]
     found = [event.at(during) for event in find_events(*some, split, channels, join=join, places=places[during])]
     long = [event for event in found if places[event.end] - places[event.start] + 1 >= gathering.shortest]
-    events = tuple(_told(model, raw, event, int(entries[event.peak])) for event in long)
+    events = tuple(_told(model, raw, event, entries[event.start : event.end + 1]) for event in long)
     ahead = recording.of_rows(raw.offline()) if offline else None
     return Findings(scores, thresholds, alarms, channels, events, len(found) - len(long), ahead, everywhere)
 
@@ -164,18 +167,26 @@ def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, Array, NDArray
     """The causal score of every entry, the threshold, and whether it is an alarm: by its score, or as impossible."""
     scores = raw.causal(model.settings.smoothing)
     thresholds, alarms = judge_all(model.judge(), scores)
-    return scores, thresholds, alarms | model.scoring.impossible(list(raw.parts.T), raw.rows.values)
+    for start in range(0, len(scores), PIECE):  # to save memory
+        piece = slice(start, start + PIECE)
+        alarms[piece] |= model.scoring.impossible(list(raw.parts[piece].T), raw.rows.values[piece])
+    return scores, thresholds, alarms
 
 
-def _told(model: Model, raw: SeriesScores, event: Event, peak: int) -> Event:
-    """The event with what leads at its peak, an entry of the scores, told by the entries that were smoothed into it."""
+def _told(model: Model, raw: SeriesScores, event: Event, entries: NDArray[np.intp]) -> Event:
+    """The event, which has these entries of the scores, with what leads at its peak.
+
+    It is told by the entries that were smoothed into the peak, or into an impossible value, whose echoes may be higher.
+    """
     scoring, rows, lead = model.scoring, raw.rows, model.settings.lead
+    impossible = np.broadcast_to(scoring.impossible(list(raw.parts[entries].T), rows.values[entries]), len(entries))
+    peak = int(entries[np.argmax(impossible) if impossible.any() else event.peak - event.start])
     run = next(run for run in raw.runs if run[0] <= peak <= run[-1])
     at = int(np.searchsorted(run, peak)) + 1
-    entries = run[max(at - model.settings.smoothing, 0) : at].tolist()
-    moments = [(rows.filled[entry - lead : entry + 1].ravel(), rows.values[entry]) for entry in entries]
+    smoothed = run[max(at - model.settings.smoothing, 0) : at].tolist()
+    moments = [(rows.filled[entry - lead : entry + 1].ravel(), rows.values[entry]) for entry in smoothed]
     told = tell(model.setup, scoring, moments, model.setup.scaling.restore(rows.values[peak]))
-    return replace(event, kind=told.kind, sentence=told.sentence)
+    return replace(event, kind=told.kind, sentence=told.sentence, about=told.channel)
 
 
 def find_events(

@@ -128,32 +128,43 @@ def _tails(excesses: Array, weights: Array, prior: float) -> tuple[Array, Array]
 def expectation_sentence(
     scores: Array, threshold: float, apart: int, sample_period: float | None = None, shape: float = USUAL_SHAPE
 ) -> str:
-    """What to expect in words: a week's false alarms if the seconds between samples are known, else per 10,000 rows.
+    """What to expect in words: false alarms a week if the seconds between samples are known, else in 10,000 rows.
+
+    Where there is none in a week, it is of a month or a year.
 
     >>> scores = np.random.default_rng(0).exponential(size=600)
     >>> expectation_sentence(scores, 12.0, apart=20, sample_period=60.0)
     "0 to 5 a week; 10 h of held-out data, less than a day's cycle"
     >>> expectation_sentence(scores, 12.0, apart=20)
     '0 to 5 in 10,000 rows; 600 rows of held-out data'
+    >>> hours = np.random.default_rng(0).exponential(size=6000)
+    >>> expectation_sentence(hours, 9.0, apart=20, sample_period=3600.0)
+    '0 to 1 a month; 250 days of held-out data'
     """
     known = int(np.count_nonzero(~np.isnan(scores)))
-    rows = ROWS if sample_period is None else SECONDS["week"] / sample_period
-    low, high = expected_events(scores, threshold, rows, apart, shape=shape)
-    number = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     if sample_period is None:
+        number = _number(*expected_events(scores, threshold, ROWS, apart, shape=shape))
         return f"{number} in {ROWS:,} rows; {known:,} rows of held-out data"
+    for unit in ("week", "month", "year"):
+        low, high = expected_events(scores, threshold, SECONDS[unit] / sample_period, apart, shape=shape)
+        if high:
+            break
     seconds = known * sample_period
     short = ", less than a day's cycle" if seconds < SECONDS["day"] else ""
-    return f"{number} a week; {_span(seconds)} of held-out data{short}"
+    return f"{_number(low, high)} a {unit}; {_span(seconds)} of held-out data{short}"
+
+
+def _number(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _span(seconds: float) -> str:
     """A length of time in the largest unit that fits twice.
 
-    >>> _span(90.0), _span(36_000.0), _span(864_000.0)
-    ('90 s', '10 h', '10 days')
+    >>> _span(90.0), _span(36_000.0), _span(864_000.0), _span(1e9)
+    ('90 s', '10 h', '10 days', '32 years')
     """
-    for unit, name in (("day", "days"), ("hour", "h"), ("minute", "min")):
+    for unit, name in (("year", "years"), ("day", "days"), ("hour", "h"), ("minute", "min")):
         if seconds >= 2.0 * SECONDS[unit]:
             return f"{seconds / SECONDS[unit]:.0f} {name}"
     return f"{seconds:.0f} s"

@@ -179,9 +179,10 @@ class Setup:
         """A series as users pass it, checked to have these channels, scaled and not clipped."""
         # Between separate stretches the hole must be too long to be bridged.
         recording = as_recording(data, longest_hole(self.settings.window) + 1 if self.settings.has_witnesses else 1)
-        values, names, _ = recording.series
+        values, names, _, spare = recording.series
         check_channels(values.shape[1], names, self.channels, self.names)
-        return recording._replace(series=Series(self.scaling.standardise(values), names))
+        scaled = self.scaling.standardise(values, out=values if spare else None)
+        return recording._replace(series=Series(scaled, names))
 
 
 @dataclass(frozen=True, eq=False)

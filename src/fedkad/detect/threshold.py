@@ -166,9 +166,10 @@ def _threshold_of_few(known: Array, risk: float, found: EventThreshold) -> Event
         excesses = np.zeros(1)
     tail = Tail(0.0, max(float(excesses.mean()), np.finfo(float).tiny))
     value = level + _extrapolated(tail, len(excesses), risk / FEW_SHARE)
+    peaks = "1 separate peak" if found.peaks == 1 else f"{found.peaks} separate peaks"
     note = (
-        f"Only {found.rows} scores of normal data with {found.peaks} separate peaks: the threshold is a rough "
-        "extrapolation, and false alarms are more likely."
+        f"Only {found.rows} scores of normal data with {peaks}: the threshold is a rough extrapolation, and false "
+        "alarms are more likely."
     )
     return _bounded(known, EventThreshold(value, tail, level, found.peaks, found.rows, note=note))
 
@@ -504,6 +505,8 @@ def judge_all(judge: Judge, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
 
     An adapting threshold moves from score to score; an entry without a score leaves it alone and is not flagged.
     """
+    if isinstance(judge, FixedThreshold):  # at once: a long series as Python's numbers takes five times its memory
+        return np.full(len(scores), judge.value), scores > judge.value
     thresholds, alarms = np.empty(len(scores)), np.zeros(len(scores), dtype=np.bool_)
     for t, score in enumerate(scores.tolist()):
         thresholds[t] = judge.value

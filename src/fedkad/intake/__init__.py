@@ -5,7 +5,9 @@ What cannot be known is asked for in a sentence that names the switch; what was 
 is counted in the notes of the table.
 """
 
+from fedkad.intake.celltable import read_cells
+from fedkad.intake.fleetfile import device_names, read_devices
 from fedkad.intake.reading import read_recording
 from fedkad.intake.switches import Switches
 
-__all__ = ["Switches", "read_recording"]
+__all__ = ["Switches", "device_names", "read_cells", "read_devices", "read_recording"]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedkad.intake.calendar import is_year
 from fedkad.intake.engine import Relation, quoted
 from fedkad.intake.numbers import Marks
 from fedkad.tables.errors import TableError
@@ -17,10 +18,16 @@ CLOCK = (
     r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?P<seconds>:\d{2})?(?P<fraction>[.,]\d+)?"
     r"(?P<half> ?[AaPp]\.?[Mm]\.?)?(?P<zone> ?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
 )
-MOMENT = re.compile(rf"{DAY}(?:(?P<gap>[T ]|, ?| {{2}}){CLOCK})?")
+TIME_AFTER = rf"(?:(?P<gap>[T ]|, ?| {{2}}){CLOCK})?"
+MOMENT = re.compile(rf"{DAY}{TIME_AFTER}")
+MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+WORDED = re.compile(
+    rf"(?:(?P<month>{MONTH}) \d{{1,2}}(?P<comma>,?) \d{{4}}|\d{{1,2}} {MONTH} \d{{4}}){TIME_AFTER}", re.IGNORECASE
+)
 TIME_OF_DAY = re.compile(CLOCK)
 COMPACT = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?")
 COMPACT_FORMATS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+YEAR = re.compile(r"(1[5-9]|2[01])\d\d(\.0)?")
 EXCEL_DAY = re.compile(r"[2-7]\d{4}(\.\d+)?")
 MIXED = "write all times alike, or name their format with --time-format"
 
@@ -55,8 +62,10 @@ def is_moment(cell: str) -> bool:
 
     >>> [is_moment(cell) for cell in ("01.03.2024 00:00", "3/1/2024 1:05 PM", "2024-03-01T00:00:00Z", "12.5", "1.2.3")]
     [True, True, True, False, True]
+    >>> [is_moment(cell) for cell in ("Mar 1 2024", "March 1, 2024 13:05", "1 Mar 2024", "Pump 1 2024")]
+    [True, True, True, False]
     """
-    return MOMENT.fullmatch(cell.strip()) is not None
+    return MOMENT.fullmatch(cell.strip()) is not None or WORDED.fullmatch(cell.strip()) is not None
 
 
 def is_time_of_day(cell: str) -> bool:
@@ -92,6 +101,12 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
         _refuse_coded(relation, name, sample)
         number = Marks().number(f"c{at[0]}") if kind == "VARCHAR" else f"CAST(c{at[0]} AS DOUBLE)"
         return Clock(number, name, at, is_number=True)
+    worded = [each for each in (WORDED.fullmatch(cell.strip()) for cell in sample) if each is not None]
+    if worded:
+        comma = worded[0]["comma"] or ""
+        days = [f"{month} %d{comma} %Y" if worded[0]["month"] else f"%d {month} %Y" for month in ("%b", "%B")]
+        zoned = any(each["zone"] for each in worded)
+        return Clock(_with_midnight(_timed(text, days, worded), text), name, at, zoned, keeps_zone=zoned)
     found = [MOMENT.fullmatch(cell.strip()) for cell in sample]
     if not sample or found[0] is None:
         raise _unknown(relation, name, sample[0] if sample else "")
@@ -120,6 +135,9 @@ def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
     if not sample:
         return
     ends = sample[0].strip(), sample[-1].strip()
+    if is_year(name) and all(YEAR.fullmatch(cell) for cell in ends):
+        remedy = f'pass --time-format "%Y{ends[0][4:]}"'
+        raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")
     if all(COMPACT.fullmatch(cell) for cell in ends):
         remedy = f'pass --time-format "{COMPACT_FORMATS[len(ends[0])]}"'
         raise relation.source.error(f"the time {ends[0]} is not a number of seconds", remedy, where=f"column {name!r}")
@@ -149,8 +167,13 @@ def _parsed(relation: Relation, name: str, text: str, moments: Sequence[re.Match
     else:
         order = ("%d", "%m") if sep == "." or _day_first(relation, name, text, sep) else ("%m", "%d")
         day = sep.join((*order, year))
+    return _timed(text, [day], moments)
+
+
+def _timed(text: str, days: Sequence[str], moments: Sequence[re.Match[str]]) -> str:
+    """An expression for dates of these formats, with the time of day that such moments have."""
     timed = next((each for each in moments if each["hour"]), None)
-    formats = [day]
+    formats = list(days)
     if timed is not None:
         gap, half = timed["gap"], (" %p" if (timed["half"] or "").startswith(" ") else "%p") if timed["half"] else ""
         hour, zone = ("%I" if half else "%H"), ""
@@ -158,7 +181,7 @@ def _parsed(relation: Relation, name: str, text: str, moments: Sequence[re.Match
             zone = (" " if timed["zone"].startswith(" ") else "") + "%z"
             text = f"regexp_replace({text}, ' ?(Z|UTC|GMT)$', '{zone[:-2]}+00:00')"
         clocks = [f"{hour}:%M:%S.%f", f"{hour}:%M:%S,%f", f"{hour}:%M:%S", f"{hour}:%M"]
-        formats = [f"{day}{gap}{clock}{half}{zone}" for clock in clocks] + ([] if zone else [day])
+        formats = [f"{day}{gap}{clock}{half}{zone}" for day in days for clock in clocks] + ([] if zone else list(days))
     listed = ", ".join(quoted(each) for each in formats)
     return f"CAST(try_strptime({text}, [{listed}]) AS TIMESTAMP)"
 

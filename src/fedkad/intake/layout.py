@@ -31,6 +31,16 @@ UNIT = re.compile(
 )
 
 
+def is_measurement(cell: str) -> bool:
+    """Tell whether a cell is a number that has its unit with it, or is not exact.
+
+    >>> [is_measurement(cell) for cell in ("12 V", "71,5°C", "<0.5", "12", "3 pumps", "2024-03-01")]
+    [True, True, True, False, False, False]
+    """
+    found = re.fullmatch(r"([<>~≈±]?)\s*[+-]?\d+(?:[.,]\d+)?\s*(.*)", cell.strip())
+    return found is not None and bool(found[1] or found[2]) and (not found[2] or UNIT.fullmatch(found[2]) is not None)
+
+
 class Record(NamedTuple):
     """The cells of a row, and the line that it begins on, from 1."""
 
@@ -107,6 +117,12 @@ def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
     best = max(
         found, key=lambda each: (each.header is not None, each.width > 1, each.rows, -(each.header or 0), each.width)
     )
+    first = [cell for cell in best.records[0].cells[1:] if cell.strip()] if best.records else []
+    if len(first) > 2 and all(map(is_moment, first)):
+        what = "the first line holds times, so that each row is a channel"
+        raise source.error(
+            what, "turn the table around: a row for each moment, a column for each channel", where="line 1"
+        )
     if best.header is None:
         if not best.records or not best.records[0].holds_values():
             raise no_rows(source)

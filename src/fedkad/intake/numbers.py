@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedkad.tables.errors import TableError, TableSource
 
 POINT = re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
@@ -11,6 +14,19 @@ COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
 BY_COMMA = r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"  # 1,234,567.8
 BY_POINT = r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?"  # 1.234.567,8
 NUMBER_LIKE = re.compile(r"[<>~≈±+-]?\s*[.,]?\d.*")
+POSITIONS = (
+    ("false", "true"),
+    ("off", "on"),
+    ("no", "yes"),
+    ("closed", "open"),
+    ("stopped", "running"),
+    ("aus", "ein"),
+)
+"""Words for the two positions of a switch, 0 and 1."""
+
+CODES = (-99.0, -999.0, -9999.0, -99999.0, 999.0, 9999.0, 99999.0)
+"""Numbers that stand for missing values in many exports."""
+
 TYPES_OF_NUMBERS = ("DOUBLE", "FLOAT", "DECIMAL", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "U")
 
 
@@ -37,6 +53,42 @@ class Marks:
             f"CASE WHEN contains({column}, '_') THEN NULL WHEN contains({column}, '{other}') THEN {split} "
             f"ELSE try_cast({plain} AS DOUBLE) END"
         )
+
+
+def codes_in(values: NDArray[np.float64]) -> list[tuple[float, int]]:
+    """Numbers such as -999 that look as if they stood for missing values, and how often they come.
+
+    They come at least twice, and lie farther from all other values than these reach.
+
+    >>> codes_in(np.array([3.0, -999.0, 5.0, 4.0, -999.0])), codes_in(np.array([-990.0, -999.0, -999.0, 3.0]))
+    ([(-999.0, 2)], [])
+    """
+    found = []
+    for code in CODES:
+        is_code = values == code
+        count = int(np.count_nonzero(is_code))
+        if count < 2:
+            continue
+        others = values[~is_code & ~np.isnan(values) & ~np.isin(values, CODES)]
+        if len(others) and min(abs(others.min() - code), abs(others.max() - code)) > np.ptp(others):
+            outside = code < others.min() or code > others.max()
+            found += [(code, count)] if outside else []
+    return found
+
+
+def positions_in(cells: Iterable[str]) -> tuple[str, str] | None:
+    """The words for off and on that these cells consist of; None if they hold something else.
+
+    >>> positions_in(["ON", "off ", "on"]), positions_in(["on", "auto"]), positions_in([])
+    (('off', 'on'), None, None)
+    """
+    words = {cell.strip().lower() for cell in cells}
+    return next((pair for pair in POSITIONS if words and words <= set(pair)), None)
+
+
+def position_sql(column: str, positions: tuple[str, str]) -> str:
+    """An expression for 0 and 1 in a column of such words, NULL where there is another."""
+    return f"CASE lower(trim({column})) WHEN '{positions[0]}' THEN 0.0 WHEN '{positions[1]}' THEN 1.0 END"
 
 
 def marks_in(

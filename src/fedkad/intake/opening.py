@@ -2,8 +2,8 @@
 
 import csv
 import gzip
+import os
 import re
-import shutil
 import sys
 import tempfile
 import zlib
@@ -15,18 +15,22 @@ from typing import IO, Any
 
 from fedkad.intake.engine import Relation, database, file_sql, text_sql
 from fedkad.intake.layout import HEAD, encoding_of, is_comment, layout_of
+from fedkad.intake.stages import Stages
 from fedkad.intake.workbook import write_sheet
 from fedkad.intake.zones import zones_in_pandas_metadata
+from fedkad.koopman.snapshots import Report
 from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.reading import table_ending
 
 STANDARD_INPUT = Path("-")
+BLOCK = 1 << 22  # bytes that are copied at once
+LINES = 10_000  # after which progress is told
 INNER_BLANK = re.compile(rb"\n\r?\n(?=[^\r\n])")
 
 
 @contextmanager
-def opened(path: Path, encoding: str | None) -> Iterator[Relation]:
-    """The file as a relation; copies that had to be made are gone afterwards."""
+def opened(path: Path, encoding: str | None, stages: Stages) -> Iterator[Relation]:
+    """The file as a relation; copies that had to be made are steps of their own, and are gone afterwards."""
     ending = "" if path == STANDARD_INPUT else table_ending(path) or ""
     name = path.name[: -len(ending)] if ending else "stdin" if path == STANDARD_INPUT else path.stem
     source = TableSource(path)
@@ -36,11 +40,11 @@ def opened(path: Path, encoding: str | None) -> Iterator[Relation]:
             yield _parquet(source, name, connection)
             return
         if ending == ".xlsx":
-            encoding, notes = "utf-8", write_sheet(path, copy, source)
+            encoding, notes = "utf-8", write_sheet(path, copy, source, stages.begin())
         else:
-            _fetch(path, ending, copy, source)
+            _fetch(path, ending, copy, source, stages)
         text = _Text(copy if copy.exists() else path, encoding, source)
-        yield text.relation(name, Path(folder, "values.csv"), connection, notes)
+        yield text.relation(name, Path(folder, "values.csv"), connection, notes, stages)
 
 
 def _parquet(source: TableSource, name: str, connection: Any) -> Relation:
@@ -55,15 +59,14 @@ def _parquet(source: TableSource, name: str, connection: Any) -> Relation:
     return Relation(connection, f"(SELECT * FROM {sql}) AS t({renamed})", name, names, kinds, source, zones=zones)
 
 
-def _fetch(path: Path, ending: str, copy: Path, source: TableSource) -> None:
+def _fetch(path: Path, ending: str, copy: Path, source: TableSource, stages: Stages) -> None:
     """Put what is not a plain file into one."""
     try:
         if path == STANDARD_INPUT:
-            with copy.open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
+            _copy(sys.stdin.buffer, sys.stdin.buffer, copy, stages.begin())
         elif ending.endswith(".gz"):
-            with gzip.open(path) as packed, copy.open("wb") as file:
-                shutil.copyfileobj(packed, file, 1 << 22)
+            with path.open("rb") as raw, gzip.open(raw) as packed:
+                _copy(packed, raw, copy, stages.begin())
         else:
             path.open("rb").close()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -73,7 +76,20 @@ def _fetch(path: Path, ending: str, copy: Path, source: TableSource) -> None:
         raise source.error(f"the file cannot be read ({reason})", "check its permissions") from error
 
 
-def has_blank_lines(path: Path, block: int = 1 << 22) -> bool:
+def _copy(content: IO[bytes] | gzip.GzipFile, raw: IO[bytes], copy: Path, report: Report) -> None:
+    """Copy the content, and tell how far the file is read that it comes from; a pipe does not say how long it is."""
+    try:
+        size = os.fstat(raw.fileno()).st_size
+    except (OSError, AttributeError):
+        size = 0
+    with copy.open("wb") as file:
+        while block := content.read(BLOCK):
+            file.write(block)
+            if size:
+                report(raw.tell(), size)
+
+
+def has_blank_lines(path: Path, block: int = BLOCK) -> bool:
     """Tell whether there is a blank line before the end; in blocks, because a mapped file would count as memory."""
     before = b""
     with path.open("rb") as file:
@@ -93,6 +109,7 @@ class _Text:
         self.encoding, self.notes = (encoding, ()) if encoding else encoding_of(path, source)
         with self._open() as file:
             head = file.read(HEAD)
+            self._width = len(head.encode(self.encoding, "replace")) / max(len(head), 1)  # bytes of a character
             self.layout = layout_of(head, source, whole=not file.read(1))
 
     @contextmanager
@@ -107,12 +124,12 @@ class _Text:
             what = f"the text is not {self.encoding} ({reason_in(error)})"
             raise self.source.error(what, "name another encoding with --encoding") from error
 
-    def relation(self, name: str, values: Path, connection: Any, made: tuple[str, ...]) -> Relation:
+    def relation(self, name: str, values: Path, connection: Any, made: tuple[str, ...], stages: Stages) -> Relation:
         """The rows of values; the engine gets a copy of them in UTF-8 where more than a header must be left out."""
         layout, notes = self.layout, [*made, *self.notes, *self.layout.notes]
         path, skip = self.path, 1
         if self.encoding not in ("utf-8", "utf-8-sig") or not layout.is_plain or has_blank_lines(self.path):
-            notes += self._copy_values(values)
+            notes += self._copy_values(values, stages.begin())
             path, skip = values, 0
         sql = text_sql(str(path), layout.delimiter, len(layout.names), skip)
         source = TableSource(self.source.path, self._place)
@@ -132,13 +149,16 @@ class _Text:
                 else:
                     yield number, line
 
-    def _copy_values(self, values: Path) -> list[str]:
+    def _copy_values(self, values: Path, report: Report) -> list[str]:
         skipped = dict.fromkeys(("line of comment", "blank line"), 0)
-        trailing = 0
+        trailing = written = 0
+        size = self.path.stat().st_size
         with values.open("w", encoding="utf-8", newline="") as file:
-            for _, line in self._lines(skipped):
+            for number, line in self._lines(skipped):
                 trailing = skipped["blank line"]
-                file.write(line)
+                written += file.write(line)
+                if number % LINES == 0:
+                    report(round(written * self._width), size)
         skipped["blank line"] = trailing  # those at the end mean nothing
         skipped["line of comment"] += self.layout.comments_above
         return [

@@ -12,12 +12,26 @@ from numpy.typing import NDArray
 
 from fedkad.detect.clock import steps_between
 from fedkad.intake import longform
-from fedkad.intake.clock import TIME_NAMES, Clock, clock_of, is_moment, is_time_of_day
+from fedkad.intake.calendar import DATES, format_of_parts, is_part_of_date
+from fedkad.intake.clock import Clock, clock_of
+from fedkad.intake.devices import devices_of, of_device
 from fedkad.intake.engine import INSTALL, Relation, is_installed
-from fedkad.intake.numbers import NUMBER_LIKE, Marks, is_type_of_numbers, marks_in, undecided
+from fedkad.intake.layout import is_measurement
+from fedkad.intake.numbers import (
+    NUMBER_LIKE,
+    Marks,
+    codes_in,
+    is_type_of_numbers,
+    marks_in,
+    position_sql,
+    positions_in,
+    undecided,
+)
 from fedkad.intake.opening import STANDARD_INPUT, opened
 from fedkad.intake.rows import in_order, resampled
+from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
+from fedkad.intake.timecolumn import time_columns
 from fedkad.intake.zones import minutes_ahead
 from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.wording import counted
@@ -35,6 +49,7 @@ LABELS = frozenset(
 MOST_LABELS = 10  # different values of a column of labels
 UNNAMED = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 SAMPLE = 1000
+LEAST_ROWS = 20  # of a word that may be the name of a device
 LEAST_NUMBERS = 0.1  # share of the cells of a channel that are numbers; below it, the column is text
 
 Array = NDArray[np.float64]
@@ -64,16 +79,29 @@ def read_recording(
         Told how much of how much is read, by another thread.
     """
     path, switches = Path(path), switches or Switches()
-    _require_file(path)
+    require_file(path)
     if not is_installed():
         return _plainly(path, switches, wanted, allow_silent, report)
     silent = allow_silent or wanted is not None
-    with opened(path, switches.encoding) as relation:
-        table = _Recording(relation, switches, wanted, report).table()
-        return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
+    stages = Stages(report)
+    with opened(path, switches.encoding, stages) as relation:
+        last = unheard if report is unheard else stages.last()
+        return table_of(relation, switches, wanted, silent, last)
 
 
-def _require_file(path: Path) -> None:
+def table_of(
+    relation: Relation, switches: Switches, wanted: Sequence[str] | None, silent: bool, report: Report
+) -> SeriesTable:
+    """The table of an opened file, or of one device in it."""
+    if switches.device is not None:
+        relation, column = of_device(relation, switches.device)
+        switches = replace(switches, ignore=(*switches.ignore, column))
+    table = _Recording(relation, switches, wanted, report).table()
+    return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not there, or a folder."""
     # os.path, because the methods of Path raise where a folder may not be entered.
     if path == STANDARD_INPUT:
         return
@@ -125,6 +153,9 @@ class _Recording:
         self.zones: tuple[Times, NDArray[np.int64]] | None = None  # minutes ahead of UTC at each time of the file
         self.clock = self._clock()
         self.marks = self._marks()
+        texts = [at for at, kind in enumerate(relation.kinds) if kind == "VARCHAR"]
+        found = {at: positions_in(self.sample[at]) for at in texts}
+        self.positions = {at: positions for at, positions in found.items() if positions is not None}
 
     def table(self) -> SeriesTable:
         """The series, in the order of time."""
@@ -165,7 +196,8 @@ class _Recording:
             )
             if pairs == rows > times and 1 < devices < rows / 2 and not numbers:
                 what = f"column {name!r} tells {devices} devices apart, which have rows of the same time"
-                remedy = f"write a file for each of them, or pass --ignore {name} and --sort to keep one row of a time"
+                first = devices_of(self.relation, name)[0]
+                remedy = f"pass --device {name}={first} to read one of them (federate reads all with --device {name})"
                 raise self.source.error(what, remedy)
 
     def _offsets(self, times: Times | None) -> NDArray[np.int64] | None:
@@ -180,42 +212,11 @@ class _Recording:
     # -- what the columns are -----------------------------------------------------------------------------------
 
     def _clock(self) -> Clock | None:
-        at = self._time_columns()
+        at = time_columns(self.relation, self.sample, self.switches)
         if not at:
             return None
         cells = [" ".join(parts) for parts in zip(*(self.sample[each] for each in at), strict=False)]
         return clock_of(self.relation, at, cells, self.switches.time_format)
-
-    def _time_columns(self) -> tuple[int, ...]:
-        relation, given = self.relation, self.switches.time
-        if given is not None:
-            parts = [given] if given in relation.names else [part.strip() for part in given.split(",")]
-            if len(parts) > 2:
-                raise self.source.error(f"--time {given} names {len(parts)} columns", "name one, or a date and a time")
-            for part in parts:
-                if part not in relation.names:
-                    listed = ", ".join(name for name in relation.names if name)
-                    raise self.source.error(f"there is no time column {part!r}", f"choose one of its columns: {listed}")
-            return tuple(relation.at(part) for part in parts)
-        others = [at for at, name in enumerate(relation.names) if name not in self.switches.ignore]
-        dated = [at for at in others if self._all(at, is_moment, "TIMESTAMP", "DATE")]
-        clocks = [at for at in others if self._all(at, is_time_of_day, "TIME ")]
-        if len(dated) == 1 and len(clocks) == 1 and abs(clocks[0] - dated[0]) == 1 and self._only_days(dated[0]):
-            return dated[0], clocks[0]
-        if len(dated) == 1 or 0 in dated:
-            return (0,) if 0 in dated else tuple(dated)
-        if dated:
-            listed = ", ".join(relation.names[at] for at in dated)
-            raise self.source.error(f"several columns hold times ({listed})", "name the time column with --time")
-        first = re.sub(r"\s*[\[(].*[\])]$", "", relation.names[0]).lower().replace(" ", "")
-        return (0,) if first in TIME_NAMES and 0 in others else ()
-
-    def _all(self, at: int, holds: Any, *kinds: str) -> bool:
-        kind, cells = f"{self.relation.kinds[at]} ", self.sample[at]
-        return kind.startswith(kinds) if kind != "VARCHAR " else bool(cells) and all(map(holds, cells))
-
-    def _only_days(self, at: int) -> bool:
-        return all(":" not in cell for cell in self.sample[at])
 
     def _marks(self) -> Marks:
         if "VARCHAR" not in self.relation.kinds:
@@ -234,6 +235,8 @@ class _Recording:
 
     def _number(self, at: int) -> str:
         kind = self.relation.kinds[at]
+        if at in self.positions:
+            return position_sql(f"c{at}", self.positions[at])
         if kind == "VARCHAR":
             return self.marks.number(f"c{at}")
         if kind == "BOOLEAN":
@@ -246,9 +249,29 @@ class _Recording:
         chosen = self._chosen()
         times, columns = self._read(chosen)
         kept = [column for at, column in zip(chosen, columns, strict=True) if self._is_channel(at, column)]
+        if self.wanted is None and self.switches.channels is None and not self.switches.keep_labels:
+            kept = self._without_calendar(kept)
         if self.wanted is None:
             self._require_names(kept)
         return times, *self._stacked(kept)
+
+    def _without_calendar(self, kept: list[_Column]) -> list[_Column]:
+        """The columns that are no dates and no parts of one, such as a year, which would be abnormal every January."""
+        dates = [column.name for column in kept if column.name.lower() in DATES]
+        if dates and len(dates) < len(kept):
+            self._leave_out(dates, "called a date", "--time or --channels takes {it}")
+            kept = [column for column in kept if column.name not in dates]
+        parts = [column for column in kept if is_part_of_date(column.name, column.values)]
+        if not parts or len(parts) == len(kept):
+            return kept
+        names = [column.name for column in parts]
+        cells = [self.sample[self.relation.at(name)] for name in names]
+        spelt = format_of_parts(names, [cell[0].strip() if cell else "" for cell in cells])
+        switches = "--channels takes {it}"
+        if spelt and self.clock is None:
+            switches = f'--time {",".join(names)} --time-format "{spelt}" takes {{it}} for the time'
+        self._leave_out(names, "part of a date" if len(names) == 1 else "parts of a date", switches)
+        return [column for column in kept if column not in parts]
 
     def _chosen(self) -> list[int]:
         """The columns to read as numbers."""
@@ -257,13 +280,14 @@ class _Recording:
         for name in switches.ignore:
             relation.at(name)
         if self.wanted is not None:
-            return [relation.names.index(name) for name in self.wanted if name in relation.names]
+            wanted = [name for name in self.wanted if name not in switches.ignore]
+            return [relation.names.index(name) for name in wanted if name in relation.names]
         if switches.channels is not None:
             return [relation.at(name) for name in dict.fromkeys(switches.channels)]
         others = [at for at, name in enumerate(relation.names) if at not in times and name not in switches.ignore]
         labels = [at for at in others if not switches.keep_labels and self._is_label(at)]
         if labels:
-            self._leave_out([relation.names[at] for at in labels], "labels", "--channels")
+            self._leave_out([relation.names[at] for at in labels], "labels", "--channels takes {it}")
         chosen = [at for at in others if at not in labels]
         if not chosen:
             raise self.source.error("there is no channel beside the time", "add a column for each channel")
@@ -294,8 +318,27 @@ class _Recording:
         columns = []
         for at in chosen:
             odd = int(np.count_nonzero(found.pop(f"o{at}")))
-            columns.append(_Column(relation.names[at], np.ma.filled(found.pop(f"v{at}"), np.nan), odd))
+            values = self._without_codes(relation.names[at], np.ma.filled(found.pop(f"v{at}"), np.nan))
+            columns.append(_Column(relation.names[at], values, odd))
+            if at in self.positions:
+                self.notes.append(
+                    "channel {!r}: {} and {} read as 0 and 1".format(relation.names[at], *self.positions[at])
+                )
         return times, columns
+
+    def _without_codes(self, name: str, values: Array) -> Array:
+        """The values without numbers that stand for missing ones; says which look as if they did."""
+        if self.switches.missing:
+            coded = np.isin(values, self.switches.missing)
+            if coded.any():
+                listed = ", ".join(f"{number:g}" for number in np.unique(values[coded]))
+                self.notes.append(f"channel {name!r}: {counted(int(coded.sum()), 'cell')} of {listed} taken as missing")
+            return np.where(coded, np.nan, values)
+        if self.wanted is None:
+            for code, count in codes_in(values):
+                what = f"channel {name!r}: {code:g} comes {count} times, far from all other values"
+                self.notes.append(f"{what}; --missing {code:g} if it stands for a missing one")
+        return values
 
     def _times(self, clock: Clock, found: Any) -> Times:
         unknown = np.broadcast_to(getattr(found, "mask", False), found.shape)
@@ -330,10 +373,12 @@ class _Recording:
         if kind != "VARCHAR" and not is_type_of_numbers(kind):
             words, odd = [(kind.lower(), 1)], 1
         if odd and numbers < LEAST_NUMBERS * (numbers + odd):
+            if kind == "VARCHAR" and all(is_measurement(word) for word, _ in words):
+                self._refuse_near_numbers(at, column.name, words)
             if asked:
                 what = f"the column holds text ({shown(words[0][0])}) where numbers belong"
                 raise self.source.error(what, "leave it out of --channels", where=f"channel {column.name!r}")
-            self._leave_out([column.name], f"text ({shown(words[0][0])})")
+            self._leave_out([column.name], f"text ({shown(words[0][0])})", self._device_switch(column.name, words))
             return False
         if not column.name or UNNAMED.fullmatch(column.name):
             return self._is_named(at, column, numbers)
@@ -343,6 +388,13 @@ class _Recording:
             more = f" and {len(words) - 5} other words" if len(words) > 5 else ""
             self.notes.append(f"channel {column.name!r}: {counted(odd, 'cell')} taken as missing ({listed}{more})")
         return True
+
+    def _device_switch(self, name: str, words: Sequence[tuple[str, int]]) -> str:
+        """What to do about a few words that come again and again, if no times show whether they are devices."""
+        least = min((count for _, count in words), default=0)
+        if self.clock is not None or self.wanted is not None or len(words) < 2 or least < LEAST_ROWS:
+            return ""
+        return f"if it tells {len(words)} devices apart, pass --device {name}={min(word for word, _ in words)}"
 
     def _words(self, at: int) -> list[tuple[str, int]]:
         """What the cells hold that are neither numbers nor missing, and how often."""
@@ -383,7 +435,7 @@ class _Recording:
 
     def _leave_out(self, names: Sequence[str], what: str, switch: str = "") -> None:
         listed = ", ".join(map(repr, names))
-        remedy = f"; {switch} takes it" if switch else ""
+        remedy = f"; {switch.format(it='it' if len(names) == 1 else 'them')}" if switch else ""
         self.notes.append(f"column{'s' * (len(names) > 1)} {listed} left out: {what}{remedy}")
 
     def _require_names(self, kept: Sequence[_Column]) -> None:

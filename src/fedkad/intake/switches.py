@@ -17,6 +17,8 @@ class Switches:
     encoding: str | None = None
     channels: tuple[str, ...] | None = None  # take these only, whatever they hold
     ignore: tuple[str, ...] = ()
+    device: str | None = None  # the column that tells devices apart, or column=name for one of them
+    missing: tuple[float, ...] = ()  # numbers that stand for missing values
     resample: float | None = None  # seconds
     sort: bool = False
     max_fill: int = 3

@@ -3,14 +3,20 @@
 import csv
 import datetime
 import warnings
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.tables.errors import TableSource, reason_in
 
 
-def write_sheet(path: Path, target: Path, source: TableSource) -> tuple[str, ...]:
-    """Write the first visible sheet that has rows as CSV in UTF-8, and say which it is if there are others."""
+def write_sheet(path: Path, target: Path, source: TableSource, report: Report = unheard) -> tuple[str, ...]:
+    """Write the first visible sheet that has rows as CSV in UTF-8, and say which it is if there are others.
+
+    `report` is told how many rows of how many are read.
+    """
     try:
         import openpyxl
     except ImportError as error:
@@ -20,7 +26,8 @@ def write_sheet(path: Path, target: Path, source: TableSource) -> tuple[str, ...
             warnings.simplefilter("ignore")
             book = openpyxl.load_workbook(path, read_only=True, data_only=True)
             sheets = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
-            rows = {sheet.title: _rows(sheet) for sheet in sheets}
+            of, counter = sum(sheet.max_row or 0 for sheet in sheets), count(1)
+            rows = {sheet.title: _rows(sheet, lambda: report(next(counter), of)) for sheet in sheets}
             book.close()
     except Exception as error:  # openpyxl raises whatever zip, XML and its own parts raise
         what = f"the file cannot be read as an Excel workbook ({reason_in(error)})"
@@ -35,9 +42,12 @@ def write_sheet(path: Path, target: Path, source: TableSource) -> tuple[str, ...
     return (f"sheet {title!r} read, and not {', '.join(map(repr, others))}",) if others else ()
 
 
-def _rows(sheet: Any) -> list[list[str]]:
+def _rows(sheet: Any, tell: Callable[[], None]) -> list[list[str]]:
     """The rows as text, without empty ones at the end and columns that are empty throughout."""
-    cells = [list(row) for row in sheet.iter_rows(values_only=True)]
+    cells = []
+    for row in sheet.iter_rows(values_only=True):
+        cells.append(list(row))
+        tell()
     days = _columns_of_days(cells)
     rows = [[_text(cell, is_day=at in days) for at, cell in enumerate(row)] for row in cells]
     while rows and not any(rows[-1]):

@@ -90,12 +90,12 @@ class Scaling:
         """Scaled and clipped values; NaN stays NaN."""
         return clipped(self.standardise(series))
 
-    def standardise(self, series: Array) -> Array:
-        """Scaled values as far as they go, not clipped."""
+    def standardise(self, series: Array, out: Array | None = None) -> Array:
+        """Scaled values as far as they go, not clipped; `out` takes them, and may be the series itself."""
         values = np.asarray(series, dtype=np.float64)
         if values.shape[-1] != len(self.mean):
             raise ValueError(f"The scaling expects {len(self.mean)} channels, but the series has shape {values.shape}.")
-        scaled: Array = values - self.mean
+        scaled: Array = np.subtract(values, self.mean, out=out)
         scaled /= self.scale
         return scaled
 

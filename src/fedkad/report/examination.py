@@ -85,9 +85,13 @@ def examine_table(
     *,
     offline: bool = False,
     shares: bool = False,
+    spare: bool = False,
     report: Report = unheard,
 ) -> Examination:
-    """Judge a table; gaps in its times count. `offline` and `shares` are as in `examine`."""
-    series = Series(table.values, table.channels, table.times)
+    """Judge a table; gaps in its times count. `offline` and `shares` are as in `examine`.
+
+    The values of the table are overwritten if they are `spare`: nobody may look at them again.
+    """
+    series = Series(table.values, table.channels, table.times, spare)
     findings = examine(model, series, gathering, offline=offline, shares=shares, report=report)
     return Examination(device, table, model, findings, marks)

@@ -9,6 +9,7 @@ import numpy as np
 from fedkad import __version__
 from fedkad.detect.events import Event
 from fedkad.detect.model import Model
+from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.agreement import Agreement
 from fedkad.report.chart import Curve, Panel, Span, line_chart
 from fedkad.report.document import (
@@ -65,13 +66,19 @@ def findings_page(
     *,
     notices: Sequence[str] = (),
     agreement: Agreement | None = None,
+    report: Report = unheard,
 ) -> Document:
-    """Put what was found on a page."""
+    """Put what was found on a page; `report` is told how many pictures of how many are drawn."""
     found = [(entry, event) for entry in examined for event in entry.findings.events]
+    events, recordings = min(len(found), MOST_EVENTS), min(len(examined), MOST_RECORDINGS)
+
+    def drawn(before: int) -> Report:
+        return lambda done, _: report(before + done, events + recordings)
+
     sections = [
-        events_section(found, brief=sum(entry.findings.brief for entry in examined)),
+        events_section(found, brief=sum(entry.findings.brief for entry in examined), report=drawn(0)),
         *([agreement_section(agreement)] if agreement is not None else []),
-        recordings_section(examined),
+        recordings_section(examined, report=drawn(events)),
         *standing_sections(examined),
     ]
     return Document(
@@ -118,7 +125,9 @@ def _key_figures(examined: Sequence[Examination]) -> KeyFigures:
 # -- events ----------------------------------------------------------------------------------------------------
 
 
-def events_section(found: Sequence[Found], heading: str = "What was found", brief: int = 0) -> Section:
+def events_section(
+    found: Sequence[Found], heading: str = "What was found", brief: int = 0, report: Report = unheard
+) -> Section:
     """Every event in a table, and the strongest with their signals; `brief` ones were left out."""
     if not found:
         short = f"Nothing that lasted: {counted(brief, 'shorter event')} left out."
@@ -130,6 +139,7 @@ def events_section(found: Sequence[Found], heading: str = "What was found", brie
         blocks.append(Paragraph(text))
     for number, pair in enumerate(pair for pair in found if pair in drawn):
         blocks += event_blocks(*pair, name=f"event-{number}")
+        report(number + 1, len(drawn))
     if len(found) > 1:
         blocks += [Subheading("All events"), events_table(found[:MOST_LISTED])]
     if len(found) > MOST_LISTED:
@@ -261,7 +271,9 @@ def _share(share: float) -> str:
 # -- whole recordings ------------------------------------------------------------------------------------------
 
 
-def recordings_section(examined: Sequence[Examination], heading: str = "The whole recording") -> Section:
+def recordings_section(
+    examined: Sequence[Examination], heading: str = "The whole recording", report: Report = unheard
+) -> Section:
     """The score of every row against its threshold."""
     drawn = examined[:MOST_RECORDINGS]
     blocks: list[Block] = []
@@ -271,6 +283,7 @@ def recordings_section(examined: Sequence[Examination], heading: str = "The whol
         if len(examined) > 1:
             blocks.append(Subheading(entry.name))
         blocks.append(recording_drawing(entry, f"recording-{number}", signals=len(examined) == 1))
+        report(number + 1, len(drawn))
     return Section(heading, tuple(blocks))
 
 

@@ -8,9 +8,10 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from math import nan
 from pathlib import Path
+from sys import maxsize
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -41,11 +42,9 @@ def read_csv(path: Path, name: str, time: str | None, report: Report = unheard) 
     """
     source = TableSource(path, lambda row: f"line {_line_of(row, path)}")
     with opened_text(path) as (raw, text):
-        size = path.stat().st_size
-        rows = _rows(_reader(text, source), source)
-        names = _names(next(rows), source)
-        complete = _complete(rows, len(names), source)
-        blocks = iter(lambda: list(islice(complete, BLOCK)), [])
+        size, reader = path.stat().st_size, _reader(text, source)
+        names = _names(_taken(reader, 1, source)[0], source)
+        blocks = _blocks(reader, len(names), source)
         first = next(blocks, None)
         if first is None:
             raise no_rows(source)
@@ -83,9 +82,10 @@ def _line_of(row: int, path: Path) -> int:
         return reader.line_num + 1
 
 
-def _rows(reader: "_csv.Reader", source: TableSource) -> Iterator[list[str]]:
+def _taken(reader: "_csv.Reader", most: int, source: TableSource) -> Rows:
+    """The next rows, at most so many."""
     try:
-        yield from reader
+        return list(islice(reader, most))
     except csv.Error as error:
         what, remedy = f"the line is not CSV ({reason_in(error)})", "correct the quotes and the separators"
         raise source.error(what, remedy, where=f"line {reader.line_num}") from error
@@ -99,32 +99,37 @@ def _names(header: list[str], source: TableSource) -> list[str]:
     return names
 
 
-def _complete(rows: Iterator[list[str]], width: int, source: TableSource) -> Iterator[list[str]]:
-    """The rows, checked to have so many cells; blank lines at the end are left out."""
-    blank = 0
-    for row, cells in enumerate(rows):
-        if not cells:
-            blank += 1
-            continue
-        if blank or len(cells) != width:
-            what = f"the row has {0 if blank else len(cells)} cells where the header names {width}"
-            raise source.error(what, "write one cell for each name, empty where the value is missing", row=row - blank)
-        yield cells
+def _blocks(reader: "_csv.Reader", width: int, source: TableSource) -> Iterator[Rows]:
+    """The rows in blocks, checked to have so many cells; blank lines at the end are left out."""
+    for first in count(0, BLOCK):
+        block = _taken(reader, BLOCK, source)
+        odd = [row for row, cells in enumerate(block) if len(cells) != width] if {*map(len, block)} - {width} else []
+        rows = block[: odd[0]] if odd else block
+        if rows:
+            yield rows
+        if odd and (any(block[odd[0] :]) or any(_taken(reader, maxsize, source))):
+            what = f"the row has {len(block[odd[0]])} cells where the header names {width}"
+            remedy = "write one cell for each name, empty where the value is missing"
+            raise source.error(what, remedy, row=first + odd[0])
+        if len(rows) < BLOCK:
+            return
 
 
 def _numbers(rows: Rows, channels: tuple[str, ...], source: TableSource, first: int) -> NDArray[np.float64]:
     # Python reads 1_000 as a number, so underscores need a closer look.
-    suspect = "_" in "".join(chain.from_iterable(rows))
+    suspect, size = "_" in "".join(chain.from_iterable(rows)), len(rows) * len(channels)
     try:
-        cells = chain.from_iterable(map(_floats, rows))
-        values = np.fromiter(cells, np.float64, len(rows) * len(channels)).reshape(len(rows), -1)
+        try:
+            values = np.fromiter(map(float, chain.from_iterable(rows)), np.float64, size)
+        except ValueError:  # some cells are missing
+            values = np.fromiter(chain.from_iterable(map(_floats, rows)), np.float64, size)
     except ValueError:
         suspect = True
     if suspect:
         for row, at in ((row, at) for row in range(len(rows)) for at in range(len(channels))):
             if not (is_number(rows[row][at]) or is_missing(rows[row][at])):
                 raise _not_a_number(rows[row][at], first + row, channels[at], source)
-    return values
+    return values.reshape(len(rows), -1)
 
 
 def _floats(cells: list[str]) -> list[float]:

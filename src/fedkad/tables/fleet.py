@@ -134,7 +134,9 @@ def read_fleet(folder: str | os.PathLike[str], read: Read = read_table) -> Fleet
     folder = Path(folder)
     if not os.path.isdir(folder):
         what = "expected a folder, found a file" if os.path.exists(folder) else "there is no such folder"
-        raise TableSource(folder).error(what, "give the folder that holds one table or subfolder for each device")
+        remedy = "give the folder that holds one table or subfolder for each device"
+        remedy += ", or pass --device COLUMN if the file holds several" if os.path.exists(folder) else ""
+        raise TableSource(folder).error(what, remedy)
     devices: dict[str, DeviceTables] = {}
     skipped: dict[str, str] = {}
     for name, path in device_paths(folder).items():
@@ -142,6 +144,11 @@ def read_fleet(folder: str | os.PathLike[str], read: Read = read_table) -> Fleet
             devices[name] = read_device(path, read)
         except TableError as error:
             skipped[name] = str(error)
+    return matched(devices, skipped)
+
+
+def matched(devices: dict[str, DeviceTables], skipped: dict[str, str]) -> FleetTables:
+    """The fleet of these devices, with the channels of most of them; those that lack one are skipped as well."""
     usual = Counter(frozenset(device.channels) for device in devices.values())
     if not usual:
         raise TableError(next(iter(skipped.values())))
@@ -188,7 +195,8 @@ def device_paths(folder: Path) -> dict[str, Path]:
 def _tables_in(folder: Path) -> list[Path]:
     """Return the table files and the folders in a folder, sorted by name."""
     if folder.is_file():
-        raise TableSource(folder).error("it is a file", "name the folder that has a file or a folder for each device")
+        remedy = "name the folder that has a file or a folder for each device, or pass --device COLUMN"
+        raise TableSource(folder).error("it is a file", remedy)
     try:
         entries = sorted(entry for entry in folder.iterdir() if not _is_note(entry))
     except OSError as error:

@@ -75,12 +75,11 @@ def read_table(
 
 
 def completed(table: SeriesTable, source: TableSource, *, max_fill: int, allow_silent: bool) -> SeriesTable:
-    """Return the table with short holes filled, once its values are checked; :func:`read_table` gives the rules."""
+    """Return the table with short holes filled in place, once its values are checked; `read_table` gives the rules."""
     if max_fill < 0:
         raise ValueError(f"max_fill is {max_fill}; give 0 or more rows.")
     _check_values(table, source, allow_silent)
-    values, filled = fill_forward(table.values, gap_starts(table.times), max_fill)
-    return replace(table, values=values, filled=filled)
+    return replace(table, filled=fill_forward(table.values, gap_starts(table.times), max_fill))
 
 
 def table_ending(path: Path) -> str | None:
@@ -103,10 +102,8 @@ def _check_values(table: SeriesTable, source: TableSource, allow_silent: bool) -
         raise source.error("every value is missing", "remove the channel from every file (--ignore)", where=where)
 
 
-def fill_forward(
-    values: NDArray[np.float64], gap_starts: NDArray[np.intp], max_fill: int
-) -> tuple[NDArray[np.float64], int]:
-    """Return the values with short holes filled, in a copy if there is one, and the number of cells filled.
+def fill_forward(values: NDArray[np.float64], gap_starts: NDArray[np.intp], max_fill: int) -> int:
+    """Fill short holes in place, since a long recording has no room beside it, and return the number of cells filled.
 
     A missing cell of row t and channel c takes the channel's last known value, of row s < t, if
 
@@ -115,13 +112,14 @@ def fill_forward(
     - none of the rows s + 1, ..., t is missing as a whole: such a row is itself a gap.
 
     >>> holes = np.array([[1.0, 5.0], [2.0, np.nan], [np.nan, np.nan], [3.0, np.nan]])
-    >>> filled, cells = fill_forward(holes, np.array([], dtype=np.intp), max_fill=3)
-    >>> filled.tolist(), cells
-    ([[1.0, 5.0], [2.0, 5.0], [nan, nan], [3.0, nan]], 1)
+    >>> fill_forward(holes, np.array([], dtype=np.intp), max_fill=3)
+    1
+    >>> holes.tolist()
+    [[1.0, 5.0], [2.0, 5.0], [nan, nan], [3.0, nan]]
     """
     missing = np.isnan(values)
     if not missing.any() or max_fill == 0:
-        return values, 0
+        return 0
     row = np.arange(len(values))
     whole: NDArray[np.bool_] = np.asarray(missing.all(axis=1))
 
@@ -131,11 +129,11 @@ def fill_forward(
     barrier[gap_starts] = gap_starts
     barrier = np.maximum.accumulate(barrier)
 
-    filled, cells = values.copy(), 0
+    cells = 0
     for channel in np.flatnonzero(missing.any(axis=0)).tolist():
         hole = missing[:, channel]
         known = np.maximum.accumulate(np.where(hole, -1, row))
         rows = np.flatnonzero(hole & (known >= barrier) & (row - known <= max_fill))
-        filled[rows, channel] = values[known[rows], channel]
+        values[rows, channel] = values[known[rows], channel]
         cells += len(rows)
-    return filled, cells
+    return cells

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.clock import missing_before, steps_between
-from fedkad.tables.times import Times, offset_text, ticks_per_second, time_text
+from fedkad.tables.times import Times, exact_unit, offset_text, ticks_per_second, time_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +48,16 @@ class SeriesTable:
             return self.times
         return np.asarray(self.times + self.offsets.astype("timedelta64[m]"))
 
-    def time_texts(self, row: int | None = None) -> list[str]:
-        """The times as ISO-8601 text in the zone of the file, of one row or of all; the table must have times."""
-        rows = slice(None) if row is None else slice(row, row + 1)
+    def time_texts(self, rows: slice) -> list[str]:
+        """The times of some rows as text, ISO-8601 in the zone of the file and a unit that is exact for all rows."""
+        if self.times is None:
+            return []
         offsets = None if self.offsets is None else self.offsets[rows]
-        return [] if self.times is None else time_text(self.times[rows], utc=self.utc, offsets=offsets)
+        return time_text(self.times[rows], utc=self.utc, offsets=offsets, unit=self._unit)
+
+    @cached_property
+    def _unit(self) -> str | None:
+        return None if self.times is None or self.times.dtype.kind != "M" else exact_unit(self.times)
 
     @cached_property
     def zone(self) -> str:

@@ -6,13 +6,14 @@ kept as they stand) or ``float64`` (plain numbers, in the unit of the file). The
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.clock import steps_between
-from fedkad.tables.cells import is_missing, is_number, names_zone, shown
+from fedkad.tables.cells import is_iso_time, is_missing, is_number, names_zone, shown
 from fedkad.tables.errors import TableError, TableSource
 
 Times = NDArray[np.datetime64] | NDArray[np.float64]
@@ -39,10 +40,11 @@ class TimesInText:
         """Read the next cells; the first of them is that of this row."""
         if self._is_number:
             self._times.append(self._numbers(cells, row))
-        else:
-            self._times.append(self._datetimes(cells, row))
+            return
+        moments = self._moments(cells, row)
+        self._times.append(_as_datetime64(moments, zoned=self.zoned))
         if self.zoned:
-            self._offsets.append(offsets_in_text(cells))
+            self._offsets.append(_minutes_ahead(moments))
 
     def times(self) -> Times:
         """Return the times, once they are known to increase."""
@@ -58,19 +60,18 @@ class TimesInText:
                 raise self._unusable(cell, "a number like the first time", row)
         return np.array(cells, dtype=np.float64)
 
-    def _datetimes(self, cells: Sequence[str], first: int) -> Times:
-        moments = []
-        for row, cell in enumerate(cells, first):
-            try:
-                moment = datetime.fromisoformat(cell.strip())
-            except ValueError:
-                raise self._unusable(cell, "a number or ISO-8601 text", row) from None
+    def _moments(self, cells: Sequence[str], first: int) -> list[datetime]:
+        try:
+            moments = list(map(datetime.fromisoformat, map(str.strip, cells)))
+        except ValueError:
+            row = next(row for row, cell in enumerate(cells) if not is_iso_time(cell))
+            raise self._unusable(cells[row], "a number or ISO-8601 text", first + row) from None
+        for row, moment in enumerate(moments):
             if moment.year not in YEARS:
-                raise self._unusable(cell, f"between {YEARS.start} and {YEARS.stop - 1}", row)
+                raise self._unusable(cells[row], f"between {YEARS.start} and {YEARS.stop - 1}", first + row)
             if self.zoned != (moment.tzinfo is not None):
-                raise self._unusable(cell, "written like the first time, with or without a zone", row)
-            moments.append(moment.astimezone(UTC).replace(tzinfo=None) if self.zoned else moment)
-        return np.array(moments, dtype="datetime64[us]").astype("datetime64[ns]")
+                raise self._unusable(cells[row], "written like the first time, with or without a zone", first + row)
+        return moments
 
     def _unusable(self, cell: str, wanted: str, row: int) -> TableError:
         what = "the time is missing" if is_missing(cell) else f"the time {shown(cell)} is not {wanted}"
@@ -122,8 +123,21 @@ def looks_like_epoch(values: NDArray[np.float64]) -> bool:
     return bool(seconds[0] >= EPOCH_2000 and seconds[-1] < EPOCH_2100)
 
 
-def time_text(times: Times, *, utc: bool = False, offsets: NDArray[np.int64] | None = None) -> list[str]:
-    """Return each time as text: ISO-8601 in the coarsest unit that is exact for all, or the plain number.
+def exact_unit(times: Times) -> str:
+    """Return the coarsest unit, from seconds to nanoseconds, in which each of these dates and times is exact.
+
+    >>> exact_unit(np.array(["2024-05-01T12:00:00.500"], dtype="datetime64[ns]"))
+    'ms'
+    """
+    units = ("s", "ms", "us")
+    exact = (((times.astype(f"datetime64[{unit}]") == times) | np.isnat(times)).all() for unit in units)
+    return next((unit for unit, is_exact in zip(units, exact, strict=True) if is_exact), "ns")
+
+
+def time_text(
+    times: Times, *, utc: bool = False, offsets: NDArray[np.int64] | None = None, unit: str | None = None
+) -> list[str]:
+    """Return each time as text: ISO-8601 in the coarsest unit that is exact for all, or `unit`, or the plain number.
 
     Dates and times that are `utc` end in Z; with `offsets`, minutes ahead of UTC, they are written in that zone.
 
@@ -140,9 +154,8 @@ def time_text(times: Times, *, utc: bool = False, offsets: NDArray[np.int64] | N
     zones = ["Z" if utc else ""] * len(times)
     if utc and offsets is not None:
         times, zones = times + offsets.astype("timedelta64[m]"), [offset_text(east) or "Z" for east in offsets.tolist()]
-    coarser = (times.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us"))
-    coarsest = next((coarse for coarse in coarser if ((coarse == times) | np.isnat(times)).all()), times)
-    return [f"{time}{zone}" for time, zone in zip(coarsest, zones, strict=True)]
+    texts = times.astype(f"datetime64[{unit or exact_unit(times)}]").astype(str).tolist()
+    return [f"{text}{zone}" for text, zone in zip(texts, zones, strict=True)]
 
 
 def offset_text(minutes: int) -> str:
@@ -154,13 +167,27 @@ def offset_text(minutes: int) -> str:
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}" if minutes else ""
 
 
-def offsets_in_text(cells: Sequence[str]) -> NDArray[np.int64]:
-    """Return the minutes that zoned ISO-8601 times are ahead of UTC.
+def _as_datetime64(moments: Sequence[datetime], *, zoned: bool) -> NDArray[np.datetime64]:
+    """Return moments as numpy has them, in UTC if they name a zone; column by column, because numpy is slow at it.
 
-    >>> offsets_in_text(["2024-05-01T12:00:00Z", "2024-05-01T12:00:00+02:00"])
-    array([  0, 120])
+    >>> str(_as_datetime64([datetime.fromisoformat("2024-05-01T12:00:00.5+02:00")], zoned=True)[0])
+    '2024-05-01T10:00:00.500000000'
     """
-    ahead = (datetime.fromisoformat(cell.strip()).utcoffset() or timedelta(0) for cell in cells)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC if zoned else None)
+    since = [moment - epoch for moment in moments]
+    days, seconds, microseconds = (
+        np.fromiter(map(attrgetter(part), since), np.int64, len(since)) for part in ("days", "seconds", "microseconds")
+    )
+    return (((86_400 * days + seconds) * 1_000_000 + microseconds) * 1_000).astype("datetime64[ns]")
+
+
+def _minutes_ahead(moments: Sequence[datetime]) -> NDArray[np.int64]:
+    """Return the minutes that the clocks of moments with a zone are ahead of UTC.
+
+    >>> _minutes_ahead([datetime.fromisoformat("2024-05-01T12:00:00+02:00")])
+    array([120])
+    """
+    ahead = (moment.utcoffset() or timedelta(0) for moment in moments)
     return np.array([delta // timedelta(minutes=1) for delta in ahead], dtype=np.int64)
 
 

@@ -3,14 +3,14 @@
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.atomicfile import write_atomically
+from fedkad.atomicfile import write_pieces
 from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.times import time_text
 
@@ -32,17 +32,32 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Column]) -> 
     0,,0
     1,0.25,1
     """
+    write_blocks(path, [columns])
+
+
+def write_blocks(path: str | os.PathLike[str], blocks: Iterable[Mapping[str, Column]]) -> None:
+    """Write blocks of the same columns below each other, as `write_table` writes one.
+
+    Blocks that are made while they are written need not fit into memory together.
+    """
     path = Path(path)
     require_csv_name(path)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*_cells_of(columns, TableSource(path)), strict=True))
     try:
-        write_atomically(path, text.getvalue().encode())
+        write_pieces(path, _texts(blocks, TableSource(path)))
     except OSError as error:
         what = f"the file cannot be written ({error.strerror or reason_in(error)})"
         raise TableSource(path).error(what, "check the folder, its permissions and its free space") from error
+
+
+def _texts(blocks: Iterable[Mapping[str, Column]], source: TableSource) -> Iterator[bytes]:
+    """The text of the header and of each block."""
+    for number, columns in enumerate(blocks):
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        if number == 0:
+            writer.writerow(columns)
+        writer.writerows(zip(*_cells_of(columns, source), strict=True))
+        yield text.getvalue().encode()
 
 
 def require_csv_name(path: Path) -> None:

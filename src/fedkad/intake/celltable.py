@@ -1,0 +1,59 @@
+"""A small table as text, cell by cell, with times in ISO-8601: labels, which are no recording."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedkad.intake.clock import clock_of, is_moment
+from fedkad.intake.engine import Relation, is_installed
+from fedkad.intake.opening import opened
+from fedkad.intake.reading import require_file
+from fedkad.intake.stages import Stages
+from fedkad.intake.switches import Switches
+from fedkad.koopman.snapshots import unheard
+from fedkad.tables.cells import is_iso_time, is_missing, is_number
+from fedkad.tables.errors import TableSource
+
+CellTable = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def read_cells(path: Path, switches: Switches, moments: Sequence[str] = ()) -> CellTable:
+    """The names of the columns and the rows as text; times in the columns `moments` are turned into ISO-8601.
+
+    Of the switches those count that say how text and times are written.
+    """
+    require_file(path)
+    if not is_installed():
+        return _plain_cells(path)
+    with opened(path, switches.encoding, Stages(unheard)) as relation:
+        cells = [f"trim(CAST(c{at} AS VARCHAR))" for at in range(len(relation.names))]
+        for name in moments:
+            if name in relation.names:
+                at = relation.at(name)
+                cells[at] = _iso_sql(relation, at, switches.time_format) or cells[at]
+        rows = relation.rows(", ".join(f"coalesce({cell}, '')" for cell in cells))
+        return relation.names, rows
+
+
+def _iso_sql(relation: Relation, at: int, given: str | None) -> str | None:
+    """An expression for the times of a column as text; None if the cells can stay as they are."""
+    known = [cell for (cell,) in relation.rows(f"CAST(c{at} AS VARCHAR)") if cell and not is_missing(cell)]
+    if all(is_number(cell) or is_iso_time(cell) for cell in known) or not (given or any(map(is_moment, known))):
+        return None
+    clock = clock_of(relation, (at,), known, given)
+    unread = f"CASE WHEN ({clock.sql}) IS NULL THEN {clock.text}"
+    return f"{unread} ELSE replace(CAST({clock.sql} AS VARCHAR), ' ', 'T') || '{'Z' if clock.utc else ''}' END"
+
+
+def _plain_cells(path: Path) -> CellTable:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except UnicodeDecodeError:
+        raise TableSource(path).error("the text is not UTF-8", "save it as UTF-8") from None
+    names = tuple(name.strip() for name in header)
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            what = f"the row has {len(row)} cells where the header names {len(names)}"
+            raise TableSource(path).error(what, "write one cell for each name", where=f"line {number}")
+    return names, [tuple(map(str.strip, row)) for row in rows]
