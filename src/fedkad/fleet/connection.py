@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from contextlib import suppress
 from enum import Enum, auto
@@ -12,7 +11,7 @@ from pathlib import Path
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.files import FleetFileError, identity
 from fedkad.fleet.flower.supernode import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
 from fedkad.fleet.following import Follower
 from fedkad.fleet.notice import NoticeError
@@ -223,19 +222,12 @@ class FileWatch:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.before = self._identity()
+        self.before = identity(file)
 
     def is_replaced(self) -> bool:
         """Whether the file was replaced since the last call."""
-        before, self.before = self.before, self._identity()
+        before, self.before = self.before, identity(self.file)
         return self.before not in (None, before)
-
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.file)
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns
 
 
 class Delivery:

@@ -17,6 +17,7 @@ from fedkad.atomicfile import write_atomically
 from fedkad.federation.coordinator import current_delivery
 from fedkad.federation.deliveryfile import write_delivery
 from fedkad.federation.shelf import RESULT
+from fedkad.fleet.files import FileIdentity, identity
 from fedkad.fleet.notice import (
     LIFE,
     Invitation,
@@ -50,7 +51,7 @@ class NoticeBoard:
 
     def __init__(self, folder: ServerFolder, clock: Callable[[], float] = time.time) -> None:
         self.folder, self.clock = folder, clock
-        self.made_of: tuple[int, int] | None = None  # which result the current model file was made of
+        self.made_of: FileIdentity | None = None  # which result the current model file was made of
         self.made: tuple[str, str, int] | None = None  # run, digest and size of that file
 
     def last(self) -> Notice | None:
@@ -83,13 +84,9 @@ class NoticeBoard:
 
     def _current_model(self, devices: int) -> NamedModel | None:
         """The current model, as a file whose name is its digest; it is made again if the result has changed."""
-        try:
-            found = (self.folder.training / RESULT).stat()
-        except FileNotFoundError:
-            self.made_of = self.made = None
-            return None
-        if (found.st_ino, found.st_mtime_ns) != self.made_of:
-            self.made, self.made_of = self._publish(), (found.st_ino, found.st_mtime_ns)
+        found = identity(self.folder.training / RESULT)
+        if found != self.made_of:
+            self.made, self.made_of = self._publish(), found
         if self.made is None:
             return None
         run, digest, size = self.made

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import flower, registry
+from fedkad.fleet import flower
 from fedkad.fleet.certificates import days_left
 from fedkad.fleet.enrolment import admit_at_the_door, prepare
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.notice import EVERYBODY, Invitation, invite
 from fedkad.fleet.noticeboard import NoticeBoard
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
-from fedkad.fleet.registry import Registry
-from fedkad.fleet.settings import ServerFolder
+from fedkad.fleet.registry import ActiveDevices, Registry
+from fedkad.fleet.settings import FILE, ServerFolder
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
 from fedkad.settingerror import SettingsError
@@ -99,13 +99,17 @@ class Door:
 
     def __init__(self, folder: ServerFolder, process: SupervisedProcess) -> None:
         self.folder, self.process = folder, process
+        self.made_of: tuple[FileIdentity | None, ...] = ()
         self.is_stale = False
         self.last_failure = ""
 
     def attend(self) -> None:
         """Write the files of the proxy if something has changed, and have it read them."""
+        made_of = tuple(map(identity, (self.folder.registry, self.folder.root / FILE)))
         try:
-            self.is_stale = admit_at_the_door(self.folder) or self.is_stale
+            if made_of != self.made_of:
+                self.is_stale = admit_at_the_door(self.folder) or self.is_stale
+                self.made_of = made_of
             self.last_failure = ""
         except (OSError, FleetFileError, SettingsError) as error:  # it goes on with what it knows
             if str(error) != self.last_failure:
@@ -131,6 +135,7 @@ class Supervisor:
         )
         self.board = NoticeBoard(folder)
         self.is_ready = False
+        self.devices = ActiveDevices(folder.registry)
         self.known: Registry = {}
         self.last_failure = ""
         self.refused_keys: set[str] = set()
@@ -158,13 +163,13 @@ class Supervisor:
         self.last_failure = failure
 
     def _attend(self) -> None:
-        devices, known = registry.active(registry.read(self.folder.registry)), self.folder.settings.notice
+        devices, known = self.devices.read(), self.folder.settings.notice
         by_call = known.is_by_call(len(devices))
         if by_call and not self.is_ready:
             self._resume_call(devices)
         invitation = self._invitation(devices) if by_call else EVERYBODY
         online: set[str] = set()
-        if not by_call or not self.is_ready or devices != self.known or self.trainings.is_open:
+        if not by_call or not self.is_ready or devices is not self.known or self.trainings.is_open:
             nodes = self.control.nodes()
             self._match(devices, nodes, invitation)
             online = {key for key, node in nodes.items() if node.state == "online"}
