@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import os
 import shutil
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -398,3 +402,72 @@ def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
     with pytest.raises(AdoptionError, match="answers 404"):
         waiting.fetch(served.device, follower, follower.model)
     assert not served.device.fetched.exists()
+
+
+# -- the process that waits --------------------------------------------------------------------------------------
+
+
+def start_waiting(desk: Desk, *, once: bool = False, idle: float | None = None) -> subprocess.Popen[str]:
+    known = Wait(str(desk.device.root), "pump", desk.device.server, "", once, idle)
+    command = [sys.executable, "-Pm", "fedkad.fleet.waiting", json.dumps(vars(known))]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_with_once_it_leaves_when_it_has_a_model(served: Desk) -> None:
+    KoopmanDetector(**MODEL).fit(series("a")).save(served.device.model)
+    served.finish("run-1")
+    served.show()
+    process = start_waiting(served, once=True)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, said
+    assert "a new model was delivered" in said.splitlines()[-1]
+    assert waiting.held_run(served.device) == "run-1"
+
+
+def test_with_idle_it_leaves_with_a_sentence_if_nobody_calls(served: Desk) -> None:
+    served.show()
+    process = start_waiting(served, idle=0.6)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == f"error: No request came from {served.device.server} for 0.01 minutes."
+
+
+def test_it_leaves_in_peace_and_there_is_only_one(served: Desk) -> None:
+    served.show()
+    process = start_waiting(served)
+    assert process.stderr is not None
+    assert "waits until" in process.stderr.readline()
+    other = start_waiting(served)
+    assert "a client is already running in this folder" in other.communicate(timeout=PATIENCE)[1]
+    assert other.returncode == 1
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    process.stderr.close()
+
+
+def test_it_becomes_the_client_with_the_same_options_when_it_is_called(
+    served: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class BecomesError(Exception):
+        pass
+
+    def become(program: str, words: list[str]) -> None:
+        raise BecomesError(words[1:])
+
+    monkeypatch.setattr(os, "execv", become)
+    served.show(EVERYBODY)
+    known = Wait(str(served.device.root), "pump", served.device.server, "/table.csv", once=True, idle=90.0)
+    with pytest.raises(BecomesError) as client:
+        Waiting(known, served.follower()).run()
+    root = str(served.device.root)
+    assert client.value.args[0] == ["-Pm", "fedkad", "client", root, "--data", "/table.csv", "--once", "--idle", "1.5"]
+    with pytest.raises(BecomesError) as again:
+        known.begin()
+    assert again.value.args[0][:2] == ["-Pm", "fedkad.fleet.waiting"]
+    assert Wait(**json.loads(again.value.args[0][2])) == known
+
+
+def test_it_needs_neither_numpy_nor_flower() -> None:
+    code = "import sys, fedkad.fleet.waiting; print(sorted({'numpy', 'flwr', 'typer'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
