@@ -56,9 +56,10 @@ def wrong(*arguments: object) -> str:
 def test_a_new_fleet_is_private_and_complete(fleet: Path) -> None:
     modes = {path.relative_to(fleet).as_posix(): path.stat().st_mode & 0o777 for path in fleet.rglob("*")}
     assert fleet.stat().st_mode & 0o777 == 0o700
-    assert {name for name in modes if modes[name] not in (0o600, 0o700)} == set()
+    assert {name for name in modes if modes[name] not in (0o600, 0o700)} == {"public", "public/models"}  # by nginx
     assert modes["ca/ca.key"] == modes["server/server.key"] == modes["flower/superexec.secret"] == 0o600
     needed = {"fleet.toml", "ca/ca.crt", "server/server.crt", "devices.json", "flower/config.toml", "nginx.conf"}
+    needed |= {"server/notice.key", "server/notice.crt"}
     assert needed <= set(modes)
     names = names_of((fleet / "server" / "server.crt").read_bytes())
     assert names == ["fleet.example", "localhost", "127.0.0.1", "::1"]
@@ -255,6 +256,26 @@ def test_a_training_is_requested_from_a_running_server(fleet: Path) -> None:
         (fleet / "training" / "result.json").write_text('{"run": "r", "delivered": []}')
         assert document("fleet", "status", fleet)["wanted"] is False
         assert "The server begins a training." in Done("fleet", "train", fleet).out
+
+
+def test_in_a_fleet_that_is_called_the_status_shows_the_notice(tmp_path: Path) -> None:
+    from fedkad.fleet.notice import invite
+    from fedkad.fleet.noticeboard import NoticeBoard
+    from fedkad.fleet.settings import ServerFolder
+
+    folder = tmp_path / "called"
+    document("fleet", "init", folder, "--address", "localhost", *CHANNELS, "--invite", "3", "--period", "10m")
+    for k in range(5):
+        document("fleet", "add", folder, f"pump-{k}")
+    assert document("fleet", "status", folder)["notice"] is None
+    names = list(registry.read(folder / "devices.json"))
+    NoticeBoard(ServerFolder(folder)).show(600.0, invite("salt", names, 3), len(names))
+    notice = document("fleet", "status", folder)["notice"]
+    assert (len(notice["called"]), notice["model"]) == (3, None)
+    assert f"{notice['number']}, calls 3 devices, no model" in Done("fleet", "status", folder).out
+    assert "remove delivered.json from its folder" in fails("fleet", "deliver", folder, "pump-1")
+    assert "raise it" in fails("fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS, "--invite", "2")
+    assert "at least 1s" in wrong("fleet", "init", tmp_path / "f", "--address", "x", *CHANNELS, "--period", "soon")
 
 
 # -- server and client, refused ---------------------------------------------------------------------------------

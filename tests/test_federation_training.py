@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedkad import FewRowsWarning, KoopmanDetector, federate
+from fedkad import FewRowsWarning, KoopmanDetector, __version__, federate
 from fedkad.detect.tail import fit_tail
 from fedkad.detect.threshold import USUAL_SHAPE, choose_level
 from fedkad.federation import wire
@@ -182,7 +182,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "other encoding": ({"encoding": "float16"}, "encoding differs: the reply has float16"),
     "other name": ({"device": "b"}, "name differs: the reply has b; the request has a"),
     "no ticket": ({"ticket": ""}, "ticket"),
-    "other protocol": ({"protocol": 2, "version": "9.9"}, "protocol 2 .fedkad 9.9. and this side speaks protocol 1"),
+    "other protocol": ({"protocol": 2, "version": "9.9"}, f"speaks protocol 1 .*; upgrade .* fedkad {__version__}"),
     "diagnostic of words": ({"diagnostics.seconds": "ten"}, "diagnostics.seconds = 'ten'"),
 }
 
@@ -223,6 +223,7 @@ def test_the_device_refuses_what_is_not_meant_for_it(fleet: Fleet) -> None:
     header = request.header()
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"protocol": 7}, "protocol 7 .* and this side speaks protocol 1"),
+        ({"protocol": 0, "version": "0.0.9"}, "upgrade the side that has fedkad 0.0.9"),
         ({"lifting": "00"}, "digest of the lifting differs: the server has 00; this device has"),
         ({"seed": 1}, "digest of the lifting"),
         ({"dimension": 99}, "lifted dimension differs: the server has 99; this device has 14"),

@@ -16,7 +16,7 @@ from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms
 from fedkad.federation.settings import Consensus
 from fedkad.fleet.devicedata import DeviceData, read_settings
-from fedkad.fleet.devicefolder import DeviceFile
+from fedkad.fleet.devicefile import DeviceFile
 from fedkad.koopman.lifting import Lifting
 
 CHANNELS = ("flow", "level")

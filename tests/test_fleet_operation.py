@@ -355,14 +355,25 @@ class Book:
         self.stopped += 1
 
 
-def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from fedkad.fleet import registry, settings
-    from fedkad.fleet.operation import Supervisor
-    from fedkad.fleet.settings import ServerFolder
+class CountingBook(Book):
+    """Counts how often it is asked for all devices."""
 
-    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
+    looks = 0
+
+    def nodes(self) -> dict[str, Any]:
+        self.looks += 1
+        return super().nodes()
+
+
+def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from fedkad.fleet import enrolment, registry, settings
+    from fedkad.fleet.operation import Supervisor
+
+    tmp_path = tmp_path / "fleet"
+    model = settings.ModelSettings(("a",), rank=2, window=4)
     book: Any = Book()
-    supervisor = Supervisor(ServerFolder(tmp_path), book, tmp_path)
+    supervisor = Supervisor(enrolment.make_fleet(tmp_path, settings.FleetSettings(model=model)), book, tmp_path)
+    (tmp_path / "devices.json").unlink()
     assert not supervisor.attend()
     registry.write(tmp_path / "devices.json", {})
     with registry.changing(tmp_path / "devices.json") as devices:
@@ -387,25 +398,68 @@ def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, cap
     assert "restore it from a backup" in caplog.messages[-1]
 
 
+def test_flower_knows_only_those_who_are_called_in_a_large_fleet(tmp_path: Path) -> None:
+    from fedkad.fleet import enrolment, registry, settings, trainings
+    from fedkad.fleet.operation import Supervisor
+
+    model = settings.ModelSettings(("a",), rank=2, window=4)
+    known = settings.FleetSettings(model=model, notice=settings.NoticeSettings(invite=3))
+    folder = enrolment.make_fleet(tmp_path / "fleet", known)
+    with registry.changing(folder.registry) as devices:
+        for k in range(3):
+            registry.add(devices, f"pump-{k}", f"key {k}")
+    book: Any = CountingBook()
+    book.submit, book.has_ended = lambda app, config: 1, lambda run: False
+    supervisor = Supervisor(folder, book, tmp_path)
+    assert supervisor.attend()
+    assert set(book.known.values()) == {f"pump-{k}" for k in range(3)}, "a small fleet stays connected"
+    notice = supervisor.board.last()
+    assert notice is not None
+    assert notice.calls("pump-0", time.time())
+    with registry.changing(folder.registry) as devices:
+        for k in range(3, 300):
+            registry.add(devices, f"pump-{k}", f"key {k}")
+    assert supervisor.attend()
+    before = book.looks
+    assert supervisor.attend()
+    assert book.looks == before, "nobody is asked for when no training is open"
+    assert len(book.known) == 3
+    notice = supervisor.board.last()
+    assert notice is not None
+    assert notice.tidings.invitation is None
+    trainings.request_training(folder.training)
+    assert supervisor.attend()
+    assert supervisor.attend()
+    notice = supervisor.board.last()
+    assert notice is not None
+    called = {name for name in registry.read(folder.registry) if notice.calls(name, time.time())}
+    assert len(called) == 3
+    assert called <= set(book.known.values())
+    assert len(book.known) <= 6
+    again = Supervisor(folder, book, tmp_path)
+    assert again.attend()
+    assert again.board.last() == notice, "a server that is started again calls those whom it called before"
+
+
 def test_a_full_disk_does_not_end_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "fedkad")
-    from fedkad.fleet import registry, settings, trainings
+    from fedkad.fleet import enrolment, registry, settings, trainings
     from fedkad.fleet.operation import Supervisor
-    from fedkad.fleet.settings import ServerFolder
 
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    alone = settings.TrainingSettings(least=1)
-    settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",)), training=alone))
-    registry.write(tmp_path / "devices.json", {})
+    tmp_path = tmp_path / "fleet"
+    model = settings.ModelSettings(("a",), rank=2, window=4)
+    known = settings.FleetSettings(model=model, training=settings.TrainingSettings(least=1))
+    folder = enrolment.make_fleet(tmp_path, known)
     with registry.changing(tmp_path / "devices.json") as devices:
         registry.add(devices, "a", "key a")
     book: Any = Book()
     book.submit, book.has_ended, book.log = lambda app, config: 1, lambda run: True, lambda run: "words"
-    supervisor = Supervisor(ServerFolder(tmp_path), book, tmp_path)
+    supervisor = Supervisor(folder, book, tmp_path)
     assert supervisor.attend()
     trainings.request_training(tmp_path / "training")
     assert supervisor.attend()

@@ -297,3 +297,19 @@ def test_a_new_key_leaves_the_rest_of_the_folder_unchanged(tmp_path: Path) -> No
     assert (found.server, found.data, found.key.read_bytes()) == ("localhost:2", "mine.csv", b"new key")
     devicefolder.write_key(tmp_path, b"certificate", None)
     assert not found.key.exists()
+
+
+def test_devices_are_read_again_only_if_the_file_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "devices.json"
+    registry.write(path, {})
+    known = registry.ActiveDevices(path)
+    first = known.read()
+    assert known.read() is first == {}
+    with registry.changing(path) as devices:
+        registry.add(devices, "a", "key a")
+        registry.add(devices, "b", "key b")
+        registry.revoke(devices, "b")
+    assert list(known.read()) == ["a"]
+    path.unlink()
+    with pytest.raises(FleetFileError, match="no such file"):
+        known.read()

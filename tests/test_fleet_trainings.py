@@ -332,3 +332,119 @@ def test_a_request_names_the_last_training_done_even_if_another_was_abandoned(wo
     assert trainings.is_requested(world.folder)
     world.train("given up")
     assert not trainings.is_requested(world.folder)
+
+
+# -- where devices connect only when they are called --------------------------------------------------------------
+
+MANY = {f"pump-{k}": False for k in range(1000)}
+
+
+def there(count: int) -> dict[str, bool]:
+    return {name: k < count for k, name in enumerate(MANY)}
+
+
+@pytest.fixture
+def calling(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> World:
+    world = World(tmp_path, caplog, least=3)
+    world.trainings.invite, world.trainings.patience = 64, 100.0
+    return world
+
+
+def called(world: World, online: dict[str, bool]) -> int:
+    """How many a step has called."""
+    world.trainings.step(online, by_call=True)
+    return world.trainings.call.called if world.trainings.call else 0
+
+
+def test_nobody_is_called_without_a_training(calling: World) -> None:
+    assert called(calling, MANY) == 0
+    trainings.request_training(calling.folder)
+    assert called(calling, MANY) == 64
+    request = trainings.read_request(calling.folder)
+    assert request is not None
+    assert calling.trainings.call is not None
+    assert calling.trainings.call.token == request.token
+
+
+def test_a_training_begins_when_all_that_it_called_are_there(calling: World) -> None:
+    trainings.request_training(calling.folder)
+    assert called(calling, MANY) == called(calling, there(63)) == 64
+    assert calling.flower.jobs == []
+    assert called(calling, there(64)) == 64
+    assert calling.flower.jobs == ["train"]
+
+
+def test_half_of_them_will_do_after_a_while_and_fewer_have_more_called(calling: World) -> None:
+    trainings.request_training(calling.folder)
+    assert called(calling, there(31)) == 64
+    calling.now += 100.0
+    assert called(calling, there(31)) == 128
+    assert calling.last_logged == "train: only 31 of 64 came; calls 128"
+    calling.now += 99.0
+    assert called(calling, there(32)) == 128
+    assert calling.flower.jobs == []
+    calling.now += 1.0
+    assert called(calling, there(32)) == 128
+    assert calling.flower.jobs == ["train"]
+
+
+def test_more_are_called_if_half_of_them_are_too_few_for_a_round(calling: World) -> None:
+    calling.trainings.invite = 4
+    trainings.request_training(calling.folder)
+    assert called(calling, there(2)) == 4
+    calling.now += 100.0
+    assert called(calling, there(2)) == 8
+    calling.now += 100.0
+    assert called(calling, there(3)) == 8
+    assert calling.flower.jobs == ["train"]
+
+
+def test_once_all_are_called_as_few_as_a_round_needs_will_do(calling: World) -> None:
+    trainings.request_training(calling.folder)
+    seen = []
+    while called(calling, there(2)) < 1000:
+        calling.now += 100.0
+        seen.append(called(calling, there(2)))
+    assert seen == [128, 256, 512, 1000]
+    calling.now += 1000.0
+    called(calling, there(2))
+    assert calling.flower.jobs == []
+    called(calling, there(3))
+    assert calling.flower.jobs == ["train"]
+
+
+def test_a_call_lasts_as_long_as_its_training_and_no_delivery_follows(calling: World) -> None:
+    trainings.request_training(calling.folder)
+    called(calling, there(64))
+    assert called(calling, there(64)) == 64
+    calling.status(run="r", state="done", delivered=["pump-1"])
+    calling.flower.end()
+    assert called(calling, there(64)) == 64  # in this step the end is noticed
+    assert called(calling, there(64)) == 0
+    assert not calling.trainings.is_open
+    assert calling.flower.jobs == ["train"], "devices fetch the result by themselves"
+
+
+def test_a_training_that_broke_off_calls_the_same_devices(calling: World) -> None:
+    trainings.request_training(calling.folder)
+    called(calling, there(64))
+    before = calling.trainings.call
+    calling.flower.end()
+    called(calling, there(64))
+    assert called(calling, there(40)) == 64
+    assert calling.trainings.call == before
+    calling.now += 5.0
+    called(calling, there(64))
+    assert calling.flower.jobs == ["train", "train"]
+
+
+def test_a_training_at_an_interval_need_not_wait_for_anybody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path, caplog, every=3600.0)
+    assert called(world, MANY) == 64
+
+
+def test_a_fleet_that_grows_goes_over_to_calls(calling: World) -> None:
+    trainings.request_training(calling.folder)
+    calling.trainings.step(there(2))
+    assert calling.trainings.call is None
+    assert called(calling, there(2)) == 64

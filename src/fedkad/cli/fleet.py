@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,15 @@ from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print
 from fedkad.federation import shelf
 from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.registry import Registry
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
+from fedkad.fleet.settings import (
+    FleetSettings,
+    ModelSettings,
+    NoticeSettings,
+    Place,
+    Privacy,
+    ServerFolder,
+    TrainingSettings,
+)
 from fedkad.intake import read_recording
 from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
 
 NEVER, UNKNOWN = "never seen", "-"
 BUSY = "{}: a training or a delivery is under way; try again when it is done."
-SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy)
+SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy, NoticeSettings)
 INIT_OPTIONS: dict[str, dict[str, Any]] = {
     "bind": {
         "metavar": "IP",
@@ -55,6 +64,12 @@ INIT_OPTIONS: dict[str, dict[str, Any]] = {
     "secure_aggregation": {"help": "Mask replies so that the server learns only their sum."},
     "noise": {"help": "Noise on every reply, in units of --clip: differential privacy."},
     "clip": {"help": "Bound on the norm of a reply; used with --noise."},
+    "period": {"help": "How often devices look whether a training calls them."},
+    "invite": {"help": "Devices that a training calls, and more if they do not come."},
+    "by_call": {
+        "help": "Have devices connect only when a training calls them.",
+        "show_default": "if there are more than --invite",
+    },
 }
 """Settings of a fleet that may be chosen when it is created; their rules and defaults are in `fleet.settings`."""
 
@@ -221,6 +236,7 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
         "devices": _states(devices, nodes),
         "training": trainings.read_status(server.training),
         "wanted": trainings.is_requested(server.training),
+        "notice": _notice(server, registry.active(devices)),
     }
     if as_json:
         print_json(document)
@@ -283,8 +299,13 @@ def rollback(
 def deliver(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None:
     """Deliver the current model to a device once more."""
     server = ServerFolder.existing(folder)
-    if device not in registry.active(registry.read(server.registry)):
+    devices = registry.active(registry.read(server.registry))
+    if device not in devices:
         raise ValueError(f"There is no device {device}; `fedkad fleet list` lists them all.")
+    if server.settings.notice.is_by_call(len(devices)):
+        raise ValueError(
+            f"{device} fetches the current model by itself; for another time, remove delivered.json from its folder."
+        )
     with locks.holding(server.training / "app.lock", BUSY.format(server.training)):
         shelf.forget_holders(server.training, lambda name: name == device)
     if as_json:
@@ -335,6 +356,18 @@ def _nodes(server: ServerFolder) -> dict[str, Node] | None:
         return None
 
 
+def _notice(server: ServerFolder, devices: Registry) -> dict[str, Any] | None:
+    """What the notice says, in a fleet whose devices connect when they are called."""
+    from fedkad.fleet.noticeboard import NoticeBoard
+
+    shown = NoticeBoard(server).last()
+    if shown is None or not server.settings.notice.is_by_call(len(devices)):
+        return None
+    model, now = shown.tidings.model, time.time()
+    called = [name for name in devices if shown.calls(name, now)]
+    return {"number": shown.sequence, "called": called, "model": None if model is None else model.run}
+
+
 def _states(devices: Registry, nodes: Mapping[str, Node] | None) -> list[dict[str, Any]]:
     found = []
     for device in devices.values():
@@ -352,6 +385,9 @@ def _print_status(document: Mapping[str, Any], folder: Path) -> None:
     server = document["server"]
     stopped = f"not running; start it with fedkad server {_quoted(folder)}"
     print_facts({"server": f"running, at {server['address']}" if server["running"] else stopped})
+    if (notice := document["notice"]) is not None:
+        model = "no model" if notice["model"] is None else f"names the model of {notice['model']}"
+        print_facts({"notice": f"{notice['number']}, calls {counted(len(notice['called']), 'device')}, {model}"})
     rows = [(d["device"], d["state"] or "unknown", _moment(d["since"])) for d in document["devices"]]
     if rows:
         print_line()

@@ -45,14 +45,17 @@ def client(
         ),
     ] = None,
 ) -> None:
-    """Take part in a fleet: stay connected to its server, learn when it asks, keep what it delivers."""
+    """Take part in a fleet: connect when its server calls, learn when it asks, keep what it delivers."""
     extra.require()
     device = devicefolder.load(folder)
     from fedkad.fleet.connection import ClientExit, connect
+    from fedkad.fleet.waiting import Wait
 
-    seconds = None if idle is None else 60.0 * idle
+    seconds, table = None if idle is None else 60.0 * idle, device.data_file(data)
     with logged_to_stderr():
-        reason = connect(device, device.data_file(data), once=once, idle=seconds)
+        reason = connect(device, table, once=once, idle=seconds)
+    if reason is ClientExit.NOT_CALLED:
+        Wait(str(device.root), device.device, device.server, table, once, seconds).begin()
     if reason is ClientExit.DELIVERED:
         typer.echo(f"{device.model}: a new model was delivered", err=True)
     elif reason is ClientExit.IDLE:

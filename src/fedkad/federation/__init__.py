@@ -16,6 +16,7 @@ A training is made of messages, whatever carries them:
     participant  from what a device knows and a request to what it knows then and a reply
     coordinator  the server's side: which devices to ask, what to accept, when to close a round
     engine       the loop of rounds over a carrier
+    deliveryfile the result as a file, for devices that are not connected
 
 Two carriers exist: `memory`, on which `inprocess.federate` runs, and `fedkad.fleet.carrier` over Flower, whose devices
 keep what they know in folders (`durable`).

@@ -339,8 +339,13 @@ class Coordinator:
 
     def deliveries(self, names: Collection[str]) -> dict[str, Request]:
         """The requests that give the final subspace to those devices that do not hold it yet."""
-        self.sent, holders = 0, set(self.ledger.delivered)
-        common = Request(
+        self.sent, holders, common = 0, set(self.ledger.delivered), self.delivery()
+        waiting = (name for name in names if name not in holders)
+        return self.expect({name: replace(common, ticket=secrets.token_hex(16)) for name in waiting})
+
+    def delivery(self) -> Request:
+        """What gives the final subspace to any device, with the advice of those that hold it already."""
+        return Request(
             self.terms,
             "deliver",
             self.round,
@@ -349,8 +354,6 @@ class Coordinator:
             least_threshold=usual_threshold(self.ledger.thresholds.values()),
             usual_shape=usual_shape(self.ledger.shapes.values()),
         )
-        waiting = (name for name in names if name not in holders)
-        return self.expect({name: replace(common, ticket=secrets.token_hex(16)) for name in waiting})
 
     def confirm(self, name: str, answer: Answer) -> bool:
         """Note that a device holds the final subspace."""
@@ -464,6 +467,16 @@ def longest_reply(phase: Phase, terms: Terms) -> float:
         longest = 1.0 if phase == "warm" else terms.clip
         bound += longest * (1.0 + NOISE_NORM * terms.noise * math.sqrt(terms.dimension * terms.consensus.rank))
     return bound
+
+
+def current_delivery(folder: Path) -> Request | None:
+    """What delivers the current model of a folder; None if there is none."""
+    terms = stored_terms(folder, RESULT)
+    if terms is None:
+        return None
+    coordinator = Coordinator(terms, TrainingPlan(), folder)
+    coordinator.restore(RESULT)
+    return coordinator.delivery()
 
 
 def stored_terms(folder: Path, file: str) -> Terms | None:

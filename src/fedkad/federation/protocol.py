@@ -94,11 +94,12 @@ def unprefixed(prefix: str, header: Header) -> dict[str, Any]:
 
 def check_protocol(header: Header) -> None:
     """Refuse a message of another protocol."""
-    theirs = header.get("protocol")
+    theirs, release = header.get("protocol"), header.get("version", "of unknown version")
     if theirs != PROTOCOL:
+        older = __version__ if isinstance(theirs, int) and theirs > PROTOCOL else release
         raise ProtocolError(
-            f"The message uses protocol {theirs} (fedkad {header.get('version', 'of unknown version')}) and this side "
-            f"speaks protocol {PROTOCOL} (fedkad {__version__}); install the same release on server and devices."
+            f"The message uses protocol {theirs} (fedkad {release}) and this side speaks protocol {PROTOCOL} "
+            f"(fedkad {__version__}); upgrade the side that has fedkad {older}."
         )
 
 

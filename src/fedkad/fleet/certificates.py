@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
-SERVER_DAYS = 825  # the longest validity that common TLS clients accept for a server
+SERVER_DAYS = 825  # the longest validity that common TLS clients accept for a server; of the key for notices as well
 HEAD_START = timedelta(days=1)  # certificates are valid from yesterday, for slow clocks
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 UNUSED = dict.fromkeys(
@@ -32,6 +32,8 @@ UNUSED = dict.fromkeys(
     False,
 )
 """What none of the keys may be used for."""
+
+SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
 
 class KeyFileError(ValueError):
@@ -56,17 +58,30 @@ def make_authority(name: str) -> KeyPair:
 
 def make_server_certificate(authority: KeyPair, address: str) -> KeyPair:
     """The key and certificate of the server at an address; valid for localhost as well."""
+    names = x509.SubjectAlternativeName(map(_general_name, dict.fromkeys((address, *LOCAL_NAMES))))
+    purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return _issued(authority, _new_key(), address, {names: False, purpose: False})
+
+
+def make_notice_certificate(authority: KeyPair) -> KeyPair:
+    """The key and certificate that sign notices, and nothing else."""
+    purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING])
+    return _issued(authority, ed25519.Ed25519PrivateKey.generate(), "FedKAD notices", {purpose: True})
+
+
+def _issued(
+    authority: KeyPair, key: SigningKey, subject: str, extensions: Mapping[x509.ExtensionType, bool]
+) -> KeyPair:
+    """A key and the certificate that the authority gives it."""
     ca_key, ca = load_pem_private_key(authority.key, None), x509.load_pem_x509_certificate(authority.public)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise KeyFileError("is not a key on an elliptic curve")
-    extensions: dict[x509.ExtensionType, bool] = {
-        x509.SubjectAlternativeName(map(_general_name, dict.fromkeys((address, *LOCAL_NAMES)))): False,
+    usual: dict[x509.ExtensionType, bool] = {
         x509.BasicConstraints(ca=False, path_length=None): True,
         x509.KeyUsage(digital_signature=True, key_cert_sign=False, crl_sign=False, **UNUSED): True,
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
         x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()): False,
     }
-    return _certified(_new_key(), _name(address), ca_key, ca.subject, SERVER_DAYS, extensions)
+    return _certified(key, _name(subject), ca_key, ca.subject, SERVER_DAYS, {**usual, **extensions})
 
 
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
@@ -111,7 +126,7 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def _certified(
-    key: ec.EllipticCurvePrivateKey,
+    key: SigningKey,
     subject: x509.Name,
     ca_key: ec.EllipticCurvePrivateKey,
     issuer: x509.Name,

@@ -10,10 +10,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common import log
 
-from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.protocol import ProtocolError, Request, refusal
-from fedkad.fleet.devicedata import DeviceData, read_settings
+from fedkad.fleet.devicedata import participant_in
 from fedkad.fleet.devicefolder import REFUSAL
 from fedkad.fleet.envelope import packed, unpacked
 from fedkad.fleet.files import write_private
@@ -60,6 +59,4 @@ def participant(context: Context) -> DurableParticipant:
         device, folder = str(node["device"]), Path(str(node["folder"]))
         if node.get("data"):
             data = Path(str(node["data"]))
-    state, known = DeviceState(folder), read_settings(folder)
-    own = DeviceData(device, state, data, known)
-    return DurableParticipant(device, state, own.detector, known.privacy)
+    return participant_in(folder, device, data)

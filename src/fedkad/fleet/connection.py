@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import ssl
 import time
 from contextlib import suppress
 from enum import Enum, auto
@@ -14,15 +11,17 @@ from pathlib import Path
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.files import FleetFileError, identity
 from fedkad.fleet.flower.supernode import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.following import Follower
+from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
+from fedkad.fleet.reaching import ServerFiles, UnreachableError
 from fedkad.locks import holding
 
 logger = logging.getLogger(__name__)
 
 TICK = 0.5
-REACH_PATIENCE = 10.0
 SOON = 5.0  # seconds between attempts while the server still counts the last connection
 SETTLE = 60.0  # seconds that a client with `once` waits at most until its reply is sent
 AWAY_FOR = 5.0  # seconds without an answer before that is logged: a single request fails now and then
@@ -35,10 +34,14 @@ class ClientExit(Enum):
     STOPPED = auto()
     DELIVERED = auto()
     IDLE = auto()
+    NOT_CALLED = auto()
 
 
 def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) -> ClientExit:
-    """Take part until SIGINT or SIGTERM; with `once` until a delivery, with `idle` until no request came that long."""
+    """Take part until SIGINT or SIGTERM, or until the notice calls the device no longer.
+
+    With `once` until a delivery, with `idle` until no request came that long.
+    """
     refusal = f"{folder.root}: a client is already running in this folder; stop it first."
     with holding(folder.lock, refusal), until_stopped():
         try:
@@ -54,25 +57,11 @@ def reach(server: str, ca_certificate: Path) -> str | None:
 
     Checked before Flower is started, which would retry forever without saying why.
     """
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
     try:
-        trust = ssl.create_default_context(cafile=str(ca_certificate))
-    except ssl.SSLError:
-        return f"{ca_certificate}: this is not a certificate; {REMEDY}."
-    try:
-        with (
-            socket.create_connection((host, int(port)), timeout=REACH_PATIENCE) as plain,
-            trust.wrap_socket(plain, server_hostname=host),
-        ):
-            return None
-    except ssl.SSLCertVerificationError as error:
-        return (
-            f"The certificate of {server} cannot be verified with {ca_certificate} ({error.verify_message}); check "
-            "the clock of this device, and copy ca.crt from the server again."
-        )
-    except (OSError, ValueError) as error:
-        return f"The server {server} cannot be reached ({error}); check the network and `server` in device.toml."
+        ServerFiles(server, ca_certificate, REMEDY).connect().close()
+    except UnreachableError as error:
+        return str(error)
+    return None
 
 
 class DeviceClient:
@@ -80,9 +69,9 @@ class DeviceClient:
 
     def __init__(self, folder: DeviceFolder, data: str) -> None:
         self.folder, self.data = folder, data
-        self.log, self.wait = LogFile(folder.log), Backoff()
+        self.log, self.wait, self.follower = LogFile(folder.log), Backoff(), Follower(folder)
         self.delivery, self.refusal = Delivery(folder.delivered), FileWatch(folder.refusal)
-        self.last_request = time.monotonic()
+        self.last_request = self.called = time.monotonic()
         self.last_logged = ""
         self.child: ChildProcess | None = None
         self._reset()
@@ -97,6 +86,8 @@ class DeviceClient:
         """Stay connected until there is a reason to leave; on leaving, Flower tells the server."""
         try:
             while True:
+                if not self._is_called():
+                    return ClientExit.NOT_CALLED
                 self.tend()
                 if once and self.delivery.is_settled(self._owes_reply()):
                     return ClientExit.DELIVERED
@@ -106,6 +97,25 @@ class DeviceClient:
         finally:
             if self.child is not None:
                 self.child.end()
+
+    def _is_called(self) -> bool:
+        """Whether the device should be connected, by a look at the notice now and then; an answer that is due goes out.
+
+        That the server cannot be reached is not said here: the connection notices it as well.
+        """
+        if self.follower.is_due:
+            with suppress(UnreachableError):
+                self._look()
+        if self.follower.is_called:
+            self.called = time.monotonic()
+            return True
+        return self._owes_reply() and time.monotonic() - self.called < SETTLE
+
+    def _look(self) -> None:
+        try:
+            self.follower.look()
+        except (NoticeError, OSError) as error:
+            self._log_once(str(error))
 
     def tend(self) -> None:
         """Start the process if it is not running, follow what it does, and explain it when it ends."""
@@ -125,11 +135,16 @@ class DeviceClient:
         """Start the process; if the device lacks disk space or memory for it, try again later."""
         try:
             trouble = reach(self.folder.server, self.folder.ca_certificate)
+            if trouble is None and not self.follower.has_looked:  # it was away when this process began
+                self._look()
+                return
             if trouble is None:
                 self._reset()
                 command = flower.device_command(self.folder, self.data)
                 self.child = ChildProcess(command, self.log, flower.environment(self.folder.flower))
                 return
+        except UnreachableError as error:
+            trouble = str(error)
         except OSError as error:
             trouble = f"The connection of {self.folder.device} cannot be started ({error}); trying again."
         self._log_once(trouble)
@@ -207,19 +222,12 @@ class FileWatch:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.before = self._identity()
+        self.before = identity(file)
 
     def is_replaced(self) -> bool:
         """Whether the file was replaced since the last call."""
-        before, self.before = self.before, self._identity()
+        before, self.before = self.before, identity(self.file)
         return self.before not in (None, before)
-
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.file)
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns
 
 
 class Delivery:

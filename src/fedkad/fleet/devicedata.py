@@ -18,8 +18,10 @@ from fedkad.detect.learning import fit
 from fedkad.detect.modelfile import ModelFileError
 from fedkad.detect.series import Series, as_series
 from fedkad.federation.devicestate import DeviceState
+from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.protocol import ProtocolError, Terms, compare
-from fedkad.fleet.devicefolder import FILE, REMEDY, SHARED, DeviceFile
+from fedkad.fleet.devicefile import SHARED, DeviceFile
+from fedkad.fleet.devicefolder import FILE, REMEDY
 from fedkad.settingerror import SettingsError
 from fedkad.settingsfile import read_file
 from fedkad.tables import DeviceTables, read_device, read_table
@@ -91,6 +93,13 @@ class DeviceData:
         seen = [(str(file), os.stat(file).st_size, os.stat(file).st_mtime_ns) for file in files]
         text = json.dumps([seen, dict(parameters), self.reading, terms.channels], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def participant_in(folder: Path, device: str, data: Path | None) -> DurableParticipant:
+    """The participant whose knowledge lies in a folder, with its settings."""
+    state, known = DeviceState(folder), read_settings(folder)
+    own = DeviceData(device, state, data, known)
+    return DurableParticipant(device, state, own.detector, known.privacy)
 
 
 def read_settings(folder: Path) -> DeviceFile:

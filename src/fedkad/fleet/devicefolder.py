@@ -2,70 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
 from fedkad import __version__
-from fedkad.detect.detector import KoopmanDetector
-from fedkad.federation.participant import OwnTerms
 from fedkad.fleet.files import Below, FleetFileError, write_private
 from fedkad.settingerror import toml_text
-from fedkad.settingkinds import ArgumentsOf, Rule, at_least
-from fedkad.settingsfile import FileSection, read, read_file
+from fedkad.settingsfile import read_file
 
 FILE, KEY = "device.toml", "device.key"
 REFUSAL = "refusal.txt"  # why the device could not answer a request, the last time that happened
 REMEDY = "copy the folder that `fedkad fleet add` created on the server"
-
-SHARED = ("window", "rank", "observables", "horizon", "seed")
-"""Parameters of the detector that the fleet decides on."""
-
-
-def _is_server(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdigit()
-
-
-SERVER = Rule(_is_server, "an address and a port, host:8443")
-# A budget of alarms needs a sample period, which may come from the data.
-OWN_PARAMETERS = ArgumentsOf(partial(KoopmanDetector, sample_period=1.0), without=SHARED)
-
-
-@dataclass(frozen=True)
-class ReadingSettings:
-    """How the device's table is read; None for the default of `fedkad.tables.read_table`."""
-
-    time: str | None = None
-    max_fill: Annotated[int | None, at_least(0)] = None
-
-
-@dataclass(frozen=True)
-class ReleaseSettings(OwnTerms):
-    """What must be true of a training before a reply leaves the device, and how many may ever leave it."""
-
-    noise: Annotated[float, at_least(0)] = 0.0
-    most_releases: Annotated[int | None, at_least(0)] = None
-
-
-@dataclass(frozen=True)
-class DeviceFile:
-    """All of `device.toml`; a simulated device has none, and `detector` has the parameters that are written."""
-
-    device: str = ""
-    server: Annotated[str, SERVER] = ""
-    data: str = ""
-    made_by: str = ""
-    detector: Annotated[Mapping[str, Any], OWN_PARAMETERS] = field(default_factory=dict)
-    reading: ReadingSettings = field(default_factory=ReadingSettings)
-    privacy: ReleaseSettings = field(default_factory=ReleaseSettings)
-
-    @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> DeviceFile:
-        """Settings from a TOML document; raises `SettingsError`."""
-        return read(cls, FileSection.of(document))
 
 
 @dataclass(frozen=True)
@@ -81,6 +28,8 @@ class DeviceFolder:
     ca_certificate = Below("ca.crt")  # the authority that has signed the certificate of the server
     model = Below("model.safetensors")  # the detector, which a delivery replaces
     delivered = Below("delivered.json")  # replaced by deliveries only, whereas an agent replaces the model as well
+    notice = Below("notice")  # the last notice that was accepted, so that no older one ever is
+    fetched = Below("fetched.safetensors")  # a model that the notice has named, until it is in use
     refusal = Below(REFUSAL)  # why the device could not answer, written by the process that answers requests
     flower = Below("flower")  # Flower's own home on the device
     log = Below("logs/supernode.log")  # the output of the process that talks to the server
@@ -117,6 +66,8 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
 
 def load(folder: Path) -> DeviceFolder:
     """Read the folder of a device; raises `FleetFileError` or `SettingsError` if something is missing or wrong."""
+    from fedkad.fleet.devicefile import DeviceFile  # not at the top: a device that only waits has no need of numpy
+
     path = folder / FILE
     known = read_file(path, REMEDY, DeviceFile.parse)
     for name in ("device", "server"):

@@ -8,7 +8,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from fedkad.fleet import certificates, devicefolder, flower, registry, settings
+from fedkad.fleet import certificates, devicefolder, flower, noticeboard, registry, settings
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.files import FleetFileError, private, write_private
 from fedkad.fleet.flower import proxy
@@ -54,6 +54,9 @@ def prepare(folder: ServerFolder) -> None:
     """Write what follows from `fleet.toml`, again at each start of the server because the file may have changed."""
     for needed in (folder.training, folder.logs):
         needed.mkdir(mode=0o700, exist_ok=True)
+    noticeboard.open_to_all(folder.public)
+    if not folder.notice_key.exists() or not folder.notice_certificate.exists():  # of a fleet of an earlier release
+        _write_notice_key(folder, KeyPair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes()))
     flower.write_configuration(folder)
     admit_at_the_door(folder)
 
@@ -97,15 +100,26 @@ def revoke_device(folder: ServerFolder, name: str) -> None:
 
 
 def renew_server(folder: ServerFolder) -> None:
-    """Give the server a new key and certificate; devices trust the authority and need no change."""
+    """Give the server new keys and certificates; devices trust the authority and need no change.
+
+    Once a device has seen a notice of the new key, it refuses those of the old one.
+    """
     authority = KeyPair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes())
     _write_server_certificate(folder, authority, folder.settings.place.address)
+    _write_notice_key(folder, authority)
 
 
 def _write_server_certificate(folder: ServerFolder, authority: KeyPair, host: str) -> None:
     made = certificates.make_server_certificate(authority, host)
     write_private(folder.server_key, made.key)
     write_private(folder.server_certificate, made.public)
+
+
+def _write_notice_key(folder: ServerFolder, authority: KeyPair) -> None:
+    made = certificates.make_notice_certificate(authority)
+    folder.notice_certificate.unlink(missing_ok=True)  # a kill in between leaves no pair that does not fit
+    write_private(folder.notice_key, made.key)
+    write_private(folder.notice_certificate, made.public)
 
 
 def _device_key(public_key: Path | None) -> tuple[bytes | None, str]:

@@ -6,13 +6,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedkad.atomicfile import write_atomically
 
 
 class FleetFileError(ValueError):
     """A file of the fleet that cannot be used; the message says which, why and what to do."""
+
+
+class FileIdentity(NamedTuple):
+    """Which file it is, and which state of it."""
+
+    number: int
+    changed: int
+    size: int
 
 
 class Below:
@@ -31,6 +39,15 @@ class Below:
     def __get__(self, folder: Any, owner: type) -> Path:
         found: Path = folder.root / self._path
         return found
+
+
+def identity(path: Path) -> FileIdentity | None:
+    """What changes when a file is replaced or written; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return FileIdentity(found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 @contextmanager

@@ -11,15 +11,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import flower, registry
+from fedkad.fleet import flower
 from fedkad.fleet.certificates import days_left
 from fedkad.fleet.enrolment import admit_at_the_door, prepare
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
+from fedkad.fleet.notice import EVERYBODY, Invitation, invite
+from fedkad.fleet.noticeboard import NoticeBoard
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
-from fedkad.fleet.registry import Registry
-from fedkad.fleet.settings import ServerFolder
+from fedkad.fleet.registry import ActiveDevices, Registry
+from fedkad.fleet.settings import FILE, ServerFolder
 from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
 from fedkad.settingerror import SettingsError
@@ -32,6 +34,8 @@ TICK = 0.5
 LOOK = 3.0  # seconds between two calls of Flower's control interface
 RETRY = 1.0  # seconds until the next call if Flower did not answer
 WARN_DAYS, DAY = 30.0, 86_400.0
+CALLED_WITHIN, CONNECTED_WITHIN = 2.0, 60.0
+"""Periods of the notice in which a device that is on has seen a call, and seconds in which it has connected then."""
 
 FREED_WITHIN = 10.0  # seconds in which the processes of a server that was killed release its ports
 
@@ -95,13 +99,17 @@ class Door:
 
     def __init__(self, folder: ServerFolder, process: SupervisedProcess) -> None:
         self.folder, self.process = folder, process
+        self.made_of: tuple[FileIdentity | None, ...] = ()
         self.is_stale = False
         self.last_failure = ""
 
     def attend(self) -> None:
         """Write the files of the proxy if something has changed, and have it read them."""
+        made_of = tuple(map(identity, (self.folder.registry, self.folder.root / FILE)))
         try:
-            self.is_stale = admit_at_the_door(self.folder) or self.is_stale
+            if made_of != self.made_of:
+                self.is_stale = admit_at_the_door(self.folder) or self.is_stale
+                self.made_of = made_of
             self.last_failure = ""
         except (OSError, FleetFileError, SettingsError) as error:  # it goes on with what it knows
             if str(error) != self.last_failure:
@@ -116,9 +124,19 @@ class Supervisor:
 
     def __init__(self, folder: ServerFolder, control: Control, app: Path) -> None:
         self.folder, self.control = folder, control
-        every, least = parse_duration(folder.settings.training.every), folder.settings.least
-        self.trainings = Trainings(folder.training, AppRuns(folder, control, app), every=every, least=least)
+        known = folder.settings
+        self.trainings = Trainings(
+            folder.training,
+            AppRuns(folder, control, app),
+            every=parse_duration(known.training.every),
+            least=known.least,
+            invite=known.notice.invite,
+            patience=CALLED_WITHIN * known.notice.seconds + CONNECTED_WITHIN,
+        )
+        self.board = NoticeBoard(folder)
         self.is_ready = False
+        self.devices = ActiveDevices(folder.registry)
+        self.known: Registry = {}
         self.last_failure = ""
         self.refused_keys: set[str] = set()
 
@@ -145,25 +163,48 @@ class Supervisor:
         self.last_failure = failure
 
     def _attend(self) -> None:
-        devices = registry.active(registry.read(self.folder.registry))
-        nodes = self.control.nodes()
-        self._match(devices, nodes)
+        devices, known = self.devices.read(), self.folder.settings.notice
+        by_call = known.is_by_call(len(devices))
+        if by_call and not self.is_ready:
+            self._resume_call(devices)
+        invitation = self._invitation(devices) if by_call else EVERYBODY
+        online: set[str] = set()
+        if not by_call or not self.is_ready or devices is not self.known or self.trainings.is_open:
+            nodes = self.control.nodes()
+            self._match(devices, nodes, invitation)
+            online = {key for key, node in nodes.items() if node.state == "online"}
         if not self.is_ready:
             self.control.stop_all()  # runs of an earlier server, whose apps died with it; Flower notices only later
             self.is_ready = True
             logger.info("devices reach this server at %s", self.folder.settings.place.reached_at)
-        online = {key for key, node in nodes.items() if node.state == "online"}
-        self.trainings.step({name: device.public_key in online for name, device in devices.items()})
+        self.board.show(known.seconds, invitation, len(devices))  # only now that Flower knows whom it calls
+        self.known = devices
+        self.trainings.step({name: each.public_key in online for name, each in devices.items()}, by_call=by_call)
 
-    def _match(self, devices: Registry, nodes: Mapping[str, Node]) -> None:
-        """Register the devices that Flower does not know, and unregister those that may not take part."""
+    def _resume_call(self, devices: Registry) -> None:
+        """Call whom an earlier server called, instead of sending them away first."""
+        last = self.board.last()
+        if last is not None and (invitation := last.tidings.invitation) is not None:
+            self.trainings.resume(invitation.salt, sum(map(invitation.includes, devices)), len(devices))
+
+    def _invitation(self, devices: Registry) -> Invitation | None:
+        """Whom the training that is open calls, where devices connect only when they are called."""
+        call = self.trainings.call
+        return None if call is None else invite(call.token, devices, call.called)
+
+    def _match(self, devices: Registry, nodes: Mapping[str, Node], invitation: Invitation | None) -> None:
+        """Register the devices that are called and that Flower does not know; unregister those that may not take part.
+
+        A device stays registered after its training: Flower does not take the same key twice.
+        """
         allowed = {device.public_key for device in devices.values()}
         for key, node in nodes.items():
             if key not in allowed:
                 self.control.unregister(node)
                 logger.info("%s: may no longer take part with this key", node.name)
+        known = nodes.keys() | self.refused_keys
         for device in devices.values():
-            if device.public_key not in nodes.keys() | self.refused_keys:
+            if invitation is not None and invitation.includes(device.name) and device.public_key not in known:
                 try:
                     self.control.register(device.name, device.public_key)
                     logger.info("%s: may take part", device.name)
@@ -203,6 +244,7 @@ def warn_of_expiry(folder: ServerFolder) -> None:
     anew = "create a new fleet with `fedkad fleet init`, and move the devices there"
     remedies = {
         "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and restart the server"),
+        "notices": (folder.notice_certificate, f"run `fedkad fleet renew {folder.root}`"),
         "fleet's authority": (folder.ca_certificate, anew),
     }
     for owner, (path, remedy) in remedies.items():

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedkad.fleet.files import FleetFileError, write_private
+from fedkad.fleet.files import FileIdentity, FleetFileError, identity, write_private
 from fedkad.locks import waiting_for
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
@@ -93,6 +93,21 @@ def renew(devices: Registry, name: str, public_key: str) -> None:
 def active(devices: Registry) -> Registry:
     """The devices that may take part."""
     return {name: device for name, device in devices.items() if not device.revoked}
+
+
+class ActiveDevices:
+    """The devices that may take part, read again only if the file has changed: a server looks every few seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.found = path, Registry()
+        self._seen: FileIdentity | None = None
+
+    def read(self) -> Registry:
+        """All of them; the same object as before if nothing has changed."""
+        seen = identity(self.path)
+        if seen is None or seen != self._seen:
+            self.found, self._seen = active(read(self.path)), seen
+        return self.found
 
 
 def _known(devices: Registry, name: str) -> RegisteredDevice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ BOUND_TO = Rule(
 INTERVAL = Rule(
     lambda text: not text or bool(parse_duration(text)), "a positive number with s, m, h or d, such as 24h, or empty"
 )
+PERIOD = Rule(lambda text: (parse_duration(text) or 0.0) >= 1.0, "a duration of at least 1s, such as 1m or 10m")
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,24 @@ class Privacy:
 
 
 @dataclass(frozen=True)
+class NoticeSettings:
+    """How devices are told of trainings and models: by a notice that they look at, so that few have to be connected."""
+
+    period: Annotated[str, PERIOD] = "1m"
+    invite: Annotated[int, at_least(1)] = 64
+    by_call: bool | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds between two looks of a device."""
+        return parse_duration(self.period) or math.nan
+
+    def is_by_call(self, devices: int) -> bool:
+        """Whether devices connect only when a training calls them: unless chosen, in a fleet that is not small."""
+        return devices > self.invite if self.by_call is None else self.by_call
+
+
+@dataclass(frozen=True)
 class FleetSettings:
     """All of `fleet.toml`."""
 
@@ -123,6 +143,7 @@ class FleetSettings:
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     privacy: Privacy = field(default_factory=Privacy)
+    notice: NoticeSettings = field(default_factory=NoticeSettings)
 
     @property
     def least(self) -> int:
@@ -144,6 +165,10 @@ class FleetSettings:
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for settings that are mutually exclusive."""
+        if self.notice.invite < self.least:
+            raise SettingsError(
+                f"invite in [notice] is {self.notice.invite}, and a round needs {self.least} devices; raise it."
+            )
         if self.training.robust and self.privacy.secure_aggregation:
             raise SettingsError(
                 "robust in [training] and secure_aggregation in [privacy] are mutually exclusive: a median needs every "
@@ -180,11 +205,14 @@ class ServerFolder:
     ca_certificate = Below("ca/ca.crt")  # what devices trust
     server_key = Below("server/server.key")
     server_certificate = Below("server/server.crt")  # what devices see
+    notice_key = Below("server/notice.key")  # signs notices
+    notice_certificate = Below("server/notice.crt")  # by which devices trust that key
     registry = Below("devices.json")  # the devices that may take part
     devices = Below("devices")  # one folder per device, to be copied to it
     flower = Below("flower")  # Flower's own home: its settings, its database, its copies of the app
     secret = Below("flower/superexec.secret")  # authenticates the process that starts server apps
     training = Below("training")  # the state of trainings, written by the server app
+    public = Below("public")  # what nginx serves as it is: the notice, and the models that it names
     logs = Below("logs")  # the output of the server's processes
     lock = Below("server.lock")  # held while a server runs
 

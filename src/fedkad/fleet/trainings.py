@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -118,10 +119,52 @@ def _locked(training: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class RollCall:
+    """The devices that a training has called, where they connect only when they are called.
+
+    It calls as many as it needs, waits until they are there, and calls twice as many if not even half of those that it
+    needs, or fewer than a round needs, have come in time.
+
+    >>> call = RollCall("token", needed=64, least=3, called=64, since=0.0)
+    >>> call.suffices(64, now=10.0, devices=1000), call.suffices(40, now=10.0, devices=1000)
+    (True, False)
+    >>> call.suffices(40, now=200.0, devices=1000), call.widened(31, now=200.0, devices=1000).called
+    (True, 128)
+    """
+
+    token: str
+    needed: int
+    least: int
+    called: int
+    since: float
+    patience: float = 180.0  # seconds in which a device that is on notices that it is called, and connects
+
+    def suffices(self, present: int, *, now: float, devices: int) -> bool:
+        """Whether the training may begin; once all have been called, with as few as a round needs."""
+        if not self._is_over(now):
+            return present >= max(self.needed, self.least)
+        return present >= (self.least if self.called >= devices else self._fewest)
+
+    def widened(self, present: int, *, now: float, devices: int) -> RollCall:
+        """The call after this one, if too few have come in time."""
+        if not self._is_over(now) or present >= self._fewest or self.called >= devices:
+            return self
+        return replace(self, called=min(2 * self.called, devices), since=now)
+
+    def _is_over(self, now: float) -> bool:
+        return now - self.since >= self.patience
+
+    @property
+    def _fewest(self) -> int:
+        return max(math.ceil(PRESENT * self.needed), self.least)
+
+
 class Trainings:
     """Decides at each step whether to start a run; there is never more than one.
 
-    A training begins once `least` devices are online. `clock` is for times that outlive the server, `timer` for waits,
+    A training begins once `least` devices are online. Where devices connect only when they are called, `invite` of them
+    are, and `call` says which training calls how many. `clock` is for times that outlive the server, `timer` for waits,
     which must not depend on changes of the clock.
     """
 
@@ -132,10 +175,14 @@ class Trainings:
         *,
         every: float | None,
         least: int = 1,
+        invite: int = 64,
+        patience: float = 180.0,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.training, self.runs, self.every, self.least = training, runs, every, least
+        self.invite, self.patience = invite, patience
+        self.call: RollCall | None = None
         self.clock, self.timer = clock, timer
         self.run: int | None = None
         self.job, self.request = "", TrainingRequest("", "")
@@ -144,8 +191,11 @@ class Trainings:
         self.missing, self.delivery_pause, self.next_delivery = frozenset[str](), 0.0, -math.inf
         self.is_waiting = self.is_overdue = False
 
-    def step(self, online: Mapping[str, bool]) -> None:
-        """Check on the current run, or start one; `online` says for every device whether it is connected."""
+    def step(self, online: Mapping[str, bool], *, by_call: bool = False) -> None:
+        """Check on the current run, or start one; `online` says for every device whether it is connected.
+
+        With `by_call`, devices connect only when a training calls them, and fetch its result by themselves.
+        """
         if self.run is not None:
             if self.runs.has_ended(self.run):
                 self._settle(self.run)
@@ -153,18 +203,43 @@ class Trainings:
         self._tidy()
         present = {name for name, is_online in online.items() if is_online}
         if self._is_due():
-            self._request_due(len(present), len(online))
+            self._request_due(len(present), len(online), by_call=by_call)
         request = read_request(self.training)
+        self.call = self._next_call(request, len(present), len(online)) if by_call else None
         if request is not None:
-            if self._are_enough(len(present)) and self.timer() >= self.not_before:
+            if self._are_enough(len(present), len(online)) and self.timer() >= self.not_before:
                 self.request = request
                 self._start(TRAIN)
-        elif self._has_latecomers(present):
+        elif not by_call and self._has_latecomers(present):
             self._start(DELIVER)
 
-    def _request_due(self, present: int, devices: int) -> None:
+    def resume(self, token: str, called: int, devices: int) -> None:
+        """Go on with the call of an earlier server, if the training that it was for is still open."""
+        request = read_request(self.training)
+        if request is not None and request.token == token:
+            needed = min(self.invite, devices)
+            self.call = RollCall(token, needed, self.least, called, self.timer(), self.patience)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a training is requested or a run is under way."""
+        return self.run is not None or read_request(self.training) is not None
+
+    def _next_call(self, request: TrainingRequest | None, present: int, devices: int) -> RollCall | None:
+        """The call of the training that is requested: its first one, the last one, or a wider one."""
+        if request is None:
+            return None
+        now, needed = self.timer(), min(self.invite, devices)
+        if self.call is None or self.call.token != request.token:
+            return RollCall(request.token, needed, self.least, needed, now, self.patience)
+        widened = self.call.widened(present, now=now, devices=devices)
+        if widened is not self.call:
+            logger.info("%s: only %d of %d came; calls %d", TRAIN, present, self.call.called, widened.called)
+        return widened
+
+    def _request_due(self, present: int, devices: int, *, by_call: bool) -> None:
         """Request the training of the interval, or log once that it waits for more devices."""
-        needed = max(1, math.ceil(PRESENT * devices))
+        needed = 0 if by_call else max(1, math.ceil(PRESENT * devices))
         if present >= needed:
             self.is_overdue = False
             request_training(self.training)
@@ -174,13 +249,16 @@ class Trainings:
                 "%s: is due, and waits for devices; %d of %d online, %d needed", TRAIN, present, devices, needed
             )
 
-    def _are_enough(self, present: int) -> bool:
+    def _are_enough(self, present: int, devices: int) -> bool:
         """Whether this many devices can hold a round; logs once that a training waits for more."""
-        waits = present < self.least
-        if waits and not self.is_waiting:
-            logger.info("%s: waits for devices; %d online, %d needed", TRAIN, present, self.least)
-        self.is_waiting = waits
-        return not waits
+        needed, enough = self.least, present >= self.least
+        if self.call is not None:
+            needed = self.call.needed
+            enough = self.call.suffices(present, now=self.timer(), devices=devices)
+        if not enough and not self.is_waiting:
+            logger.info("%s: waits for devices; %d online, %d needed", TRAIN, present, needed)
+        self.is_waiting = not enough
+        return enough
 
     def _start(self, job: str) -> None:
         self.run, self.job = self.runs.submit(job), job

@@ -14,6 +14,10 @@ request through only if what it costs is bounded:
 - Requests are limited per device (by its key) and not per address, because many devices may share one address. nginx
   cannot count a connection whose header is incomplete: these are closed after `HEADER_SECONDS`, and there is room for
   `most_connections` in all. One in the middle of a TLS handshake takes OpenSSL up to 50 kB.
+
+nginx also serves the files of the notice board by itself, without Flower: the notice to anybody, because its signature
+is all that counts, and models to registered devices. Devices that look every minute resume their TLS session, which
+saves the server the signature of a handshake.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from fedkad.fleet.processes import ChildProcess
 from fedkad.fleet.settings import Place
 
 FILE = "nginx.conf"
-KEYS, PID = "proxy/devices.conf", "proxy/nginx.pid"
+KEYS, PID, PUBLIC = "proxy/devices.conf", "proxy/nginx.pid", "public"
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
 NOBODY = "nobody"  # who serves the network if the server is started by root
 
@@ -109,7 +113,20 @@ http {{
         ssl_certificate_key server/server.key;
         ssl_protocols TLSv1.2 TLSv1.3;
         ssl_session_cache shared:sessions:4m;
+        ssl_session_timeout 1h;
         ssl_buffer_size 4k;
+        # Started by root, nginx serves as nobody, who may not pass through the folders above this one; it starts in it.
+        root /proc/self/cwd;
+        location = /notice {{
+            if ($request_method !~ "^(GET|HEAD)$") {{ return 403; }}
+            default_type text/plain;
+            keepalive_requests 16;
+        }}
+        location ~ "^/models/[0-9a-f]{{64}}$" {{
+            if ($request_method !~ "^(GET|HEAD)$") {{ return 403; }}
+            if ($device = "") {{ return 401; }}
+            default_type application/octet-stream;
+        }}
 {locations}        location / {{ return 403; }}
     }}
 }}
@@ -206,7 +223,8 @@ def command(root: Path) -> list[str]:
             "The server needs nginx to keep Flower's control interface off the network, and nginx is not on PATH; "
             "install it, for example with apt install nginx-light."
         )
-    return [program, "-p", f"{root}/", "-c", FILE, "-e", "stderr", *(_as_nobody() if os.geteuid() == 0 else ())]
+    own = [program, "-p", f"{root}/", "-c", FILE, "-e", "stderr", *(_as_nobody() if os.geteuid() == 0 else ())]
+    return ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{root}/{PUBLIC}", *own]
 
 
 def reload(root: Path, process: ChildProcess) -> bool:

@@ -1,0 +1,84 @@
+"""How a device follows the notice of its fleet: it looks now and then, and remembers the last one it accepted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
+from fedkad.fleet.files import write_private
+from fedkad.fleet.notice import NamedModel, Notice, NoticeError, check_new, verify
+from fedkad.fleet.reaching import NOT_MODIFIED, OK, ServerFiles, UnreachableError
+
+PATH = "/notice"
+UNKNOWN_THERE = (403, 404)
+"""What a server of an earlier release answers, which writes no notices."""
+
+FIRST_PERIOD = 60.0  # seconds between two looks until a notice says how many
+JITTER = 0.25  # share by which a wait is made longer or shorter, so that devices do not look all at once
+
+
+class Follower:
+    """The notice as one device knows it."""
+
+    def __init__(
+        self,
+        folder: DeviceFolder,
+        *,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder, self.clock, self.timer = folder, clock, timer
+        self.files = ServerFiles(folder.server, folder.ca_certificate, REMEDY)
+        self.last = self._kept()
+        self.tag, self.next_look = "", timer()
+        self.has_notices = True
+        self.has_looked = False  # whether the server has answered since this process began
+
+    def _kept(self) -> Notice | None:
+        """The last notice that was accepted; None if there is none, or if its file is damaged."""
+        try:
+            return verify(self.folder.notice.read_bytes(), self.folder.ca_certificate.read_bytes())
+        except (FileNotFoundError, NoticeError):
+            return None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return self.timer() >= self.next_look
+
+    def look(self) -> None:
+        """Look at the notice; raises `UnreachableError` or, for a notice that is not accepted, `NoticeError`."""
+        period = FIRST_PERIOD if self.last is None else self.last.tidings.period
+        self.next_look = self.timer() + period * random.uniform(1.0 - JITTER, 1.0 + JITTER)
+        answer = self.files.get(PATH, {"If-None-Match": self.tag} if self.tag else {})
+        if answer.status not in (OK, NOT_MODIFIED, *UNKNOWN_THERE):
+            raise UnreachableError(
+                f"The server {self.folder.server} answers {answer.status} when asked for its notice."
+            )
+        self.has_looked, self.has_notices = True, answer.status not in UNKNOWN_THERE
+        if answer.status == OK:
+            self._accept(answer.content)
+            self.tag = answer.tag
+
+    def _accept(self, content: bytes) -> None:
+        fresh = verify(content, self.folder.ca_certificate.read_bytes())
+        check_new(self.last, fresh, self.clock())
+        if fresh != self.last:
+            write_private(self.folder.notice, content)  # before anything is done about it
+        self.last = fresh
+
+    @property
+    def is_called(self) -> bool:
+        """Whether the device should be connected: it is called, or nobody has told it of notices yet."""
+        if self.last is None or not self.has_notices:
+            return True
+        return self.last.calls(self.folder.device, self.clock())
+
+    @property
+    def model(self) -> NamedModel | None:
+        """The current model of the fleet, as far as the device knows."""
+        if self.last is None or self.last.expires <= self.clock():
+            return None
+        return self.last.tidings.model

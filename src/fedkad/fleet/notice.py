@@ -1,0 +1,191 @@
+"""The notice: a small signed file that tells every device whether it is called, and which model is current.
+
+    fedkad notice 1
+    signature of the document, base64
+    certificate of the key that made it, base64
+    the document, one line of JSON
+
+The fleet's authority, which devices trust, certifies the key that signs: a new key needs no change on a device. Devices
+accept no notice that is older than the last one they accepted, so that nobody can play an old one back, and none that
+has expired, so that nobody can keep a new one from them for long. To go back to an earlier model, a server writes a
+newer notice.
+
+Devices run this without numpy or Flower: it is all that one of them needs while it waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+FORMAT = b"fedkad notice 1\n"
+"""The first line. It is signed together with the document, so that no other signature of the key fits a notice."""
+
+LIFE = 86_400
+"""Seconds for which a notice is valid: as long as somebody may keep a newer one from a device. A server writes the next
+one when half of them have passed."""
+
+PLACES = 2**32
+"""Where a name can lie in a cohort: a cohort is a range that begins at 0."""
+
+
+class NoticeError(ValueError):
+    """A notice that is not accepted; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Which devices are called: those whose place, which `salt` shuffles for every training, lies below a bound."""
+
+    salt: str
+    below: int
+
+    def includes(self, device: str) -> bool:
+        """Whether a device is called."""
+        return place(self.salt, device) < self.below
+
+
+EVERYBODY = Invitation("", PLACES)
+"""Calls all devices, whether a training is open or not: a small fleet stays connected."""
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """The current model: the training that made it, and the file by its digest and its size."""
+
+    run: str
+    sha256: str
+    size: int
+    spread: float  # seconds over which devices spread their downloads
+
+
+@dataclass(frozen=True)
+class Tidings:
+    """What a notice has to say."""
+
+    period: float  # seconds between two looks at the notice
+    invitation: Invitation | None
+    model: NamedModel | None
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A notice as a device accepts it; `key_since` is when the key that signed it was certified, in seconds."""
+
+    sequence: int
+    expires: int
+    tidings: Tidings
+    key_since: int
+
+    def calls(self, device: str, now: float) -> bool:
+        """Whether a device is called; nobody is by a notice that has expired."""
+        invitation = self.tidings.invitation
+        return invitation is not None and now < self.expires and invitation.includes(device)
+
+
+def place(salt: str, device: str) -> int:
+    """Where a device lies in the cohorts of one training, evenly spread over all places.
+
+    >>> place("a", "pump-1") == place("a", "pump-1"), place("a", "pump-1") == place("b", "pump-1")
+    (True, False)
+    """
+    return int.from_bytes(hashlib.sha256(f"{salt}\n{device}".encode()).digest()[:4], "big")
+
+
+def invite(salt: str, devices: Collection[str], count: int) -> Invitation:
+    """The smallest cohort with this many devices; everybody, if there are no more.
+
+    >>> pumps = [f"pump-{k}" for k in range(1000)]
+    >>> sum(map(invite("a", pumps, 64).includes, pumps)), invite("a", pumps, 1000).below == PLACES
+    (64, True)
+    """
+    if count >= len(devices):
+        return Invitation(salt, PLACES)
+    places = sorted(place(salt, device) for device in devices)
+    return Invitation(salt, places[count - 1] + 1 if count > 0 else 0)
+
+
+def sign(tidings: Tidings, sequence: int, now: float, key: bytes, certificate: bytes) -> bytes:
+    """A notice as a file; the key and its certificate are PEM."""
+    document = json.dumps({"sequence": sequence, "expires": int(now) + LIFE, **asdict(tidings)}).encode()
+    signer = load_pem_private_key(key, None)
+    if not isinstance(signer, Ed25519PrivateKey):
+        raise NoticeError("The key for notices is not an Ed25519 key; make another with `fedkad fleet renew`.")
+    shown = x509.load_pem_x509_certificate(certificate).public_bytes(Encoding.DER)
+    lines = (b64encode(signer.sign(FORMAT + document)), b64encode(shown), document)
+    return FORMAT + b"\n".join(lines) + b"\n"
+
+
+def certified_since(certificate: bytes) -> int:
+    """When a key (its certificate as PEM) was certified, as notices signed with it show it."""
+    return _since(x509.load_pem_x509_certificate(certificate))
+
+
+def _since(certificate: x509.Certificate) -> int:
+    return int(certificate.not_valid_before_utc.timestamp())
+
+
+def verify(content: bytes, authority: bytes) -> Notice:
+    """The notice in a file, if the fleet's authority (PEM) stands behind it; whether it is new is not asked here."""
+    if not content.startswith(FORMAT):
+        raise NoticeError("The notice has a format that this release does not know; install the server's release.")
+    try:
+        signature, shown, document = content.removeprefix(FORMAT).split(b"\n")[:3]
+        certificate = x509.load_der_x509_certificate(b64decode(shown, validate=True))
+        _certified_key(certificate, authority).verify(b64decode(signature, validate=True), FORMAT + document)
+        return _read(json.loads(document), _since(certificate))
+    except Exception as error:  # a damaged certificate has an exception for every way to damage it
+        why = "its signature is wrong" if isinstance(error, InvalidSignature) else str(error) or type(error).__name__
+        raise NoticeError(f"The notice is not one of this fleet ({why}); it is ignored.") from None
+
+
+def _certified_key(certificate: x509.Certificate, authority: bytes) -> Ed25519PublicKey:
+    """The key that the authority has certified, and for notices only: a server's certificate signs none."""
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    key = certificate.public_key()
+    if ExtendedKeyUsageOID.CODE_SIGNING not in usage or not isinstance(key, Ed25519PublicKey):
+        raise ValueError("its key is not one for notices")
+    if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
+        raise ValueError("the certificate of its key is not valid now; check the clock")
+    return key
+
+
+def _read(document: dict[str, Any], key_since: int) -> Notice:
+    invitation, model = document["invitation"], document["model"]
+    tidings = Tidings(
+        float(document["period"]),
+        None if invitation is None else Invitation(str(invitation["salt"]), int(invitation["below"])),
+        None if model is None else _read_model(model),
+    )
+    if not tidings.period > 0.0:
+        raise ValueError("its period is not positive")
+    return Notice(int(document["sequence"]), int(document["expires"]), tidings, key_since)
+
+
+def _read_model(found: dict[str, Any]) -> NamedModel:
+    return NamedModel(str(found["run"]), str(found["sha256"]), int(found["size"]), float(found["spread"]))
+
+
+def check_new(last: Notice | None, fresh: Notice, now: float) -> None:
+    """Refuse a notice that has expired, or that is older than the last one: by its key, then by its number."""
+    if fresh.expires <= now:
+        raise NoticeError(
+            "The notice has expired: the server writes none, somebody withholds it, or the clock of this device is "
+            "wrong; it is ignored."
+        )
+    if last is not None and (fresh.key_since, fresh.sequence) < (last.key_since, last.sequence):
+        raise NoticeError(
+            f"The notice has number {fresh.sequence}, and number {last.sequence} was here before; it is ignored."
+        )

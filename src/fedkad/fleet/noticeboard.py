@@ -1,0 +1,118 @@
+"""What a server shows to all of its devices: the notice, and the model that it names, as files that nginx serves.
+
+public/notice          the notice; only its signature makes it worth anything
+public/models/SHA256   the current model, and the one before for those who have just read the last notice
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedkad.atomicfile import write_atomically
+from fedkad.federation.coordinator import current_delivery
+from fedkad.federation.deliveryfile import write_delivery
+from fedkad.federation.shelf import RESULT
+from fedkad.fleet.files import FileIdentity, identity
+from fedkad.fleet.notice import (
+    LIFE,
+    Invitation,
+    NamedModel,
+    Notice,
+    NoticeError,
+    Tidings,
+    certified_since,
+    sign,
+    verify,
+)
+from fedkad.fleet.settings import ServerFolder
+
+logger = logging.getLogger(__name__)
+
+NOTICE, MODELS = "notice", "models"
+READABLE_FILE, READABLE_FOLDER = 0o644, 0o755
+PACE = 10e6
+"""Bytes a second at which all devices together fetch a new model, by waiting before they do."""
+
+
+def open_to_all(public: Path) -> None:
+    """Create the folders that nginx serves as nobody, whatever the umask: all else in a server's folder is private."""
+    for folder in (public, public / MODELS):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(READABLE_FOLDER)
+
+
+class NoticeBoard:
+    """Writes a new notice whenever there is something new to say, or half the life of the last one has passed."""
+
+    def __init__(self, folder: ServerFolder, clock: Callable[[], float] = time.time) -> None:
+        self.folder, self.clock = folder, clock
+        self.made_of: FileIdentity | None = None  # which result the current model file was made of
+        self.made: tuple[str, str, int] | None = None  # run, digest and size of that file
+
+    def last(self) -> Notice | None:
+        """The notice that is shown now; None if there is none, or none that devices would accept."""
+        try:
+            return verify((self.folder.public / NOTICE).read_bytes(), self.folder.ca_certificate.read_bytes())
+        except (FileNotFoundError, NoticeError):
+            return None
+
+    def show(self, period: float, invitation: Invitation | None, devices: int) -> None:
+        """Tell the devices, so many of them, what is true now."""
+        model = self._current_model(devices)
+        last, tidings, now = self.last(), Tidings(period, invitation, model), self.clock()
+        certificate = self.folder.notice_certificate.read_bytes()
+        said = None if last is None else (last.tidings, last.key_since)
+        if last is None or said != (tidings, certified_since(certificate)) or last.expires < now + LIFE / 2:
+            self._write(last, tidings, now, certificate)
+
+    def _write(self, last: Notice | None, tidings: Tidings, now: float, certificate: bytes) -> None:
+        """Write the next notice.
+
+        Its number is at least the clock's, so that a server that was restored from a backup does not fall behind what
+        devices have seen. It is also the time of the file, of which nginx makes the ETag: no two notices share one.
+        """
+        number = max(int(now), 0 if last is None else last.sequence + 1)
+        content = sign(tidings, number, now, self.folder.notice_key.read_bytes(), certificate)
+        _write_public(self.folder.public / NOTICE, content, number)
+        called = "nobody" if tidings.invitation is None else f"places below {tidings.invitation.below}"
+        logger.info("notice %d: calls %s, current model %s", number, called, tidings.model and tidings.model.run)
+
+    def _current_model(self, devices: int) -> NamedModel | None:
+        """The current model, as a file whose name is its digest; it is made again if the result has changed."""
+        found = identity(self.folder.training / RESULT)
+        if found != self.made_of:
+            self.made, self.made_of = self._publish(), found
+        if self.made is None:
+            return None
+        run, digest, size = self.made
+        return NamedModel(run, digest, size, float(round(devices * size / PACE)))
+
+    def _publish(self) -> tuple[str, str, int] | None:
+        request = current_delivery(self.folder.training)
+        if request is None:
+            return None
+        draft = self.folder.training / "delivery.safetensors"
+        write_delivery(draft, request)
+        content = draft.read_bytes()
+        draft.unlink()
+        digest = hashlib.sha256(content).hexdigest()
+        models = self.folder.public / MODELS
+        _write_public(models / digest, content, int(self.clock()))
+        for old in sorted(models.iterdir(), key=lambda path: path.stat().st_mtime)[:-2]:
+            if old.name != digest:
+                old.unlink()
+        return request.terms.run, digest, len(content)
+
+
+def _write_public(path: Path, content: bytes, moment: int) -> None:
+    """Write a file that everybody may read, with this time."""
+    draft = path.with_name(f".{path.name}.new")
+    write_atomically(draft, content)
+    draft.chmod(READABLE_FILE)
+    os.utime(draft, (moment, moment))
+    os.replace(draft, path)

@@ -1,0 +1,88 @@
+"""Getting a file from the server over TLS, without numpy or Flower, or one sentence that says why not."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+PATIENCE = 10.0
+LARGEST = 64_000_000
+"""Bytes of an answer: no model is larger."""
+
+OK, NOT_MODIFIED = 200, 304
+
+
+class UnreachableError(Exception):
+    """The server cannot be reached, in one sentence."""
+
+
+class Fetched(NamedTuple):
+    """An answer of the server: its status, the tag of its content, and the content."""
+
+    status: int
+    tag: str
+    content: bytes
+
+
+class ServerFiles:
+    """Fetches files from one server, each over a connection of its own that resumes the TLS session of the last one.
+
+    A device that looks every minute would cost the server memory all the time if it stayed connected, and a signature
+    each time if it began anew.
+    """
+
+    def __init__(self, server: str, ca_certificate: Path, remedy: str) -> None:
+        self.server, self.ca_certificate, self.remedy = server, ca_certificate, remedy
+        self._trust: ssl.SSLContext | None = None
+        self._session: ssl.SSLSession | None = None
+
+    def get(self, path: str, headers: Mapping[str, str]) -> Fetched:
+        """The answer to a request; raises `UnreachableError`."""
+        try:
+            return self._get(path, headers)
+        except (http.client.HTTPException, OSError) as error:
+            raise UnreachableError(_away(self.server, error)) from error
+
+    def _get(self, path: str, headers: Mapping[str, str]) -> Fetched:
+        with self.connect() as line:
+            shown = {"Host": self.server, "Connection": "close", **headers}
+            lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in shown.items())]
+            line.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+            answer = http.client.HTTPResponse(line)
+            answer.begin()
+            content = answer.read(LARGEST)
+            self._session = line.session  # with TLS 1.3 it comes with the answer
+            return Fetched(answer.status, answer.getheader("ETag", ""), content)
+
+    def connect(self) -> ssl.SSLSocket:
+        """A connection to the server, whose certificate is verified; raises `UnreachableError`."""
+        host, _, port = self.server.rpartition(":")
+        host = host.strip("[]")
+        try:
+            if self._trust is None:
+                self._trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                self._trust.load_verify_locations(self.ca_certificate)
+            plain = socket.create_connection((host, int(port)), timeout=PATIENCE)
+        except ssl.SSLError:
+            self._trust = None
+            raise UnreachableError(f"{self.ca_certificate}: this is not a certificate; {self.remedy}.") from None
+        except (OSError, ValueError) as error:
+            raise UnreachableError(_away(self.server, error)) from error
+        try:
+            return self._trust.wrap_socket(plain, server_hostname=host, session=self._session)
+        except ssl.SSLCertVerificationError as error:
+            raise UnreachableError(
+                f"The certificate of {self.server} cannot be verified with {self.ca_certificate} "
+                f"({error.verify_message}); check the clock of this device, and copy ca.crt from the server again."
+            ) from error
+        except OSError as error:
+            self._session = None
+            raise UnreachableError(_away(self.server, error)) from error
+
+
+def _away(server: str, error: Exception) -> str:
+    return f"The server {server} cannot be reached ({error}); check the network and `server` in device.toml."
