@@ -401,14 +401,24 @@ def test_weekdays_are_gaps_that_resampling_does_not_help(tmp_path: Path) -> None
     days = [day for day in np.datetime64("2020-01-01") + np.arange(1400) if np.is_busday(day)]
     path = write(tmp_path / "shares.csv", waves(len(days)), days, name="trading day")
     done = Done("fit", path, "-o", tmp_path / "m", *SMALL)
-    said = (
-        f"note: {path}: there is a gap in time after every 5 rows, as at weekends, and nothing is learned across one; "
-    )
-    assert f"{said}--ignore 'trading day' takes the rows as if they followed one another." in done.err
+    assert f"note: {path}: there is a gap in time after every 5 rows on average, " in done.err
+    assert "; --ignore 'trading day' takes the rows as if they followed one another, as over weekends." in done.err
     assert "--resample" not in done.err
     assert Done("fit", path, "-o", tmp_path / "m", *SMALL, "--ignore", "trading day").status == 0
     done = Done("detect", tmp_path / "m", path, "--ignore", "trading day")
     assert "10 rows could not be judged" in done.out
+
+
+def test_rows_that_are_lost_now_and_then_are_told_what_bridges_them(tmp_path: Path) -> None:
+    there = np.random.default_rng(0).random(4000) > 0.1
+    times = [60.0 * k for k in range(4000) if there[k]]
+    path = write(tmp_path / "lossy.csv", waves(4000)[there], times)
+    done = Done("fit", path, "-o", tmp_path / "m", *SMALL)
+    assert "; --resample to a longer period, such as 3m, bridges most of them." in done.err
+    assert "--ignore" not in done.err
+    again = Done("fit", path, "-o", tmp_path / "m", *SMALL, "--resample", "3m")
+    assert again.status == 0
+    assert "a gap in time after" not in again.err
 
 
 def test_a_channel_of_the_model_can_be_left_out_of_the_judgement(train: Path, model: Path, tmp_path: Path) -> None:

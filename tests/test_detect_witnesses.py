@@ -985,8 +985,7 @@ def test_an_event_tells_what_its_peak_is_about() -> None:
     assert numbers(event.sentence)[0] in seen
     stream = detector.stream()
     readings = [stream.update(sample) for sample in series]
-    # Of an event with impossible values, the first of them is told.
-    assert (readings[200].kind, readings[200].sentence) == (event.kind, event.sentence)
+    assert (readings[event.peak].kind, readings[event.peak].sentence) == (event.kind, event.sentence)
 
 
 def test_other_scorings_tell_of_motion_only() -> None:

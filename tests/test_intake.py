@@ -365,6 +365,13 @@ def test_a_bad_device_of_a_file_is_left_out_with_its_reason(tmp_path: Path) -> N
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_names_with_a_mark_of_equality_tell_devices_too(tmp_path: Path) -> None:
+    path = write(tmp_path, "time,a=b,flow\n0,x=y,1\n0,z,2\n1,x=y,3\n1,z,4\n")
+    assert device_names(path, Switches(device="a=b")) == ["x=y", "z"]
+    table = read_recording(path, Switches(device="a=b=x=y"))
+    assert (table.name, table.values[:, 0].tolist()) == ("x=y", [1.0, 3.0])
+
+
 @pytest.mark.parametrize(
     ("header", "cells", "note"),
     [

@@ -27,6 +27,7 @@ MANY = 20  # times that show whether their steps are even
 UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
 LONG = 1e6  # seconds, from where on a period is told in days
 OFTEN = 0.05  # share of the steps that may be gaps: with more of them hardly a window is complete
+MOSTLY = 0.5  # share of the runs between gaps that are equally long if gaps come regularly
 HOLLOW = 0.2  # share of the rows that a channel may leave without a value before there is a note
 
 
@@ -148,13 +149,15 @@ def _report_odd_steps(device: DeviceTables, table: SeriesTable) -> None:
     steps = np.diff(table.times).astype(np.float64)
     usual = np.median(steps)
     odd = np.abs(steps - usual * np.maximum(np.rint(steps / usual), 1.0)) > UNEVEN * usual
-    gaps = np.count_nonzero(steps > GAP_FACTOR * usual)
-    if odd.mean() <= FEW and gaps > OFTEN * len(steps):
-        often, column = f"{len(steps) / gaps:.2g}", shlex.quote(table.time_column or "")
-        note(
-            f"{device.path}: there is a gap in time after every {often} rows, as at weekends, and nothing is learned "
-            f"across one; --ignore {column} takes the rows as if they followed one another."
-        )
+    gaps = np.flatnonzero(steps > GAP_FACTOR * usual)
+    if odd.mean() <= FEW and len(gaps) > OFTEN * len(steps):
+        runs = np.diff(gaps)
+        remedy = f"--resample to a longer period, such as {_near(3.0 * table.period)}, bridges most of them"
+        if np.mean(runs == np.median(runs)) > MOSTLY:  # as at weekends
+            column = shlex.quote(table.time_column or "")
+            remedy = f"--ignore {column} takes the rows as if they followed one another, as over weekends"
+        often = f"a gap in time after every {len(steps) / len(gaps):.2g} rows"
+        note(f"{device.path}: there is {often} on average, and nothing is learned across one; {remedy}.")
     if odd.mean() > FEW:
         shortest, longest = (table.period * np.quantile(steps, share) / usual for share in (0.05, 0.95))
         note(

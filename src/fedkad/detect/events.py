@@ -176,11 +176,15 @@ def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, Array, NDArray
 def _told(model: Model, raw: SeriesScores, event: Event, entries: NDArray[np.intp]) -> Event:
     """The event, which has these entries of the scores, with what leads at its peak.
 
-    It is told by the entries that were smoothed into the peak, or into an impossible value, whose echoes may be higher.
+    It is told by the entries that were smoothed into the peak, or into an impossible value that is not among them: what
+    follows one may score higher.
     """
     scoring, rows, lead = model.scoring, raw.rows, model.settings.lead
-    impossible = np.broadcast_to(scoring.impossible(list(raw.parts[entries].T), rows.values[entries]), len(entries))
-    peak = int(entries[np.argmax(impossible) if impossible.any() else event.peak - event.start])
+    peak = int(entries[event.peak - event.start])
+    is_impossible = scoring.impossible(list(raw.parts[entries].T), rows.values[entries])
+    impossible = entries[np.broadcast_to(is_impossible, len(entries))]
+    if len(impossible) and not ((impossible <= peak) & (impossible > peak - model.settings.smoothing)).any():
+        peak = int(impossible[0])
     run = next(run for run in raw.runs if run[0] <= peak <= run[-1])
     at = int(np.searchsorted(run, peak)) + 1
     smoothed = run[max(at - model.settings.smoothing, 0) : at].tolist()

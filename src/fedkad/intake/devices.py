@@ -11,8 +11,11 @@ MOST_NAMED = 5  # devices in a message
 
 def device_column(relation: Relation, given: str) -> tuple[str, str | None]:
     """The column that a switch names, and the device if it names one, as in origin=EWR."""
-    column, _, name = given.rpartition("=")
-    return (given, None) if given in relation.names or not column else (column, name)
+    if given in relation.names or "=" not in given:
+        return given, None
+    marks = [at for at, mark in enumerate(given) if mark == "="]
+    at = next((at for at in marks if given[:at] in relation.names), marks[0])
+    return given[:at], given[at + 1 :]
 
 
 def devices_of(relation: Relation, column: str) -> list[str]:
