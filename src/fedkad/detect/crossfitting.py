@@ -63,7 +63,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
         parts[block] = np.stack(judge.score(*_moments(sights, block, settings.horizon)), axis=-1)
     smooth = smooth_causally(parts, runs, settings.smoothing)
     usual = np.nanquantile(smooth[:, :2], USUAL, axis=0)
-    scoring = replace(scoring, units=np.maximum([*usual, places.wander], UNIT_FLOORS))
+    scoring = replace(scoring, units=np.maximum([*usual, 1.0], UNIT_FLOORS))
     return scoring, scoring.combine(list(smooth.T))
 
 
@@ -134,5 +134,5 @@ def _bounds_elsewhere(places: Places, sights: Sight, memory: Memory, blocks: lis
         # A window that ends soon after the block still holds some of it.
         others = (ends < block[0]) | (ends > block[-1] + window)
         known = Features(*(feature[others] for feature in features)).thinned(THINNED) if others.any() else features
-        found.append(Places.of(known, ties).bounds(scaling))
+        found.append(replace(Places.of(known, ties), wander=places.wander).bounds(scaling))
     return found

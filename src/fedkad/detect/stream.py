@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from fedkad.detect.kinds import Moment, Told, tell
 from fedkad.detect.model import Model, Setup
 from fedkad.detect.scoring import Scoring, Seen
 from fedkad.detect.series import check_sample
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.scaling import CLIP
 
 Array = NDArray[np.float64]
@@ -36,6 +38,7 @@ class Reading:
     _setup: Setup = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
     _judged: tuple[Moment, ...] = field(repr=False, compare=False)
+    _parts: Sequence[float] = field(repr=False, compare=False, default=())
 
     @property
     def shares(self) -> Array:
@@ -46,6 +49,20 @@ class Reading:
         parts = np.array([self._scoring.score(earlier, since) for earlier, since in self._judged]).sum(axis=0) / count
         shares = sum(self._scoring.shares(earlier, since) for earlier, since in self._judged)
         return self._scoring.split(parts, np.asarray(shares / count))
+
+    @property
+    def outside(self) -> float:
+        """How far the device is from where it has been, in units of place; 0 without places or a score."""
+        return self._scoring.outside(self._parts) if isinstance(self._scoring, WitnessScoring) else 0.0
+
+    @property
+    def outside_by_channel(self) -> Array:
+        """The same, split over the channels. Computed when asked for."""
+        if not self._judged or not isinstance(self._scoring, WitnessScoring):
+            return np.zeros(len(self.seen))
+        shares = np.mean([self._scoring.shares(earlier, since) for earlier, since in self._judged], axis=0)
+        found: Array = (shares[2] + shares[3]) / self._scoring.units[2]
+        return found
 
     @property
     def expected(self) -> Array:
@@ -217,11 +234,12 @@ class Stream:
         raw.append(parts)
         judged.append((earlier, since))
         count, threshold = len(raw), judge.value
-        score = scoring.combine([total / count for total in map(sum, zip(*raw, strict=True))])
+        smooth = [total / count for total in map(sum, zip(*raw, strict=True))]
+        score = scoring.combine(smooth)
         abnormal = judge.judge(score) if adapt else score > threshold
         if not abnormal and scoring.impossible(parts, free):
             abnormal = True
-        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged))
+        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged), smooth)
 
     @property
     def _rows(self) -> int:

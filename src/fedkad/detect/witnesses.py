@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 WITNESSES = ("motion", "fit", "place")
 WEIGHTS = (1.0, 1.0, 0.5)
 
-UNIT_FLOORS = np.array([1.0, 0.1, 0.5])
+UNIT_FLOORS = np.array([1.0, 0.1, 1.0])
 """The smallest units: a device that never moved in training has no others."""
 
 NEVER = 1e300
@@ -137,7 +137,7 @@ class WitnessScoring:
             clipped = np.minimum(departures, LINEAR_BEYOND)
             motion = inner(clipped, departures + departures - clipped) * self._share
             away, dwell, apart = self._distances(newest, deviations)
-            parts = (motion, misfit, away.dot(self._one), (dwell + apart).dot(self._one))
+            parts = (motion, misfit, away.dot(self._per_wander), (dwell + apart).dot(self._per_wander))
         if len(self.bounds.relief):
             relief = self._relief(newest)
             parts = tuple(part * relief for part in parts)
@@ -248,7 +248,8 @@ class WitnessScoring:
         away, dwell, apart = self._distances(newest, deviations)
         # While a channel is missing, no tie counts.
         place = dwell + np.where(there.all(axis=-1, keepdims=True), apart, 0.0)
-        return np.where(there[..., None, :], np.stack([*means, away, place], axis=-2), 0.0)
+        distances = (away * self._per_wander, place * self._per_wander)
+        return np.where(there[..., None, :], np.stack([*means, *distances], axis=-2), 0.0)
 
     @cached_property
     def _window_decoder(self) -> Array:
@@ -314,6 +315,15 @@ class WitnessScoring:
         return np.ones(self._channels)
 
     @cached_property
+    def _per_wander(self) -> Array:
+        return 1.0 / self.bounds.wander
+
+    @cached_property
+    def _suspect(self) -> float:
+        """How far outside values are in total, at least, if one of them is impossible."""
+        return OUTSIDE * ABSURD * float(self._per_wander.min())
+
+    @cached_property
     def _per_unit(self) -> Array:
         """What a value counts that is one standard deviation outside."""
         return OUTSIDE / self.bounds.unit
@@ -374,7 +384,7 @@ class WitnessScoring:
 
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
         """Whether a channel of the sample lies more than five ranges outside of everything that it has shown."""
-        suspect = parts[2] >= OUTSIDE * ABSURD
+        suspect = parts[2] >= self._suspect
         if suspect is False:  # for one moment it is a plain bool, and nearly always this one
             return False
         return suspect & self.absurd(values).any(axis=-1)
@@ -414,6 +424,10 @@ class WitnessScoring:
     def _plain_units(self) -> list[float]:
         units: list[float] = self.units.tolist()
         return units
+
+    def outside(self, parts: Sequence[float]) -> float:
+        """How far place is, in its unit, from smoothed parts of one moment; 0 if there are none."""
+        return (parts[2] + parts[3]) / self._plain_units[2] if len(parts) else 0.0
 
     def combine(self, parts: Sequence[Any]) -> Any:
         """√motion + √fit + ½ √place."""
