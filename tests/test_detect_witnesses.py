@@ -380,9 +380,9 @@ def test_the_unit_of_place_is_how_far_each_channel_went_from_what_came_before() 
                 level, spread = (far(f[t, c], low[1 + j, c], high[1 + j, c]) for j, f in enumerate((levels, spreads)))
                 gone[k, c] = outside + math.hypot(level, spread)
         together = np.quantile([sum(row) for row in gone], 0.99)
-        units = [max(np.quantile(column, 0.99), together / 4.0, 0.5) for column in gone.T]
-        usual = np.quantile([sum(row / units) for row in gone], 0.99)
-        farthest = np.maximum(farthest, np.multiply(units, max(usual, 1.0)))
+        units = np.array([max(float(np.quantile(column, 0.99)), float(together) / 4.0, 0.5) for column in gone.T])
+        usual = float(np.quantile([sum(row / units) for row in gone], 0.99))
+        farthest = np.maximum(farthest, units * max(usual, 1.0))
     np.testing.assert_allclose(wander, farthest, rtol=1e-6)
     assert wander[0] > 2.0 * steady[0]
     assert (wander[1:] < wander[0] / 2.0).all(), "a channel that wanders does not devalue the others as much"

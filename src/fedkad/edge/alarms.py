@@ -31,7 +31,7 @@ ASTRAY = 2.0
 BACK = 0.25
 """An incident goes on while the device is farther outside than this: its new level is news, and not learned."""
 
-AN_HOUR, A_DAY = 3600.0, 86400.0
+A_DAY = 86400.0
 
 LONGEST_WAIT = A_DAY
 """Seconds between two updates of an incident that has lasted for long."""
@@ -298,7 +298,7 @@ class Alarms:
         assert incident is not None
         if not self._state.astray or self._state.time - incident.start >= A_DAY:
             return least
-        return max(least, AN_HOUR, incident.last - incident.start)
+        return max(least, incident.last - incident.start)
 
     def _is_rare(self) -> bool:
         assert self._state.open is not None

@@ -107,6 +107,8 @@ class Obedience:
         if self._is_open(incident):
             return self._obeyed(reply, self.alarms.acknowledge(sender))
         self.store.put_alert([], {**incident, "acknowledged": sender})
+        if incident["kind"] != "health":  # a young model has learned from it, and is fitted anew without it
+            self.learner.leave_out_between(_seconds(incident["start"]), _seconds(incident["time"]))
         return self._obeyed(reply)._replace(forgiven=incident["id"])
 
     # -- what is normal -------------------------------------------------------------------------------------------
