@@ -331,8 +331,8 @@ def test_an_absurd_value_in_what_is_learned_later_widens_nothing(rows: int, more
 def test_learning_in_small_pieces_does_not_devalue_places() -> None:
     detector = KoopmanDetector(rank=8).fit(waves(3000))
     assert detector.memory_.places is not None
-    before = detector.memory_.places.wander
+    before = detector.memory_.places.wander.tolist()
     for seed in range(10):
         detector.learn(waves(60, seed))
     assert detector.memory_.places is not None
-    assert detector.memory_.places.wander == before
+    assert detector.memory_.places.wander.tolist() == before

@@ -141,7 +141,7 @@ def terms_at(scoring: WitnessScoring, model: naive.Model, values: Array, t: int)
             left = departed - effect * (effect @ departed) / (effect @ effect) if effect.any() else departed
             blame[k] = departed @ departed - left @ left
         dwell += 5.0 * sum(min(each, 1.0) for each in broken) * blame / sum(blame)
-    return Terms(motion, fit, outside, dwell)
+    return Terms(motion, fit, outside / scoring.bounds.wander, dwell / scoring.bounds.wander)
 
 
 class NaiveScores(NamedTuple):
@@ -363,27 +363,30 @@ def test_normal_scores_are_judged_by_what_the_other_blocks_show(rows: int, horiz
     np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-5, atol=2e-3)
 
 
-def test_the_unit_of_place_is_how_far_training_itself_went_from_what_came_before() -> None:
+def test_the_unit_of_place_is_how_far_each_channel_went_from_what_came_before() -> None:
     train = machine(2000)
-    steady = KoopmanDetector(**SMALL).fit(train)
-    assert scoring_of(steady).units[2] >= 0.5
+    steady = scoring_of(KoopmanDetector(**SMALL).fit(train)).bounds.wander
     train[:, 0] += np.linspace(0.0, 6.0, len(train))
-    wandering = KoopmanDetector(**SMALL).fit(train)
+    wander = scoring_of(KoopmanDetector(**SMALL).fit(train)).bounds.wander
     scaled = (train - train.mean(axis=0)) / train.std(axis=0)
     levels, spreads = window_features(scaled, 6)
-    reach, farthest = naive_bounds(scaled, levels, spreads, 0.0 * levels)[2], 0.0
+    reach, farthest = naive_bounds(scaled, levels, spreads, 0.0 * levels)[2], np.full(4, 0.5)
     for known, met in ((0.4, 0.55), (0.55, 0.7), (0.7, 0.85), (0.85, 1.0)):
         rows, before, after = int(known * 2000), int(known * 1995), int(met * 1995)
         low, high, *_ = naive_bounds(scaled[:rows], levels[:before], spreads[:before], 0.0 * levels[:before])
-        total = np.zeros(after - before)
+        gone = np.zeros((after - before, 4))
         for k, t in enumerate(range(before, after)):
             for c in range(4):
                 outside = 5.0 * min(far(scaled[5:][t, c], low[0, c], high[0, c]) / reach[c], 5.0)
                 level, spread = (far(f[t, c], low[1 + j, c], high[1 + j, c]) for j, f in enumerate((levels, spreads)))
-                total[k] += outside + math.hypot(level, spread)
-        farthest = max(farthest, float(np.quantile(total, 0.99)))
-    assert scoring_of(wandering).units[2] == pytest.approx(farthest, rel=1e-6)
-    assert farthest > 2.0 * scoring_of(steady).units[2]
+                gone[k, c] = outside + math.hypot(level, spread)
+        together = np.quantile([sum(row) for row in gone], 0.99)
+        units = np.array([max(float(np.quantile(column, 0.99)), float(together) / 4.0, 0.5) for column in gone.T])
+        usual = float(np.quantile([sum(row / units) for row in gone], 0.99))
+        farthest = np.maximum(farthest, units * max(usual, 1.0))
+    np.testing.assert_allclose(wander, farthest, rtol=1e-6)
+    assert wander[0] > 2.0 * steady[0]
+    assert (wander[1:] < wander[0] / 2.0).all(), "a channel that wanders does not devalue the others as much"
 
 
 # -- holes --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A threshold that follows its alarms keeps its budget, whatever the fitted one was worth."""
 
+import json
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from fedkad.detect.clusters import declustered
 from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.threshold import event_threshold
-from fedkad.edge.budget import GAIN, HIGHEST, MARGINAL, BudgetLoop
+from fedkad.edge.budget import GAIN, HIGHEST, MARGINAL, REST, BudgetLoop
 
 WEEK = 604800.0
 MINUTES_PER_WEEK = 10080
@@ -25,7 +26,7 @@ def incidents_per_week(fitted: float, lowest: float, weeks: int, seed: int) -> n
             alarm = score > loop.threshold(fitted, lowest)
             loop.watch(60.0)
             if alarm:
-                loop.count(score)
+                loop.count("", score)
             counts[week] += alarm
     return counts
 
@@ -51,7 +52,7 @@ def test_quiet_does_not_lower_the_threshold_below_what_the_fit_leaves_open() -> 
         loop.watch(WEEK)
         assert loop.threshold(found.value, lowest) == pytest.approx(max(lowest, loop.factor * found.value))
     assert loop.threshold(found.value, lowest) == pytest.approx(lowest)
-    loop.count(lowest)  # years of quiet are not saved up
+    loop.count("", lowest)  # years of quiet are not saved up
     assert loop.threshold(found.value, lowest) == pytest.approx(lowest * math.exp(GAIN))
 
 
@@ -67,7 +68,7 @@ def test_the_threshold_stays_between_its_bounds(steps: list[tuple[float, int]], 
     for seconds, incidents in steps:
         loop.watch(seconds)
         for _ in range(incidents):
-            loop.count(fitted)
+            loop.count("", fitted)
         value = loop.threshold(fitted, share * fitted)
         assert share * fitted * (1 - 1e-12) <= value <= HIGHEST * fitted * (1 + 1e-12)
     assert BudgetLoop(1.0 / WEEK, loop.state).threshold(fitted, share * fitted) == loop.threshold(
@@ -79,10 +80,13 @@ def test_what_a_person_called_a_fault_does_not_count() -> None:
     with_fault, without = BudgetLoop(1.0 / WEEK), BudgetLoop(1.0 / WEEK)
     for loop in (with_fault, without):
         loop.threshold(2.0, 1.5)
+        loop.count("first", 2.1)
         loop.watch(86400.0)
-        loop.count(2.1)
-    with_fault.count(2.2)
-    with_fault.forgive(2.2)
+    with_fault.count("fault", 2.2)
+    with_fault.count("again", 2.2)  # too soon to count
+    for _ in range(2):
+        with_fault.forgive("fault")  # it is taken back once,
+        with_fault.forgive("again")  # and what has not counted cannot be
     assert with_fault.threshold(2.0, 1.5) == pytest.approx(without.threshold(2.0, 1.5))
 
 
@@ -90,11 +94,27 @@ def test_what_is_far_above_the_threshold_does_not_raise_it() -> None:
     loop = BudgetLoop(1.0 / WEEK)
     before = loop.threshold(2.0, 1.5)
     for _ in range(20):
-        loop.count(2.0 * MARGINAL + 0.01)
-        loop.forgive(5.0)
+        loop.count("far", 2.0 * MARGINAL + 0.01)
+        loop.forgive("far")
     assert loop.threshold(2.0, 1.5) == before
-    loop.count(2.0 * MARGINAL - 0.01)
+    loop.count("near", 2.0 * MARGINAL - 0.01)
     assert loop.threshold(2.0, 1.5) == pytest.approx(before * math.exp(GAIN))
+
+
+def test_a_fault_that_comes_and_goes_counts_once_until_the_loop_has_rested() -> None:
+    loop = BudgetLoop(1.0 / WEEK)
+    loop.threshold(2.0, 1.5)
+    for k in range(10):
+        loop.count(f"fault-{k}", 2.1)
+        loop = BudgetLoop(1.0 / WEEK, json.loads(json.dumps(loop.state)))
+        assert loop.threshold(2.0, 1.5) == pytest.approx(2.0 * math.exp(GAIN))
+    loop.watch(REST * WEEK)
+    loop.count("another", 2.1)
+    assert loop.threshold(2.0, 1.5) == pytest.approx(2.0 * math.exp(GAIN * (2.0 - REST)))
+
+
+def test_the_state_of_early_versions_was_one_number() -> None:
+    assert BudgetLoop(1.0 / WEEK, 0.2).factor == pytest.approx(math.exp(0.2))
 
 
 def test_too_few_scores_leave_no_lower_end() -> None:

@@ -54,7 +54,7 @@ class House:
         wait_for(lambda: len(self.introduced) == 2, f"Home Assistant heard nothing: {log.read_text()}")
         self.publish()
         asked = "fedkad-agent status agent.toml"
-        wait_for(lambda: "not heard of" not in self.desk.run(asked), f"no sample was taken: {log.read_text()}")
+        wait_for(lambda: "no sample yet" not in self.desk.run(asked), f"no sample was taken: {log.read_text()}")
         return ""
 
     @property

@@ -81,6 +81,8 @@ def test_an_agent_finds_by_the_configuration_what_was_published(home: str) -> No
     settings = parse(tomllib.loads(text), Path("/etc/fedkad"))
     assert (settings.source.broker, settings.source.username) == ("mqtt://broker.example", "anna")
     assert settings.source.password_file == "/etc/secret"
+    assert settings.mqtt.enabled
+    assert settings.homeassistant.enabled == (home == "zigbee2mqtt")
     assert {name: set(device.sampling.channels) for name, device in settings.devices.items()} == expected
     # What an agent with these settings makes of the messages.
     topics = Topics(settings.source.topics, settings.devices)

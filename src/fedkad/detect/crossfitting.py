@@ -73,7 +73,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
         parts[block] = np.stack(judge.score(*_moments(sights, block, settings.horizon)), axis=-1)
     smooth = smooth_causally(parts, runs, settings.smoothing)
     usual = np.nanquantile(smooth[:, :2], USUAL, axis=0)
-    scoring = replace(scoring, units=np.maximum([*usual, places.wander], UNIT_FLOORS))
+    scoring = replace(scoring, units=np.maximum([*usual, 1.0], UNIT_FLOORS))
     return scoring, scoring.combine(list(smooth.T))
 
 
@@ -150,5 +150,5 @@ def _bounds_elsewhere(places: Places, sights: Sight, memory: Memory, blocks: lis
         # A window that ends soon after the block still holds some of it.
         before, after = np.searchsorted(ends, (block[0], block[-1] + window + 1))
         known = features.without(slice(before, after)) if after - before < len(ends) else features
-        found.append(Places.of(known.thinned(THINNED), ties).bounds(scaling))
+        found.append(replace(Places.of(known.thinned(THINNED), ties), wander=places.wander).bounds(scaling))
     return found

@@ -114,7 +114,7 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
     except ValueError as error:
         raise ModelFileError(f"{path}: {error}") from None
     names = None if header["channels"] is None else tuple(header["channels"])
-    channels, arrays = header["n_features_in"], _with_ties(arrays)
+    channels, arrays = header["n_features_in"], _with_wander(_with_ties(arrays))
     # Before anything is drawn in a size that only the header gives.
     _check_shapes(path, settings, Lifting(channels, settings.window, settings.observables, settings.seed), arrays)
     setup = Setup(settings, names, Scaling(arrays["scaling.mean"], arrays["scaling.scale"]))
@@ -140,13 +140,13 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
 
 
 def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tuple[HeldOut, Places | None]:
-    rows, arrays = arrays["held_out"], _with_ties(arrays)
+    rows, arrays = arrays["held_out"], _with_wander(_with_ties(arrays))
     # The first files have no weights: none of their rows was forgotten.
     held_out = HeldOut(rows, header["few_rows"], arrays.get("held_out.weights", np.ones(len(rows))))
     if "held_out.places.rows" not in arrays:
         return held_out, None
     kept: dict[str, Any] = {field.name: arrays[f"held_out.places.{field.name}"] for field in fields(Places)}
-    return held_out, Places(**{**kept, **{name: kept[name].item() for name in ("rows", "wander", "windows")}})
+    return held_out, Places(**{**kept, **{name: kept[name].item() for name in ("rows", "windows")}})
 
 
 def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -172,6 +172,16 @@ def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return found
 
 
+def _with_wander(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file; in those from before channels wandered on their own, all of them have one unit."""
+    bounds, places = "witnesses.bounds.wander", "held_out.places.wander"
+    if bounds not in arrays and "witnesses.bounds.unit" in arrays:
+        arrays[bounds] = np.ones_like(arrays["witnesses.bounds.unit"])
+    if places in arrays and arrays[places].ndim == 0:
+        arrays[places] = np.full(arrays["held_out"].shape[1], arrays[places])
+    return arrays
+
+
 def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
     channels, size = lifting.channels, lifting.dimension
     rank = min(settings.rank + settings.private, size) if settings.has_witnesses else settings.rank
@@ -194,6 +204,7 @@ def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arra
         "witnesses.bounds.ties": (channels, channels),
         "witnesses.bounds.offset": (channels,),
         "witnesses.bounds.tightness": (channels,),
+        "witnesses.bounds.wander": (channels,),
         "statistics.xx": (size, size),
         "statistics.yx": (size, size),
     }

@@ -64,6 +64,16 @@ MOST_CALM = 32
 TELLING = 500
 """Windows of new rows that tell how far normal data wanders."""
 
+CALMEST = 0.5
+"""The smallest number that the distance of a channel from its places is divided by."""
+
+ALONE = 0.25
+"""The share of the wander of all channels together that each has at least.
+
+With none the score was worse on SMD machine-1-*, where channels wander together; with all of it one channel of a device
+that wanders, such as the pressure of the air, devalues the places of all the others.
+"""
+
 OUTSIDE = 5.0
 """A value one range outside of its bounds counts as much as a level so many standard deviations outside."""
 
@@ -178,21 +188,22 @@ class Bounds(NamedTuple):
     ties: Array  # as in `Ties`, (n, n)
     offset: Array  # (n,)
     tightness: Array  # the range of the departures of each channel, (n,)
+    wander: Array  # what a departure of each channel is divided by, (n,)
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
     """Where a device has been.
 
-    `wander` is how far rows that were not known yet lay outside of what was known before them, in normal operation: it
-    devalues the places of a device whose levels wander.
+    `wander` is how far each channel lay outside of what was known before, in rows of normal operation that were not
+    known yet: it devalues the places of a channel whose levels wander (`_wander`).
     """
 
     rows: float  # that the quantiles stand for
     quantiles: Array  # of each feature and channel, (4, n, len(PROBABILITIES))
     values: Array  # the values of a channel that has at most two, (n, 2); NaN if it has more
     confirmed: Array  # the least and the greatest that a person called normal, (4, n, 2); NaN if there is none
-    wander: float
+    wander: Array  # (n,)
     calm: Array  # each of the stretches that a person called normal, as in `Bounds`
     relief: Array
     stretches: Array  # their rows, as many as are kept: the reliefs are set anew for every model, (rows, n)
@@ -211,7 +222,8 @@ class Places:
         nothing = none[:, 0, 0, 0]
         no_rows = np.empty((0, values.shape[1]))
         kept = (no_rows, nothing, *ties, no_rows, 0.0)
-        return cls(float(len(values)), quantiles, _two_values(values), unknown, 0.0, none, nothing, *kept)
+        still = np.zeros(values.shape[1])
+        return cls(float(len(values)), quantiles, _two_values(values), unknown, still, none, nothing, *kept)
 
     @classmethod
     def learnt(cls, scaled: Array, window: int) -> Places:
@@ -262,8 +274,8 @@ class Places:
         unit = _unit(self.reach, np.abs(scaling.mean) / scaling.scale, 1.0 / scaling.scale)
         switch = ~np.isnan(self.values[:, 0])
         low[0, switch], high[0, switch] = self.values[switch].T
-        ties = (self.ties, self.offset, tightness)
-        return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *ties)
+        rest = (self.ties, self.offset, tightness, np.maximum(self.wander, CALMEST))
+        return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *rest)
 
     def features(self, scaled: Array, window: int) -> Features:
         """Features of other rows, whose departures are from the ties that are known."""
@@ -318,10 +330,12 @@ class Places:
                 calm[k, 3, new] = seen + MARGIN * np.array([-1.0, 1.0])
         return confirmed, calm
 
-    def _wandered(self, features: Features, forgetting: float) -> float:
+    def _wandered(self, features: Features, forgetting: float) -> Array:
         """How far normal data wanders, newer rows included; few rows would tell of chance, and the farthest stays."""
-        before = forgetting * self.wander
-        return max(before, _departure(features, self, self.reach)) if len(features.levels) >= TELLING else before
+        before: Array = forgetting * self.wander
+        if len(features.levels) < TELLING:
+            return before
+        return np.maximum(before, _wander(_outside(features, self, self.reach)))
 
     def widened(self, scaled: Array, window: int) -> Places:
         """The places with all of these rows inside, because a person called them normal.
@@ -458,23 +472,42 @@ THINNED = 2048
 """Rows that are enough to see it."""
 
 
-def _wandering(features: Features, reach: Array) -> float:
-    """The farthest that later parts of the rows went from all that came before them."""
-    thin, farthest = features.thinned(THINNED), 0.0
+def _wandering(features: Features, reach: Array) -> Array:
+    """The farthest that each channel went, in later parts of the rows, from all that came before them."""
+    thin, farthest = features.thinned(THINNED), np.zeros(len(reach))
     for known, met in FOLDS:
         before, after = thin.cut(0.0, known), thin.cut(known, met)
         if len(before.levels) and len(after.levels):
-            farthest = max(farthest, _departure(after, Places.of(before, Ties.none(len(reach))), reach))
+            places = Places.of(before, Ties.none(len(reach)))
+            farthest = np.maximum(farthest, _wander(_outside(after, places, reach)))
     return farthest
 
 
-def _departure(features: Features, places: Places, reach: Array) -> float:
-    """The 0.99 quantile of how far rows lie outside of the places, summed over the channels."""
+def _wander(outside: Array) -> Array:
+    """What distances of rows of normal operation, `(rows, n)`, are divided by, so that their sum is usual.
+
+    That is, for each channel, what 99 % of its own distances stay below: one that wanders does not devalue the others.
+    A channel that did not wander yet may do so where others do, and is divided by a quarter of what 99 % of all sums
+    stay below. If the sums of these quotients are still more than one, all of them are divided by that.
+
+    >>> calm, wanders = np.zeros(1000), np.linspace(0.0, 10.0, 1000)
+    >>> _wander(np.stack([calm, wanders], axis=1)).round(2)
+    array([2.48, 9.9 ])
+    """
+    together, own = np.quantile(outside.sum(axis=1), 0.99), np.quantile(outside, 0.99, axis=0)
+    least = np.maximum(own, max(ALONE * together, CALMEST))
+    found: Array = least * max(float(np.quantile((outside / least).sum(axis=1), 0.99)), 1.0)
+    return found
+
+
+def _outside(features: Features, places: Places, reach: Array) -> Array:
+    """How far rows lie outside of the places, by channel."""
     low, high = places.at(BOUND), places.at(1.0 - BOUND)
     unit = _unit(reach, np.zeros_like(reach), 1.0)
-    outside = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
+    away = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
     level, spread = beyond(features.levels, low[1], high[1]), beyond(features.spreads, low[2], high[2])
-    return float(np.quantile((outside + np.hypot(level, spread)).sum(axis=1), 0.99))
+    found: Array = away + np.hypot(level, spread)
+    return found
 
 
 def beyond(feature: Array, low: Array, high: Array) -> Array:

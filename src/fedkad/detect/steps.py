@@ -149,7 +149,7 @@ class WitnessSteps:
         self, outside: list[int], motion: float, features: Array, deviations: Array
     ) -> tuple[float, float, float]:
         """What `WitnessScoring.of_deviations` finds, from the deviations that are outside alone; no tie is broken."""
-        channels, sharpness, half, per_unit, per_jump, low, high, share = self._plain
+        channels, sharpness, half, per_unit, per_jump, per_wander, low, high, share = self._plain
         away, dwell = dict[int, float](), dict[int, float]()
         for place in outside:
             feature, channel = divmod(place, channels)
@@ -166,7 +166,8 @@ class WitnessSteps:
             else:
                 spread = log(max(features.item(place), 0.0) ** 0.5 + STILL)
                 dwell[channel] = hypot(dwell.get(channel, 0.0), max(low[channel] - spread, spread - high[channel], 0.0))
-        return motion, sum(min(each, OUTSIDE * ABSURD) for each in away.values()), sum(dwell.values())
+        outsides = sum(min(far, OUTSIDE * ABSURD) * per_wander[channel] for channel, far in away.items())
+        return motion, outsides, sum(far * per_wander[channel] for channel, far in dwell.items())
 
     @cached_property
     def _plain(self) -> tuple[Any, ...]:
@@ -174,7 +175,8 @@ class WitnessSteps:
         scoring, half = self._scoring, self._scoring.frame.half.copy()
         sharpness, bounds = scoring.frame.sharpness, scoring.bounds
         half[: len(bounds.switch)] += ROUNDING * bounds.switch
-        arrays = (sharpness, half, scoring.per_unit, scoring.per_jump, bounds.low[2], bounds.high[2])
+        per = (scoring.per_unit, scoring.per_jump, scoring.per_wander)
+        arrays = (sharpness, half, *per, bounds.low[2], bounds.high[2])
         return len(bounds.unit), *(array.tolist() for array in arrays), scoring.share
 
 

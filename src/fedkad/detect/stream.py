@@ -15,6 +15,7 @@ from fedkad.detect.model import Model, Setup
 from fedkad.detect.scoring import Moment, Parts, Scoring, look_at
 from fedkad.detect.series import check_sample
 from fedkad.detect.steps import steps
+from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.scaling import CLIP
 
 Array = NDArray[np.float64]
@@ -37,6 +38,7 @@ class Reading:
     _setup: Setup = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
     _judged: tuple[Moment, ...] = field(repr=False, compare=False)
+    _parts: tuple[Parts, ...] = field(repr=False, compare=False, default=())
 
     @property
     def shares(self) -> Array:
@@ -47,6 +49,21 @@ class Reading:
         looked = [look_at(scoring, moment) for moment in self._judged]
         parts = np.array([scoring.score(*each) for each in looked]).sum(axis=0) / count
         return scoring.split(parts, np.asarray(sum(scoring.shares(*each) for each in looked) / count))
+
+    @property
+    def outside(self) -> float:
+        """How far the device is from where it has been, in units of place; 0 without places or a score."""
+        return self._scoring.outside(self._parts) if isinstance(self._scoring, WitnessScoring) else 0.0
+
+    @property
+    def outside_by_channel(self) -> Array:
+        """The same, split over the channels. Computed when asked for."""
+        if not self._judged or not isinstance(self._scoring, WitnessScoring):
+            return np.zeros(len(self.seen))
+        looked = [look_at(self._scoring, moment) for moment in self._judged]
+        shares = np.mean([self._scoring.shares(*each) for each in looked], axis=0)
+        found: Array = (shares[2] + shares[3]) / self._scoring.units[2]
+        return found
 
     @property
     def expected(self) -> Array:
@@ -221,7 +238,7 @@ class Stream:
         abnormal = judge.judge(score) if adapt else score > threshold
         if not abnormal and scoring.impossible(parts, free):
             abnormal = True
-        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged))
+        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged), tuple(raw))
 
     @property
     def _rows(self) -> int:

@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 WITNESSES = ("motion", "fit", "place")
 WEIGHTS = (1.0, 1.0, 0.5)
 
-UNIT_FLOORS = np.array([1.0, 0.1, 0.5])
+UNIT_FLOORS = np.array([1.0, 0.1, 1.0])
 """The smallest units: a device that never moved in training has no others."""
 
 SLACK = 1e-12
@@ -151,7 +151,7 @@ class WitnessScoring:
         clipped = np.minimum(departures, LINEAR_BEYOND)
         motion = inner(clipped, departures + departures - clipped) * self.share
         away, dwell, apart = self._distances(newest, deviations)
-        return motion, away.dot(self._one), (dwell + apart).dot(self._one)
+        return motion, away.dot(self.per_wander), (dwell + apart).dot(self.per_wander)
 
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same parts split over the channels, `(…, 4, n)`."""
@@ -268,7 +268,8 @@ class WitnessScoring:
         away, dwell, apart = self._distances(newest, deviations)
         # While a channel is missing, no tie counts.
         place = dwell + np.where(there.all(axis=-1, keepdims=True), apart, 0.0)
-        return np.where(there[..., None, :], np.stack([*means, away, place], axis=-2), 0.0)
+        distances = (away * self.per_wander, place * self.per_wander)
+        return np.where(there[..., None, :], np.stack([*means, *distances], axis=-2), 0.0)
 
     @cached_property
     def _window_decoder(self) -> Array:
@@ -339,6 +340,16 @@ class WitnessScoring:
         return np.ones(self._channels)
 
     @cached_property
+    def per_wander(self) -> Array:
+        """What a distance of each channel from its places is multiplied by."""
+        return 1.0 / self.bounds.wander
+
+    @cached_property
+    def _suspect(self) -> float:
+        """How far outside values are in total, at least, if one of them is impossible."""
+        return OUTSIDE * ABSURD * float(self.per_wander.min())
+
+    @cached_property
     def per_unit(self) -> Array:
         """What a value counts that is one standard deviation outside."""
         return OUTSIDE / self.bounds.unit
@@ -391,7 +402,7 @@ class WitnessScoring:
 
     def impossible(self, parts: Sequence[Any], values: Array) -> Any:
         """Whether a channel of the sample lies more than five ranges outside of everything that it has shown."""
-        suspect = parts[2] >= OUTSIDE * ABSURD
+        suspect = parts[2] >= self._suspect
         if suspect is False:  # for one moment it is a plain bool, and nearly always this one
             return False
         return suspect & self.absurd(values).any(axis=-1)
@@ -443,6 +454,11 @@ class WitnessScoring:
     def _plain_units(self) -> list[float]:
         units: list[float] = self.units.tolist()
         return units
+
+    def outside(self, parts: Collection[Parts]) -> float:
+        """How far the device is from its places, in their unit, from the parts of the last few moments."""
+        total = sum(outside + dwell for _, _, outside, dwell in parts)
+        return total / len(parts) / self._plain_units[2] if parts else 0.0
 
     def combine(self, parts: Sequence[Any]) -> Any:
         """√motion + √fit + ½ √place."""

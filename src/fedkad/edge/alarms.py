@@ -25,7 +25,15 @@ from fedkad.edge.settings import Alarm
 SLACK = 1e-3
 """Durations may fall short by this share of a period, because times in seconds since 1970 are rounded."""
 
-LONGEST_WAIT = 86400.0
+ASTRAY = 2.0
+"""A row farther outside than this counts towards the rate of abnormal ones, whatever its score."""
+
+BACK = 0.25
+"""An incident goes on while the device is farther outside than this: its new level is news, and not learned."""
+
+A_DAY = 86400.0
+
+LONGEST_WAIT = A_DAY
 """Seconds between two updates of an incident that has lasted for long."""
 
 
@@ -112,10 +120,13 @@ class Alarms:
         """Share of the scored rows in `rate_window` that were abnormal; NaN without any."""
         return self._rate.value
 
-    def update(self, row: GridRow, reading: Reading, *, is_provisional: bool = False) -> list[Alert]:
+    def update(
+        self, row: GridRow, reading: Reading, *, outside: float = 0.0, is_provisional: bool = False
+    ) -> list[Alert]:
         """Take one judged row; returns its alerts, usually none. The reading is explained for abnormal rows only.
 
-        The alerts of a model that has not seen a whole week yet are provisional.
+        `outside` is how far the device is from where it has been, where 99 % of normal rows stay below 1. The alerts of
+        a model that has not seen a whole week yet are provisional.
         """
         self._is_provisional = is_provisional
         if reading.state == "gap":
@@ -128,13 +139,25 @@ class Alarms:
             self._go_back(row.time)
         state.time, state.score, state.threshold = row.time, reading.score, reading.threshold
         state.watched += self._period
-        self._rate.count(row.time, reading.is_anomaly)
-        if reading.is_anomaly:
-            return self._take_abnormal(reading)
+        is_astray = outside > ASTRAY
+        self._rate.count(row.time, reading.is_anomaly or is_astray)
+        if reading.is_anomaly or (is_astray and state.incident is None and self._is_frequent()):
+            return self._take_abnormal(reading, is_astray)
         if state.incident is None and state.excursion is None:
             return []
+        if state.incident is not None and outside > BACK and self._stays_away(reading):
+            state.astray, state.incident.last = state.astray or is_astray, row.time
+            return self._take_normal(is_quiet=False)
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet)
+
+    def _stays_away(self, reading: Reading) -> bool:
+        """Whether the channel that the open incident is about is still where it has not been."""
+        incident = self._state.incident
+        if incident is None or len(incident.shares) != len(self._channels):
+            return False
+        cause = max(range(len(self._channels)), key=incident.shares.__getitem__)
+        return bool(reading.outside_by_channel[cause] > BACK)
 
     def acknowledge(self, sender: str) -> list[Alert]:
         """Note that somebody knows of the open incident: it is told once more, and then only when it gets worse."""
@@ -175,7 +198,7 @@ class Alarms:
         state.said, state.told = min(state.said, time), min(state.told, time)
         state.cool_until = min(state.cool_until, time + self._pause - self._slack)
 
-    def _take_abnormal(self, reading: Reading) -> list[Alert]:
+    def _take_abnormal(self, reading: Reading, is_astray: bool) -> list[Alert]:
         state = self._state
         self._note_channels()
         state.quiet = None
@@ -184,7 +207,9 @@ class Alarms:
         was_critical, is_critical = episode.critical, self._is_critical()
         episode.add(float(state.time), is_critical, reading)
         if state.incident is None:
-            return self._begin(episode, is_critical)
+            state.astray = is_astray
+            return self._begin(episode, is_critical, reading.is_anomaly)
+        state.astray = state.astray or is_astray
         return [self._alert("update", "worse", state.time)] if is_critical and not was_critical else self._continue()
 
     def _note_channels(self) -> None:
@@ -202,11 +227,11 @@ class Alarms:
             return bool(state.score > 0.0)
         return bool(state.score >= self._settings.critical * state.threshold)
 
-    def _begin(self, excursion: Episode, is_critical: bool) -> list[Alert]:
+    def _begin(self, excursion: Episode, is_critical: bool, is_abnormal: bool) -> list[Alert]:
         state = self._state
         if state.time < state.cool_until and not is_critical:
             return []
-        if state.time - excursion.start >= self._settings.min_duration - self._slack:
+        if is_abnormal and state.time - excursion.start >= self._settings.min_duration - self._slack:
             state.incident, kind, reason = excursion, "score", "threshold"
         elif self._is_frequent():
             state.incident, kind, reason = self._with_recent(excursion), "rate", "rate"
@@ -259,9 +284,21 @@ class Alarms:
             return self._continue()
         if state.quiet is None:
             state.quiet = state.time
-        if state.time - state.quiet >= self._settings.clear_after - self._slack and self._is_rare():
+        if state.time - state.quiet >= self._clear_after - self._slack and self._is_rare():
             return [self._end(state.time, "cleared")]
         return self._continue()
+
+    @property
+    def _clear_after(self) -> float:
+        """How long it must be quiet; on the first day of an incident that went astray, as long as that lasted.
+
+        A new level that comes by day and goes at night is one incident then, and may settle.
+        """
+        incident, least = self._state.incident, self._settings.clear_after
+        assert incident is not None
+        if not self._state.astray or self._state.time - incident.start >= A_DAY:
+            return least
+        return max(least, incident.last - incident.start)
 
     def _is_rare(self) -> bool:
         assert self._state.open is not None

@@ -161,6 +161,7 @@ class AlarmState:
     said: float = -math.inf  # time of the last alert
     updates: int = 0  # of the open incident that told nothing new
     begun: list[float] = field(default_factory=list)  # when the last incidents began
+    astray: bool = False  # whether the open incident went where the device has not been
     quiet: float | None = None  # since when an open incident has been quiet
     told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate
     cool_until: float = -math.inf  # until then only a critical score begins an incident

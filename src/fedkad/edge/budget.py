@@ -17,6 +17,8 @@ must not go deaf.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 GAIN = 0.1
 """What one incident adds to the logarithm of the threshold.
@@ -35,16 +37,28 @@ HIGHEST = 3.0
 """Times the fitted threshold at most."""
 
 
+REST = 1.0 / 28.0
+"""After an incident that counts the next ones do not, for this share of the time that the budget allows one in.
+
+With a budget of one in a week that is six hours. A fault that comes and goes all afternoon says no more about the
+threshold than one that lasts, and must not make the device deaf to the next fault.
+"""
+
+MOST_COUNTED = 20
+"""Incidents that can be taken back."""
+
+
 class BudgetLoop:
     """Follows the incidents of one device; `state` is what `state` returned before.
 
     >>> loop = BudgetLoop(allowed=1.0 / 604800.0)
     >>> loop.threshold(fitted=2.0, lowest=1.8)
     2.0
-    >>> loop.watch(86400.0)
-    >>> for _ in range(4):
-    ...     loop.count(peak=2.1)
-    >>> loop.count(peak=6.0)  # too high to tell anything about the threshold
+    >>> for incident in ("pump-1", "pump-2", "pump-3", "pump-4"):
+    ...     loop.watch(21600.0)
+    ...     loop.count(incident, peak=2.1)
+    >>> loop.count("pump-5", peak=2.1)  # too soon after the last one
+    >>> loop.count("pump-6", peak=6.0)  # too high to tell anything about the threshold
     >>> round(loop.threshold(fitted=2.0, lowest=1.8), 2)
     2.94
     >>> loop.watch(100 * 86400.0)
@@ -52,28 +66,36 @@ class BudgetLoop:
     1.8
     """
 
-    def __init__(self, allowed: float, state: float = 0.0) -> None:
+    def __init__(self, allowed: float, state: Mapping[str, Any] | float | None = None) -> None:
         self.allowed = allowed  # incidents per second
-        self._log, self._used = state, 0.0
+        # It was one number in early versions.
+        known: Mapping[str, Any] = state if isinstance(state, Mapping) else {"log": state or 0.0}
+        self._log, self._used = float(known["log"]), 0.0
+        self._rested = float(known.get("rested", REST / allowed))  # seconds since the last one that counted
+        self._counted = list(known.get("counted", []))
 
     @property
-    def state(self) -> float:
-        """The logarithm of the factor."""
-        return self._log
+    def state(self) -> dict[str, Any]:
+        """For JSON: the logarithm of the factor, and which incidents have counted."""
+        return {"log": self._log, "rested": self._rested, "counted": self._counted}
 
     def watch(self, seconds: float) -> None:
         """Note that so many seconds of samples were judged."""
         self._log -= GAIN * self.allowed * seconds
+        self._rested = min(self._rested + seconds, REST / self.allowed)
 
-    def count(self, peak: float) -> None:
+    def count(self, incident: str, peak: float) -> None:
         """Count an incident that is over and reached this score."""
-        if peak < MARGINAL * self._used:
+        if peak < MARGINAL * self._used and self._rested >= REST / self.allowed:
             self._log += GAIN
+            self._rested = 0.0
+            self._counted = [*self._counted[1 - MOST_COUNTED :], incident]
 
-    def forgive(self, peak: float) -> None:
-        """Take an incident back: a person called it a fault, so it was not a false alarm."""
-        if peak < MARGINAL * self._used:
+    def forgive(self, incident: str) -> None:
+        """Take an incident back if it has counted: a person called it a fault, so it was not a false alarm."""
+        if incident in self._counted:
             self._log -= GAIN
+            self._counted.remove(incident)
 
     def threshold(self, fitted: float, lowest: float) -> float:
         """The threshold to judge by; a bound that is reached is not exceeded in secret."""

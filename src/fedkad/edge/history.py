@@ -90,7 +90,7 @@ def _state(settings: DeviceSettings, state: Mapping[str, Any], orders: StandingO
     if orders.is_muted(time.time()):
         return f"mute until {_shown(format_time(orders.muted_until))}"
     if not state:
-        return "not heard of"
+        return "no sample yet"
     if Path(settings.learning.folder, "model.safetensors").exists():
         return "monitored"
     return f"learning, {state.get('fresh', 0)} of {settings.first_rows} rows"

@@ -103,6 +103,10 @@ class Learner:
         """Do not learn from the rows since that number, nor from those that fill the window before it."""
         self._store.revoke(self._device, number - self._model.memory)
 
+    def leave_out_between(self, start: float, end: float) -> None:
+        """Do not learn again from the rows between two times, nor from those that fill the window before them."""
+        self._store.revoke_between(self._device, start - self._model.memory * self._settings.sampling.period, end)
+
     def forget_all(self, number: int) -> None:
         """Drop the rows up to that number: they have other channels or another period, or are not to be learned."""
         self.fresh = 0

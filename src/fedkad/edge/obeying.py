@@ -44,7 +44,7 @@ class Obeyed(NamedTuple):
     alerts: list[Alert]
     orders: StandingOrders
     taken: TakenForNormal
-    forgiven: float | None = None  # the peak of an incident that does not count against the budget any more
+    forgiven: str = ""  # the incident that does not count against the budget any more
     accepted: Alert | None = None  # the fault of a sensor that is none
 
 
@@ -107,8 +107,9 @@ class Obedience:
         if self._is_open(incident):
             return self._obeyed(reply, self.alarms.acknowledge(sender))
         self.store.put_alert([], {**incident, "acknowledged": sender})
-        is_counted = incident["kind"] != "health" and not incident.get("acknowledged")
-        return self._obeyed(reply)._replace(forgiven=incident["peak"] if is_counted else None)
+        if incident["kind"] != "health":  # a young model has learned from it, and is fitted anew without it
+            self.learner.leave_out_between(_seconds(incident["start"]), _seconds(incident["time"]))
+        return self._obeyed(reply)._replace(forgiven=incident["id"])
 
     # -- what is normal -------------------------------------------------------------------------------------------
 

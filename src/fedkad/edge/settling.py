@@ -38,6 +38,10 @@ OUTLIERS = 0.01
 """Share of the rows at either end that does not count for where a channel is."""
 
 
+FAR = 0.1
+"""How many ranges of training a value may be from nearly all rows of an incident to be a part of its level."""
+
+
 @dataclass
 class Settling:
     """How the scores of one incident went so far; the state is a small JSON object.
@@ -93,7 +97,7 @@ class Settling:
 def why_not(incident: Alert, rows: Array, bounds: Bounds, window: int) -> str:
     """Why what the scaled `rows` of an incident show must not become normal, as the end of a sentence; empty if it may.
 
-    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((6, 1)))
+    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((7, 1)))
     >>> steady = 0.5 + 0.1 * np.sin(np.arange(100.0))[:, None]
     >>> why_not({"severity": "warning"}, steady, bounds, 20), why_not({"severity": "warning"}, 3.0 * steady, bounds, 20)
     ('', 'it is too far from what is known')
@@ -115,6 +119,19 @@ def why_not(incident: Alert, rows: Array, bounds: Bounds, window: int) -> str:
     if _breaks_a_tie(rows, bounds, window):
         return "a channel does not match the others any more"
     return ""
+
+
+def without_outliers(rows: Array, bounds: Bounds) -> Array:
+    """The scaled rows of an incident with gaps where a value is far from nearly all of them: no level is there.
+
+    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((7, 1)))
+    >>> int(np.isnan(without_outliers(np.append(np.linspace(3.0, 4.0, 300), 9.0)[:, None], bounds)).sum())
+    1
+    """
+    least, most = np.nanquantile(rows, [OUTLIERS, 1.0 - OUTLIERS], axis=0)
+    with np.errstate(invalid="ignore"):
+        is_far = (rows < least - FAR * bounds.unit) | (rows > most + FAR * bounds.unit)
+    return np.where(is_far, np.nan, rows)
 
 
 def _breaks_a_tie(rows: Array, bounds: Bounds, window: int) -> bool:

@@ -292,6 +292,10 @@ class Store:
         """Do not learn from the rows since that number: what followed was abnormal."""
         self._collect("UPDATE row SET trains = 0 WHERE device = ? AND seq >= ?", device, since)
 
+    def revoke_between(self, device: str, start: float, end: float) -> None:
+        """Do not learn from the rows between two times: somebody called them a fault."""
+        self._collect("UPDATE row SET trains = 0 WHERE device = ? AND time BETWEEN ? AND ?", device, start, end)
+
     def spend(self, device: str, through: int) -> None:
         """Do not learn from the rows up to that number again."""
         self._collect("UPDATE row SET trains = 0 WHERE device = ? AND seq <= ?", device, through)

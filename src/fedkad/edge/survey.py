@@ -39,6 +39,10 @@ NO_DEVICES = {"bridge", "homeassistant", "fedkad", "lwt", "availability"}
 """Levels of topics that are about something else."""
 
 
+OF_A_HOUSE = {"homeassistant", "zigbee2mqtt"}
+"""First levels of topics on a broker that Home Assistant listens to."""
+
+
 @dataclass
 class TopicSeen:
     """What was seen on one topic."""
@@ -115,7 +119,8 @@ class Survey:
         measuring = [topic for topic, seen in sorted(self._seen.items()) if seen.channels]
         places = {topic: list(_places(topic, is_bare="" in self._seen[topic].numbers)) for topic in measuring}
         nameless = next((topic for topic, found in places.items() if not found), None)
-        plan = WatchPlan(unused=sum(map(bool, places.values())), nameless=nameless)
+        has_house = any(topic.partition("/")[0] in OF_A_HOUSE for topic in self._seen)
+        plan = WatchPlan(unused=sum(map(bool, places.values())), nameless=nameless, has_house=has_house)
         for found in _best_first(places, self._merit):
             plan.topics.append(next(iter(found.values())).pattern)
             plan.unused -= len(found)
@@ -145,6 +150,7 @@ class WatchPlan:
     left_out: dict[str, None] = field(default_factory=dict)
     unused: int = 0  # topics with numbers that are not among them, because there are too many devices
     nameless: str | None = None  # a topic with numbers in which no level can name the device
+    has_house: bool = False  # whether there are signs of Home Assistant
 
     def text(self, source: SourceSettings) -> str:
         """The configuration of an agent that follows them on that broker."""
@@ -174,6 +180,9 @@ class WatchPlan:
             "",
             "[alarm]",
             'budget = "1/week"',
+            "",
+            "[mqtt]",
+            "[homeassistant]" if self.has_house else "# [homeassistant]  # if one listens to this broker",
         ]
         for name, channels in self.devices.items():
             if tuple(channels) != common:

@@ -30,7 +30,7 @@ from fedkad.edge.orders import StandingOrders
 from fedkad.edge.pace import FirstSamples, Pace
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import BY_PERIOD, INFERRED, DeviceSettings, Maintenance
-from fedkad.edge.settling import Settling, why_not
+from fedkad.edge.settling import Settling, why_not, without_outliers
 from fedkad.edge.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.store import Store
 
@@ -135,7 +135,7 @@ class Watcher:
         self.learner = Learner(self.name, self._settings, self._store, self.model, state)
         self._grid = SampleGrid(sampling, grid)
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
-        self._budget = self._budget_loop(state.get("budget", 0.0))
+        self._budget = self._budget_loop(state.get("budget"))
         self._settling = Settling.restored(state.get("settling"))
         self._taken = TakenForNormal(*state.get("taken", ()))
         self._unjudged, self._heard = float(state.get("unjudged", 0.0)), state.get("heard")
@@ -147,7 +147,7 @@ class Watcher:
             self.learner.forget_all(self._rows)
         return is_reshaped
 
-    def _budget_loop(self, state: float) -> BudgetLoop | None:
+    def _budget_loop(self, state: Mapping[str, Any] | float | None = None) -> BudgetLoop | None:
         allowed = parse_budget(self._settings.alarm.budget) if self._settings.alarm.budget else None
         return None if allowed is None else BudgetLoop(allowed, state)
 
@@ -174,7 +174,7 @@ class Watcher:
             "health": self._health.state(),
             "pace": self._pace.state(),
             "hidden": self.model.hidden(),
-            "budget": 0.0 if self._budget is None else self._budget.state,
+            "budget": None if self._budget is None else self._budget.state,
             "orders": self._orders.state(),
             "settling": self._settling.state(),
             "taken": self._taken,
@@ -281,7 +281,8 @@ class Watcher:
         """The alerts of a reading."""
         watched = self._alarms.watched
         is_young = watched - self._unjudged < PROVISIONAL
-        alerts = self._alarms.update(row, reading, is_provisional=bool(self.learner.is_own) and is_young)
+        is_provisional = bool(self.learner.is_own) and is_young
+        alerts = self._alarms.update(row, reading, outside=reading.outside, is_provisional=is_provisional)
         if self._budget is not None:
             self._budget.watch(self._alarms.watched - watched)
         if (opened := self._alarms.open) is not None and self._settings.alarm.settle and row.observed:
@@ -338,8 +339,10 @@ class Watcher:
         is_fault = alert["severity"] == "critical" or alert["duration"] > BRIEF or not self._is_alarmed_often()
         if alert["reason"] != "cleared" or alert["acknowledged"] or (is_fault and not self.learner.young):
             self.learner.leave_out(self._row_number(datetime.fromisoformat(alert["start"]).timestamp()))
-        if self._budget is not None and not alert["acknowledged"] and alert["peak"] is not None:
-            self._budget.count(alert["peak"])
+        # What lasts, or dwells where the device has not been, would not have been prevented by a higher threshold.
+        is_brief = alert["kind"] == "score" and alert["duration"] <= BRIEF
+        if self._budget is not None and is_brief and not alert["acknowledged"] and alert["peak"] is not None:
+            self._budget.count(alert["id"], alert["peak"])
 
     def _is_alarmed_often(self) -> bool:
         """Whether there were so many incidents in a week that they are hardly faults."""
@@ -435,7 +438,7 @@ class Watcher:
         self.is_changed = True
         if self.model.stream is None:
             self._reading = None
-        if obeyed.forgiven is not None and self._budget is not None:
+        if self._budget is not None:
             self._budget.forgive(obeyed.forgiven)
         if obeyed.accepted is not None:
             self._health.accept(obeyed.accepted)
@@ -452,7 +455,7 @@ class Watcher:
         self._configured, self._settings = settings, self._orders.applied(self._with_period(settings))
         alarm, sampling = self._settings.alarm, self._settings.sampling
         self._alarms = Alarms(self.name, alarm, sampling.period, sampling.channels, self._alarms.state())
-        self._budget = self._budget_loop(0.0 if self._budget is None else self._budget.state)
+        self._budget = self._budget_loop(None if self._budget is None else self._budget.state)
         self.learner.configure(self._settings)
         self.model.configure(self._settings)
 
@@ -488,7 +491,8 @@ class Watcher:
         reason = self._why_unsettled(opened, model)
         if not reason:
             try:
-                self.learner.confirm(self._rows_since(settle), f"settled{self._alarms.incidents}", while_waiting)
+                rows = self._steady_rows(model)
+                self.learner.confirm(rows, f"settled{self._alarms.incidents}", while_waiting)
             except (ValueError, OSError) as error:
                 reason = f"its rows cannot be learned: {error}"
         if reason:
@@ -513,6 +517,13 @@ class Watcher:
             return "no row is kept"
         return why_not(incident, model.setup.scale(rows), model.scoring.bounds, model.settings.window)
 
+    def _steady_rows(self, model: Model | None) -> Array:
+        """The rows that settle, without what is no part of their level."""
+        assert model is not None
+        assert isinstance(model.scoring, WitnessScoring)
+        scaled = model.setup.scale(self._rows_since(self._settings.alarm.settle))
+        return model.setup.scaling.restore(without_outliers(scaled, model.scoring.bounds))
+
     def _rows_since(self, seconds: float) -> Array:
         """The rows of the last so many seconds, as far as they are kept."""
         now, channels = self._alarms.time, len(self._settings.sampling.channels)
@@ -524,7 +535,7 @@ class Watcher:
         if self.learner.learn(while_waiting):
             self.is_changed = True
             if was_young:  # the threshold is another one, and followed alarms of a model that is gone
-                self._budget = self._budget_loop(0.0)
+                self._budget = self._budget_loop()
 
     # -- status ---------------------------------------------------------------------------------------------------
 
