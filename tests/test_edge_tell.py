@@ -155,6 +155,27 @@ def test_devices_that_were_found_can_be_asked_and_told(tmp_path: Path, model: Pa
     assert replayed.splitlines()[-1].split()[:2] == ["other", "1"]
 
 
+def test_a_device_that_is_gone_is_forgotten_and_may_come_back_as_a_new_one(tmp_path: Path, model: Path) -> None:
+    rows, site = series(40), Site(tmp_path / "site", model, devices=("*",))
+    lines = [sample(rows, row, device=device) for device in ("gone", "stays") for row in range(40)]
+    folder = site.folder / "state" / "devices"
+    with site.process:
+        site.file.write_text("".join(f"{line}\n" for line in lines))
+        wait_for(lambda: rows_committed(site.folder / "state", "stays") == 40, site.process.log)
+        refused = site.ask("forget", "gone")
+        assert (refused.status, "The agent runs, and knows the device; stop it first." in refused.err) == (1, True)
+        assert site.process.stop() == 0
+    assert (folder / "gone" / "model.safetensors").is_file()
+    assert site.ask("forget", "gone") == (0, "gone is forgotten.\n", "")
+    assert "There is no device 'gone'; the devices are stays." in site.ask("forget", "gone").err
+    assert sorted(path.name for path in folder.iterdir()) == ["stays"]
+    assert "gone" not in site.ask("status").out
+    with site.process:
+        with site.file.open("a") as file:
+            file.writelines(f"{sample(rows, row, device='gone')}\n" for row in range(5))
+        wait_for(lambda: rows_committed(site.folder / "state", "gone") == 5, site.process.log)
+
+
 def test_what_publishes_is_discovered_and_can_be_watched(tmp_path: Path) -> None:
     rows, output = series(40), tmp_path / "found" / "agent.toml"
     output.parent.mkdir()

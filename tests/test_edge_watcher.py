@@ -176,7 +176,7 @@ def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make,
 
 
 def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector) -> None:
-    watcher, live = make(learning={"every": 100}), series(300)
+    watcher, live = make(learning={"every": 100}), series(340)
     live[150:155, 0] += 5.0
     feed(watcher, live[:200])
     for k in range(200, 203):  # one channel is silent: the others go on

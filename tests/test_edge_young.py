@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedkad.detect.modelfile import load_model
 from fedkad.edge import learning as edge_learning
+from fedkad.edge.commands import Command
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.store import Store
@@ -97,6 +98,21 @@ def test_what_somebody_acknowledged_as_a_fault_is_not_learned(tmp_path: Path) ->
     watcher._alarms.acknowledge("somebody")
     feed(watcher, live[FIRST + 100 :], FIRST + 100)
     assert watcher.learner.learned >= 2
+    assert learned_range(tmp_path)[1] < 2.0
+
+
+def test_what_is_acknowledged_after_its_end_is_left_out_the_next_time(tmp_path: Path) -> None:
+    live, watcher = wandering(4 * FIRST + 20), make(tmp_path)
+    live[FIRST + 90 :, 0] -= 6.0
+    alerts = feed(watcher, live[: 2 * FIRST + 100], 0)
+    assert learned_range(tmp_path)[1] > 6.0, "nobody has said anything yet"
+    (end,) = [alert for alert in alerts if alert["event"] == "end"]
+    watcher._store.put_alert([], end)
+    commit(watcher)
+    watcher.obey(Command("1", "pump", "acknowledge", end["id"], "somebody", BEGIN))
+    commit(watcher)
+    feed(watcher, live[2 * FIRST + 100 :], 2 * FIRST + 100)
+    assert watcher.learner.learned == 3
     assert learned_range(tmp_path)[1] < 2.0
 
 

@@ -21,6 +21,7 @@ to an agent that runs, or will:
   fedkad-agent incidents CONFIG.toml [DEVICE]            what it has alarmed
   fedkad-agent status CONFIG.toml                        what it knows of its devices
   fedkad-agent replay CONFIG.toml FILE                   what it would have alarmed on a recording
+  fedkad-agent forget CONFIG.toml DEVICE                 drop all about a device that is gone
 
 to begin with:
   fedkad-agent discover mqtt://BROKER                    list what publishes, and write a first agent.toml
@@ -158,6 +159,20 @@ def _replaying(arguments: Sequence[str]) -> Work:
     return work
 
 
+def _forgetting(arguments: Sequence[str]) -> Work:
+    parser = _parser("forget", "Drop all that a stopped agent knows of a device: its model, its history, its counters.")
+    parser.add_argument("device", metavar="DEVICE")
+    given = parser.parse_args(arguments)
+
+    def work() -> None:
+        from fedkad.edge.forgetting import forget
+        from fedkad.edge.settingsfile import load
+
+        print(forget(load(given.config), given.device))
+
+    return work
+
+
 def _discovering(arguments: Sequence[str]) -> Work:
     parser = argparse.ArgumentParser(
         prog="fedkad-agent discover",
@@ -193,6 +208,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Work]] = {
     "incidents": _listing,
     "status": _asking,
     "replay": _replaying,
+    "forget": _forgetting,
     "discover": _discovering,
 }
 

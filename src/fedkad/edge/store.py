@@ -308,6 +308,12 @@ class Store:
         """Drop the rows of all incidents."""
         self._collect("DELETE FROM evidence WHERE device = ?", device)
 
+    def forget_device(self, device: str) -> None:
+        """Drop all that is known of a device; what waits for a sink is still delivered."""
+        self._collect("DELETE FROM device WHERE name = ?", device)
+        for table in ("row", "judge", "evidence", "incident", "command"):
+            self._collect(f"DELETE FROM {table} WHERE device = ?", device)
+
     def put_state(self, device: str, state: Mapping[str, Any]) -> None:
         """Keep the state of a device."""
         self._collect("INSERT OR REPLACE INTO device VALUES (?, ?)", device, json.dumps(state))
