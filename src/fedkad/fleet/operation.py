@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.notice import EVERYBODY, Invitation, invite
 from fedkad.fleet.noticeboard import NoticeBoard
-from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, until_stopped
+from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
 from fedkad.fleet.registry import ActiveDevices, Registry
 from fedkad.fleet.settings import FILE, ServerFolder
 from fedkad.fleet.trainings import Trainings
@@ -47,15 +47,22 @@ def serve(folder: ServerFolder, app: Path = APP) -> None:
         os.environ.update(flower.environment(folder.flower))
         prepare(folder)
         place = folder.settings.place
-        check_port("port", place.bind, place.port)
+        sockets = passed_sockets()
+        if not sockets:
+            check_port("port", place.bind, place.port)
         check_port("control_port", "127.0.0.1", place.control_port)
-        processes = [
-            SupervisedProcess(name, command, LogFile(folder.logs / f"{name}.log"), os.environ)
-            for name, command in flower.server_commands(folder).items()
-        ]
+        *others, front = flower.server_commands(folder).items()
+        processes = [_supervised(folder, *each, os.environ) for each in others]
+        processes.append(_supervised(folder, *front, proxy.environment(sockets), sockets))
         with ending_all(processes), open_control(place.control_port, folder.ca_certificate) as control:
             _operate(Supervisor(folder, control, app), processes, Door(folder, processes[-1]))
     logger.info("stopped")
+
+
+def _supervised(
+    folder: ServerFolder, name: str, command: list[str], environment: Mapping[str, str], sockets: Sequence[int] = ()
+) -> SupervisedProcess:
+    return SupervisedProcess(name, command, LogFile(folder.logs / f"{name}.log"), environment, sockets)
 
 
 def check_port(key: str, host: str, port: int) -> None:

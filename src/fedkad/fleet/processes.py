@@ -22,6 +22,7 @@ LONGEST_WAIT = 60.0
 GRACE = 10.0  # seconds between asking a process to end and killing it
 OFFSPRING_GRACE = 3.0  # seconds that descendants have to end after it, as an app with something to report
 PR_SET_PDEATHSIG = 1
+FIRST_PASSED = 3  # the first descriptor that systemd passes on
 
 
 class Stopped(BaseException):
@@ -89,7 +90,9 @@ class LogFile:
 class ChildProcess:
     """A process that ends together with its descendants, and with its parent."""
 
-    def __init__(self, command: Sequence[str], log: LogFile, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log: LogFile, environment: Mapping[str, str], sockets: Sequence[int] = ()
+    ) -> None:
         self.started = time.monotonic()
         handle = log.open()
         try:
@@ -99,6 +102,7 @@ class ChildProcess:
                 stdout=handle,
                 stderr=handle,
                 env=environment,
+                pass_fds=sockets,
                 start_new_session=True,
                 preexec_fn=end_with_parent(os.getpid(), signal.SIGTERM),
             )
@@ -168,8 +172,16 @@ class Backoff:
 class SupervisedProcess:
     """A process that is restarted whenever it ends, after a wait that grows with each early end."""
 
-    def __init__(self, name: str, command: Sequence[str], log: LogFile, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: LogFile,
+        environment: Mapping[str, str],
+        sockets: Sequence[int] = (),
+    ) -> None:
         self.name, self.command, self.log, self.environment = name, command, log, environment
+        self.sockets = sockets
         self.child: ChildProcess | None = None
         self.wait = Backoff()
 
@@ -188,7 +200,7 @@ class SupervisedProcess:
     def _start(self) -> None:
         """Start the process; if the machine lacks disk space or memory for it, try again later."""
         try:
-            self.child = ChildProcess(self.command, self.log, self.environment)
+            self.child = ChildProcess(self.command, self.log, self.environment, self.sockets)
         except OSError as error:
             delay = self.wait.lengthen()
             logger.warning("%s: cannot be started (%s), tries again in %g s", self.name, error, delay)
@@ -205,6 +217,13 @@ def ending_all(processes: Sequence[SupervisedProcess]) -> Iterator[None]:
         for supervised in reversed(processes):
             if supervised.child is not None:
                 supervised.child.end()
+
+
+def passed_sockets() -> tuple[int, ...]:
+    """The listening sockets that systemd has opened for this process; none if it was started otherwise."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return ()
+    return tuple(range(FIRST_PASSED, FIRST_PASSED + int(os.environ.get("LISTEN_FDS", "0"))))
 
 
 def end_with_parent(parent: int, number: signal.Signals) -> Callable[[], None]:

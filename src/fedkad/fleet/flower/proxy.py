@@ -28,7 +28,7 @@ import pwd
 import resource
 import shutil
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedkad.atomicfile import write_atomically
@@ -225,6 +225,18 @@ def command(root: Path) -> list[str]:
         )
     own = [program, "-p", f"{root}/", "-c", FILE, "-e", "stderr", *(_as_nobody() if os.geteuid() == 0 else ())]
     return ["/bin/sh", "-c", 'cd "$0" && exec "$@"', f"{root}/{PUBLIC}", *own]
+
+
+def environment(sockets: Sequence[int]) -> dict[str, str]:
+    """The environment of nginx: it takes over listening sockets that it is told of, as when it replaces itself.
+
+    So a server may run in a network namespace of its own, where nobody else reaches Flower's control interface, and
+    still be reached at a socket that was opened outside of it.
+
+    >>> environment([3, 4])["NGINX"]
+    '3;4;'
+    """
+    return {**os.environ, **({"NGINX": "".join(f"{each};" for each in sockets)} if sockets else {})}
 
 
 def reload(root: Path, process: ChildProcess) -> bool:
