@@ -20,7 +20,7 @@ from tests.fixtures.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet.notice import Notice
+from fedkad.fleet.notice import FleetNotice
 from fedkad.fleet.noticeboard import NoticeBoard
 
 fleets.require(nginx=True)
@@ -34,7 +34,7 @@ CALLED, PATIENCE = 4, 300.0
 class CalledFleet(Loopback):
     """Six devices, of which a training calls four."""
 
-    def notice(self) -> Notice:
+    def notice(self) -> FleetNotice:
         found = NoticeBoard(ServerFolder(self.server_folder)).last()
         assert found is not None
         return found

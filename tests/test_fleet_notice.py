@@ -19,9 +19,9 @@ from fedkad.fleet.certificates import KeyPair
 from fedkad.fleet.notice import (
     EVERYBODY,
     LIFE,
+    FleetNotice,
     Invitation,
     NamedModel,
-    Notice,
     NoticeError,
     Tidings,
     certified_since,
@@ -51,7 +51,7 @@ def signed(tidings: Tidings = TIDINGS, signer: KeyPair = SIGNER) -> bytes:
 def test_what_is_signed_is_what_is_read(period: float, invitation: Invitation | None, model: NamedModel | None) -> None:
     tidings = Tidings(period, invitation, model)
     found = verify(signed(tidings), AUTHORITY.public)
-    assert found == Notice(7, int(NOW) + LIFE, tidings, certified_since(SIGNER.public))
+    assert found == FleetNotice(7, int(NOW) + LIFE, tidings, certified_since(SIGNER.public))
 
 
 @given(st.data())
@@ -101,7 +101,7 @@ def test_a_key_signs_only_as_long_as_it_is_certified(monkeypatch: pytest.MonkeyP
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
 def test_nothing_older_is_accepted_by_its_key_and_then_by_its_number(k: int, n: int, later: int, number: int) -> None:
-    last, fresh = (Notice(each, int(NOW) + LIFE, TIDINGS, since) for since, each in ((k, n), (later, number)))
+    last, fresh = (FleetNotice(each, int(NOW) + LIFE, TIDINGS, since) for since, each in ((k, n), (later, number)))
     check_new(None, fresh, NOW)
     if later > k or (later == k and number >= n):
         check_new(last, fresh, NOW)

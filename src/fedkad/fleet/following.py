@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import write_private
-from fedkad.fleet.notice import NamedModel, Notice, NoticeError, check_new, verify
+from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, verify
 from fedkad.fleet.reaching import NOT_MODIFIED, OK, ServerFiles, UnreachableError
 
 PATH = "/notice"
@@ -36,7 +36,7 @@ class Follower:
         self.has_notices = True
         self.has_looked = False  # whether the server has answered since this process began
 
-    def _kept(self) -> Notice | None:
+    def _kept(self) -> FleetNotice | None:
         """The last notice that was accepted; None if there is none, or if its file is damaged."""
         try:
             return verify(self.folder.notice.read_bytes(), self.folder.ca_certificate.read_bytes())

@@ -80,7 +80,7 @@ class Tidings:
 
 
 @dataclass(frozen=True)
-class Notice:
+class FleetNotice:
     """A notice as a device accepts it; `key_since` is when the key that signed it was certified, in seconds."""
 
     sequence: int
@@ -136,7 +136,7 @@ def _since(certificate: x509.Certificate) -> int:
     return int(certificate.not_valid_before_utc.timestamp())
 
 
-def verify(content: bytes, authority: bytes) -> Notice:
+def verify(content: bytes, authority: bytes) -> FleetNotice:
     """The notice in a file, if the fleet's authority (PEM) stands behind it; whether it is new is not asked here."""
     if not content.startswith(FORMAT):
         raise NoticeError("The notice has a format that this release does not know; install the server's release.")
@@ -162,7 +162,7 @@ def _certified_key(certificate: x509.Certificate, authority: bytes) -> Ed25519Pu
     return key
 
 
-def _read(document: dict[str, Any], key_since: int) -> Notice:
+def _read(document: dict[str, Any], key_since: int) -> FleetNotice:
     invitation, model = document["invitation"], document["model"]
     tidings = Tidings(
         float(document["period"]),
@@ -171,14 +171,14 @@ def _read(document: dict[str, Any], key_since: int) -> Notice:
     )
     if not tidings.period > 0.0:
         raise ValueError("its period is not positive")
-    return Notice(int(document["sequence"]), int(document["expires"]), tidings, key_since)
+    return FleetNotice(int(document["sequence"]), int(document["expires"]), tidings, key_since)
 
 
 def _read_model(found: dict[str, Any]) -> NamedModel:
     return NamedModel(str(found["run"]), str(found["sha256"]), int(found["size"]), float(found["spread"]))
 
 
-def check_new(last: Notice | None, fresh: Notice, now: float) -> None:
+def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
     """Refuse a notice that has expired, or that is older than the last one: by its key, then by its number."""
     if fresh.expires <= now:
         raise NoticeError(

@@ -20,9 +20,9 @@ from fedkad.federation.shelf import RESULT
 from fedkad.fleet.files import FileIdentity, identity
 from fedkad.fleet.notice import (
     LIFE,
+    FleetNotice,
     Invitation,
     NamedModel,
-    Notice,
     NoticeError,
     Tidings,
     certified_since,
@@ -54,7 +54,7 @@ class NoticeBoard:
         self.made_of: FileIdentity | None = None  # which result the current model file was made of
         self.made: tuple[str, str, int] | None = None  # run, digest and size of that file
 
-    def last(self) -> Notice | None:
+    def last(self) -> FleetNotice | None:
         """The notice that is shown now; None if there is none, or none that devices would accept."""
         try:
             return verify((self.folder.public / NOTICE).read_bytes(), self.folder.ca_certificate.read_bytes())
@@ -70,7 +70,7 @@ class NoticeBoard:
         if last is None or said != (tidings, certified_since(certificate)) or last.expires < now + LIFE / 2:
             self._write(last, tidings, now, certificate)
 
-    def _write(self, last: Notice | None, tidings: Tidings, now: float, certificate: bytes) -> None:
+    def _write(self, last: FleetNotice | None, tidings: Tidings, now: float, certificate: bytes) -> None:
         """Write the next notice.
 
         Its number is at least the clock's, so that a server that was restored from a backup does not fall behind what
