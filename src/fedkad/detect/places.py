@@ -64,6 +64,9 @@ MOST_CALM = 32
 TELLING = 500
 """Windows of new rows that tell how far normal data wanders."""
 
+FEW_WINDOWS = 100
+"""In no more windows that do not overlap, all channels have one unit of place; in four times as many, each its own."""
+
 CALMEST = 0.5
 """The smallest number that the distance of a channel from its places is divided by."""
 
@@ -235,7 +238,7 @@ class Places:
         ties = learn_ties(levels, windows)
         features = Features.at(ends, scaled[ends], levels, spreads, ties)._replace(values=complete_rows(scaled))
         places = cls.of(features, ties)
-        wander = _wandering(features, places.reach)
+        wander = _wandering(features, places.reach, windows)
         return replace(places, wander=wander, levels=levels[kept], windows=windows).settled()
 
     def settled(self) -> Places:
@@ -472,30 +475,34 @@ THINNED = 2048
 """Rows that are enough to see it."""
 
 
-def _wandering(features: Features, reach: Array) -> Array:
-    """The farthest that each channel went, in later parts of the rows, from all that came before them."""
+def _wandering(features: Features, reach: Array, windows: float) -> Array:
+    """The farthest that each channel went, in later parts of the rows, from all that came before them.
+
+    In few windows, of which so many do not overlap, only chance tells calm channels from others.
+    """
     thin, farthest = features.thinned(THINNED), np.zeros(len(reach))
+    alone = float(np.clip(FEW_WINDOWS / max(windows, 1.0), ALONE, 1.0))
     for known, met in FOLDS:
         before, after = thin.cut(0.0, known), thin.cut(known, met)
         if len(before.levels) and len(after.levels):
             places = Places.of(before, Ties.none(len(reach)))
-            farthest = np.maximum(farthest, _wander(_outside(after, places, reach)))
+            farthest = np.maximum(farthest, _wander(_outside(after, places, reach), alone))
     return farthest
 
 
-def _wander(outside: Array) -> Array:
+def _wander(outside: Array, alone: float = ALONE) -> Array:
     """What distances of rows of normal operation, `(rows, n)`, are divided by, so that their sum is usual.
 
     That is, for each channel, what 99 % of its own distances stay below: one that wanders does not devalue the others.
-    A channel that did not wander yet may do so where others do, and is divided by a quarter of what 99 % of all sums
-    stay below. If the sums of these quotients are still more than one, all of them are divided by that.
+    A channel that did not wander yet may do so where others do, and is divided by the share `alone` of what 99 % of all
+    sums stay below. If the sums of these quotients are still more than one, all of them are divided by that.
 
     >>> calm, wanders = np.zeros(1000), np.linspace(0.0, 10.0, 1000)
     >>> _wander(np.stack([calm, wanders], axis=1)).round(2)
     array([2.48, 9.9 ])
     """
     together, own = np.quantile(outside.sum(axis=1), 0.99), np.quantile(outside, 0.99, axis=0)
-    least = np.maximum(own, max(ALONE * together, CALMEST))
+    least = np.maximum(own, max(alone * together, CALMEST))
     found: Array = least * max(float(np.quantile((outside / least).sum(axis=1), 0.99)), 1.0)
     return found
 
