@@ -98,7 +98,7 @@ class LiftedProduct:
         np.tanh(observed, out=observed)
         return linear + observed.dot(self.right.T), linear, observed
 
-    @cached_property
+    @property
     def single(self) -> LiftedProduct:
         """The same product in single precision, of windows in single precision."""
         rounded = copy(self)
