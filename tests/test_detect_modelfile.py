@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from fedkad import FewRowsWarning, KoopmanDetector
 from fedkad.detect import modelfile
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, read_model, save_model, write_model
+from fedkad.detect.witnesses import WitnessScoring
 from tests.fixtures import naive
 
 SMALL: dict[str, Any] = {"window": 3, "rank": 3, "observables": 4, "validation": 0.4}
@@ -287,3 +288,23 @@ def test_where_learning_has_come_to_survives_and_older_files_have_nothing(path: 
     assert KoopmanDetector.load(tmp_path / "marked").model_.learnt_through == "feed:17"
     write_model(tmp_path / "older", {k: v for k, v in header.items() if k != "learnt_through"}, arrays)
     assert KoopmanDetector.load(tmp_path / "older").model_.learnt_through == ""
+
+
+def test_a_file_from_before_channels_wandered_on_their_own_scores_as_it_did(tmp_path: Path) -> None:
+    values = np.sin(np.arange(900.0)[:, None] / [7.0, 11.0, 5.0])
+    fitted = KoopmanDetector(rank=6).fit(values)
+    fitted.save(tmp_path / "now")
+    header, arrays = read_model(tmp_path / "now")
+    del arrays["witnesses.bounds.wander"]
+    arrays["witnesses.units"][2], arrays["held_out.places.wander"] = 2.0, np.array(2.0)
+    write_model(tmp_path / "before", header, arrays)
+    before = KoopmanDetector.load(tmp_path / "before")
+    values[500:, 1] += 4.0
+    now, then = (detector.witnesses(values)[-300:, 2] for detector in (fitted, before))
+    scoring = fitted.model_.scoring
+    assert isinstance(scoring, WitnessScoring)
+    assert scoring.bounds.wander.tolist() == [0.5] * 3
+    np.testing.assert_allclose(then, now / 2.0, rtol=1e-9)  # the root of 0.5 / 2
+    assert before.memory_.places is not None
+    assert before.memory_.places.wander.tolist() == [2.0] * 3
+    before.learn(values[:400])

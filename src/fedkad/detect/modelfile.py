@@ -177,8 +177,8 @@ def _with_wander(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     bounds, places = "witnesses.bounds.wander", "held_out.places.wander"
     if bounds not in arrays and "witnesses.bounds.unit" in arrays:
         arrays[bounds] = np.ones_like(arrays["witnesses.bounds.unit"])
-    if places in arrays and arrays[places].ndim == 0:
-        arrays[places] = np.full(arrays["held_out"].shape[1], arrays[places])
+    if places in arrays and arrays[places].size == 1:  # a number is stored as an array of one
+        arrays[places] = np.full(arrays["held_out"].shape[1], arrays[places].item())
     return arrays
 
 
