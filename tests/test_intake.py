@@ -86,6 +86,33 @@ def test_a_decimal_comma_in_every_channel(
     assert table.times is not None
 
 
+def german(rows: int, channels: int = 4, faults: dict[int, str] | None = None) -> str:
+    """A table whose rows all have as many commas; a fault is the line and what comes after the second value there."""
+    lines = ["Zeit;" + ";".join(f"Kanal {k}" for k in range(channels))]
+    start = datetime.datetime(2024, 3, 1)
+    for row in range(rows):
+        cells = [f"{50 + row % 7},{10 + (row * k) % 90}" for k in range(channels)]
+        cells[1] += (faults or {}).get(row + 2, "")
+        lines.append(";".join([f"{start + datetime.timedelta(minutes=row):%d.%m.%Y %H:%M}", *cells]))
+    return "\r\n".join(lines) + "\r\n"
+
+
+@pytest.mark.parametrize("line", [2, 3, 200, 301])
+def test_a_surplus_cell_does_not_make_the_decimal_comma_the_separator(tmp_path: Path, line: int) -> None:
+    """The commas split all rows alike, and then the first row of values would pass for the header."""
+    whole = read_recording(write(tmp_path, german(300)))
+    assert (whole.channels[0], whole.values.shape) == ("Kanal 0", (300, 4))
+    text = german(300, faults={line: ";"})
+    refused(write(tmp_path, text), f"line {line}:", "the row has 6 cells where the header names 5")
+    # A row may begin with a number and hold words, so that it could be names.
+    machine = re.sub(r"(?m)^[\d.]+ ([\d:]+)", r"1;hand", text).replace("Zeit", "Nr;Betrieb")
+    refused(write(tmp_path, machine), f"line {line}:", "the row has 7 cells where the header names 6")
+
+
+def test_a_header_that_does_not_fit_the_rows_is_not_replaced_by_a_row(tmp_path: Path) -> None:
+    refused(write(tmp_path, german(30).replace("Kanal 3", "Kanal 3;x;y")), "line 1:", "the rows do not have the cells")
+
+
 def test_columns_that_are_not_read_say_nothing_about_numbers(tmp_path: Path) -> None:
     path = write(tmp_path, 'time,p,note\n0,1.013,"0,5"\n1,1.014,\n2,1.015,\n')
     for switches, wanted in (
