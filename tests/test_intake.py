@@ -378,6 +378,28 @@ def test_several_devices_in_one_file_are_not_mixed(tmp_path: Path) -> None:
     refused(write(tmp_path, "time,remark,a\n1,x,1\n1,x,2\n2,y,3\n2,y,4\n3,x,5\n"), "does not come after", "--sort")
 
 
+def test_devices_are_told_apart_where_their_clocks_go_back(tmp_path: Path) -> None:
+    """Four turbines as they are published: a clock of the place, so that an hour comes twice every year."""
+    start, hours = np.datetime64("2024-01-01T00:00"), [*range(150), *range(148, 300)]
+    names = "R80711", "R80721", "R80736", "R80790"
+    rows = [f"{name},{start + np.timedelta64(hour, 'h')},{hour % 7},east\n" for hour in hours for name in names]
+    path = write(tmp_path, "Wind_turbine_name,Date_time,P_avg,site\n" + "".join(rows))
+    said = "column 'Wind_turbine_name' tells 4 devices apart", "--device Wind_turbine_name=R80711", "federate"
+    refused(path, *said)
+    refused(path, *said, sort=True)
+    one = Switches(device="Wind_turbine_name=R80711", sort=True)
+    assert read_recording(path, one).values[:, 0].tolist() == [hour % 7 for hour in range(300)]
+
+
+def test_sorting_does_not_drop_most_of_the_rows(tmp_path: Path) -> None:
+    """Devices that a number tells apart, or nothing."""
+    path = write(tmp_path, "time,unit,a\n" + "".join(f"{k // 3},{k % 3},{k}\n" for k in range(30)))
+    for switches in ({}, {"sort": True}):
+        refused(path, "'time'", "20 of 30 rows have the same time as another", "--device", "--ignore time", **switches)
+    assert read_recording(path, Switches(device="unit=1")).values[:, 0].tolist() == list(range(1, 30, 3))
+    assert len(read_recording(path, Switches(ignore=("time",))).values) == 30
+
+
 def test_a_bad_device_of_a_file_is_left_out_with_its_reason(tmp_path: Path) -> None:
     rows = [f"{hour},{name},{hour * hour}" for hour in range(6) for name in ("a", "b", "c")]
     rows[1] = "0,b,12 V"
