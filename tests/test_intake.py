@@ -109,6 +109,12 @@ def test_a_surplus_cell_does_not_make_the_decimal_comma_the_separator(tmp_path: 
     refused(write(tmp_path, machine), f"line {line}:", "the row has 7 cells where the header names 6")
 
 
+def test_all_surplus_cells_are_counted(tmp_path: Path) -> None:
+    """Also below the part that the layout is found from, and of the first of two such rows."""
+    text = german(13_000, faults={12_000: ";1;2;3", 12_900: ";"})
+    refused(write(tmp_path, text), "line 12000: the row has 8 cells where the header names 5")
+
+
 def test_a_header_that_does_not_fit_the_rows_is_not_replaced_by_a_row(tmp_path: Path) -> None:
     refused(write(tmp_path, german(30).replace("Kanal 3", "Kanal 3;x;y")), "line 1:", "the rows do not have the cells")
 

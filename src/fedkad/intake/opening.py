@@ -10,11 +10,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from fedkad.intake.engine import Relation, database, file_sql, text_sql
-from fedkad.intake.layout import HEAD, encoding_of, is_comment, layout_of
+from fedkad.intake.layout import HEAD, Record, encoding_of, is_comment, layout_of
 from fedkad.intake.stages import Stages
 from fedkad.intake.workbook import write_sheet
 from fedkad.intake.zones import zones_in_pandas_metadata
@@ -134,7 +135,8 @@ class _Text:
         sql = text_sql(str(path), layout.delimiter, len(layout.names), skip)
         source = TableSource(self.source.path, self._place)
         kinds = ("VARCHAR",) * len(layout.names)
-        return Relation(connection, sql, name, layout.names, kinds, source, layout.delimiter in ";\t", notes)
+        comma = layout.delimiter in ";\t"
+        return Relation(connection, sql, name, layout.names, kinds, source, comma, notes, uneven=self._uneven)
 
     def _lines(self, skipped: dict[str, int]) -> Iterator[tuple[int, str]]:
         """The lines of values with their numbers; counts the others."""
@@ -166,7 +168,18 @@ class _Text:
         ]
 
     def _place(self, row: int) -> str:
-        """The line on which a row begins: rows may span lines, as quoted cells may contain line ends."""
+        """The line on which a row begins."""
+        found = next(islice(self._rows(), row, None), None)
+        return f"row {row + 1}" if found is None else f"line {found.line}"
+
+    def _uneven(self) -> tuple[int, int] | None:
+        """The line and the cells of the first row that has others than the header; empty ones at its end are none."""
+        width = len(self.layout.names)
+        uneven = (row for row in self._rows() if len(row.cells) < width or any(row.cells[width:]))
+        return next(((row.line, len(row.cells)) for row in uneven), None)
+
+    def _rows(self) -> Iterator[Record]:
+        """The rows of values: one may span lines, as quoted cells may contain line ends."""
         numbers: list[int] = []
 
         def lines() -> Iterator[str]:
@@ -174,13 +187,10 @@ class _Text:
                 numbers.append(number)
                 yield line
 
-        reader = csv.reader(lines(), delimiter=self.layout.delimiter)
-        begins = 0
+        reader, begins = csv.reader(lines(), delimiter=self.layout.delimiter), 0
         try:
-            for _ in range(row):
-                next(reader, None)
+            for cells in reader:
+                yield Record(numbers[begins], cells)
                 begins = reader.line_num
-            next(reader, None)
         except csv.Error:  # a quote that is never closed
-            return f"row {row + 1}"
-        return f"line {numbers[begins]}"
+            return
