@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fedkad.intake import Switches, device_names, opening, read_devices, read_recording
 from fedkad.intake import engine as intake_engine
-from fedkad.intake.opening import has_blank_lines
+from fedkad.intake.lineends import line_ends
 from fedkad.tables import SeriesTable, TableError, read_table, write_table
 from tests.fixtures.draws import draws
 
@@ -313,6 +313,38 @@ def test_comments_and_blank_lines_are_counted(tmp_path: Path) -> None:
     assert table.values.ravel().tolist()[::2] == [1, 3]
     assert {"3 lines of comment skipped", "1 blank line skipped"} <= set(table.notes)
     refused(write(tmp_path, text.replace("x", "7 V")), "line 7", "'a'", "'7 V'", "--ignore")
+
+
+@pytest.mark.parametrize(("usual", "other"), [("\r\n", "\n"), ("\n", "\r\n"), ("\n", "\r")])
+@pytest.mark.parametrize("at", [1, 40, 199])
+def test_mixed_line_ends(tmp_path: Path, usual: str, other: str, at: int) -> None:
+    lines = german(200).splitlines()
+    ends = [other if k == at else usual for k in range(len(lines))]
+    text = "".join(line + end for line, end in zip(lines, ends, strict=True))
+    whole, table = read_recording(write(tmp_path, german(200))), read_recording(write(tmp_path, text))
+    np.testing.assert_array_equal(table.values, whole.values)
+    assert table.notes == ("lines end in different ways (LF, CRLF or CR)", *whole.notes)
+    refused(write(tmp_path, text.replace(lines[150], lines[150] + ";9")), "line 151:", "the row has 6 cells")
+
+
+def test_empty_rows_at_the_end_are_skipped(tmp_path: Path) -> None:
+    """As Excel writes them where cells below the table were once filled."""
+    whole = read_recording(write(tmp_path, german(50)))
+    for below, note in (
+        (";;;;\r\n", "1 empty row at the end skipped"),
+        (";;;;\r\n" * 3 + "\r\n", "3 empty rows at the end skipped"),
+        ('"";"";;;', "1 empty row at the end skipped"),
+        (";;\r\n" * 40_000, "40000 empty rows at the end skipped"),
+    ):
+        table = read_recording(write(tmp_path, german(50) + below))
+        np.testing.assert_array_equal(table.values, whole.values)
+        assert note in table.notes
+    within = german(50).splitlines(keepends=True)
+    within.insert(20, ";;;;\r\n")
+    refused(write(tmp_path, "".join(within) + ";;;;\r\n"), "line 21", "the time is missing")
+    # Where no time is missed, an empty row within is a gap.
+    gap = read_recording(write(tmp_path, "a;b\n1;2\n;\n3;4\n;\n"))
+    np.testing.assert_array_equal(gap.values, [[1, 2], [NAN, NAN], [3, 4]])
 
 
 @pytest.mark.parametrize(
@@ -751,8 +783,10 @@ def test_copies_are_told_of_while_they_are_made(tmp_path: Path, monkeypatch: pyt
 
 @given(st.binary(max_size=30).map(lambda data: bytes(b"\r\n\na,"[byte % 5] for byte in data)), st.integers(1, 7))
 @draws(200)
-def test_blank_lines_are_found_across_blocks(content: bytes, block: int) -> None:
+def test_line_ends_are_found_across_blocks(content: bytes, block: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), content)
         text = content.replace(b"\r\n", b"\n")
-        assert has_blank_lines(path, block) == (re.search(rb"\n\n[^\r\n]", text) is not None)
+        found = line_ends(path, block)
+        assert found.blank == (re.search(rb"\n\n[^\r\n]", text) is not None)
+        assert found.mixed == (len(set(re.findall(rb"\r\n|\n|\r", content))) > 1)
