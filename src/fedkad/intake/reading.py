@@ -151,6 +151,7 @@ class _Recording:
         if not rows:
             raise no_rows(self.source)
         self.sample = [[cell for cell in column if cell and not is_missing(cell)] for column in zip(*rows, strict=True)]
+        self.absent: tuple[str, ...] = ()  # channels that are asked for and not there
         self.zones: tuple[Times, NDArray[np.int64]] | None = None  # minutes ahead of UTC at each time of the file
         self.clock = self._clock()
         self.marks = self._marks()
@@ -180,7 +181,7 @@ class _Recording:
                 f"{rows} rows resampled to {len(values)}, one every {self.switches.resample:g} s: the mean of each, "
                 "and the last value of a channel with only two"
             )
-        table = SeriesTable(name, channels, values, times, notes=tuple(self.notes))
+        table = SeriesTable(name, channels, values, times, notes=tuple(self.notes), absent=self.absent)
         if clock is None:
             return table
         return replace(table, time_column=clock.name, utc=clock.utc, offsets=self._offsets(times))
@@ -463,9 +464,7 @@ class _Recording:
         if not any(name in columns for name in names):
             listed, found = ", ".join(names), ", ".join(name for name in self.relation.names if name)
             raise self.source.error(f"none of the channels {listed} is there", f"its columns are {found}")
-        absent = [repr(name) for name in names if name not in columns]
-        if absent:
-            self.notes.append(f"{', '.join(absent)} of the model {'is' if len(absent) == 1 else 'are'} not there")
+        self.absent = tuple(name for name in names if name not in columns)
         rows = len(next(iter(columns.values())).values)
         values = np.full((rows, len(names)), np.nan)
         for k, name in enumerate(names):
@@ -485,6 +484,7 @@ class _Recording:
         if not any(name in tags for name in names):
             what = f"none of the channels {', '.join(names)} is there"
             raise self.source.error(what, f"its tags are {', '.join(tags)}")
+        self.absent = tuple(name for name in names if name not in tags)
         moments, values, repeated = longform.spread(times, at, column.values, tags, names)
         if repeated and not self.switches.sort:
             what = f"{repeated} values have the same time and tag as another"
