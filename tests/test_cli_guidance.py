@@ -280,6 +280,12 @@ def test_a_budget_needs_a_rate(tmp_path: Path) -> None:
     assert "--threshold 1/week needs --sample-period SECONDS" in said
     arguments = ["fit", data, "-o", tmp_path / "m", "--threshold", "1/week", "--sample-period", "60", *SMALL]
     assert Done(*arguments).status == 0
+    untimed = tmp_path / "untimed"
+    assert Done("fit", data, "-o", untimed, *SMALL).status == 0
+    said = fails("detect", untimed, data, "--budget", "1/week")
+    assert "--time" in said
+    assert "fit the model with --sample-period SECONDS" in said
+    assert Done("detect", tmp_path / "m", data, "--budget", "1/week").status == 0
 
 
 def test_numbers_that_are_not_finite_have_words() -> None:

@@ -192,7 +192,10 @@ def _sources(data: Path, reading: Switches) -> dict[str, tuple[Path, Switches]]:
 def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Model:
     """The model with the threshold that a budget asks for."""
     if period is None:
-        raise ValueError(f"{path}: --budget needs a sampling period, and neither the model nor the data has times.")
+        raise ValueError(
+            f"{path}: --budget needs a sampling period, and neither the model nor the data has times; name the time "
+            "column with --time, or fit the model with --sample-period SECONDS."
+        )
     check_threshold(budget, period)
     model = model.judged_by(model.settings.rule(budget, period))
     if model.found is not None and model.found.note:
