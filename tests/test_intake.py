@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime
 import gzip
 import io
+import lzma
 import re
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -680,6 +683,20 @@ def test_rows_that_count_and_columns_without_a_name(tmp_path: Path) -> None:
 )
 def test_what_is_refused(tmp_path: Path, text: str | bytes, parts: list[str]) -> None:
     refused(write(tmp_path, text), *parts)
+
+
+def test_packed_files_are_told(tmp_path: Path) -> None:
+    text = german(300).encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("boiler.csv", text)
+    refused(write(tmp_path, lzma.compress(text), "boiler.csv.xz"), "packed (xz)", "unpack it first")
+    refused(write(tmp_path, bz2.compress(text), "boiler.csv.bz2"), "packed (bzip2)", "unpack it first")
+    refused(write(tmp_path, packed.getvalue(), "boiler.zip"), "packed (zip)", "unpack it first")
+    refused(write(tmp_path, packed.getvalue(), "boiler.csv"), "packed (zip)", "call it .xlsx if it is a workbook")
+    refused(write(tmp_path, gzip.compress(text), "boiler.txt.gz"), "packed (gzip)", "call it .csv.gz")
+    assert read_recording(write(tmp_path, "BZh;b\n1;2\n3;4\n")).channels == ("BZh", "b")
+    refused(write(tmp_path, b"\x28\xb5\x2f\xfd" + bytes(range(99)), "boiler.csv.zst"), "packed (zstd)")
 
 
 def test_switches_that_do_not_fit(tmp_path: Path) -> None:

@@ -20,6 +20,16 @@ from fedkad.tables.errors import TableSource
 
 DELIMITERS = (",", ";", "\t", "|")
 COMMENTS = ("#", "//", "%")
+PACKED = {
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+    b"BZh[1-9]1AY&SY": "bzip2",
+    rb"\x28\xb5/\xfd": "zstd",
+    b"7z\xbc\xaf'\x1c": "7z",
+    b"\x1f\x8b": "gzip",
+}
+"""What packed files begin with, as patterns."""
+
 HEAD = 1 << 16  # characters that the layout is found from
 VALUE = re.compile(
     r"[<>~+-]?\s*[.,]?\d[\d.,:/\-+TZ eE_]*(?:[AP]M)?|\d{1,2}[-. ][A-Za-z]{3,9}[-. ]\d{2,4}.*", re.IGNORECASE
@@ -78,6 +88,7 @@ def encoding_of(path: Path, source: TableSource) -> tuple[str, tuple[str, ...]]:
     """Return the encoding of a text file and a note if it is not UTF-8: by its first bytes, then by trying."""
     with path.open("rb") as file:
         start = file.read(4096)
+        _refuse_packed(start, source)
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16", ("read as UTF-16",)
         zeros = [start[at::2].count(0) for at in (0, 1)]
@@ -94,6 +105,13 @@ def encoding_of(path: Path, source: TableSource) -> tuple[str, tuple[str, ...]]:
         except UnicodeDecodeError:
             return "cp1252", ("read as Latin-1 (Windows-1252), because it is not UTF-8; --encoding names another",)
     return "utf-8-sig", ()
+
+
+def _refuse_packed(start: bytes, source: TableSource) -> None:
+    kind = next((kind for mark, kind in PACKED.items() if re.match(mark, start)), None)
+    if kind is not None:
+        also = {"zip": ", or call it .xlsx if it is a workbook", "gzip": ", or call it .csv.gz"}.get(kind, "")
+        raise source.error(f"the file is packed ({kind})", f"unpack it first{also}")
 
 
 def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
