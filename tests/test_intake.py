@@ -301,6 +301,23 @@ def test_date_and_time_in_two_columns(tmp_path: Path) -> None:
     assert (moments(told), told.channels) == (moments(table), ("a",))
 
 
+@pytest.mark.parametrize("header", ["date,ts,a", "ts,date,a", "a,date,ts"])
+@pytest.mark.parametrize("epoch", [False, True])
+def test_a_column_of_days_is_not_the_time_if_a_finer_one_goes_on(tmp_path: Path, header: str, epoch: bool) -> None:
+    start = np.datetime64("2024-03-01T12:00")
+    times = [start + np.timedelta64(hour, "h") for hour in range(40)]
+    rows = [
+        {"date": str(time)[:10], "ts": str(time.astype("datetime64[s]").astype(int) if epoch else time), "a": k % 3}
+        for k, time in enumerate(times)
+    ]
+    lines = [",".join(str(row[name]) for name in header.split(",")) for row in rows]
+    table = read_recording(write(tmp_path, "\n".join([header, *lines]) + "\n"))
+    assert (table.time_column, table.channels, table.period) == ("ts", ("a",), 3600.0)
+    # A channel that is called t and does not increase is none.
+    temperatures = [",".join(str(row[name]) for name in ("date", "a", "a")) for row in rows]
+    refused(write(tmp_path, "\n".join(["date,t,a", *temperatures]) + "\n"), "time column 'date'", "--time")
+
+
 def test_a_day_that_ends_at_24_hours(tmp_path: Path) -> None:
     """As weather services write it."""
     path = write(tmp_path, "Date,Time,a\n01/31/1988,23:00,1\n01/31/1988,24:00,2\n02/01/1988,01:00,3\n")
