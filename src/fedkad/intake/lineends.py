@@ -7,6 +7,8 @@ from typing import NamedTuple
 BLOCK = 1 << 22  # bytes that are read at once
 TAIL = 1 << 16  # bytes that hold the last line
 INNER_BLANK = re.compile(rb"\n\r?\n(?=[^\r\n])")
+FEED = re.compile(rb"\n(?<!\r\n)")  # patterns that begin with a plain byte are searched as fast as that byte
+CARRIAGE = re.compile(rb"\r(?=[^\n])")
 
 
 class LineEnds(NamedTuple):
@@ -18,16 +20,19 @@ class LineEnds(NamedTuple):
 
 def line_ends(path: Path, block: int = BLOCK) -> LineEnds:
     """Look at all line ends of a file: LF, CRLF or CR."""
-    before, blank = b"", False
-    feeds = returns = both = 0
+    before = b""
+    blank = feed = both = carriage = False
     with path.open("rb") as file:
         while read := file.read(block):
             content = before + read
             blank = blank or INNER_BLANK.search(content) is not None
-            feeds, returns = feeds + read.count(b"\n"), returns + read.count(b"\r")
-            both += read.count(b"\r\n") + (before.endswith(b"\r") and read.startswith(b"\n"))
+            feed = feed or FEED.search(content, len(before[:1])) is not None
+            if b"\r" in content:
+                both = both or b"\r\n" in content
+                carriage = carriage or CARRIAGE.search(content) is not None
             before = content[-3:]  # as much of a blank line as may lie before the next block
-    return LineEnds(blank, sum(count > 0 for count in (both, feeds - both, returns - both)) > 1)
+    carriage = carriage or before.endswith(b"\r")
+    return LineEnds(blank, feed + both + carriage > 1)
 
 
 def is_empty_row(line: str, delimiter: str) -> bool:
