@@ -118,6 +118,11 @@ def test_all_surplus_cells_are_counted(tmp_path: Path) -> None:
     refused(write(tmp_path, text), "line 12000: the row has 8 cells where the header names 5")
 
 
+def test_a_surplus_cell_is_told_with_its_line_where_lines_end_in_a_separator(tmp_path: Path) -> None:
+    text = german(300, faults={200: ";"}).replace("\r\n", ";\r\n")
+    refused(write(tmp_path, text), "line 200: the row has a value in column 6, which has no name")
+
+
 def test_a_header_that_does_not_fit_the_rows_is_not_replaced_by_a_row(tmp_path: Path) -> None:
     refused(write(tmp_path, german(30).replace("Kanal 3", "Kanal 3;x;y")), "line 1:", "the rows do not have the cells")
 

@@ -439,6 +439,10 @@ class _Recording:
         if column.values[0] in (0.0, 1.0) and np.array_equal(counts, np.arange(len(counts))):
             self.notes.append(f"column {at + 1}, which counts the rows, left out")
             return False
+        if numbers < LEAST_NUMBERS * len(counts):  # where all lines end in a separator, a surplus cell comes here
+            what = f"the row has a value in column {at + 1}, which has no name and is empty in most rows"
+            row = int(np.argmin(np.isnan(column.values)))
+            raise self.source.error(what, "write one cell for each name, or name the column", row=row)
         remedy = "name the channel in the header or remove the column"
         raise self.source.error(f"column {at + 1} has no name", remedy)
 
