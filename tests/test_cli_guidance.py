@@ -193,6 +193,27 @@ def test_a_silent_sensor(model: Path, tmp_path: Path) -> None:
     assert "remove the channel" in fails("fit", data, "-o", tmp_path / "m", *SMALL)
 
 
+def test_columns_that_are_missing_are_no_faults_of_sensors(tmp_path: Path) -> None:
+    names = [f"s{k}" for k in range(7)]
+    values = np.sin(np.arange(900)[:, None] / np.linspace(5.0, 12.0, 7)) + 0.05 * np.random.default_rng(3).normal(
+        size=(900, 7)
+    )
+    path = tmp_path / "m.safetensors"
+    assert Done("fit", write(tmp_path / "a.csv", values, seconds(900), names=names), "-o", path, *SMALL).status == 0
+    values[:, 2] = np.nan
+    done = Done("detect", path, write(tmp_path / "six.csv", values[:, :6], seconds(900), names=names[:6]))
+    assert f"note: {tmp_path / 'six.csv'}: 's6' of the model is not there." in done.err.splitlines()
+    [silent] = lines(done.err, "warning: ")
+    assert "channel 's2' has no value in this file" in silent
+    assert "check the sensor" in silent
+    few = write(tmp_path / "few.csv", values[:, :2], seconds(900), names=names[:2])
+    done = Done("detect", path, few)
+    assert f"note: {few}: 's2', 's3', 's4', 's5', 's6' of the model are not there." in done.err.splitlines()
+    assert done.err.count("'s4'") == 1
+    [warning] = lines(done.err, "warning: ")
+    assert "only 2 of 7 channels of the model have values" in warning
+
+
 def test_a_fleet_goes_on_without_a_device_that_cannot_be_judged(model: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
@@ -209,7 +230,7 @@ def test_a_fleet_goes_on_without_a_device_that_cannot_be_judged(model: Path, tmp
     document = json.loads(done.out)
     assert [device["device"] for device in document["devices"]] == ["good", "silent"]
     reasons = {entry["device"]: entry["reason"] for entry in document["skipped"]}
-    assert "channel 'flow' has no value" in reasons["empty"]
+    assert "channels 'flow', 'heat' have no value" in reasons["empty"]
     assert [line for line in lines(done.err, "warning: ") if "empty" in line] == []  # nothing else is said of it
     assert "no row could be scored" in reasons["short"]
     assert [line.split()[1] for line in lines(done.err, "skipped: ")] == ["empty:", "short:"]
@@ -259,6 +280,12 @@ def test_a_budget_needs_a_rate(tmp_path: Path) -> None:
     assert "--threshold 1/week needs --sample-period SECONDS" in said
     arguments = ["fit", data, "-o", tmp_path / "m", "--threshold", "1/week", "--sample-period", "60", *SMALL]
     assert Done(*arguments).status == 0
+    untimed = tmp_path / "untimed"
+    assert Done("fit", data, "-o", untimed, *SMALL).status == 0
+    said = fails("detect", untimed, data, "--budget", "1/week")
+    assert "--time" in said
+    assert "fit the model with --sample-period SECONDS" in said
+    assert Done("detect", tmp_path / "m", data, "--budget", "1/week").status == 0
 
 
 def test_numbers_that_are_not_finite_have_words() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime
 import gzip
 import io
+import lzma
 import re
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from hypothesis import strategies as st
 
 from fedkad.intake import Switches, device_names, opening, read_devices, read_recording
 from fedkad.intake import engine as intake_engine
-from fedkad.intake.opening import has_blank_lines
+from fedkad.intake.lineends import line_ends
 from fedkad.tables import SeriesTable, TableError, read_table, write_table
 from tests.fixtures.draws import draws
 
@@ -84,6 +87,44 @@ def test_a_decimal_comma_in_every_channel(
     assert len(table.values) == 2
     assert table.values[0].tolist() == first
     assert table.times is not None
+
+
+def german(rows: int, channels: int = 4, faults: dict[int, str] | None = None) -> str:
+    """A table whose rows all have as many commas; a fault is the line and what comes after the second value there."""
+    lines = ["Zeit;" + ";".join(f"Kanal {k}" for k in range(channels))]
+    start = datetime.datetime(2024, 3, 1)
+    for row in range(rows):
+        cells = [f"{50 + row % 7},{10 + (row * k) % 90}" for k in range(channels)]
+        cells[1] += (faults or {}).get(row + 2, "")
+        lines.append(";".join([f"{start + datetime.timedelta(minutes=row):%d.%m.%Y %H:%M}", *cells]))
+    return "\r\n".join(lines) + "\r\n"
+
+
+@pytest.mark.parametrize("line", [2, 3, 200, 301])
+def test_a_surplus_cell_does_not_make_the_decimal_comma_the_separator(tmp_path: Path, line: int) -> None:
+    """The commas split all rows alike, and then the first row of values would pass for the header."""
+    whole = read_recording(write(tmp_path, german(300)))
+    assert (whole.channels[0], whole.values.shape) == ("Kanal 0", (300, 4))
+    text = german(300, faults={line: ";"})
+    refused(write(tmp_path, text), f"line {line}:", "the row has 6 cells where the header names 5")
+    # A row may begin with a number and hold words, so that it could be names.
+    machine = re.sub(r"(?m)^[\d.]+ ([\d:]+)", r"1;hand", text).replace("Zeit", "Nr;Betrieb")
+    refused(write(tmp_path, machine), f"line {line}:", "the row has 7 cells where the header names 6")
+
+
+def test_all_surplus_cells_are_counted(tmp_path: Path) -> None:
+    """Also below the part that the layout is found from, and of the first of two such rows."""
+    text = german(13_000, faults={12_000: ";1;2;3", 12_900: ";"})
+    refused(write(tmp_path, text), "line 12000: the row has 8 cells where the header names 5")
+
+
+def test_a_surplus_cell_is_told_with_its_line_where_lines_end_in_a_separator(tmp_path: Path) -> None:
+    text = german(300, faults={200: ";"}).replace("\r\n", ";\r\n")
+    refused(write(tmp_path, text), "line 200: the row has a value in column 6, which has no name")
+
+
+def test_a_header_that_does_not_fit_the_rows_is_not_replaced_by_a_row(tmp_path: Path) -> None:
+    refused(write(tmp_path, german(30).replace("Kanal 3", "Kanal 3;x;y")), "line 1:", "the rows do not have the cells")
 
 
 def test_columns_that_are_not_read_say_nothing_about_numbers(tmp_path: Path) -> None:
@@ -265,6 +306,23 @@ def test_date_and_time_in_two_columns(tmp_path: Path) -> None:
     assert (moments(told), told.channels) == (moments(table), ("a",))
 
 
+@pytest.mark.parametrize("header", ["date,ts,a", "ts,date,a", "a,date,ts"])
+@pytest.mark.parametrize("epoch", [False, True])
+def test_a_column_of_days_is_not_the_time_if_a_finer_one_goes_on(tmp_path: Path, header: str, epoch: bool) -> None:
+    start = np.datetime64("2024-03-01T12:00")
+    times = [start + np.timedelta64(hour, "h") for hour in range(40)]
+    rows = [
+        {"date": str(time)[:10], "ts": str(time.astype("datetime64[s]").astype(int) if epoch else time), "a": k % 3}
+        for k, time in enumerate(times)
+    ]
+    lines = [",".join(str(row[name]) for name in header.split(",")) for row in rows]
+    table = read_recording(write(tmp_path, "\n".join([header, *lines]) + "\n"))
+    assert (table.time_column, table.channels, table.period) == ("ts", ("a",), 3600.0)
+    # A channel that is called t and does not increase is none.
+    temperatures = [",".join(str(row[name]) for name in ("date", "a", "a")) for row in rows]
+    refused(write(tmp_path, "\n".join(["date,t,a", *temperatures]) + "\n"), "time column 'date'", "--time")
+
+
 def test_a_day_that_ends_at_24_hours(tmp_path: Path) -> None:
     """As weather services write it."""
     path = write(tmp_path, "Date,Time,a\n01/31/1988,23:00,1\n01/31/1988,24:00,2\n02/01/1988,01:00,3\n")
@@ -280,6 +338,38 @@ def test_comments_and_blank_lines_are_counted(tmp_path: Path) -> None:
     assert table.values.ravel().tolist()[::2] == [1, 3]
     assert {"3 lines of comment skipped", "1 blank line skipped"} <= set(table.notes)
     refused(write(tmp_path, text.replace("x", "7 V")), "line 7", "'a'", "'7 V'", "--ignore")
+
+
+@pytest.mark.parametrize(("usual", "other"), [("\r\n", "\n"), ("\n", "\r\n"), ("\n", "\r")])
+@pytest.mark.parametrize("at", [1, 40, 199])
+def test_mixed_line_ends(tmp_path: Path, usual: str, other: str, at: int) -> None:
+    lines = german(200).splitlines()
+    ends = [other if k == at else usual for k in range(len(lines))]
+    text = "".join(line + end for line, end in zip(lines, ends, strict=True))
+    whole, table = read_recording(write(tmp_path, german(200))), read_recording(write(tmp_path, text))
+    np.testing.assert_array_equal(table.values, whole.values)
+    assert table.notes == ("lines end in different ways (LF, CRLF or CR)", *whole.notes)
+    refused(write(tmp_path, text.replace(lines[150], lines[150] + ";9")), "line 151:", "the row has 6 cells")
+
+
+def test_empty_rows_at_the_end_are_skipped(tmp_path: Path) -> None:
+    """As Excel writes them where cells below the table were once filled."""
+    whole = read_recording(write(tmp_path, german(50)))
+    for below, note in (
+        (";;;;\r\n", "1 empty row at the end skipped"),
+        (";;;;\r\n" * 3 + "\r\n", "3 empty rows at the end skipped"),
+        ('"";"";;;', "1 empty row at the end skipped"),
+        (";;\r\n" * 40_000, "40000 empty rows at the end skipped"),
+    ):
+        table = read_recording(write(tmp_path, german(50) + below))
+        np.testing.assert_array_equal(table.values, whole.values)
+        assert note in table.notes
+    within = german(50).splitlines(keepends=True)
+    within.insert(20, ";;;;\r\n")
+    refused(write(tmp_path, "".join(within) + ";;;;\r\n"), "line 21", "the time is missing")
+    # Where no time is missed, an empty row within is a gap.
+    gap = read_recording(write(tmp_path, "a;b\n1;2\n;\n3;4\n;\n"))
+    np.testing.assert_array_equal(gap.values, [[1, 2], [NAN, NAN], [3, 4]])
 
 
 @pytest.mark.parametrize(
@@ -349,6 +439,28 @@ def test_several_devices_in_one_file_are_not_mixed(tmp_path: Path) -> None:
     remarks = "".join(f"{k // 2},remark {k},{k}\n" for k in range(8))
     refused(write(tmp_path, "time,remark,a\n" + remarks), "does not come after", "--sort")
     refused(write(tmp_path, "time,remark,a\n1,x,1\n1,x,2\n2,y,3\n2,y,4\n3,x,5\n"), "does not come after", "--sort")
+
+
+def test_devices_are_told_apart_where_their_clocks_go_back(tmp_path: Path) -> None:
+    """Four turbines as they are published: a clock of the place, so that an hour comes twice every year."""
+    start, hours = np.datetime64("2024-01-01T00:00"), [*range(150), *range(148, 300)]
+    names = "R80711", "R80721", "R80736", "R80790"
+    rows = [f"{name},{start + np.timedelta64(hour, 'h')},{hour % 7},east\n" for hour in hours for name in names]
+    path = write(tmp_path, "Wind_turbine_name,Date_time,P_avg,site\n" + "".join(rows))
+    said = "column 'Wind_turbine_name' tells 4 devices apart", "--device Wind_turbine_name=R80711", "federate"
+    refused(path, *said)
+    refused(path, *said, sort=True)
+    one = Switches(device="Wind_turbine_name=R80711", sort=True)
+    assert read_recording(path, one).values[:, 0].tolist() == [hour % 7 for hour in range(300)]
+
+
+def test_sorting_does_not_drop_most_of_the_rows(tmp_path: Path) -> None:
+    """Devices that a number tells apart, or nothing."""
+    path = write(tmp_path, "time,unit,a\n" + "".join(f"{k // 3},{k % 3},{k}\n" for k in range(30)))
+    for switches in ({}, {"sort": True}):
+        refused(path, "'time'", "20 of 30 rows have the same time as another", "--device", "--ignore time", **switches)
+    assert read_recording(path, Switches(device="unit=1")).values[:, 0].tolist() == list(range(1, 30, 3))
+    assert len(read_recording(path, Switches(ignore=("time",))).values) == 30
 
 
 def test_a_bad_device_of_a_file_is_left_out_with_its_reason(tmp_path: Path) -> None:
@@ -595,6 +707,20 @@ def test_what_is_refused(tmp_path: Path, text: str | bytes, parts: list[str]) ->
     refused(write(tmp_path, text), *parts)
 
 
+def test_packed_files_are_told(tmp_path: Path) -> None:
+    text = german(300).encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("boiler.csv", text)
+    refused(write(tmp_path, lzma.compress(text), "boiler.csv.xz"), "packed (xz)", "unpack it first")
+    refused(write(tmp_path, bz2.compress(text), "boiler.csv.bz2"), "packed (bzip2)", "unpack it first")
+    refused(write(tmp_path, packed.getvalue(), "boiler.zip"), "packed (zip)", "unpack it first")
+    refused(write(tmp_path, packed.getvalue(), "boiler.csv"), "packed (zip)", "call it .xlsx if it is a workbook")
+    refused(write(tmp_path, gzip.compress(text), "boiler.txt.gz"), "packed (gzip)", "call it .csv.gz")
+    assert read_recording(write(tmp_path, "BZh;b\n1;2\n3;4\n")).channels == ("BZh", "b")
+    refused(write(tmp_path, b"\x28\xb5\x2f\xfd" + bytes(range(99)), "boiler.csv.zst"), "packed (zstd)")
+
+
 def test_switches_that_do_not_fit(tmp_path: Path) -> None:
     path = write(tmp_path, "time,a\n1,2\n3,4\n")
     refused(path, "'noon'", "time, a", time="noon")
@@ -696,8 +822,10 @@ def test_copies_are_told_of_while_they_are_made(tmp_path: Path, monkeypatch: pyt
 
 @given(st.binary(max_size=30).map(lambda data: bytes(b"\r\n\na,"[byte % 5] for byte in data)), st.integers(1, 7))
 @draws(200)
-def test_blank_lines_are_found_across_blocks(content: bytes, block: int) -> None:
+def test_line_ends_are_found_across_blocks(content: bytes, block: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), content)
         text = content.replace(b"\r\n", b"\n")
-        assert has_blank_lines(path, block) == (re.search(rb"\n\n[^\r\n]", text) is not None)
+        found = line_ends(path, block)
+        assert found.blank == (re.search(rb"\n\n[^\r\n]", text) is not None)
+        assert found.mixed == (len(set(re.findall(rb"\r\n|\n|\r", content))) > 1)

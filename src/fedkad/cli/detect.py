@@ -17,7 +17,7 @@ from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.labels import marks_of, read_labels, warn_of_unused
 from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
-from fedkad.cli.recordings import check_period, load_device, time_gaps
+from fedkad.cli.recordings import absent_channels, check_period, load_device, time_gaps
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file, made_folder
 from fedkad.detect.events import Event, Gathering, rows_lasting, rows_within
 from fedkad.detect.model import Model
@@ -31,7 +31,7 @@ from fedkad.report.document import write_page
 from fedkad.report.examination import Examination, examine_table
 from fedkad.report.findings_page import agreement_sentences, findings_page, summary
 from fedkad.report.wording import BY_RULE, clock, counted, is_by_rule, marked, significant, top_channels
-from fedkad.tables import DeviceTables
+from fedkad.tables import DeviceTables, SeriesTable
 from fedkad.tables.fleet import device_paths
 from fedkad.tables.reading import table_ending
 from fedkad.tables.writing import write_blocks
@@ -192,7 +192,10 @@ def _sources(data: Path, reading: Switches) -> dict[str, tuple[Path, Switches]]:
 def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Model:
     """The model with the threshold that a budget asks for."""
     if period is None:
-        raise ValueError(f"{path}: --budget needs a sampling period, and neither the model nor the data has times.")
+        raise ValueError(
+            f"{path}: --budget needs a sampling period, and neither the model nor the data has times; name the time "
+            "column with --time, or fit the model with --sample-period SECONDS."
+        )
     check_threshold(budget, period)
     model = model.judged_by(model.settings.rule(budget, period))
     if model.found is not None and model.found.note:
@@ -241,12 +244,28 @@ def examine_device(
     check_period(model.settings.sample_period, device, path)
     _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
     for table in device.tables:
-        for channel in table.silent:
-            warn(
-                f"{path if len(device.tables) == 1 else path / table.name}: channel {channel!r} has no value in this "
-                "file, so the device is judged by the other channels; check the sensor."
-            )
+        _report_missing_channels(table, path if len(device.tables) == 1 else path / table.name)
     return found
+
+
+def _report_missing_channels(table: SeriesTable, path: Path) -> None:
+    """Say which channels the device is judged without; columns that are not there were told when it was read."""
+    silent = [name for name in table.silent if name not in table.absent]
+    if silent:
+        warn(f"{path}: {_silent(silent)}, so the device is judged by the other channels; check the sensor.")
+    known, channels = len(table.channels) - len(table.silent), len(table.channels)
+    if 2 * known < channels:
+        warn(
+            f"{path}: only {known} of {channels} channels of the model have values, so that most faults cannot be "
+            "seen; check that this is the file of the device, or fit a model to the channels that it has."
+        )
+
+
+def _silent(channels: Sequence[str]) -> str:
+    listed = ", ".join(map(repr, channels))
+    return (
+        f"channel{'s' * (len(channels) > 1)} {listed} {'has' if len(channels) == 1 else 'have'} no value in this file"
+    )
 
 
 def _check_coverage(needed: int, device: DeviceTables, scored: int, path: Path) -> None:
@@ -258,10 +277,11 @@ def _check_coverage(needed: int, device: DeviceTables, scored: int, path: Path) 
     if scored == 0:
         for table in device.tables:
             if table.silent:
-                raise ValueError(
-                    f"{path if len(device.tables) == 1 else path / table.name}: channel {table.silent[0]!r} has no "
-                    "value in this file, so the device cannot be judged; check the sensor."
-                )
+                file = path if len(device.tables) == 1 else path / table.name
+                what, remedy = _silent(table.silent), "check the sensor"
+                if table.absent:
+                    what, remedy = absent_channels(table), "check that this is the file of the device"
+                raise ValueError(f"{file}: {what}, so the device cannot be judged; {remedy}.")
         raise ValueError(
             f"{path}: no row could be scored: a window needs {needed} consecutive complete rows, and the longest run "
             f"has {_longest_run(device.series())}{interruptions}; pass a longer recording or fit a model with a "

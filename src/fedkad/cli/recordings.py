@@ -214,7 +214,7 @@ def _report_odd_channels(device: DeviceTables, fixed: bool) -> None:
 
 def _report_repairs(device: DeviceTables) -> None:
     for table in device.tables:
-        for done in table.notes:
+        for done in (*table.notes, *([absent_channels(table)] if table.absent else [])):
             note(f"{device.path if len(device.tables) == 1 else f'{device.path}, {table.name}'}: {done}.")
     empty = sum(int(np.isnan(table.values).all(axis=1).sum()) for table in device.tables)
     whole = (
@@ -231,6 +231,11 @@ def _report_repairs(device: DeviceTables) -> None:
     made = [counted(*repair) for repair in repairs if repair[0]]
     if made:
         note(f"{device.path}: {', '.join(made)}.")
+
+
+def absent_channels(table: SeriesTable) -> str:
+    """Which channels of a model have no column in a table."""
+    return f"{', '.join(map(repr, table.absent))} of the model {'is' if len(table.absent) == 1 else 'are'} not there"
 
 
 def check_period(fitted: float | None, device: DeviceTables, path: Path) -> None:

@@ -3,13 +3,14 @@
 import glob
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
 from fedkad.koopman.snapshots import Report, unheard
+from fedkad.report.wording import counted
 from fedkad.tables.errors import TableError, TableSource, reason_in
 
 PAUSE = 0.2  # seconds between two questions
@@ -34,6 +35,7 @@ class Relation:
     decimal_comma: bool = False  # whether a comma between digits can only be a decimal mark
     notes: list[str] = field(default_factory=list)
     zones: Mapping[str, str] = field(default_factory=dict)  # of columns of times, where the file names them apart
+    uneven: Callable[[], tuple[int, int] | None] = lambda: None  # line and cells of the first row that does not fit
 
     def rows(self, select: str, rest: str = "", values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Rows as Python objects: for counts and samples."""
@@ -141,8 +143,12 @@ def _sentence(message: str, relation: Relation) -> TableError:
     found = re.search(r"Expected Number of Columns: \d+ Found: (\d+)", message)
     row = int(line[1]) - 1 - (1 if "skip = 1" in relation.sql else 0) if line else None
     if found:
-        what = f"the row has {found[1]} {'cell' if found[1] == '1' else 'cells'} where the header names {width}"
-        return source.error(what, "write one cell for each name, empty where the value is missing", row=row)
+        uneven = relation.uneven()  # the engine stops counting at the first cell too many
+        row, where, cells = (row, "", int(found[1])) if uneven is None else (None, f"line {uneven[0]}", uneven[1])
+        what = f"the row has {counted(cells, 'cell')} where the header names {width}"
+        return source.error(
+            what, "write one cell for each name, empty where the value is missing", row=row, where=where
+        )
     if line:
         reason = "a quote is not closed" if "quote" in message else "it is too long or not text"
         what = f"the line is not CSV ({reason})"

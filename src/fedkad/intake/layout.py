@@ -20,6 +20,16 @@ from fedkad.tables.errors import TableSource
 
 DELIMITERS = (",", ";", "\t", "|")
 COMMENTS = ("#", "//", "%")
+PACKED = {
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+    b"BZh[1-9]1AY&SY": "bzip2",
+    rb"\x28\xb5/\xfd": "zstd",
+    b"7z\xbc\xaf'\x1c": "7z",
+    b"\x1f\x8b": "gzip",
+}
+"""What packed files begin with, as patterns."""
+
 HEAD = 1 << 16  # characters that the layout is found from
 VALUE = re.compile(
     r"[<>~+-]?\s*[.,]?\d[\d.,:/\-+TZ eE_]*(?:[AP]M)?|\d{1,2}[-. ][A-Za-z]{3,9}[-. ]\d{2,4}.*", re.IGNORECASE
@@ -78,6 +88,7 @@ def encoding_of(path: Path, source: TableSource) -> tuple[str, tuple[str, ...]]:
     """Return the encoding of a text file and a note if it is not UTF-8: by its first bytes, then by trying."""
     with path.open("rb") as file:
         start = file.read(4096)
+        _refuse_packed(start, source)
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16", ("read as UTF-16",)
         zeros = [start[at::2].count(0) for at in (0, 1)]
@@ -94,6 +105,13 @@ def encoding_of(path: Path, source: TableSource) -> tuple[str, tuple[str, ...]]:
         except UnicodeDecodeError:
             return "cp1252", ("read as Latin-1 (Windows-1252), because it is not UTF-8; --encoding names another",)
     return "utf-8-sig", ()
+
+
+def _refuse_packed(start: bytes, source: TableSource) -> None:
+    kind = next((kind for mark, kind in PACKED.items() if re.match(mark, start)), None)
+    if kind is not None:
+        also = {"zip": ", or call it .xlsx if it is a workbook", "gzip": ", or call it .csv.gz"}.get(kind, "")
+        raise source.error(f"the file is packed ({kind})", f"unpack it first{also}")
 
 
 def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
@@ -115,7 +133,8 @@ def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
     found = [_found(list(_records(head, each, comment, 1 if said else 0, whole)), each) for each in tried]
     # Decimal commas may split the rows as evenly as the separator does, but not the header, which then comes later.
     best = max(
-        found, key=lambda each: (each.header is not None, each.width > 1, each.rows, -(each.header or 0), each.width)
+        (each for each in found if not any(other.has_for_values(each) for other in found)),
+        key=lambda each: (each.header is not None, each.width > 1, each.rows, -(each.header or 0), each.width),
     )
     first = [cell for cell in best.records[0].cells[1:] if cell.strip()] if best.records else []
     if len(first) > 2 and all(map(is_moment, first)):
@@ -142,6 +161,17 @@ class _Found:
     width: int
     rows: int  # of values that have this width
     header: int | None  # which record
+
+    def has_for_values(self, other: "_Found") -> bool:
+        """Whether the header by another separator is a row of values by this one, which fits most rows below a header.
+
+        One faulty row must not make the other separator fit more rows, and a row of values pass for the header.
+        """
+        if self.header is None or other.header is None or self.width == 1 or 2 * self.rows < other.rows:
+            return False
+        line = other.records[other.header].line
+        below = (record for record in self.records[self.header + 1 :] if record.line == line)
+        return any(record.holds_values() for record in below)
 
 
 def _records(head: str, delimiter: str, comment: str | None, skip: int, whole: bool) -> Iterator[Record]:
@@ -170,18 +200,26 @@ def _found(records: list[Record], delimiter: str) -> _Found:
     width = max(widths, key=lambda each: (widths[each], each), default=0)
     rows = sum(len(record.cells) == width for record in valued)
     for at, record in enumerate(records):
-        after = records[at + 1 : at + 3]
+        after = records[at + 1 : at + 4]
         if after and after[0].holds_units() and not after[0].holds_values():
             after = after[1:]
-        follows = not valued or (after and after[0].holds_values() and len(after[0].cells) == width)
+        follows = not valued or _begin_values(after[:2], width)
         if follows and _names_columns(record, width, valued):
             return _Found(delimiter, records, width, rows, at)
     return _Found(delimiter, records, width, rows, None)
 
 
+def _begin_values(after: list[Record], width: int) -> bool:
+    """Whether rows of values begin here; the first one may have a cell too many or too few, which is told later."""
+    fits = [record.holds_values() and len(record.cells) == width for record in after]
+    return fits[:1] == [True] or (fits == [False, True] and after[0].holds_values())
+
+
 def _names_columns(record: Record, width: int, valued: list[Record]) -> bool:
     cells = [cell.strip() for cell in record.cells]
-    if all(VALUE.fullmatch(cell) or is_missing(cell) for cell in cells) or is_moment(cells[0]):
+    # By any separator: 01.03.2024;71,5 is not two names.
+    parts = [part.strip() for cell in cells for part in re.split("[,;\t|]", cell)]
+    if all(VALUE.fullmatch(part) or is_missing(part) for part in parts) or is_moment(cells[0]) or is_moment(parts[0]):
         return False
     if len(cells) == width - 1:  # the rows end in a separator, and the header does not
         return all(not each.cells[-1].strip() for each in valued if len(each.cells) == width)

@@ -3,29 +3,34 @@
 import csv
 import gzip
 import os
-import re
 import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from fedkad.intake.engine import Relation, database, file_sql, text_sql
-from fedkad.intake.layout import HEAD, encoding_of, is_comment, layout_of
+from fedkad.intake.layout import HEAD, Record, encoding_of, is_comment, layout_of
+from fedkad.intake.lineends import BLOCK, ends_in_empty_row, is_empty_row, line_ends
 from fedkad.intake.stages import Stages
 from fedkad.intake.workbook import write_sheet
 from fedkad.intake.zones import zones_in_pandas_metadata
 from fedkad.koopman.snapshots import Report
+from fedkad.report.wording import counted
 from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.reading import table_ending
 
 STANDARD_INPUT = Path("-")
-BLOCK = 1 << 22  # bytes that are copied at once
 LINES = 10_000  # after which progress is told
-INNER_BLANK = re.compile(rb"\n\r?\n(?=[^\r\n])")
+SKIPPED = {
+    "line of comment": "lines of comment",
+    "blank line": "blank lines",
+    "empty row at the end": "empty rows at the end",
+}
 
 
 @contextmanager
@@ -89,18 +94,6 @@ def _copy(content: IO[bytes] | gzip.GzipFile, raw: IO[bytes], copy: Path, report
                 report(raw.tell(), size)
 
 
-def has_blank_lines(path: Path, block: int = BLOCK) -> bool:
-    """Tell whether there is a blank line before the end; in blocks, because a mapped file would count as memory."""
-    before = b""
-    with path.open("rb") as file:
-        while read := file.read(block):
-            content = before + read
-            if INNER_BLANK.search(content):
-                return True
-            before = content[-3:]  # as much of a blank line as may lie before the next block
-    return False
-
-
 class _Text:
     """A text file, its encoding and its layout."""
 
@@ -128,16 +121,22 @@ class _Text:
         """The rows of values; the engine gets a copy of them in UTF-8 where more than a header must be left out."""
         layout, notes = self.layout, [*made, *self.notes, *self.layout.notes]
         path, skip = self.path, 1
-        if self.encoding not in ("utf-8", "utf-8-sig") or not layout.is_plain or has_blank_lines(self.path):
+        ends = line_ends(self.path)
+        if ends.mixed:
+            notes.append("lines end in different ways (LF, CRLF or CR)")
+        as_is = self.encoding in ("utf-8", "utf-8-sig") and layout.is_plain and not any(ends)
+        if not as_is or ends_in_empty_row(self.path, layout.delimiter):
             notes += self._copy_values(values, stages.begin())
             path, skip = values, 0
         sql = text_sql(str(path), layout.delimiter, len(layout.names), skip)
         source = TableSource(self.source.path, self._place)
         kinds = ("VARCHAR",) * len(layout.names)
-        return Relation(connection, sql, name, layout.names, kinds, source, layout.delimiter in ";\t", notes)
+        comma = layout.delimiter in ";\t"
+        return Relation(connection, sql, name, layout.names, kinds, source, comma, notes, uneven=self._uneven)
 
     def _lines(self, skipped: dict[str, int]) -> Iterator[tuple[int, str]]:
         """The lines of values with their numbers; counts the others."""
+        empty: list[tuple[int, str]] = []  # rows that are skipped if no other follows
         with self._open() as file:
             for number, line in enumerate(file, 1):
                 if number < self.layout.first_line:
@@ -146,41 +145,52 @@ class _Text:
                     skipped["line of comment"] += 1
                 elif not line.strip() and len(self.layout.names) > 1:
                     skipped["blank line"] += 1
+                elif is_empty_row(line, self.layout.delimiter):
+                    empty.append((number, line))
                 else:
+                    yield from empty
+                    empty.clear()
                     yield number, line
+        skipped["empty row at the end"] += len(empty)
 
     def _copy_values(self, values: Path, report: Report) -> list[str]:
-        skipped = dict.fromkeys(("line of comment", "blank line"), 0)
+        skipped = dict.fromkeys(SKIPPED, 0)
         trailing = written = 0
         size = self.path.stat().st_size
         with values.open("w", encoding="utf-8", newline="") as file:
             for number, line in self._lines(skipped):
                 trailing = skipped["blank line"]
-                written += file.write(line)
+                written += file.write(line.rstrip("\r\n") + "\n")
                 if number % LINES == 0:
                     report(round(written * self._width), size)
         skipped["blank line"] = trailing  # those at the end mean nothing
         skipped["line of comment"] += self.layout.comments_above
-        return [
-            f"{count} {what.replace('line', 'lines', count > 1)} skipped" for what, count in skipped.items() if count
-        ]
+        return [f"{counted(count, what, SKIPPED[what])} skipped" for what, count in skipped.items() if count]
 
     def _place(self, row: int) -> str:
-        """The line on which a row begins: rows may span lines, as quoted cells may contain line ends."""
+        """The line on which a row begins."""
+        found = next(islice(self._rows(), row, None), None)
+        return f"row {row + 1}" if found is None else f"line {found.line}"
+
+    def _uneven(self) -> tuple[int, int] | None:
+        """The line and the cells of the first row that has others than the header; empty ones at its end are none."""
+        width = len(self.layout.names)
+        uneven = (row for row in self._rows() if len(row.cells) < width or any(row.cells[width:]))
+        return next(((row.line, len(row.cells)) for row in uneven), None)
+
+    def _rows(self) -> Iterator[Record]:
+        """The rows of values: one may span lines, as quoted cells may contain line ends."""
         numbers: list[int] = []
 
         def lines() -> Iterator[str]:
-            for number, line in self._lines(dict.fromkeys(("line of comment", "blank line"), 0)):
+            for number, line in self._lines(dict.fromkeys(SKIPPED, 0)):
                 numbers.append(number)
                 yield line
 
-        reader = csv.reader(lines(), delimiter=self.layout.delimiter)
-        begins = 0
+        reader, begins = csv.reader(lines(), delimiter=self.layout.delimiter), 0
         try:
-            for _ in range(row):
-                next(reader, None)
+            for cells in reader:
+                yield Record(numbers[begins], cells)
                 begins = reader.line_num
-            next(reader, None)
         except csv.Error:  # a quote that is never closed
-            return f"row {row + 1}"
-        return f"line {numbers[begins]}"
+            return

@@ -50,6 +50,7 @@ MOST_LABELS = 10  # different values of a column of labels
 UNNAMED = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
 SAMPLE = 1000
 LEAST_ROWS = 20  # of a word that may be the name of a device
+MOST_REPEATED = 0.01  # share of the rows of equal time that a column of devices may leave together
 LEAST_NUMBERS = 0.1  # share of the cells of a channel that are numbers; below it, the column is text
 
 Array = NDArray[np.float64]
@@ -150,6 +151,7 @@ class _Recording:
         if not rows:
             raise no_rows(self.source)
         self.sample = [[cell for cell in column if cell and not is_missing(cell)] for column in zip(*rows, strict=True)]
+        self.absent: tuple[str, ...] = ()  # channels that are asked for and not there
         self.zones: tuple[Times, NDArray[np.int64]] | None = None  # minutes ahead of UTC at each time of the file
         self.clock = self._clock()
         self.marks = self._marks()
@@ -179,13 +181,17 @@ class _Recording:
                 f"{rows} rows resampled to {len(values)}, one every {self.switches.resample:g} s: the mean of each, "
                 "and the last value of a channel with only two"
             )
-        table = SeriesTable(name, channels, values, times, notes=tuple(self.notes))
+        table = SeriesTable(name, channels, values, times, notes=tuple(self.notes), absent=self.absent)
         if clock is None:
             return table
         return replace(table, time_column=clock.name, utc=clock.utc, offsets=self._offsets(times))
 
     def _refuse_several_devices(self, clock: Clock) -> None:
-        """Refuse rows of the same time that a column of words tells apart: sorted, they would be one mixed device."""
+        """Refuse rows of the same time that a column of words tells apart: sorted, they would be one mixed device.
+
+        A few rows may repeat the time of their own device, as where the clocks go back.
+        """
+        found = []
         for at, name in enumerate(self.relation.names):
             if self.relation.kinds[at] != "VARCHAR" or at in clock.at or name in self.switches.ignore:
                 continue
@@ -194,11 +200,14 @@ class _Recording:
             [(rows, numbers, times, devices, pairs)] = self.relation.rows(
                 ", ".join(("count(*)", f"count({self._number(at)})", *counts))
             )
-            if pairs == rows > times and 1 < devices < rows / 2 and not numbers:
-                what = f"column {name!r} tells {devices} devices apart, which have rows of the same time"
-                first = devices_of(self.relation, name)[0]
-                remedy = f"pass --device {name}={first} to read one of them (federate reads all with --device {name})"
-                raise self.source.error(what, remedy)
+            if rows - pairs <= MOST_REPEATED * (rows - times) and 1 < devices < rows / 2 and not numbers:
+                found.append((rows - pairs, devices, name))
+        if found:
+            _, devices, name = min(found)
+            what = f"column {name!r} tells {devices} devices apart, which have rows of the same time"
+            first = devices_of(self.relation, name)[0]
+            remedy = f"pass --device {name}={first} to read one of them (federate reads all with --device {name})"
+            raise self.source.error(what, remedy)
 
     def _offsets(self, times: Times | None) -> NDArray[np.int64] | None:
         """How far the clock of the file is ahead of UTC at these times, which may be sorted or resampled."""
@@ -430,6 +439,10 @@ class _Recording:
         if column.values[0] in (0.0, 1.0) and np.array_equal(counts, np.arange(len(counts))):
             self.notes.append(f"column {at + 1}, which counts the rows, left out")
             return False
+        if numbers < LEAST_NUMBERS * len(counts):  # where all lines end in a separator, a surplus cell comes here
+            what = f"the row has a value in column {at + 1}, which has no name and is empty in most rows"
+            row = int(np.argmin(np.isnan(column.values)))
+            raise self.source.error(what, "write one cell for each name, or name the column", row=row)
         remedy = "name the channel in the header or remove the column"
         raise self.source.error(f"column {at + 1} has no name", remedy)
 
@@ -455,9 +468,7 @@ class _Recording:
         if not any(name in columns for name in names):
             listed, found = ", ".join(names), ", ".join(name for name in self.relation.names if name)
             raise self.source.error(f"none of the channels {listed} is there", f"its columns are {found}")
-        absent = [repr(name) for name in names if name not in columns]
-        if absent:
-            self.notes.append(f"{', '.join(absent)} of the model {'is' if len(absent) == 1 else 'are'} not there")
+        self.absent = tuple(name for name in names if name not in columns)
         rows = len(next(iter(columns.values())).values)
         values = np.full((rows, len(names)), np.nan)
         for k, name in enumerate(names):
@@ -477,6 +488,7 @@ class _Recording:
         if not any(name in tags for name in names):
             what = f"none of the channels {', '.join(names)} is there"
             raise self.source.error(what, f"its tags are {', '.join(tags)}")
+        self.absent = tuple(name for name in names if name not in tags)
         moments, values, repeated = longform.spread(times, at, column.values, tags, names)
         if repeated and not self.switches.sort:
             what = f"{repeated} values have the same time and tag as another"

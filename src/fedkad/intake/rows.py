@@ -1,5 +1,6 @@
 """Rows in the order of time, and rows on a grid of time."""
 
+import shlex
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ Array = NDArray[np.float64]
 def in_order(times: Times, column: str, source: TableSource, *, sort: bool) -> tuple[NDArray[np.intp] | None, int]:
     """Return the rows in the order of time, the last of those with the same time, and how many are dropped.
 
-    None if they are in order already. Without `sort`, others are refused.
+    None if they are in order already. Without `sort`, others are refused; with it, those that would mostly be dropped.
 
     >>> from pathlib import Path
     >>> in_order(np.array([3.0, 1.0, 3.0, 2.0]), "time", TableSource(Path("a.csv")), sort=True)
@@ -22,12 +23,20 @@ def in_order(times: Times, column: str, source: TableSource, *, sort: bool) -> t
     """
     if not (np.diff(times).astype(np.float64) <= 0.0).any():
         return None, 0
+    order = np.argsort(times, kind="stable")
+    last = np.append(times[order][1:] != times[order][:-1], True)
+    dropped = int((~last).sum())
+    if 2 * dropped > len(times):
+        what = f"{dropped} of {len(times)} rows have the same time as another"
+        remedy = (
+            "name the column that tells devices apart with --device, if there are several, or another column with "
+            f"--time, or take the rows as if they followed one another with --ignore {shlex.quote(column)}"
+        )
+        raise source.error(what, remedy, where=f"time column {column!r}")
     if not sort:
         remedy = "pass --sort, which also drops all but the last row of a time, or name another column with --time"
         increasing(times, column, source, remedy)
-    order = np.argsort(times, kind="stable")
-    last = np.append(times[order][1:] != times[order][:-1], True)
-    return order[last], int((~last).sum())
+    return order[last], dropped
 
 
 def resampled(times: Times, values: Array, period: float) -> tuple[Times, Array]:

@@ -8,6 +8,7 @@ from fedkad.intake.engine import Relation
 from fedkad.intake.switches import Switches
 
 NUMBER = re.compile(r"\s*[+-]?[\d.,]+([eE][+-]?\d+)?\s*")
+COUNT = re.compile(r"\s*\d+(\.\d*)?([eE][+-]?\d+)?\s*")
 FEW = 9  # cells that show what a column holds
 
 
@@ -23,6 +24,11 @@ def time_columns(relation: Relation, sample: Sequence[Sequence[str]], switches: 
     clocks = [at for at in others if _all(relation.kinds[at], sample[at], is_time_of_day, "TIME ")]
     if len(dated) == len(clocks) == 1 and abs(clocks[0] - dated[0]) == 1 and _only_days(sample[dated[0]]):
         return dated[0], clocks[0]
+    days = [at for at in dated if _only_days(sample[at]) and len(set(sample[at])) < len(sample[at])]
+    if days and (0 not in dated or 0 in days):  # a day of many rows is not their time if another column is
+        finer = [at for at in others if _goes_on(relation.names[at], sample[at], len(sample[days[0]]), at in dated)]
+        if len(finer) == 1:
+            return tuple(finer)
     if len(dated) == 1 or 0 in dated:
         return (0,) if 0 in dated else tuple(dated)
     if dated:
@@ -47,6 +53,16 @@ def _named(relation: Relation, given: str, switches: Switches) -> tuple[int, ...
 
 def _is_called_time(name: str) -> bool:
     return re.sub(r"\s*[\[(].*[\])]$", "", name).lower().replace(" ", "") in TIME_NAMES
+
+
+def _goes_on(name: str, cells: Sequence[str], rows: int, dated: bool) -> bool:
+    """Whether no two rows have the same time in a column of dates, or of increasing numbers that is called time."""
+    if len(cells) != rows or len(set(cells)) < rows:
+        return False
+    if dated:
+        return True
+    numbers = [float(cell) for cell in cells if COUNT.fullmatch(cell)] if _is_called_time(name) else []
+    return len(numbers) == rows and numbers == sorted(numbers)
 
 
 def _holds_words(kind: str, cells: Sequence[str]) -> bool:

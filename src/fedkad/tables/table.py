@@ -33,6 +33,7 @@ class SeriesTable:
     utc: bool = False  # whether the file names a zone, so that the times are UTC
     notes: tuple[str, ...] = ()  # what was skipped, converted or taken as missing to read it
     offsets: NDArray[np.int64] | None = None  # minutes that the clock of the file is ahead of UTC, row by row
+    absent: tuple[str, ...] = ()  # channels that were asked for and have no column in the file
 
     @property
     def period(self) -> float | None:
@@ -105,4 +106,5 @@ class SeriesTable:
         for k, name in enumerate(names):
             if name in self.channels:
                 values[:, k] = self.values[:, self.channels.index(name)]
-        return replace(self, channels=tuple(names), values=values)
+        absent = tuple(name for name in names if name not in self.channels)
+        return replace(self, channels=tuple(names), values=values, absent=absent)
