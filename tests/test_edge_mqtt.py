@@ -439,7 +439,7 @@ def test_garbage_is_counted_acknowledged_and_stops_nothing(tmp_path: Path, model
 
 
 def test_alerts_and_availability_go_to_the_topics_of_their_device(tmp_path: Path, model: Path, broker: Broker) -> None:
-    first, second = broken(series(40), 20, 26, channel=0), broken(series(40), 20, 26, channel=2)
+    first, second = broken(series(120), 20, 26, channel=0), broken(series(120), 20, 26, channel=2)
 
     def agent(name: str, prefix: str, *devices: str) -> Process:
         source = broker.source(topics=["two/{device}"])
@@ -453,7 +453,7 @@ def test_alerts_and_availability_go_to_the_topics_of_their_device(tmp_path: Path
         for process in (one, other, both):
             process.wait_for_log("connected.")
         for name, rows in (("pump-1", first), ("pump-2", second)):
-            client.publish_all(f"two/{name}", [sample(rows, row) for row in range(40)])
+            client.publish_all(f"two/{name}", [sample(rows, row) for row in range(120)])
         for prefix in ("solo", "both"):
             for device, channel in (("pump-1", "flow"), ("pump-2", "heat")):
                 topic = f"{prefix}/{device}/alert"
@@ -586,7 +586,7 @@ def states(tmp_path_factory: pytest.TempPathFactory, model: Path, broker: Broker
         override_thrifty_alarm={"budget": "2/day"},
     )
     text += f'\n[[maintenance]]\ndevice = "serviced"\nfrom = {hour_ago}\nuntil = "{in_an_hour}"\n'
-    rows, faulty = series(40), broken(series(40), 20, 26)
+    rows, faulty = series(40), broken(series(120), 20, 26)  # with quiet for the incident to end
     with Process(tmp_path_factory.mktemp("states"), text) as process, broker.client() as client:
         client.subscribe("states-out/+/state", "states-out/+/alert")
         process.wait_for_log("connected.")
@@ -596,10 +596,10 @@ def states(tmp_path_factory: pytest.TempPathFactory, model: Path, broker: Broker
             ("young", rows, 40),
             ("warm", rows, 4),
             ("silent", rows, 15),
-            ("thrifty", faulty, 40),
+            ("thrifty", faulty, 120),
         ):
             client.publish_all(f"states/{device}", [sample(sent, row) for row in range(count)])
-        for device, count in (("young", 40), ("warm", 4), ("silent", 15), ("thrifty", 40), ("serviced", 40)):
+        for device, count in (("young", 40), ("warm", 4), ("silent", 15), ("thrifty", 120), ("serviced", 40)):
             process.wait_for_readings(count, device)
         wait_for(lambda: len(client.on("states-out/thrifty/alert")) >= 2, "no incident began and ended")
         wait_for(lambda: state(client, "silent").get("state") == "stale", "silence is not noticed")

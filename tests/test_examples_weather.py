@@ -58,8 +58,9 @@ def test_the_absurd_wind_is_all_that_is_found_in_a_year_at_newark(model: Path) -
 
 def test_it_says_why_a_score_below_the_threshold_is_an_alarm(model: Path, tmp_path: Path) -> None:
     page, said = tmp_path / "page.html", "far outside of all that was ever seen is an alarm at any score."
-    done = Done("detect", model, WEATHER / "newark.csv.gz", "--report", page)
-    assert said in done.out
+    high = Done("detect", model, WEATHER / "newark.csv.gz", "--threshold", "9", "--report", page)
+    assert "wind_speed is outside: 1048" in high.out
+    assert said in high.out
     assert said in page.read_text()
     assert "rose to" not in page.read_text()
     budgeted = Done("detect", model, WEATHER / "newark.csv.gz", "--budget", "1/month", "--report", page)
