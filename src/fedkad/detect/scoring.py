@@ -234,8 +234,8 @@ class Scoring(Protocol):
     def shares(self, earlier: Seen, since: list[Seen]) -> Array:
         """The same parts split over the channels, `(…, part, channel)`."""
 
-    def smoothed(self, parts: Collection[Parts]) -> float:
-        """The score from the parts of the last few moments, summed in their order."""
+    def smoothed(self, parts: Collection[Parts]) -> tuple[float, float]:
+        """The score from the parts of the last few moments, and how far outside of its places the device was."""
 
     def combine(self, parts: Sequence[Any]) -> Any:
         """The score from smoothed parts."""
@@ -271,9 +271,9 @@ class OnePart:
         """A third of a window."""
         return self.dynamics.lifting.window // 3
 
-    def smoothed(self, parts: Collection[Parts]) -> float:
-        """The mean of the part."""
-        return sum(part for (part,) in parts) / len(parts)
+    def smoothed(self, parts: Collection[Parts]) -> tuple[float, float]:
+        """The mean of the part; there are no places."""
+        return sum(part for (part,) in parts) / len(parts), 0.0
 
     def combine(self, parts: Sequence[Any]) -> Any:
         """The part itself."""

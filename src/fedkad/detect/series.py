@@ -134,7 +134,7 @@ def check_sample(sample: Any, names: tuple[str, ...], *, named: bool) -> Array:
     elif named and hasattr(sample, "index") and not callable(sample.index):
         check_channels(len(sample), [str(label) for label in sample.index], len(names), names)
     try:
-        values = np.array(sample, dtype=np.float64)  # a copy: a reading keeps it, and callers may reuse their array
+        values = np.array(sample, np.float64)  # a copy: a reading keeps it, and callers may reuse their array
     except (TypeError, ValueError):
         raise ValueError(f"The sample {sample!r} does not consist of numbers; pass one number per channel.") from None
     if values.ndim != 1:

@@ -38,7 +38,7 @@ class Reading:
     _setup: Setup = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
     _judged: tuple[Moment, ...] = field(repr=False, compare=False)
-    _parts: tuple[Parts, ...] = field(repr=False, compare=False, default=())
+    outside: float = 0.0  # how far the device is from where it has been, in units of place; 0 without places or a score
 
     @property
     def shares(self) -> Array:
@@ -51,13 +51,8 @@ class Reading:
         return scoring.split(parts, np.asarray(sum(scoring.shares(*each) for each in looked) / count))
 
     @property
-    def outside(self) -> float:
-        """How far the device is from where it has been, in units of place; 0 without places or a score."""
-        return self._scoring.outside(self._parts) if isinstance(self._scoring, WitnessScoring) else 0.0
-
-    @property
     def outside_by_channel(self) -> Array:
-        """The same, split over the channels. Computed when asked for."""
+        """How far outside it is, split over the channels. Computed when asked for."""
         if not self._judged or not isinstance(self._scoring, WitnessScoring):
             return np.zeros(len(self.seen))
         looked = [look_at(self._scoring, moment) for moment in self._judged]
@@ -146,6 +141,7 @@ class Stream:
         size = PAGE * self.length * self._channels
         self._page, self._holes = np.empty(size), np.zeros(size, dtype=np.bool_)
         self._end = 0  # of what is written
+        self._size = np.empty(self._channels)  # that every step writes over
         self._break()
 
     def _turn_page(self) -> None:
@@ -202,7 +198,7 @@ class Stream:
         free /= self._scale
         scaled, is_absent = free, False
         # Usually every value is a number and none is to be clipped; NaN counts as the largest.
-        size = np.abs(free)
+        size = np.abs(free, self._size)
         if not size.item(size.argmax()) <= CLIP:
             scaled = np.clip(free, -CLIP, CLIP)
             if self._is_gap(values):
@@ -217,10 +213,11 @@ class Stream:
         if self._end == len(self._page):
             self._turn_page()
         self._end = end = self._end + self._channels
-        self._page[end - self._channels : end] = scaled
+        page = self._page
+        page[end - self._channels : end] = scaled
         if self._whole < self.length:
             self._note_holes(values)
-        window = self._window_before(end)
+        window = page[end - self._state_size : end]
         if self._missing:
             self._missing -= 1
             if self._missing:
@@ -233,12 +230,12 @@ class Stream:
         raw, judged, judge, scoring = self._raw, self._judged, self.judge, self._scoring
         parts = self._steps.score(window, free, is_plain=scaled is free)
         raw.append(parts)
-        judged.append((self._page[end - self._moment_size : end], free))
-        threshold, score = judge.value, scoring.smoothed(raw)
+        judged.append((page[end - self._moment_size : end], free))
+        threshold, (score, outside) = judge.value, scoring.smoothed(raw)
         abnormal = judge.judge(score) if adapt else score > threshold
         if not abnormal and scoring.impossible(parts, free):
             abnormal = True
-        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged), tuple(raw))
+        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged), outside)
 
     @property
     def _rows(self) -> int:

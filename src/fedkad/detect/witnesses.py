@@ -428,17 +428,18 @@ class WitnessScoring:
 
     # -- parts into a score ------------------------------------------------------------------------------------
 
-    def smoothed(self, parts: Collection[Parts]) -> float:
-        """`combine` of the mean of each part, written out because a stream needs it for every sample."""
+    def smoothed(self, parts: Collection[Parts]) -> tuple[float, float]:
+        """`combine` of the mean of each part, written out because a stream needs it for every sample; and place."""
         motions = misfits = outsides = 0.0
         for motion, misfit, outside, dwell in parts:
             motions += motion
             misfits += misfit
             outsides += outside + dwell
-        count, (motion, misfit, place) = len(parts), self._plain_units
+        count, (motion, misfit, outside) = len(parts), self._plain_units
+        place = outsides / count / outside
         of_motion, of_fit, of_place = WEIGHTS
-        motions, misfits, outsides = motions / count / motion, misfits / count / misfit, outsides / count / place
-        return of_motion * sqrt(motions) + of_fit * sqrt(misfits) + of_place * sqrt(outsides)
+        score = of_motion * sqrt(motions / count / motion) + of_fit * sqrt(misfits / count / misfit)
+        return score + of_place * sqrt(place), place
 
     def voices(self, parts: Sequence[Any]) -> tuple[Any, Any, Any]:
         """What motion, fit and place add to the score, from smoothed parts: numbers or arrays."""
@@ -454,11 +455,6 @@ class WitnessScoring:
     def _plain_units(self) -> list[float]:
         units: list[float] = self.units.tolist()
         return units
-
-    def outside(self, parts: Collection[Parts]) -> float:
-        """How far the device is from its places, in their unit, from the parts of the last few moments."""
-        total = sum(outside + dwell for _, _, outside, dwell in parts)
-        return total / len(parts) / self._plain_units[2] if parts else 0.0
 
     def combine(self, parts: Sequence[Any]) -> Any:
         """√motion + √fit + ½ √place."""
