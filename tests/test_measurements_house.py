@@ -71,7 +71,7 @@ def test_two_days_of_one_device_go_through_a_real_agent(house: House) -> None:
     began = time.monotonic()
     for temperature, told in ((values, True), (house.rows["climate"]["temperature"], False)):
         alone = House({"climate": {**house.rows["climate"], "temperature": temperature}}, house.arrives)
-        settings = ["learning.first=1500", "alarm.budget=", "alarm.threshold=8"]
+        settings = ["learning.first=1500", "alarm.budget=", "alarm.threshold=8", "alarm.rate_limit=0"]
         operator = Operator(lambda alert: True, after=300.0)
         alerts = replay(configuration(alone, settings), arriving(alone, 2 * DAY), operator)
         found = incidents(alerts)
