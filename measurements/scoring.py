@@ -9,17 +9,10 @@ import numpy as np
 from fedkad import KoopmanDetector
 from fedkad.detect.scoring import BLOCK, LiftedProduct
 from fedkad.detect.witnesses import WitnessScoring
+from measurements.cost import wandering
 from measurements.measure import Array, alternate, heading, one_blas_thread
 
 ROWS = 20_000
-
-
-def wandering(rows: int, channels: int) -> Array:
-    """A smooth coupled series; what it holds does not matter for the time it takes."""
-    generator = np.random.default_rng(0)
-    phases = np.arange(rows)[:, None] / generator.uniform(5.0, 50.0, channels)
-    mixed: Array = np.sin(phases) @ generator.normal(size=(channels, channels)) / np.sqrt(channels)
-    return mixed + 0.1 * generator.normal(size=(rows, channels))
 
 
 def bare_products(detector: KoopmanDetector, rows: int) -> Array:

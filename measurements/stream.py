@@ -8,8 +8,8 @@ import numpy as np
 
 from fedkad import KoopmanDetector
 from fedkad.detect.scoring import CalibratedScoring
+from measurements.cost import wandering
 from measurements.measure import Array, heading, one_blas_thread
-from measurements.scoring import wandering
 
 
 def step_by_step(motion: KoopmanDetector, witnesses: KoopmanDetector, samples: Array) -> Array:
