@@ -63,7 +63,7 @@ class PlainSteps:
 
 
 FEW = 8
-"""So many deviations outside of their widths are looked at one by one; for more of them numpy is faster."""
+"""Up to this many deviations outside of their widths are handled one by one; beyond it numpy is faster."""
 
 
 class WitnessSteps:
@@ -181,7 +181,7 @@ class WitnessSteps:
 
 
 def _squared_widths(scoring: WitnessScoring) -> tuple[Array, tuple[NDArray[np.intp], Array] | None]:
-    """Of deviations, as far as they are calm; and where switches with two states stand, with the least of these."""
+    """Squared widths within which only departures count, and the switches with two states and their least squares."""
     frame, switches = scoring.frame, np.flatnonzero(scoring.bounds.switch)
     calm, width = frame.half.copy(), np.full(len(frame.half), NEVER)
     calm[scoring.of_departures] = np.minimum(calm[scoring.of_departures], LINEAR_BEYOND)
@@ -194,7 +194,7 @@ def _squared_widths(scoring: WitnessScoring) -> tuple[Array, tuple[NDArray[np.in
 
 
 def _predictions(scoring: WitnessScoring) -> Array:
-    """Those of the scoring, with factors that spare a misfit its own."""
+    """The predictions of the scoring, scaled so that a misfit needs no factor of its own."""
     rank = scoring.dynamics.subspace.shape[1]
     found = scoring.predictions.copy()
     found[:, : 2 * rank] *= np.repeat([2.0, 1.0], rank) * scoring.per_sample
