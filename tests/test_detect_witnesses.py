@@ -998,3 +998,53 @@ def test_other_scorings_tell_of_motion_only() -> None:
     events = detector.events(series)
     assert {event.kind for event in events} == {"motion"}
     assert all(re.match(r"(flow|pressure|pump|load) moved unlike predicted: ", event.sentence) for event in events)
+
+
+# -- coarse sensors -----------------------------------------------------------------------------------------------
+
+
+def with_battery(length: int, percent: float, seed: int = 0) -> Array:
+    """The machine, with a battery that reports whole per cent and wavers among three of them."""
+    level = percent + 0.9 * np.sin(np.arange(length) / 40.0) + 0.1 * np.random.default_rng(seed).normal(size=length)
+    return np.column_stack([machine(length, seed), np.round(level)])
+
+
+def test_a_battery_that_loses_one_per_cent_is_no_news_and_one_that_loses_ten_is() -> None:
+    detector = KoopmanDetector(**SMALL).fit(with_battery(1500, 97.6))
+    bounds = scoring_of(detector).bounds
+    assert bounds.coarse.tolist() == [False, False, False, False, True]
+    later = with_battery(400, 97.6, seed=1)
+    usual = detector.decision_function(later)
+    for lost, is_news in ((1.0, False), (10.0, True)):
+        series = later - lost * (np.arange(5) == 4)
+        scores = detector.decision_function(series)
+        assert (np.nanmedian(scores) > 1.5 * np.nanmedian(usual)) == is_news
+        assert (detector.explain(series)[50:, 4].mean() > 0.2 * scores[50:].mean()) == is_news
+
+
+def test_bounds_of_a_coarse_channel_have_room_for_one_step() -> None:
+    detector = KoopmanDetector(**SMALL).fit(with_battery(900, 97.6))
+    bounds, scaled = scoring_of(detector).bounds, detector.memory_.held_out.rows
+    levels, spreads = window_features(scaled, 6)
+    low, high, _, _ = naive_bounds(scaled, levels, spreads, departures_of(bounds, levels))
+    step = 1.0 / detector.scaling_.scale[4]
+    np.testing.assert_allclose(bounds.low[:2, 4], low[:2, 4] - step)
+    np.testing.assert_allclose(bounds.high[:2, 4], high[:2, 4] + step)
+    np.testing.assert_allclose(bounds.high[2, 4], max(high[2, 4], np.log(step / 2.0 + 0.05)))
+    np.testing.assert_allclose(bounds.low[:3, LOAD], low[:3, LOAD], err_msg="steps of a count are no rounding")
+
+
+def test_a_step_goes_with_the_model_into_its_file_and_on_with_learning(tmp_path: Path) -> None:
+    detector = KoopmanDetector(**SMALL).fit(with_battery(900, 97.6))
+    assert detector.memory_ is not None
+    step = detector.memory_.places.step
+    np.testing.assert_allclose(step, [0.0, 0.0, 0.0, 0.0, 1.0 / detector.scaling_.scale[4]])
+    detector.save(tmp_path / "model.safetensors")
+    again = KoopmanDetector.load(tmp_path / "model.safetensors")
+    again.learn(with_battery(400, 96.6, seed=2))
+    np.testing.assert_allclose(again.memory_.places.step, step)
+    fine = with_battery(400, 96.6, seed=3)
+    fine[:, 4] += np.linspace(0.0, 0.01, 400)
+    again.learn(fine)
+    assert not again.memory_.places.step.any()
+    assert not scoring_of(again).bounds.coarse.any()

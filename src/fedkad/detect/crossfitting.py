@@ -53,7 +53,7 @@ def calibrate_witnesses(fit: Fit, reduced: Reduced, memory: Memory, places: Plac
     """
     setup, settings, rows = memory.setup, memory.setup.settings, memory.held_out.rows
     bounds, zeros = places.bounds(setup.scaling), np.zeros((settings.horizon, setup.channels))
-    judged = ~bounds.switch & ~setup.inputs
+    judged = ~bounds.switch & ~bounds.coarse & ~setup.inputs
     scoring = WitnessScoring(fit(reduced), zeros, zeros + 1.0, judged, bounds, zeros[0], np.ones(3))
     sights = _sights(scoring, rows)
     blocks = _blocks(rows, settings.lead, min(max(round(1.0 / settings.validation), 2), MOST_BLOCKS))
@@ -150,5 +150,7 @@ def _bounds_elsewhere(places: Places, sights: Sight, memory: Memory, blocks: lis
         # A window that ends soon after the block still holds some of it.
         before, after = np.searchsorted(ends, (block[0], block[-1] + window + 1))
         known = features.without(slice(before, after)) if after - before < len(ends) else features
-        found.append(replace(Places.of(known.thinned(THINNED), ties), wander=places.wander).bounds(scaling))
+        found.append(
+            replace(Places.of(known.thinned(THINNED), ties), wander=places.wander, step=places.step).bounds(scaling)
+        )
     return found

@@ -114,7 +114,7 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
     except ValueError as error:
         raise ModelFileError(f"{path}: {error}") from None
     names = None if header["channels"] is None else tuple(header["channels"])
-    channels, arrays = header["n_features_in"], _with_wander(_with_ties(arrays))
+    channels, arrays = header["n_features_in"], _with_steps(_with_wander(_with_ties(arrays)))
     # Before anything is drawn in a size that only the header gives.
     _check_shapes(path, settings, Lifting(channels, settings.window, settings.observables, settings.seed), arrays)
     setup = Setup(settings, names, Scaling(arrays["scaling.mean"], arrays["scaling.scale"]))
@@ -140,7 +140,7 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
 
 
 def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tuple[HeldOut, Places | None]:
-    rows, arrays = arrays["held_out"], _with_wander(_with_ties(arrays))
+    rows, arrays = arrays["held_out"], _with_steps(_with_wander(_with_ties(arrays)))
     # The first files have no weights: none of their rows was forgotten.
     held_out = HeldOut(rows, header["few_rows"], arrays.get("held_out.weights", np.ones(len(rows))))
     if "held_out.places.rows" not in arrays:
@@ -182,6 +182,17 @@ def _with_wander(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return arrays
 
 
+def _with_steps(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file; in those from before channels had steps, none is known."""
+    for known, name, kind in (
+        ("witnesses.bounds.wander", "witnesses.bounds.coarse", np.bool_),
+        ("held_out.places.wander", "held_out.places.step", np.float64),
+    ):
+        if known in arrays and name not in arrays:
+            arrays[name] = np.zeros(arrays[known].shape, dtype=kind)
+    return arrays
+
+
 def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
     channels, size = lifting.channels, lifting.dimension
     rank = min(settings.rank + settings.private, size) if settings.has_witnesses else settings.rank
@@ -205,6 +216,7 @@ def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arra
         "witnesses.bounds.offset": (channels,),
         "witnesses.bounds.tightness": (channels,),
         "witnesses.bounds.wander": (channels,),
+        "witnesses.bounds.coarse": (channels,),
         "statistics.xx": (size, size),
         "statistics.yx": (size, size),
     }

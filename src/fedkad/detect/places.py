@@ -5,6 +5,9 @@ logarithm of the standard deviation of a window, tell a device that stays where 
 the level that the other channels suggest (`ties`) tells one whose channels do not belong together. Of each feature a
 few quantiles are kept, dense at both ends, which can be merged with those of other rows and forgotten.
 
+A coarse sensor reports no change smaller than its *step*, the least that was seen: 1 % of a battery, 1 V of a plug.
+What is less than a step outside is rounding, and not outside.
+
 All numbers are in scaled units. Values are not clipped here: how far outside a value lies is what matters.
 """
 
@@ -76,6 +79,15 @@ ALONE = 0.25
 With none the score was worse on SMD machine-1-*, where channels wander together; with all of it one channel of a device
 that wanders, such as the pressure of the air, devalues the places of all the others.
 """
+
+ROUNDED = 0.1
+"""A step of at most this share of the usual value is rounding; that of a count, 0, 1, 2, is not."""
+
+FINE = 0.05
+"""A step of fewer standard deviations than this is none."""
+
+COARSE = 1.0
+"""A channel whose step is more than so many of its standard deviations shows little but rounding."""
 
 OUTSIDE = 5.0
 """A value one range outside of its bounds counts as much as a level so many standard deviations outside."""
@@ -192,6 +204,7 @@ class Bounds(NamedTuple):
     offset: Array  # (n,)
     tightness: Array  # the range of the departures of each channel, (n,)
     wander: Array  # what a departure of each channel is divided by, (n,)
+    coarse: NDArray[np.bool_]  # channels that hardly move by more than their step, (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,6 +228,7 @@ class Places:
     offset: Array  # (n,)
     levels: Array  # a quarter of a window apart, as long as ties are not settled, (levels, n)
     windows: float  # that do not overlap and that ties were learned from
+    step: Array  # the least change of each channel, (n,); 0 if it is no rounding
 
     @classmethod
     def of(cls, features: Features, ties: Ties) -> Places:
@@ -224,21 +238,25 @@ class Places:
         values, none = features.values, np.empty((0, *unknown.shape))
         nothing = none[:, 0, 0, 0]
         no_rows = np.empty((0, values.shape[1]))
-        kept = (no_rows, nothing, *ties, no_rows, 0.0)
         still = np.zeros(values.shape[1])
+        kept = (no_rows, nothing, *ties, no_rows, 0.0, still)
         return cls(float(len(values)), quantiles, _two_values(values), unknown, still, none, nothing, *kept)
 
     @classmethod
-    def learnt(cls, scaled: Array, window: int) -> Places:
-        """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps."""
+    def learnt(cls, scaled: Array, window: int, size: Array | float = 0.0) -> Places:
+        """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps.
+
+        `size` is the distance of the mean of each channel from zero, in standard deviations.
+        """
         ends = window_ends(scaled, window)
         levels, spreads = levels_and_spreads(scaled, window, ends)
         kept = apart(ends, _quarter(window))
         windows = len(kept) * _quarter(window) / window
         ties = learn_ties(levels, windows)
         features = Features.at(ends, scaled[ends], levels, spreads, ties)._replace(values=complete_rows(scaled))
-        places = cls.of(features, ties)
-        wander = _wandering(features, places.reach, windows)
+        step = least_change(scaled)
+        places = replace(cls.of(features, ties), step=np.where(step <= ROUNDED * size, step, 0.0))
+        wander = _wandering(features, places.reach, places.step, windows)
         return replace(places, wander=wander, levels=levels[kept], windows=windows).settled()
 
     def settled(self) -> Places:
@@ -265,6 +283,19 @@ class Places:
         found: Array = self.at(1.0 - REACH)[0] - self.at(REACH)[0]
         return found
 
+    @property
+    def switch(self) -> NDArray[np.bool_]:
+        """Channels that had at most two values."""
+        return ~np.isnan(self.values[:, 0])
+
+    def loosened(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """Bounds of all features with room for one step of each channel but switches, and for windows of two values."""
+        step = np.where(self.switch, 0.0, self.step)
+        room = np.stack([step, step, 0.0 * step, np.abs(self.ties) @ step])
+        low, high = low - room, high + room
+        high[2] = np.where(step > 0.0, np.maximum(high[2], log_spread((step / 2.0) ** 2)), high[2])
+        return low, high
+
     def bounds(self, scaling: Scaling) -> Bounds:
         """The bounds that a new row is judged by."""
         inner = _hull(np.stack([self.at(BOUND), self.at(1.0 - BOUND)], axis=-1), self.confirmed)
@@ -273,11 +304,12 @@ class Places:
         inner[3, :, 0] = np.maximum(self.ranges[3, :, 0], self.at(BOUND)[3] - FARTHEST * tightness)
         inner[3, :, 1] = np.minimum(self.ranges[3, :, 1], self.at(1.0 - BOUND)[3] + FARTHEST * tightness)
         inner[3] = _hull(inner[3], self.confirmed[3])
-        low, high = inner[..., 0], inner[..., 1]
+        low, high = self.loosened(inner[..., 0], inner[..., 1])
         unit = _unit(self.reach, np.abs(scaling.mean) / scaling.scale, 1.0 / scaling.scale)
-        switch = ~np.isnan(self.values[:, 0])
+        switch = self.switch
         low[0, switch], high[0, switch] = self.values[switch].T
-        rest = (self.ties, self.offset, tightness, np.maximum(self.wander, CALMEST))
+        coarse = ~switch & (self.step > COARSE)
+        rest = (self.ties, self.offset, tightness, np.maximum(self.wander, CALMEST), coarse)
         return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *rest)
 
     def features(self, scaled: Array, window: int) -> Features:
@@ -299,6 +331,7 @@ class Places:
             quantiles=_merged(self.quantiles, weight, features.quantiles, new),
             values=_joined_values(self.values, _two_values(features.values)),
             wander=self._wandered(features, forgetting),
+            step=np.minimum(self.step, least_change(scaled)),
         )
         if self.is_settled:
             return known
@@ -390,6 +423,20 @@ def _unit(reach: Array, size: Array, one: Array | float) -> Array:
     return np.where(reach > CONSTANT * size, reach, np.maximum(size, one))
 
 
+def least_change(scaled: Array) -> Array:
+    """The smallest change of each channel from one row to the next; 0 if that is fine, infinite if it never moves.
+
+    >>> least_change(np.array([[95.0, 0.1], [95.0, 0.3], [96.0, np.nan], [94.0, 0.2]]))
+    array([1. , 0.2])
+    """
+    least = np.full(scaled.shape[1], np.inf)
+    for start in range(0, len(scaled) - 1, PIECE):
+        changes = np.abs(np.diff(scaled[start : start + PIECE + 1], axis=0))
+        changes[~(changes > 0.0)] = np.inf
+        least = np.minimum(least, changes.min(axis=0))
+    return np.where(least < FINE, 0.0, least)
+
+
 def absurd_in_training(values: Array) -> NDArray[np.bool_]:
     """Which cells of training data are absurd in the light of the others, at most two of a channel; NaN is not.
 
@@ -475,7 +522,7 @@ THINNED = 2048
 """Rows that are enough to see it."""
 
 
-def _wandering(features: Features, reach: Array, windows: float) -> Array:
+def _wandering(features: Features, reach: Array, step: Array, windows: float) -> Array:
     """The farthest that each channel went, in later parts of the rows, from all that came before them.
 
     In few windows, of which so many do not overlap, only chance tells calm channels from others.
@@ -485,7 +532,7 @@ def _wandering(features: Features, reach: Array, windows: float) -> Array:
     for known, met in FOLDS:
         before, after = thin.cut(0.0, known), thin.cut(known, met)
         if len(before.levels) and len(after.levels):
-            places = Places.of(before, Ties.none(len(reach)))
+            places = replace(Places.of(before, Ties.none(len(reach))), step=step)
             farthest = np.maximum(farthest, _wander(_outside(after, places, reach), alone))
     return farthest
 
@@ -509,7 +556,7 @@ def _wander(outside: Array, alone: float = ALONE) -> Array:
 
 def _outside(features: Features, places: Places, reach: Array) -> Array:
     """How far rows lie outside of the places, by channel."""
-    low, high = places.at(BOUND), places.at(1.0 - BOUND)
+    low, high = places.loosened(places.at(BOUND), places.at(1.0 - BOUND))
     unit = _unit(reach, np.zeros_like(reach), 1.0)
     away = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
     level, spread = beyond(features.levels, low[1], high[1]), beyond(features.spreads, low[2], high[2])

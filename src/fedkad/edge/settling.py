@@ -29,7 +29,7 @@ PARTS = 8
 """Parts of `settle` in which scores are averaged; what is not steady yet is looked at again after one of them."""
 
 GROWTH = 1.25
-"""How much higher the scores of the second half may be than those of the first."""
+"""How much higher the highest part of the second half may be than that of the first."""
 
 NEAR = 1.0
 """How many ranges of training a channel may be outside of its bounds."""
@@ -81,12 +81,15 @@ class Settling:
 
     @property
     def is_steady(self) -> bool:
-        """Whether there are scores in every part, and they do not grow."""
+        """Whether there are scores in every part, and they do not grow.
+
+        The highest parts of the halves are compared: day and night differ, and both halves have some of the day.
+        """
         if not all(self.counts):
             return False
         means = [total / count for total, count in zip(self.totals, self.counts, strict=True)]
         half = PARTS // 2
-        return sum(means[half:]) <= GROWTH * sum(means[:half])
+        return max(means[half:]) <= GROWTH * max(means[:half])
 
     def look_later(self, settle: float) -> None:
         """Forget the first part, so that the next look comes after one part more."""
@@ -97,7 +100,7 @@ class Settling:
 def why_not(incident: Alert, rows: Array, bounds: Bounds, window: int) -> str:
     """Why what the scaled `rows` of an incident show must not become normal, as the end of a sentence; empty if it may.
 
-    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((7, 1)))
+    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((8, 1)))
     >>> steady = 0.5 + 0.1 * np.sin(np.arange(100.0))[:, None]
     >>> why_not({"severity": "warning"}, steady, bounds, 20), why_not({"severity": "warning"}, 3.0 * steady, bounds, 20)
     ('', 'it is too far from what is known')
@@ -124,7 +127,7 @@ def why_not(incident: Alert, rows: Array, bounds: Bounds, window: int) -> str:
 def without_outliers(rows: Array, bounds: Bounds) -> Array:
     """The scaled rows of an incident with gaps where a value is far from nearly all of them: no level is there.
 
-    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((7, 1)))
+    >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((8, 1)))
     >>> int(np.isnan(without_outliers(np.append(np.linspace(3.0, 4.0, 300), 9.0)[:, None], bounds)).sum())
     1
     """
