@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,11 +121,65 @@ def test_a_level_that_comes_by_day_and_goes_at_night_is_one_incident() -> None:
     day, night = [4.0] * 840, [0.0] * 600
     alerts = stray(alarms, day + night + day[:300], 0.0)
     assert [alert["event"] for alert in alerts] == ["start"]
-    # After a day it ends as any other: what does not settle then may go on for weeks.
-    alerts = stray(alarms, night, 1740 * 60.0)
-    assert [alert["reason"] for alert in alerts] == ["cleared"]
+    # A night ends it only if no day follows.
+    assert stray(alarms, night, 1740 * 60.0) == []
+    assert [alert["reason"] for alert in stray(alarms, night, 2340 * 60.0)] == ["cleared"]
     restored = Alarms("pump", DWELLING, 60.0, NAMES, json.loads(json.dumps(alarms.state())))
     assert restored.state() == alarms.state()
+
+
+ECHOING = replace(DWELLING, budget="1/week", rate_limit=0.0)
+
+
+def flare(alarms: Alarms, minute: int, score: float, minutes: int = 1, *, by: Array = EXPLAINED[0]) -> list[str]:
+    """The events of a flare of so many minutes, and of ten quiet ones."""
+    scores = [score] * minutes + [1.0] * 10
+    return [
+        alert["event"]
+        for k, each in enumerate(scores)
+        for alert in update(
+            alarms, 60.0 * (minute + k), each, THRESHOLD, each > THRESHOLD, explained=(by, *EXPLAINED[1:])
+        )
+    ]
+
+
+def test_with_a_budget_the_echo_of_an_incident_is_not_told() -> None:
+    alarms, told, other = Alarms("pump", ECHOING, 60.0, NAMES), ["start", "end"], np.array([1.0, 3.0, 6.0])
+    assert flare(alarms, 0, 8.0) == told
+    assert flare(alarms, 60, 9.9) == [], "hardly worse than the last"
+    restored = Alarms("pump", ECHOING, 60.0, NAMES, json.loads(json.dumps(alarms.state())))
+    for policy in (alarms, restored):
+        assert flare(policy, 120, 8.0, by=other) == told, "another channel is news"
+        assert flare(policy, 180, 10.1, by=other) == told, "and so is a score a quarter higher,"
+        assert flare(policy, 240, 10.1, 90, by=other) == told, "or what lasts for an hour"
+        assert flare(policy, 720, 10.1, by=other) == told, "six hours are over"
+
+
+def test_what_became_normal_may_echo_for_as_long_as_it_took() -> None:
+    alarms = Alarms("pump", replace(ECHOING, settle=86400.0), 60.0, NAMES)
+    update(alarms, 0.0, 9.0, THRESHOLD, True)
+    assert [alert["event"] for alert in alarms.silence(86400.0, "settled")] == ["end"]
+    assert flare(alarms, 1440 + 1430, 9.0) == []
+    assert flare(alarms, 1440 + 1450, 9.0) == ["start", "end"]
+    without = Alarms("pump", replace(ECHOING, budget=""), 60.0, NAMES)
+    assert flare(without, 0, 8.0) == flare(without, 60, 8.0) == ["start", "end"]
+
+
+def test_an_incident_that_waits_for_its_level_to_come_back_gives_way_to_another_one() -> None:
+    alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+    (begun,) = stray(alarms, [4.0] * 120, 0.0, score=9.0)
+    assert stray(alarms, [0.0] * 60, 7200.0) == [], "it is quiet, and not for as long as it lasted"
+    assert flare(alarms, 180, 8.0) == [], "the same channel goes on"
+    assert stray(alarms, [0.0] * 60, 200 * 60.0) == []
+    alerts = update(alarms, 260 * 60.0, 8.0, THRESHOLD, True, explained=(np.array([1.0, 3.0, 6.0]), *EXPLAINED[1:]))
+    assert [(alert["event"], alert["id"] == begun["id"]) for alert in alerts] == [("end", True), ("start", False)]
+
+
+def test_nothing_is_told_of_an_incident_while_it_is_quiet() -> None:
+    alarms = Alarms("pump", replace(DWELLING, update_every=600.0), 60.0, NAMES)
+    assert [alert["event"] for alert in stray(alarms, [4.0] * 240, 0.0, score=9.0)] == ["start"] + ["update"] * 4
+    (end,) = stray(alarms, [0.0] * 300, 240 * 60.0)
+    assert (end["event"], end["duration"]) == ("end", 239 * 60.0)
 
 
 def feed(alarms: Alarms, scores: Iterable[float], start: float = 0.0, period: float = 1.0) -> list[Alert]:

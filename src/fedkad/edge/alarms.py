@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedkad.detect.stream import Reading
+from fedkad.detect.threshold import parse_budget
 from fedkad.edge.alarmstate import MOST_BEGUN, AbnormalRate, AlarmState, Alert, Episode, as_number
 from fedkad.edge.alerttext import alert_text, as_datetime, format_time
+from fedkad.edge.budget import MARGINAL, REST
 from fedkad.edge.grid import GridRow
 from fedkad.edge.settings import Alarm
 
@@ -31,10 +33,14 @@ ASTRAY = 2.0
 BACK = 0.25
 """An incident goes on while the device is farther outside than this: its new level is news, and not learned."""
 
-A_DAY = 86400.0
-
-LONGEST_WAIT = A_DAY
+LONGEST_WAIT = 86400.0
 """Seconds between two updates of an incident that has lasted for long."""
+
+LONGEST_QUIET = 43200.0
+"""Seconds that an incident that went astray must be quiet at most, however long it has lasted: a night."""
+
+ECHO_LASTS = 3600.0
+"""Seconds after which what comes back is no echo."""
 
 
 class Alarms:
@@ -46,6 +52,10 @@ class Alarms:
     needs the rate to fall below `release` times the limit. For `cool_down` after that only a critical score begins
     another one; an excursion that still goes on then becomes an incident. All durations are differences of the rows'
     times.
+
+    A fault that comes and goes is one incident and its *echoes*, which are not told: with a budget, for a while after
+    an incident its channel begins another one only with a score that is a quarter higher, or if that lasts for an hour.
+    The while is 1/28 of the time in which the budget allows one, and after an incident that became normal `settle`.
 
     The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; a
     rate-triggered one starts with the first abnormal row counted in it, about one window back. A cleared incident has
@@ -81,6 +91,8 @@ class Alarms:
         self._device, self._settings, self._period, self._channels = device, settings, period, list(channels)
         self._slack, self._is_provisional, self._pause = SLACK * period, False, settings.pause(period)
         self._limit = settings.rate_limit if settings.rate_window > 0.0 else 0.0
+        allowed = parse_budget(settings.budget) if settings.budget else None
+        self._echoes = 0.0 if allowed is None else REST / allowed
         state = state or {}
         self._state = AlarmState.from_json(state)
         self._rate = AbnormalRate(settings.rate_window)
@@ -154,10 +166,8 @@ class Alarms:
     def _stays_away(self, reading: Reading) -> bool:
         """Whether the channel that the open incident is about is still where it has not been."""
         incident = self._state.incident
-        if incident is None or len(incident.shares) != len(self._channels):
-            return False
-        cause = max(range(len(self._channels)), key=incident.shares.__getitem__)
-        return bool(reading.outside_by_channel[cause] > BACK)
+        cause = "" if incident is None else incident.cause(self._channels)
+        return bool(cause) and bool(reading.outside_by_channel[self._channels.index(cause)] > BACK)
 
     def acknowledge(self, sender: str) -> list[Alert]:
         """Note that somebody knows of the open incident: it is told once more, and then only when it gets worse."""
@@ -197,10 +207,12 @@ class Alarms:
         state.recent = [episode for episode in state.recent if episode.last <= time]
         state.said, state.told = min(state.said, time), min(state.told, time)
         state.cool_until = min(state.cool_until, time + self._pause - self._slack)
+        state.echo_until = min(state.echo_until, time + max(self._echoes, self._settings.settle))
 
     def _take_abnormal(self, reading: Reading, is_astray: bool) -> list[Alert]:
         state = self._state
         self._note_channels()
+        ended = self._end_before_another(reading)
         state.quiet = None
         if (episode := state.incident or state.excursion) is None:
             episode = state.excursion = Episode(float(state.time), float(state.time))
@@ -208,9 +220,22 @@ class Alarms:
         episode.add(float(state.time), is_critical, reading)
         if state.incident is None:
             state.astray = is_astray
-            return self._begin(episode, is_critical, reading.is_anomaly)
+            return ended + self._begin(episode, is_critical, reading.is_anomaly)
         state.astray = state.astray or is_astray
         return [self._alert("update", "worse", state.time)] if is_critical and not was_critical else self._continue()
+
+    def _end_before_another(self, reading: Reading) -> list[Alert]:
+        """End an incident that only waits for its level to come back, if another channel departs: that is news."""
+        state, quiet = self._state, self._state.quiet
+        if state.incident is None or quiet is None:
+            return []
+        if self._channels[int(reading.shares.argmax())] == state.incident.cause(self._channels):
+            return []
+        if state.time - quiet < self._settings.clear_after + self._pause or not self._is_rare():
+            return []
+        alert = self._end(state.time, "cleared")
+        state.cool_until = -math.inf  # the pause has been
+        return [alert]
 
     def _note_channels(self) -> None:
         state = self._state
@@ -229,7 +254,7 @@ class Alarms:
 
     def _begin(self, excursion: Episode, is_critical: bool, is_abnormal: bool) -> list[Alert]:
         state = self._state
-        if state.time < state.cool_until and not is_critical:
+        if (state.time < state.cool_until or self._is_echo(excursion)) and not is_critical:
             return []
         if is_abnormal and state.time - excursion.start >= self._settings.min_duration - self._slack:
             state.incident, kind, reason = excursion, "score", "threshold"
@@ -243,6 +268,13 @@ class Alarms:
         start = f"{as_datetime(state.incident.start):%Y%m%dT%H%M%SZ}"
         state.open = {"id": f"{self._device}-{start}-{state.incidents}", "kind": kind}
         return [self._alert("start", reason, state.time)]
+
+    def _is_echo(self, excursion: Episode) -> bool:
+        """Whether an excursion is what the last incident was, and neither worse nor long."""
+        state = self._state
+        if state.time >= state.echo_until or excursion.cause(self._channels) != state.echo_of:
+            return False
+        return excursion.peak <= MARGINAL * state.echo_peak and state.time - excursion.start < ECHO_LASTS
 
     def _is_frequent(self) -> bool:
         if not self._limit:
@@ -286,19 +318,17 @@ class Alarms:
             state.quiet = state.time
         if state.time - state.quiet >= self._clear_after - self._slack and self._is_rare():
             return [self._end(state.time, "cleared")]
-        return self._continue()
+        return []
 
     @property
     def _clear_after(self) -> float:
-        """How long it must be quiet; on the first day of an incident that went astray, as long as that lasted.
+        """How long it must be quiet; after an incident that went astray, as long as that lasted, up to a night.
 
         A new level that comes by day and goes at night is one incident then, and may settle.
         """
         incident, least = self._state.incident, self._settings.clear_after
         assert incident is not None
-        if not self._state.astray or self._state.time - incident.start >= A_DAY:
-            return least
-        return max(least, incident.last - incident.start)
+        return max(least, min(incident.last - incident.start, LONGEST_QUIET)) if self._state.astray else least
 
     def _is_rare(self) -> bool:
         assert self._state.open is not None
@@ -316,8 +346,12 @@ class Alarms:
         return [self._alert("update", "still", state.time)]
 
     def _end(self, time: float, reason: str) -> Alert:
-        state = self._state
+        state, incident = self._state, self._state.incident
+        assert incident is not None
         alert = self._alert("end", reason, time)
+        state.echo_of, state.echo_peak = incident.cause(self._channels), incident.peak
+        lasts = {"cleared": self._echoes, "settled": self._settings.settle}.get(reason, 0.0)
+        state.echo_until = time + lasts - self._slack if lasts else -math.inf
         state.open = state.incident = state.quiet = None
         state.told, state.cool_until = state.time, time + self._pause - self._slack
         return alert

@@ -94,9 +94,16 @@ class Episode:
         self.total, self.shares, self.seen, self.expected = 0.0, [], [], []
         self.witness = self.sentence = ""
 
+    def cause(self, channels: Sequence[str]) -> str:
+        """The channel with the largest share of all scores so far; empty if that is not known."""
+        return channels[max(range(len(channels)), key=self.shares.__getitem__)] if self._is_of(channels) else ""
+
+    def _is_of(self, channels: Sequence[str]) -> bool:
+        return self.total > 0.0 and len(self.shares) == len(channels)
+
     def causes(self, channels: Sequence[str]) -> list[dict[str, Any]]:
         """The channels with the largest shares of all scores so far, each with its values at the worst row."""
-        if not self.total > 0.0 or len(self.shares) != len(channels):
+        if not self._is_of(channels):
             return []
         order = sorted(range(len(channels)), key=lambda k: -self.shares[k])[:MAX_CHANNELS]
         return [
@@ -165,6 +172,9 @@ class AlarmState:
     quiet: float | None = None  # since when an open incident has been quiet
     told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate
     cool_until: float = -math.inf  # until then only a critical score begins an incident
+    echo_until: float = -math.inf  # until then the last incident may come back without being news,
+    echo_of: str = ""  # in its channel,
+    echo_peak: float = -math.inf  # up to this score
     channels: list[str] = field(default_factory=list)
     incident: Episode | None = None
     excursion: Episode | None = None
