@@ -170,7 +170,10 @@ class Loopback:
         return self.root / "devices" / name
 
     def through(self, wire: Wire, *names: str) -> None:
-        """Let devices reach the server over this wire."""
+        """Let devices reach the server over this wire, and nowhere else; to be called before the server is started."""
+        settings = self.server_folder / "fleet.toml"
+        elsewhere = settings.read_text().replace('address = "127.0.0.1"', 'address = "127.0.0.9"')
+        settings.write_text(elsewhere.replace('bind = ""', 'bind = "127.0.0.1"'))
         for name in names or tuple(self.data):
             path = self.device_folder(name) / "device.toml"
             path.write_text(path.read_text().replace(f"127.0.0.1:{self.port}", f"127.0.0.1:{wire.port}"))

@@ -325,14 +325,23 @@ def test_a_server_without_notices_has_its_devices_connected_as_before(served: De
     assert follower.is_called
 
 
-def test_a_device_that_cannot_reach_its_server_goes_by_what_it_knows(served: Desk) -> None:
-    served.show()
-    served.follower().look()
-    lost = devicefolder.DeviceFolder(served.device.root, "pump", f"127.0.0.1:{free_port()}")
-    follower = Follower(lost)
+def test_a_device_that_cannot_reach_its_server_goes_by_what_it_knows(tmp_path: Path) -> None:
+    desk = make_desk(tmp_path, free_port())  # where no nginx runs
+    desk.show()
+    desk.follower()._accept((desk.folder.public / NOTICE).read_bytes())
+    follower = desk.follower()
     with pytest.raises(UnreachableError, match="cannot be reached"):
         follower.look()
     assert not follower.is_called
+
+
+def test_a_device_that_was_here_before_does_not_look_at_once(desk: Desk) -> None:
+    """A site whose power comes back looks as often as ever."""
+    assert Follower(desk.device, timer=Clock(7.0)).is_due, "a new device has nothing to go by"
+    desk.show(period=100.0)
+    desk.follower()._accept((desk.folder.public / NOTICE).read_bytes())
+    waits = [Follower(desk.device, timer=Clock(7.0)).next_look - 7.0 for _ in range(50)]
+    assert 0.0 <= min(waits) < 30.0 < 70.0 < max(waits) <= 100.0
 
 
 def test_a_damaged_memory_of_the_last_notice_is_no_notice(served: Desk) -> None:
