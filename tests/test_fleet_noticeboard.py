@@ -366,14 +366,14 @@ def test_a_device_fetches_what_the_notice_names_and_puts_it_in_use(served: Desk)
     served.finish("run-1")
     served.show()
     device = waiting_at(served)
-    assert device._obtain(), device.last_logged
+    assert device.obtain(), device.last_logged
     assert waiting.held_run(served.device) == "run-1"
     assert not served.device.fetched.exists()
-    assert not device._obtain(), "it holds it now"
+    assert not device.obtain(), "it holds it now"
     served.finish("run-2")  # going back is a newer notice as well
     served.show()
     device.follower.look()
-    assert device._obtain()
+    assert device.obtain()
     assert waiting.held_run(served.device) == "run-2"
 
 
@@ -387,7 +387,7 @@ def test_a_device_that_cannot_use_a_model_says_why_and_tries_again_later(
     tried: list[float] = []
     while len(tried) < 4:
         before = device.not_before
-        assert not device._obtain()
+        assert not device.obtain()
         if device.not_before != before:
             tried.append(now)
         now += 10.0
