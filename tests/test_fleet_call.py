@@ -182,9 +182,7 @@ folder = "{folder}"
 def test_an_agent_follows_the_notice_itself_and_runs_a_client_only_while_it_is_called(fleet: CalledFleet) -> None:
     device, before = NAMES[0], fleet.status()["run"]
     for name in (device, *NAMES[3:]):  # so that those who stay are called
-        process = fleet.running.pop(name)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        fleet.kill(name)
     path = fleet.root / "agent.toml"
     text = AGENT.format(device=device, channels=json.dumps(fleets.CHANNELS), folder=fleet.device_folder(device))
     path.write_text(text)
