@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,7 @@ from fedkad.fleet.reaching import ServerFiles, UnreachableError
 from fedkad.fleet.registry import DeviceError
 from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, ServerFolder
 from fedkad.fleet.tokens import OneTimeToken, TokenError
+from fedkad.settingerror import SettingsError
 from measurements.loopback import free_port, wait
 from tests.fixtures.certificates import names_of
 from tests.fixtures.commandline import Done, fails
@@ -58,7 +60,7 @@ class Site:
     def folder(self) -> ServerFolder:
         return ServerFolder(self.root / "server")
 
-    def place(self, **changes: object) -> None:
+    def place(self, **changes: Any) -> None:
         """Change where the server is, while it is stopped."""
         known = self.folder.settings
         settings.save(self.folder.root, replace(known, place=replace(known.place, **changes)))
@@ -250,7 +252,7 @@ def test_a_server_moves_and_no_device_is_touched(site: Site) -> None:
 
 def test_further_addresses_are_checked(site: Site) -> None:
     site.place(also=("https://x",))
-    with pytest.raises(settings.SettingsError, match=r"also = .*must be host names or IP addresses, without a port"):
+    with pytest.raises(SettingsError, match=r"also = .*must be host names or IP addresses, without a port"):
         _ = site.folder.settings
 
 
