@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import selectors
 import signal
@@ -163,6 +164,12 @@ class Loopback:
         """Register a device, and move its folder to where the device would have it."""
         self.command("fleet", "add", str(self.server_folder), name)
         os.replace(self.server_folder / "devices" / name, self.device_folder(name))
+        self._reach(name, self.port)
+
+    def _reach(self, name: str, port: int) -> None:
+        """Have a device reach the server at this port."""
+        path = self.device_folder(name) / "device.toml"
+        path.write_text(re.sub('^server = ".*"', f'server = "127.0.0.1:{port}"', path.read_text(), flags=re.MULTILINE))
 
     def device_folder(self, name: str) -> Path:
         """The folder of a device."""
@@ -170,10 +177,12 @@ class Loopback:
         return self.root / "devices" / name
 
     def through(self, wire: Wire, *names: str) -> None:
-        """Let devices reach the server over this wire."""
+        """Let devices reach the server over this wire, and nowhere else; to be called before the server is started."""
+        settings = self.server_folder / "fleet.toml"
+        elsewhere = settings.read_text().replace('address = "127.0.0.1"', 'address = "127.0.0.9"')
+        settings.write_text(elsewhere.replace('bind = ""', 'bind = "127.0.0.1"'))
         for name in names or tuple(self.data):
-            path = self.device_folder(name) / "device.toml"
-            path.write_text(path.read_text().replace(f"127.0.0.1:{self.port}", f"127.0.0.1:{wire.port}"))
+            self._reach(name, wire.port)
 
     def start_server(self, environment: Mapping[str, str] | None = None) -> None:
         """Start the server."""

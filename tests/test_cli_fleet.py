@@ -56,7 +56,7 @@ def wrong(*arguments: object) -> str:
 def test_a_new_fleet_is_private_and_complete(fleet: Path) -> None:
     modes = {path.relative_to(fleet).as_posix(): path.stat().st_mode & 0o777 for path in fleet.rglob("*")}
     assert fleet.stat().st_mode & 0o777 == 0o700
-    assert {name for name in modes if modes[name] not in (0o600, 0o700)} == {"public", "public/models"}  # by nginx
+    assert {name for name in modes if modes[name] not in (0o600, 0o700)} == {"public", "public/models", "public/join"}
     assert modes["ca/ca.key"] == modes["server/server.key"] == modes["flower/superexec.secret"] == 0o600
     needed = {"fleet.toml", "ca/ca.crt", "server/server.crt", "devices.json", "flower/config.toml", "nginx.conf"}
     needed |= {"server/notice.key", "server/notice.crt"}

@@ -1,7 +1,7 @@
 """Every command on the site is typed here, in the order of its page, and what a page shows is what was printed.
 
-The fleet over the network (`test_fleet_page.py`) and the agent with a broker (`test_edge_pages.py`) have tests of their
-own; `test_no_page_is_forgotten` looks after that.
+The fleet over the network with its runbook (`test_fleet_page.py`) and the agent with a broker (`test_edge_pages.py`)
+have tests of their own; `test_no_page_is_forgotten` looks after that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.fixtures.pages import PAGES, REPOSITORY, Desk, blocks, commands, foll
 
 LESSONS = ("first-hour", "gateways")
 REFERENCES = ("index", "own-data", "python")
-ELSEWHERE = ("fleet", "agent", "home-assistant")
+ELSEWHERE = ("fleet", "runbook", "agent", "home-assistant")
 NOT_RUN = "needs the datasets"
 
 

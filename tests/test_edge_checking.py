@@ -18,6 +18,7 @@ from fedkad.edge import checking, main
 from fedkad.edge.checking import check
 from fedkad.edge.settings import SettingsError
 from fedkad.edge.settingsfile import load
+from fedkad.fleet import devicefolder
 from fedkad.locks import holding
 from tests.fixtures.broker import CHANNELS, config, saved_model, series
 
@@ -300,3 +301,17 @@ def test_the_large_command_holds_as_little_memory(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(main, "run", lambda config, check: done.append((config, check)))
     watch(Path("agent.toml"), check=True)
     assert done == ["small", (Path("agent.toml"), True)]
+
+
+def test_a_fleet_needs_the_folder_of_a_device_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
+    refused(tmp_path, "no device has the folder of a fleet; let folder in [learning] name", fleet={})
+    folder = tmp_path / "state" / "devices" / "pump"
+    devicefolder.write(folder, "pump-1", "fleet.example:8443", b"certificate", None)
+    refused(tmp_path, f"pump: {folder}/device.key: there is no such file; copy the folder", fleet={})
+    (folder / "device.key").write_text("key")
+    assert "fleet" not in checked(tmp_path, fleet={})
+    said = checked(tmp_path, fleet={}, devices=("pump", "lamp"))
+    assert "not in a fleet: lamp, whose folders have no device.toml." in said
+    (folder / "device.toml").write_text("server = 7")
+    refused(tmp_path, "server = 7 must be", fleet={})

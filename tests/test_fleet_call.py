@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from fedkad import KoopmanDetector
+from fedkad.edge import main
 from fedkad.fleet import registry
 from fedkad.fleet.settings import ServerFolder
 from fedkad.fleet.trainings import is_requested
@@ -153,3 +157,53 @@ def test_a_killed_server_and_killed_devices_go_on(fleet: CalledFleet) -> None:
     check_equal(fleet, status, NAMES)
     wait(lambda: all(map(fleet.waits, NAMES)), PATIENCE, "all wait again")
     assert not [name for name in NAMES if (fleet.device_folder(name) / "fetched.safetensors").exists()]
+
+
+AGENT = """
+name = "hall"
+state = "state"
+devices = ["{device}"]
+
+[source]
+kind = "file"
+path = "rows.jsonl"
+
+[sampling]
+channels = {channels}
+period = 1
+
+[learning]
+folder = "{folder}"
+
+[fleet]
+"""
+
+
+def test_an_agent_follows_the_notice_itself_and_runs_a_client_only_while_it_is_called(fleet: CalledFleet) -> None:
+    device, before = NAMES[0], fleet.status()["run"]
+    for name in (device, *NAMES[3:]):  # so that those who stay are called
+        fleet.kill(name)
+    path = fleet.root / "agent.toml"
+    text = AGENT.format(device=device, channels=json.dumps(fleets.CHANNELS), folder=fleet.device_folder(device))
+    path.write_text(text)
+    main.run(path, check=True)
+    log = (fleet.root / "agent.log").open("wb")
+    command = [sys.executable, "-m", "fedkad.edge.main", str(path)]
+    fleet.running[device] = subprocess.Popen(command, stderr=log, env={**os.environ, **fleets.hurried()})
+    wait(lambda: "waits until" in (fleet.root / "agent.log").read_text(), PATIENCE, "the agent looks at the notice")
+    assert fleet.processes(device, "fedkad") == []
+    status = fleet.trained(after=before)
+    assert device in set().union(*status["participants"])
+    wait(lambda: fleet.held(device) == status["run"], PATIENCE, "the agent's device has the result")
+    wait(lambda: fleet.processes(device, "fedkad") == [], PATIENCE, "the client has left")
+    back = json.loads(fleet.command("fleet", "rollback", str(fleet.server_folder), "--json"))["current"]
+    wait(lambda: fleet.held(device) == back, PATIENCE, "and fetches what it was not called for")
+    assert "client ended" not in (fleet.root / "agent.log").read_text()
+    fleet.train()
+    wait(lambda: bool(fleet.processes(device, "fedkad client")), PATIENCE, "a client again")
+    clients = fleet.processes(device, "fedkad")
+    process = fleet.running.pop(device)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    log.close()
+    wait(lambda: not any(map(command_line, clients)), PATIENCE, "its client has left with it")

@@ -22,6 +22,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from fedkad.fleet import certificates
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.connection import reach
+from fedkad.fleet.reaching import ServerFiles
 from tests.fixtures.certificates import names_of
 
 
@@ -138,6 +139,10 @@ def listening(tmp_path: Path, server: KeyPair) -> tuple[int, socket.socket]:
     return plain.getsockname()[1], plain
 
 
+def reached(server: str, ca_certificate: Path) -> str | None:
+    return reach(ServerFiles([server], ca_certificate, "copy it"))
+
+
 def test_a_device_reaches_its_own_server_and_explains_what_is_wrong_with_others(
     tmp_path: Path, authority: KeyPair, server: KeyPair
 ) -> None:
@@ -146,17 +151,17 @@ def test_a_device_reaches_its_own_server_and_explains_what_is_wrong_with_others(
     foreign.write_bytes(certificates.make_authority("fleet.example").public)
     port, plain = listening(tmp_path, server)
     with plain:
-        assert reach(f"localhost:{port}", trusted) is None
-        assert reach(f"127.0.0.1:{port}", trusted) is None
-        sentence = reach(f"localhost:{port}", foreign)
+        assert reached(f"localhost:{port}", trusted) is None
+        assert reached(f"127.0.0.1:{port}", trusted) is None
+        sentence = reached(f"localhost:{port}", foreign)
         assert sentence is not None
         assert f"cannot be verified with {foreign}" in sentence
         (tmp_path / "junk.crt").write_text("junk")
-        assert "not a certificate" in str(reach(f"localhost:{port}", tmp_path / "junk.crt"))
+        assert "not a certificate" in str(reached(f"localhost:{port}", tmp_path / "junk.crt"))
         plain.shutdown(socket.SHUT_RDWR)
-    assert "cannot be reached" in str(reach(f"localhost:{port}", trusted))
-    assert "cannot be reached" in str(reach("localhost", trusted))
-    assert "cannot be reached" in str(reach("no.such.host.invalid:1", trusted))
+    assert "cannot be reached" in str(reached(f"localhost:{port}", trusted))
+    assert "cannot be reached" in str(reached("localhost", trusted))
+    assert "cannot be reached" in str(reached("no.such.host.invalid:1", trusted))
 
 
 def test_openssh_can_make_the_key_of_a_device(tmp_path: Path) -> None:

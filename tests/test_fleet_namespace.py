@@ -88,7 +88,7 @@ def test_a_server_in_its_own_namespace_trains_and_its_control_port_is_out_of_rea
 
 def shows_notice(fleet: Loopback) -> bool:
     try:
-        files = ServerFiles(f"127.0.0.1:{fleet.port}", fleet.server_folder / "ca" / "ca.crt", "")
+        files = ServerFiles([f"127.0.0.1:{fleet.port}"], fleet.server_folder / "ca" / "ca.crt", "")
         return files.get("/notice", {}).status == OK
     except UnreachableError:
         return False

@@ -325,14 +325,23 @@ def test_a_server_without_notices_has_its_devices_connected_as_before(served: De
     assert follower.is_called
 
 
-def test_a_device_that_cannot_reach_its_server_goes_by_what_it_knows(served: Desk) -> None:
-    served.show()
-    served.follower().look()
-    lost = devicefolder.DeviceFolder(served.device.root, "pump", f"127.0.0.1:{free_port()}")
-    follower = Follower(lost)
+def test_a_device_that_cannot_reach_its_server_goes_by_what_it_knows(tmp_path: Path) -> None:
+    desk = make_desk(tmp_path, free_port())  # where no nginx runs
+    desk.show()
+    desk.follower()._accept((desk.folder.public / NOTICE).read_bytes())
+    follower = desk.follower()
     with pytest.raises(UnreachableError, match="cannot be reached"):
         follower.look()
     assert not follower.is_called
+
+
+def test_a_device_that_was_here_before_does_not_look_at_once(desk: Desk) -> None:
+    """A site whose power comes back looks as often as ever."""
+    assert Follower(desk.device, timer=Clock(7.0)).is_due, "a new device has nothing to go by"
+    desk.show(period=100.0)
+    desk.follower()._accept((desk.folder.public / NOTICE).read_bytes())
+    waits = [Follower(desk.device, timer=Clock(7.0)).next_look - 7.0 for _ in range(50)]
+    assert 0.0 <= min(waits) < 30.0 < 70.0 < max(waits) <= 100.0
 
 
 def test_a_damaged_memory_of_the_last_notice_is_no_notice(served: Desk) -> None:
@@ -357,14 +366,14 @@ def test_a_device_fetches_what_the_notice_names_and_puts_it_in_use(served: Desk)
     served.finish("run-1")
     served.show()
     device = waiting_at(served)
-    assert device._obtain(), device.last_logged
+    assert device.obtain(), device.last_logged
     assert waiting.held_run(served.device) == "run-1"
     assert not served.device.fetched.exists()
-    assert not device._obtain(), "it holds it now"
+    assert not device.obtain(), "it holds it now"
     served.finish("run-2")  # going back is a newer notice as well
     served.show()
     device.follower.look()
-    assert device._obtain()
+    assert device.obtain()
     assert waiting.held_run(served.device) == "run-2"
 
 
@@ -378,7 +387,7 @@ def test_a_device_that_cannot_use_a_model_says_why_and_tries_again_later(
     tried: list[float] = []
     while len(tried) < 4:
         before = device.not_before
-        assert not device._obtain()
+        assert not device.obtain()
         if device.not_before != before:
             tried.append(now)
         now += 10.0

@@ -1,4 +1,4 @@
-"""The commands of docs/fleet.md, run in order on three machines, here three folders."""
+"""The commands of docs/fleet.md and docs/runbook.md, run in order on several machines, here folders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +17,9 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.cli.fleet import app
+from fedkad.fleet import certificates, devicefolder, registry
+from fedkad.fleet.following import Follower
+from fedkad.fleet.reaching import UnreachableError
 from fedkad.tables import write_table
 from measurements.loopback import Loopback, free_port, wait
 from tests.fixtures.pages import PAGES, Desk, blocks, commands
@@ -24,18 +29,19 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None, reason="no nginx"),
 ]
 
+LEFT_RUNNING, STOPPED = "left running", "stopped"
 DEVICES = ("pump-1", "pump-2", "pump-3")
 ROUNDS = 4  # one warm round and one further round per device
 
 
-def steps() -> list[tuple[str, bool, list[str]]]:
-    """The machine of every block, whether it runs in the background, and its commands."""
+def steps(page: str) -> list[tuple[str, str, list[str]]]:
+    """The machine of every block, how it runs there, and its commands."""
     found = []
-    for block in blocks(PAGES / "fleet.md"):
+    for block in blocks(PAGES / f"{page}.md"):
         if block.language == "sh":
             machine, _, how = block.title.partition(", ")
-            assert how in ("", "left running")
-            found.append((machine, bool(how), commands(block).splitlines()))
+            assert how in ("", LEFT_RUNNING, STOPPED)
+            found.append((machine, how, commands(block).splitlines()))
     return found
 
 
@@ -62,7 +68,7 @@ class Machines(Loopback):
         """A command of the page with the addresses of this machine, and fewer rounds to save time."""
         if command.startswith("fedkad fleet init"):
             command = f"{command} --port {self.port} --control-port {self.control_port} --rounds {ROUNDS}"
-        return command.replace("fleet.example", "127.0.0.1")
+        return command.replace("fleet.example", "127.0.0.1").replace("new.example", "127.0.0.2")
 
     def run(self, machine: str, command: str) -> str:
         return self.desk.run(self.words(command), self.root / machine)
@@ -79,11 +85,11 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 def test_the_page_takes_three_machines_from_nothing_to_a_trained_fleet(machines: Machines) -> None:
     printed: dict[str, str] = {}
-    for machine, background, typed in steps():
+    for machine, how, typed in steps("fleet"):
         for command in typed:
             if command.startswith("fedkad fleet status"):
                 machines.wait_online(*DEVICES, seconds=600.0)
-            if background:
+            if how == LEFT_RUNNING:
                 machines.background(machine, command)
             else:
                 printed[command] = machines.run(machine, command)
@@ -106,3 +112,43 @@ def test_the_page_names_every_way_to_look_after_a_fleet() -> None:
     assert named == {
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback
     }
+
+
+def test_the_commands_of_the_runbook_run(machines: Machines) -> None:
+    old, new = machines.root / "server", machines.root / "new server"
+    new.mkdir()
+    machines.run("server", "fedkad fleet init fleet --address fleet.example --like pump-1.csv")
+    (old / "names.txt").write_text("\n".join(DEVICES))
+    for machine, how, typed in steps("runbook"):
+        if machine.startswith("pump"):
+            (token,) = re.findall(rf"^.*//{machine}:.*$", (old / "tokens.txt").read_text(), flags=re.MULTILINE)
+            (machines.root / machine / "token.txt").write_text(token)
+        if machine == "new server":
+            shutil.copy(old / "backup.tar.gz", new)
+        is_running = "server" in machines.running
+        if is_running and (how == STOPPED or machine == "new server"):
+            machines.running["server"].terminate()
+            assert machines.running.pop("server").wait(120) == 0
+        elif not is_running and how == "" and machine != "new server":
+            machines.background("server", "fedkad server fleet")
+            wait(lambda: is_listening(machines.port), 300, "the server listening")
+        for command in typed:
+            (machines.background if how == LEFT_RUNNING else machines.run)(machine, command)
+    device = devicefolder.load(machines.root / "pump-1" / "pump-1")
+    key = certificates.public_part(device.key.read_bytes()).decode()
+    first = registry.read(machines.server_folder / "devices.json")["pump-1"]
+    assert first.public_key != key, "it was renewed"
+    wait(lambda: is_listening(machines.port), 300, "the server at its new place")
+    shutil.copy(new / "fleet" / "ca" / "ca.crt", device.ca_certificate)  # as for a device that was off all the time
+    wait(lambda: is_told(Follower(device), f"127.0.0.2:{machines.port}"), 300, "a device that learns the new address")
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.2", port)) == 0
+
+
+def is_told(follower: Follower, address: str) -> bool:
+    with suppress(UnreachableError):
+        follower.look()
+    return address in follower.files.servers

@@ -232,11 +232,12 @@ def test_settings_that_cannot_be_read_leave_the_proxy_as_it_is(
 
 
 def test_unchanged_files_are_not_written_again(tmp_path: Path) -> None:
-    chosen = (tmp_path, Place(), 20_000, {"pump": "key"})
+    chosen = (tmp_path, Place(), 20_000, {"pump": "key"}, {"press": "token"})
     assert proxy.write_configuration(*chosen)
     assert not proxy.write_configuration(*chosen)
-    assert proxy.write_configuration(*chosen[:2], 30_000, {"pump": "key"})
-    assert proxy.write_configuration(*chosen[:2], 30_000, {})
+    assert proxy.write_configuration(*chosen[:2], 30_000, {"pump": "key"}, {"press": "token"})
+    assert proxy.write_configuration(*chosen[:2], 30_000, {}, {"press": "token"})
+    assert proxy.write_configuration(*chosen[:2], 30_000, {}, {})
 
 
 def test_masks_need_more_room_than_numbers() -> None:
@@ -256,7 +257,9 @@ def test_an_address_that_this_machine_lacks_is_said_at_once() -> None:
 def test_nginx_accepts_what_is_written_for_many_devices(tmp_path: Path) -> None:
     folder = enrolment.make_fleet(tmp_path / "server", FleetSettings(model=MODEL))
     keys = {f"pump-{k}": f"{k:0200d}" for k in range(10_000)}
-    proxy.write_configuration(folder.root, Place(port=free_port(), bind="::1"), 20_000, keys)
+    proxy.write_configuration(
+        folder.root, Place(port=free_port(), bind="::1"), 20_000, keys, {f"press-{k}": f"{k:032d}" for k in range(1000)}
+    )
     done = subprocess.run([*proxy.command(folder.root), "-t"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "could not build optimal" not in done.stderr

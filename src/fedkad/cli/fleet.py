@@ -6,6 +6,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ from fedkad.fleet.settings import (
 from fedkad.intake import read_recording
 from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
+from fedkad.settingkinds import parse_duration
 
 if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node
@@ -84,6 +86,14 @@ PublicKey = Annotated[
         show_default="create a key",
     ),
 ]
+
+
+class AuthorityStep(StrEnum):
+    """The two steps to a new authority."""
+
+    BEGIN = "begin"
+    FINISH = "finish"
+
 
 app = typer.Typer(no_args_is_help=True, help="Run a fleet over a network: create it, add devices, see its state.")
 
@@ -150,31 +160,118 @@ def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_jso
 
 @app.command()
 @one_sentence
+def token(
+    folder: Folder,
+    devices: Annotated[list[str] | None, typer.Argument(metavar="[DEVICE]...", help="The names of devices.")] = None,
+    names: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A file with the name of a device on each line.")
+    ] = None,
+    valid: Annotated[str, typer.Option(metavar="PERIOD", help="For how long the tokens are valid.")] = "7d",
+    as_json: AsJson = False,
+) -> None:
+    """Make one-time tokens by which devices join, each with a key of its own that never leaves it."""
+    extra.require()
+    from fedkad.fleet.enrolment import make_tokens
+
+    listed = [] if names is None else [line.strip() for line in names.read_text(encoding="utf-8").splitlines()]
+    wanted = list(dict.fromkeys(filter(None, (*(devices or ()), *listed))))
+    if not wanted:
+        raise typer.BadParameter("name a device, or a file with names.", param_hint="'DEVICE' / '--from'")
+    life = parse_duration(valid)
+    if not life:
+        raise typer.BadParameter("must be a positive number with s, m, h or d, such as 7d.", param_hint="'--valid'")
+    made = make_tokens(ServerFolder.existing(folder), wanted, life)
+    if as_json:
+        print_json([{"device": each.device, "token": str(each)} for each in made])
+        return
+    for each in made:
+        print_line(str(each))
+    note(f"on each device: fedkad fleet join TOKEN, within {valid} and while the server is running.")
+
+
+@app.command()
+@one_sentence
+def join(
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="What `fedkad fleet token` printed for this device.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where to put the folder of the device.", show_default="its name"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """On a device: make its key, have the server admit it by a one-time token, and create its folder."""
+    extra.require()
+    from fedkad.fleet.joining import join as join_by
+    from fedkad.fleet.reaching import UnreachableError
+    from fedkad.fleet.tokens import OneTimeToken
+
+    known = OneTimeToken.parse(token)
+    place = Path(known.device) if folder is None else folder
+    try:
+        join_by(known, place)
+    except UnreachableError as error:
+        raise ValueError(str(error)) from None
+    if as_json:
+        print_json({"device": known.device, "folder": str(place.resolve()), "server": known.server})
+    else:
+        print_line(f"{known.device} may take part: fedkad client {_quoted(place)} --data TABLE.csv")
+
+
+@app.command()
+@one_sentence
 def renew(
     folder: Folder,
     device: Annotated[
         str | None, typer.Argument(metavar="[DEVICE]", help="The device.", show_default="the server")
     ] = None,
     public_key: PublicKey = None,
+    authority: Annotated[
+        AuthorityStep | None,
+        typer.Option(
+            help="Give the fleet a new authority: begin, and finish when all devices have looked.", show_default=False
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a device a new key, even after it was revoked; or the server a new certificate."""
+    """Give a device a new key, even after it was revoked; or the server a new certificate, or a new authority."""
     extra.require()
-    from fedkad.fleet.enrolment import renew_device, renew_server
+    from fedkad.fleet.enrolment import begin_authority, finish_authority, renew_device, renew_server
 
     server = ServerFolder.existing(folder)
+    if device is not None and authority is not None:
+        raise typer.BadParameter("this option is for the server; name no device.", param_hint="'--authority'")
     if device is not None:
         _print_renewed(renew_device(server, device, public_key), device, public_key, as_json)
         return
     if public_key is not None:
         raise typer.BadParameter("this option is for a device; name one.", param_hint="'--public-key'")
-    renew_server(server)
+    if authority is AuthorityStep.BEGIN:
+        begin_authority(server)
+        _print_begun(server, as_json)
+        return
+    if authority is AuthorityStep.FINISH:
+        with locks.holding(server.lock, f"{folder}: the server is running; stop it first."):
+            finish_authority(server)
+    else:
+        renew_server(server)
     restart = f"fedkad server {_quoted(folder)}"
     if as_json:
         print_json({"server": server.settings.place.reached_at, "run": restart})
     else:
         print_line("The server has a new certificate. Nothing changes for the devices.")
-        print_line(f"  stop the server and start it again  {restart}")
+        print_line(f"  {'start' if authority else 'stop the server and start'} it again  {restart}")
+
+
+def _print_begun(server: ServerFolder, as_json: bool) -> None:
+    finish = f"fedkad fleet renew {_quoted(server.root)} --authority finish"
+    if as_json:
+        print_json({"authority": str(server.next_certificate), "finish": finish})
+        return
+    print_line(
+        "There is a next authority. Devices learn to trust it when they look at the notice of the running server."
+    )
+    print_line(f"  when all have looked, stop the server and  {finish}")
+    print_line(f"A device that is off until then needs a copy of {_quoted(server.ca_certificate)} afterwards.")
 
 
 def _print_renewed(key: Path | None, device: str, public_key: Path | None, as_json: bool) -> None:

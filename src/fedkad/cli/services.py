@@ -38,6 +38,9 @@ def client(
         typer.Option(metavar="TABLE", help="The device's recorded data.", show_default="data in device.toml"),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Leave as soon as a new model was delivered.")] = False,
+    while_called: Annotated[
+        bool, typer.Option("--while-called", help="Leave when the server no longer calls, instead of waiting.")
+    ] = False,
     idle: Annotated[
         float | None,
         typer.Option(
@@ -54,7 +57,7 @@ def client(
     seconds, table = None if idle is None else 60.0 * idle, device.data_file(data)
     with logged_to_stderr():
         reason = connect(device, table, once=once, idle=seconds)
-    if reason is ClientExit.NOT_CALLED:
+    if reason is ClientExit.NOT_CALLED and not while_called:
         Wait(str(device.root), device.device, device.server, table, once, seconds).begin()
     if reason is ClientExit.DELIVERED:
         typer.echo(f"{device.model}: a new model was delivered", err=True)

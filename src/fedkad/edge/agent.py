@@ -16,6 +16,7 @@ from fedkad.edge.assembly import assemble
 from fedkad.edge.commands import Command
 from fedkad.edge.decoding import Decoder
 from fedkad.edge.inbox import Inbox
+from fedkad.edge.membership import Membership, member_folders
 from fedkad.edge.outbox import Outbox
 from fedkad.edge.payload import quoted
 from fedkad.edge.process import HourlyLimit, SystemdNotifier, log_to_stderr
@@ -84,6 +85,8 @@ class Agent:
         self._is_stopping = self._is_disk_full = self._is_reload_wanted = False
         if settings.prometheus.port:
             closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
+        if settings.fleet.enabled:
+            closing.callback(Membership(list(member_folders(settings).values())).close)
         self._heard_from: dict[str, None] = {}  # devices since the last round, in that order
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
         self._log_limit = HourlyLimit()

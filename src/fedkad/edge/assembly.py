@@ -18,6 +18,7 @@ from fedkad.edge.sources import SampleSource
 from fedkad.edge.sources.lines import FileSource, StdinSource
 from fedkad.edge.status import DeviceStatus
 from fedkad.edge.store import Store
+from fedkad.fleet import extra
 
 if TYPE_CHECKING:
     from fedkad.edge.mqtt import Connection
@@ -44,6 +45,8 @@ def require_extra(settings: AgentSettings) -> None:
     ):
         if is_used and find_spec(name) is None:
             raise SettingsError(f"The configuration uses {section}, which needs pip install 'fedkad[edge]'.")
+    if settings.fleet.enabled:
+        extra.require()
 
 
 def assemble(

@@ -13,6 +13,7 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import EVERY, split_broker
 from fedkad.edge.assembly import require_extra
+from fedkad.edge.membership import member_folders
 from fedkad.edge.model import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.payload import PayloadError
 from fedkad.edge.readers import CsvReader
@@ -27,6 +28,7 @@ from fedkad.edge.settings import (
 )
 from fedkad.edge.sinks.prometheus import check_port
 from fedkad.edge.sources.lines import first_line
+from fedkad.fleet.files import FleetFileError
 from fedkad.locks import is_held
 
 BEYOND_WINDOW = 200
@@ -53,6 +55,8 @@ def check(settings: AgentSettings) -> str:
     with_model = sum(_has_model(name, device, notes) for name, device in settings.named.items())
     if EVERY in settings.devices:
         _check_others(settings.devices[EVERY], notes)
+    if settings.fleet.enabled:
+        _check_members(settings, notes)
     return "\n".join([_described(settings, with_model), *notes])
 
 
@@ -220,6 +224,25 @@ def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
             f"{name}: first = {first}, but a threshold from fewer than about {ENOUGH_ROWS} rows is a guess: "
             "expect false alarms, or set a larger first in [learning]."
         )
+
+
+def _check_members(settings: AgentSettings, notes: list[str]) -> None:
+    """Refuse a fleet that no device is in, and folders that cannot be used; note who is not in it."""
+    from fedkad.fleet import devicefolder
+
+    members = member_folders(settings)
+    if not members:
+        raise SettingsError(
+            "[fleet] is there, but no device has the folder of a fleet; let folder in [learning] name what "
+            "`fedkad fleet add` or `fedkad fleet join` created."
+        )
+    for name, folder in members.items():
+        try:
+            devicefolder.load(folder).data_file(None)
+        except FleetFileError as error:
+            raise SettingsError(f"{name}: {error}") from None
+    if others := [name for name in settings.named if name not in members]:
+        notes.append(f"not in a fleet: {', '.join(others)}, whose folders have no device.toml.")
 
 
 # -- what would be watched ------------------------------------------------------------------------------------------

@@ -35,9 +35,10 @@ def log_to_stderr() -> None:
     """Print what the agent logs, each line prefixed with its program name."""
     handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("fedkad-agent: %(message)s"))
-    logger = logging.getLogger("fedkad.edge")
-    logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(logging.INFO)
+    for layer in ("fedkad.edge", "fedkad.fleet"):
+        logger = logging.getLogger(layer)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
 
 
 class HourlyLimit:

@@ -322,6 +322,13 @@ class Stdout:
 
 
 @dataclass(frozen=True)
+class FleetSection:
+    """Take part in a fleet with every device whose folder is one of a fleet: no client has to run beside the agent."""
+
+    enabled: Annotated[bool, IfWritten(True)] = False
+
+
+@dataclass(frozen=True)
 class Maintenance:
     """A planned time in which a device, or every one, raises no alarm and learns nothing."""
 
@@ -388,6 +395,7 @@ class AgentSettings:
     webhook: WebhookSettings = field(default_factory=WebhookSettings)
     prometheus: Prometheus = field(default_factory=Prometheus)
     stdout: Stdout = field(default_factory=Stdout)
+    fleet: FleetSection = field(default_factory=FleetSection)
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for a sink that lacks what it needs."""

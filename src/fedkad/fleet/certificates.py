@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
@@ -24,6 +25,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
+VOUCHED = b"fedkad authority 1\n"
+"""Signed together with the certificate of a next authority, so that no other signature of the key fits it."""
+
 SERVER_DAYS = 825  # the longest validity that common TLS clients accept for a server; of the key for notices as well
 HEAD_START = timedelta(days=1)  # certificates are valid from yesterday, for slow clocks
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -56,11 +60,18 @@ def make_authority(name: str) -> KeyPair:
     return _certified(key, subject, key, subject, AUTHORITY_DAYS, extensions)
 
 
-def make_server_certificate(authority: KeyPair, address: str) -> KeyPair:
-    """The key and certificate of the server at an address; valid for localhost as well."""
-    names = x509.SubjectAlternativeName(map(_general_name, dict.fromkeys((address, *LOCAL_NAMES))))
+def make_server_certificate(authority: KeyPair, address: str, *others: str) -> KeyPair:
+    """The key and certificate of the server at these addresses; valid for localhost as well."""
+    names = x509.SubjectAlternativeName(map(_general_name, dict.fromkeys((address, *others, *LOCAL_NAMES))))
     purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     return _issued(authority, _new_key(), address, {names: False, purpose: False})
+
+
+def is_valid_for(certificate: bytes, addresses: Iterable[str]) -> bool:
+    """Whether the certificate of a server covers all of these addresses."""
+    extensions = x509.load_pem_x509_certificate(certificate).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return all(_general_name(address) in names for address in addresses)
 
 
 def make_notice_certificate(authority: KeyPair) -> KeyPair:
@@ -82,6 +93,35 @@ def _issued(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()): False,
     }
     return _certified(key, _name(subject), ca_key, ca.subject, SERVER_DAYS, {**usual, **extensions})
+
+
+def each_authority(bundle: bytes) -> list[bytes]:
+    """The certificates in a `ca.crt`, as DER; the first is of the authority that certifies now."""
+    return [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(bundle)]
+
+
+def as_bundle(authorities: Iterable[bytes]) -> bytes:
+    """A `ca.crt` with these certificates, given as DER."""
+    return b"".join(x509.load_der_x509_certificate(each).public_bytes(Encoding.PEM) for each in authorities)
+
+
+def vouch(key: bytes, successor: bytes) -> bytes:
+    """What an authority (its key as PEM) gives to the next one (its certificate as DER), for devices to trust it."""
+    signer = load_pem_private_key(key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise KeyFileError("is not a key on an elliptic curve")
+    return signer.sign(VOUCHED + successor, ec.ECDSA(hashes.SHA384()))
+
+
+def is_vouched_for(successor: bytes, voucher: bytes, trusted: Iterable[bytes]) -> bool:
+    """Whether one of the trusted authorities vouches for another; all are certificates as DER."""
+    for each in trusted:
+        key = x509.load_der_x509_certificate(each).public_key()
+        with suppress(InvalidSignature):
+            if isinstance(key, ec.EllipticCurvePublicKey):
+                key.verify(voucher, VOUCHED + successor, ec.ECDSA(hashes.SHA384()))
+                return True
+    return False
 
 
 def days_left(certificate: bytes, now: datetime | None = None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
 
@@ -52,13 +53,13 @@ def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) 
     return ClientExit.STOPPED
 
 
-def reach(server: str, ca_certificate: Path) -> str | None:
+def reach(files: ServerFiles) -> str | None:
     """Why the server cannot be reached, in one sentence; None if it can.
 
     Checked before Flower is started, which would retry forever without saying why.
     """
     try:
-        ServerFiles(server, ca_certificate, REMEDY).connect().close()
+        files.connect().close()
     except UnreachableError as error:
         return str(error)
     return None
@@ -134,12 +135,13 @@ class DeviceClient:
     def _start(self) -> None:
         """Start the process; if the device lacks disk space or memory for it, try again later."""
         try:
-            trouble = reach(self.folder.server, self.folder.ca_certificate)
+            trouble = reach(self.follower.files)
             if trouble is None and not self.follower.has_looked:  # it was away when this process began
                 self._look()
                 return
             if trouble is None:
                 self._reset()
+                self.folder = replace(self.folder, server=self.follower.files.server)
                 command = flower.device_command(self.folder, self.data)
                 self.child = ChildProcess(command, self.log, flower.environment(self.folder.flower))
                 return
@@ -174,6 +176,9 @@ class DeviceClient:
             self.away_since = now
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
             self._log_once(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
+            if self.child is not None and self.follower.files.server != self.folder.server:  # found by its notice
+                self.child.end()
+                self.child = None
 
     def _is_new(self, event: SuperNodeEvent) -> bool:
         return self.events.counts[event] > self.seen[event]

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
+import hashlib
+import json
+import logging
+import os
 import secrets
 import shutil
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import certificates, devicefolder, flower, noticeboard, registry, settings
+from fedkad.fleet import certificates, devicefolder, flower, noticeboard, registry, settings, tokens
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.files import FleetFileError, private, write_private
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.limits import largest_reply
-from fedkad.fleet.settings import FleetSettings, ServerFolder
+from fedkad.fleet.registry import DeviceError, Registry
+from fedkad.fleet.settings import FleetSettings, Place, ServerFolder
+from fedkad.fleet.tokens import OneTimeToken, UnusedToken, UnusedTokens
 
-HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
+logger = logging.getLogger(__name__)
 
 
 def check_address(text: str) -> None:
     """Refuse an address that is neither a host name nor an IP address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        if len(text) > 253 or not HOST.fullmatch(text):
-            raise ValueError(
-                f"{text!r} is neither a host name nor an IP address; give it without a port and without https://."
-            ) from None
+    if not settings.is_address(text):
+        raise ValueError(
+            f"{text!r} is neither a host name nor an IP address; give it without a port and without https://."
+        )
 
 
 def make_fleet(path: Path, chosen: FleetSettings) -> ServerFolder:
@@ -42,7 +46,7 @@ def make_fleet(path: Path, chosen: FleetSettings) -> ServerFolder:
         authority = certificates.make_authority(chosen.place.address)
         write_private(folder.ca_key, authority.key)
         write_private(folder.ca_certificate, authority.public)
-        _write_server_certificate(folder, authority, chosen.place.address)
+        _write_server_certificate(folder, authority, chosen.place)
         write_private(folder.secret, secrets.token_bytes(48))
         registry.write(folder.registry, {})
         settings.save(folder.root, chosen)  # last of what cannot be recreated: only now is it a fleet
@@ -56,7 +60,10 @@ def prepare(folder: ServerFolder) -> None:
         needed.mkdir(mode=0o700, exist_ok=True)
     noticeboard.open_to_all(folder.public)
     if not folder.notice_key.exists() or not folder.notice_certificate.exists():  # of a fleet of an earlier release
-        _write_notice_key(folder, KeyPair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes()))
+        _write_notice_key(folder, _authority(folder))
+    if not certificates.is_valid_for(folder.server_certificate.read_bytes(), folder.settings.place.addresses):
+        _write_server_certificate(folder, _authority(folder), folder.settings.place)
+        logger.info("the server has a new certificate, because its addresses have changed")
     flower.write_configuration(folder)
     admit_at_the_door(folder)
 
@@ -69,7 +76,49 @@ def admit_at_the_door(folder: ServerFolder) -> bool:
     devices = registry.active(registry.read(folder.registry))
     largest = largest_reply(settings.load(folder.root), len(devices))
     keys = {device.name: device.public_key for device in devices.values()}
-    return proxy.write_configuration(folder.root, folder.settings.place, largest, keys)
+    unused = {token.device: token.secret for token in tokens.read(folder.tokens).values()}
+    return proxy.write_configuration(folder.root, folder.settings.place, largest, keys, unused)
+
+
+def make_tokens(folder: ServerFolder, names: Sequence[str], life: float) -> list[OneTimeToken]:
+    """A token for each of these devices, valid once and for so many seconds."""
+    secrets_of = tokens.issue(folder.tokens, registry.read(folder.registry), names, life)
+    present = certificates.each_authority(folder.ca_certificate.read_bytes())[0]
+    server, fingerprint = folder.settings.place.reached_at, hashlib.sha256(present).hexdigest()
+    return [OneTimeToken(name, secret, server, fingerprint) for name, secret in secrets_of.items()]
+
+
+def admit_newcomers(folder: ServerFolder) -> None:
+    """Add the devices that have shown a token since the last time, each with its own key.
+
+    What is written while the book is emptied is lost; a device shows its token until it is admitted.
+    """
+    book = folder.root / proxy.BOOK
+    if not book.exists() or not book.stat().st_size:
+        return
+    lines = book.read_text(errors="replace").splitlines()
+    os.truncate(book, 0)
+    with tokens.changing(folder.tokens) as unused, registry.changing(folder.registry) as devices:
+        by_secret = {token.secret: token for token in unused.values()}
+        for line in lines:
+            with suppress(ValueError):
+                _admit_newcomer(json.loads(line), by_secret, unused, devices)
+
+
+def _admit_newcomer(
+    shown: Mapping[str, str], by_secret: Mapping[str, UnusedToken], unused: UnusedTokens, devices: Registry
+) -> None:
+    """Add one device, if its token is not used yet; a second line of the same device changes nothing."""
+    token = by_secret.get(shown["token"])
+    if token is None or token.device not in unused:
+        return
+    try:
+        registry.add(devices, token.device, certificates.normal_public_key(b64decode(shown["key"])).decode())
+    except (KeyFileError, DeviceError) as error:
+        logger.warning("%s: shows its token at %s, but cannot be added: %s", token.device, shown["from"], error)
+    else:
+        del unused[token.device]
+        logger.info("%s: joined with its token, from %s", token.device, shown["from"])
 
 
 def add_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path:
@@ -93,7 +142,10 @@ def renew_device(folder: ServerFolder, name: str, public_key: Path | None) -> Pa
 
 
 def revoke_device(folder: ServerFolder, name: str) -> None:
-    """Exclude a device, and delete its key here."""
+    """Exclude a device, and delete its key here; of one that has not joined yet, withdraw the token."""
+    with tokens.changing(folder.tokens) as unused:
+        if unused.pop(name, None) is not None:
+            return
     with registry.changing(folder.registry) as devices:
         registry.revoke(devices, name)
         shutil.rmtree(folder.devices / name, ignore_errors=True)
@@ -104,13 +156,45 @@ def renew_server(folder: ServerFolder) -> None:
 
     Once a device has seen a notice of the new key, it refuses those of the old one.
     """
-    authority = KeyPair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes())
-    _write_server_certificate(folder, authority, folder.settings.place.address)
-    _write_notice_key(folder, authority)
+    _write_server_certificate(folder, _authority(folder), folder.settings.place)
+    _write_notice_key(folder, _authority(folder))
 
 
-def _write_server_certificate(folder: ServerFolder, authority: KeyPair, host: str) -> None:
-    made = certificates.make_server_certificate(authority, host)
+def begin_authority(folder: ServerFolder) -> None:
+    """Make the next authority, which devices learn to trust by the notice while the present one goes on certifying."""
+    authority, made = _authority(folder), certificates.make_authority(folder.settings.place.address)
+    present, *others = certificates.each_authority(authority.public)
+    if others:
+        raise FleetFileError(f"{folder.next_certificate}: devices are learning to trust this one; finish that first.")
+    (successor,) = certificates.each_authority(made.public)
+    write_private(folder.next_key, made.key)
+    write_private(folder.next_certificate, made.public)
+    write_private(folder.next_voucher, certificates.vouch(authority.key, successor))
+    write_private(folder.ca_certificate, certificates.as_bundle([present, successor]))  # only now it is announced
+
+
+def finish_authority(folder: ServerFolder) -> None:
+    """Let the next authority take the place of the present one, which devices then no longer trust.
+
+    The server must not be running. What a kill interrupts can be done again: the next one is removed last.
+    """
+    announced = certificates.each_authority(folder.ca_certificate.read_bytes())[-1]
+    made = folder.next_certificate.read_bytes() if folder.next_certificate.exists() else b""
+    if certificates.as_bundle([announced]) != made:
+        raise FleetFileError(f"{folder.root}: there is no next authority; make one with `fedkad fleet renew` first.")
+    write_private(folder.ca_key, folder.next_key.read_bytes())
+    write_private(folder.ca_certificate, made)
+    renew_server(folder)
+    for done in (folder.next_voucher, folder.next_key, folder.next_certificate):
+        done.unlink(missing_ok=True)
+
+
+def _authority(folder: ServerFolder) -> KeyPair:
+    return KeyPair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes())
+
+
+def _write_server_certificate(folder: ServerFolder, authority: KeyPair, place: Place) -> None:
+    made = certificates.make_server_certificate(authority, *place.addresses)
     write_private(folder.server_key, made.key)
     write_private(folder.server_certificate, made.public)
 

@@ -6,9 +6,10 @@ import random
 import time
 from collections.abc import Callable
 
+from fedkad.fleet.certificates import each_authority
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import write_private
-from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, verify
+from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
 from fedkad.fleet.reaching import NOT_MODIFIED, OK, ServerFiles, UnreachableError
 
 PATH = "/notice"
@@ -30,9 +31,9 @@ class Follower:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder, self.clock, self.timer = folder, clock, timer
-        self.files = ServerFiles(folder.server, folder.ca_certificate, REMEDY)
         self.last = self._kept()
-        self.tag, self.next_look = "", timer()
+        self.files = ServerFiles(self._servers, folder.ca_certificate, REMEDY)
+        self.tag, self.next_look = "", timer() + self._first_wait()
         self.has_notices = True
         self.has_looked = False  # whether the server has answered since this process began
 
@@ -42,6 +43,22 @@ class Follower:
             return verify(self.folder.notice.read_bytes(), self.folder.ca_certificate.read_bytes())
         except (FileNotFoundError, NoticeError):
             return None
+
+    @property
+    def _servers(self) -> tuple[str, ...]:
+        """Where to look: at the address in `device.toml`, then at those in the last notice, however old that is.
+
+        The owner of a device may have it take a way of its own, such as a tunnel.
+        """
+        told = () if self.last is None else self.last.tidings.servers
+        return tuple(dict.fromkeys((self.folder.server, *told)))
+
+    def _first_wait(self) -> float:
+        """Seconds until the first look: none for a new device, else up to a period.
+
+        So a site whose power comes back looks as often as ever, and not all at once.
+        """
+        return 0.0 if self.last is None else random.uniform(0.0, self.last.tidings.period)
 
     @property
     def is_due(self) -> bool:
@@ -63,11 +80,17 @@ class Follower:
             self.tag = answer.tag
 
     def _accept(self, content: bytes) -> None:
-        fresh = verify(content, self.folder.ca_certificate.read_bytes())
+        trusted = self.folder.ca_certificate.read_bytes()
+        fresh = verify(content, trusted)
         check_new(self.last, fresh, self.clock())
+        bundle = named_bundle(fresh.tidings.authorities, trusted)
         if fresh != self.last:
             write_private(self.folder.notice, content)  # before anything is done about it
         self.last = fresh
+        if each_authority(bundle) != each_authority(trusted):
+            write_private(self.folder.ca_certificate, bundle)
+            self.files.trust_anew()
+        self.files.use(self._servers)
 
     @property
     def is_called(self) -> bool:

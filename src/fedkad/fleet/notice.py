@@ -5,7 +5,8 @@
     certificate of the key that made it, base64
     the document, one line of JSON
 
-The fleet's authority, which devices trust, certifies the key that signs: a new key needs no change on a device. Devices
+The fleet's authority, which devices trust, certifies the key that signs: a new key needs no change on a device. The
+notice also says where the server is reached and whom devices trust, so that both can change. Devices
 accept no notice that is older than the last one they accepted, so that nobody can play an old one back, and none that
 has expired, so that nobody can keep a new one from them for long. To go back to an earlier model, a server writes a
 newer notice.
@@ -19,6 +20,7 @@ import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +30,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from fedkad.fleet.certificates import as_bundle, each_authority, is_vouched_for
 
 FORMAT = b"fedkad notice 1\n"
 """The first line. It is signed together with the document, so that no other signature of the key fits a notice."""
@@ -71,12 +75,22 @@ class NamedModel:
 
 
 @dataclass(frozen=True)
+class NamedAuthority:
+    """An authority of the fleet: its certificate as DER, and what the one before it vouches for it with."""
+
+    certificate: bytes
+    voucher: bytes
+
+
+@dataclass(frozen=True)
 class Tidings:
-    """What a notice has to say."""
+    """What a notice has to say; of a server of an earlier release, nothing about addresses and authorities."""
 
     period: float  # seconds between two looks at the notice
     invitation: Invitation | None
     model: NamedModel | None
+    servers: tuple[str, ...] = ()  # where devices reach the server
+    authorities: tuple[NamedAuthority, ...] = ()  # whom devices trust
 
 
 @dataclass(frozen=True)
@@ -118,7 +132,8 @@ def invite(salt: str, devices: Collection[str], count: int) -> Invitation:
 
 def sign(tidings: Tidings, sequence: int, now: float, key: bytes, certificate: bytes) -> bytes:
     """A notice as a file; the key and its certificate are PEM."""
-    document = json.dumps({"sequence": sequence, "expires": int(now) + LIFE, **asdict(tidings)}).encode()
+    said = {"sequence": sequence, "expires": int(now) + LIFE, **asdict(tidings)}
+    document = json.dumps(said, default=lambda content: b64encode(content).decode()).encode()
     signer = load_pem_private_key(key, None)
     if not isinstance(signer, Ed25519PrivateKey):
         raise NoticeError("The key for notices is not an Ed25519 key; make another with `fedkad fleet renew`.")
@@ -137,13 +152,23 @@ def _since(certificate: x509.Certificate) -> int:
 
 
 def verify(content: bytes, authority: bytes) -> FleetNotice:
-    """The notice in a file, if the fleet's authority (PEM) stands behind it; whether it is new is not asked here."""
+    """The notice in a file, if an authority of the fleet (PEM) stands behind it; whether it is new is not asked."""
+    return _opened(content, authority)
+
+
+def unverified(content: bytes) -> FleetNotice:
+    """What a file says, for somebody who does not know yet whom to trust."""
+    return _opened(content, None)
+
+
+def _opened(content: bytes, authority: bytes | None) -> FleetNotice:
     if not content.startswith(FORMAT):
         raise NoticeError("The notice has a format that this release does not know; install the server's release.")
     try:
         signature, shown, document = content.removeprefix(FORMAT).split(b"\n")[:3]
         certificate = x509.load_der_x509_certificate(b64decode(shown, validate=True))
-        _certified_key(certificate, authority).verify(b64decode(signature, validate=True), FORMAT + document)
+        if authority is not None:
+            _certified_key(certificate, authority).verify(b64decode(signature, validate=True), FORMAT + document)
         return _read(json.loads(document), _since(certificate))
     except Exception as error:  # a damaged certificate has an exception for every way to damage it
         why = "its signature is wrong" if isinstance(error, InvalidSignature) else str(error) or type(error).__name__
@@ -152,7 +177,7 @@ def verify(content: bytes, authority: bytes) -> FleetNotice:
 
 def _certified_key(certificate: x509.Certificate, authority: bytes) -> Ed25519PublicKey:
     """The key that the authority has certified, and for notices only: a server's certificate signs none."""
-    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    _check_issued(certificate, authority)
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     key = certificate.public_key()
     if ExtendedKeyUsageOID.CODE_SIGNING not in usage or not isinstance(key, Ed25519PublicKey):
@@ -162,12 +187,24 @@ def _certified_key(certificate: x509.Certificate, authority: bytes) -> Ed25519Pu
     return key
 
 
+def _check_issued(certificate: x509.Certificate, bundle: bytes) -> None:
+    """Raise what is wrong unless one of the authorities has issued a certificate."""
+    *others, last = x509.load_pem_x509_certificates(bundle)
+    for each in others:
+        with suppress(InvalidSignature, ValueError):
+            certificate.verify_directly_issued_by(each)
+            return
+    certificate.verify_directly_issued_by(last)
+
+
 def _read(document: dict[str, Any], key_since: int) -> FleetNotice:
     invitation, model = document["invitation"], document["model"]
     tidings = Tidings(
         float(document["period"]),
         None if invitation is None else Invitation(str(invitation["salt"]), int(invitation["below"])),
         None if model is None else _read_model(model),
+        tuple(map(str, document.get("servers", ()))),
+        tuple(map(_read_authority, document.get("authorities", ()))),
     )
     if not tidings.period > 0.0:
         raise ValueError("its period is not positive")
@@ -176,6 +213,10 @@ def _read(document: dict[str, Any], key_since: int) -> FleetNotice:
 
 def _read_model(found: dict[str, Any]) -> NamedModel:
     return NamedModel(str(found["run"]), str(found["sha256"]), int(found["size"]), float(found["spread"]))
+
+
+def _read_authority(found: dict[str, Any]) -> NamedAuthority:
+    return NamedAuthority(*(b64decode(found[name], validate=True) for name in ("certificate", "voucher")))
 
 
 def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
@@ -189,3 +230,18 @@ def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
         raise NoticeError(
             f"The notice has number {fresh.sequence}, and number {last.sequence} was here before; it is ignored."
         )
+
+
+def named_bundle(named: Collection[NamedAuthority], trusted: bytes) -> bytes:
+    """The `ca.crt` that a notice asks for, if each authority in it is trusted or vouched for by one that is.
+
+    The key that signs notices is certified for nothing else: whoever has stolen it must not be able to have devices
+    trust an authority of his own.
+    """
+    known = each_authority(trusted)
+    for each in named:
+        if each.certificate not in known and not is_vouched_for(each.certificate, each.voucher, known):
+            raise NoticeError(
+                "The notice names an authority for which none that this device trusts vouches; it is ignored."
+            )
+    return as_bundle(each.certificate for each in named) if named else trusted

@@ -1,6 +1,7 @@
 """What a server shows to all of its devices: the notice, and the model that it names, as files that nginx serves.
 
 public/notice          the notice; only its signature makes it worth anything
+public/join            what somebody with a token is told until it is admitted
 public/models/SHA256   the current model, and the one before for those who have just read the last notice
 """
 
@@ -17,11 +18,13 @@ from fedkad.atomicfile import write_atomically
 from fedkad.federation.coordinator import current_delivery
 from fedkad.federation.deliveryfile import write_delivery
 from fedkad.federation.shelf import RESULT
+from fedkad.fleet.certificates import each_authority
 from fedkad.fleet.files import FileIdentity, identity
 from fedkad.fleet.notice import (
     LIFE,
     FleetNotice,
     Invitation,
+    NamedAuthority,
     NamedModel,
     NoticeError,
     Tidings,
@@ -33,7 +36,7 @@ from fedkad.fleet.settings import ServerFolder
 
 logger = logging.getLogger(__name__)
 
-NOTICE, MODELS = "notice", "models"
+NOTICE, MODELS, JOIN = "notice", "models", "join"
 READABLE_FILE, READABLE_FOLDER = 0o644, 0o755
 PACE = 10e6
 """Bytes a second at which all devices together fetch a new model, by waiting before they do."""
@@ -44,6 +47,8 @@ def open_to_all(public: Path) -> None:
     for folder in (public, public / MODELS):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(READABLE_FOLDER)
+    if not (public / JOIN).exists():
+        _write_public(public / JOIN, b"noted\n", int(time.time()))
 
 
 class NoticeBoard:
@@ -63,12 +68,18 @@ class NoticeBoard:
 
     def show(self, period: float, invitation: Invitation | None, devices: int) -> None:
         """Tell the devices, so many of them, what is true now."""
-        model = self._current_model(devices)
-        last, tidings, now = self.last(), Tidings(period, invitation, model), self.clock()
+        last, tidings, now = self.last(), self._tidings(period, invitation, devices), self.clock()
         certificate = self.folder.notice_certificate.read_bytes()
         said = None if last is None else (last.tidings, last.key_since)
         if last is None or said != (tidings, certified_since(certificate)) or last.expires < now + LIFE / 2:
             self._write(last, tidings, now, certificate)
+
+    def _tidings(self, period: float, invitation: Invitation | None, devices: int) -> Tidings:
+        folder = self.folder
+        *_, newest = authorities = each_authority(folder.ca_certificate.read_bytes())
+        voucher = folder.next_voucher.read_bytes() if len(authorities) > 1 else b""
+        named = tuple(NamedAuthority(each, voucher if each == newest else b"") for each in authorities)
+        return Tidings(period, invitation, self._current_model(devices), folder.settings.place.servers, named)
 
     def _write(self, last: FleetNotice | None, tidings: Tidings, now: float, certificate: bytes) -> None:
         """Write the next notice.

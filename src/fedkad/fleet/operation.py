@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedkad.fleet import flower
 from fedkad.fleet.certificates import days_left
-from fedkad.fleet.enrolment import admit_at_the_door, prepare
+from fedkad.fleet.enrolment import admit_at_the_door, admit_newcomers, prepare
 from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
@@ -96,6 +96,7 @@ def _operate(supervisor: Supervisor, processes: list[SupervisedProcess], door: D
             process.tend()
         changed = known.stat().st_mtime_ns if known.exists() else 0
         if changed != seen or time.monotonic() >= next_look:
+            door.receive()
             seen, next_look = changed, time.monotonic() + (LOOK if supervisor.attend() else RETRY)
             door.attend()
         time.sleep(TICK)
@@ -110,20 +111,31 @@ class Door:
         self.is_stale = False
         self.last_failure = ""
 
+    def receive(self) -> None:
+        """Add the devices that have shown a token."""
+        try:
+            admit_newcomers(self.folder)
+        except (OSError, FleetFileError) as error:
+            self._report(error)
+
     def attend(self) -> None:
         """Write the files of the proxy if something has changed, and have it read them."""
-        made_of = tuple(map(identity, (self.folder.registry, self.folder.root / FILE)))
+        made_of = tuple(map(identity, (self.folder.registry, self.folder.tokens, self.folder.root / FILE)))
         try:
             if made_of != self.made_of:
                 self.is_stale = admit_at_the_door(self.folder) or self.is_stale
                 self.made_of = made_of
             self.last_failure = ""
         except (OSError, FleetFileError, SettingsError) as error:  # it goes on with what it knows
-            if str(error) != self.last_failure:
-                logger.warning("%s", error)
-            self.last_failure = str(error)
+            self._report(error)
         if self.is_stale and (self.process.child is None or proxy.reload(self.folder.root, self.process.child)):
             self.is_stale = False
+
+    def _report(self, error: Exception) -> None:
+        """Log a failure unless it was the last one logged."""
+        if str(error) != self.last_failure:
+            logger.warning("%s", error)
+        self.last_failure = str(error)
 
 
 class Supervisor:
@@ -248,11 +260,10 @@ class AppRuns:
 
 def warn_of_expiry(folder: ServerFolder) -> None:
     """Warn of certificates that expire soon."""
-    anew = "create a new fleet with `fedkad fleet init`, and move the devices there"
     remedies = {
         "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and restart the server"),
         "notices": (folder.notice_certificate, f"run `fedkad fleet renew {folder.root}`"),
-        "fleet's authority": (folder.ca_certificate, anew),
+        "fleet's authority": (folder.ca_certificate, f"run `fedkad fleet renew {folder.root} --authority begin`"),
     }
     for owner, (path, remedy) in remedies.items():
         left = days_left(path.read_bytes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,13 +32,25 @@ class ServerFiles:
     """Fetches files from one server, each over a connection of its own that resumes the TLS session of the last one.
 
     A device that looks every minute would cost the server memory all the time if it stayed connected, and a signature
-    each time if it began anew.
+    each time if it began anew. Of several addresses of the server, `server` is the one in use: the first that answers,
+    until it does no longer. Without a certificate whoever answers is believed, which is only for a file that proves
+    itself.
     """
 
-    def __init__(self, server: str, ca_certificate: Path, remedy: str) -> None:
-        self.server, self.ca_certificate, self.remedy = server, ca_certificate, remedy
+    def __init__(self, servers: Sequence[str], ca_certificate: Path | None, remedy: str) -> None:
+        self.servers, self.ca_certificate, self.remedy = tuple(servers), ca_certificate, remedy
+        self.server = servers[0]
         self._trust: ssl.SSLContext | None = None
         self._session: ssl.SSLSession | None = None
+
+    def use(self, servers: Sequence[str]) -> None:
+        """Reach the server at other addresses; if these are new, the first comes first again."""
+        if self.servers != tuple(servers):
+            self.servers, self.server, self._session = tuple(servers), servers[0], None
+
+    def trust_anew(self) -> None:
+        """Read the certificates of the authorities again, which have changed."""
+        self._trust = self._session = None
 
     def get(self, path: str, headers: Mapping[str, str]) -> Fetched:
         """The answer to a request; raises `UnreachableError`."""
@@ -60,28 +72,49 @@ class ServerFiles:
 
     def connect(self) -> ssl.SSLSocket:
         """A connection to the server, whose certificate is verified; raises `UnreachableError`."""
-        host, _, port = self.server.rpartition(":")
+        troubles = []
+        for server in dict.fromkeys((self.server, *self.servers)):
+            try:
+                line = self._connect(server)
+            except UnreachableError as error:
+                troubles.append(error)
+            else:
+                self.server = server
+                return line
+        raise UnreachableError(" ".join(map(str, troubles))) from troubles[0]
+
+    def _connect(self, server: str) -> ssl.SSLSocket:
+        host, _, port = server.rpartition(":")
         host = host.strip("[]")
         try:
             if self._trust is None:
-                self._trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                self._trust.load_verify_locations(self.ca_certificate)
+                self._trust = _trusting(self.ca_certificate)
             plain = socket.create_connection((host, int(port)), timeout=PATIENCE)
         except ssl.SSLError:
             self._trust = None
             raise UnreachableError(f"{self.ca_certificate}: this is not a certificate; {self.remedy}.") from None
         except (OSError, ValueError) as error:
-            raise UnreachableError(_away(self.server, error)) from error
+            raise UnreachableError(_away(server, error)) from error
         try:
-            return self._trust.wrap_socket(plain, server_hostname=host, session=self._session)
+            session = self._session if server == self.server else None
+            return self._trust.wrap_socket(plain, server_hostname=host, session=session)
         except ssl.SSLCertVerificationError as error:
             raise UnreachableError(
-                f"The certificate of {self.server} cannot be verified with {self.ca_certificate} "
+                f"The certificate of {server} cannot be verified with {self.ca_certificate} "
                 f"({error.verify_message}); check the clock of this device, and copy ca.crt from the server again."
             ) from error
         except OSError as error:
             self._session = None
-            raise UnreachableError(_away(self.server, error)) from error
+            raise UnreachableError(_away(server, error)) from error
+
+
+def _trusting(ca_certificate: Path | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca_certificate is None:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    else:
+        context.load_verify_locations(ca_certificate)
+    return context
 
 
 def _away(server: str, error: Exception) -> str:

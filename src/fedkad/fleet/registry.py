@@ -60,7 +60,14 @@ def changing(path: Path) -> Iterator[Registry]:
 
 
 def add(devices: Registry, name: str, public_key: str) -> None:
-    """Add a new device, by a name that is safe as a file name and as a command-line argument."""
+    """Add a new device."""
+    check_new(devices, name)
+    _refuse_shared_key(devices, name, public_key)
+    devices[name] = RegisteredDevice(name, public_key, _now())
+
+
+def check_new(devices: Registry, name: str) -> None:
+    """Refuse a name that is taken, or that is not safe as a file name and as a command-line argument."""
     if not NAME.fullmatch(name):
         raise DeviceError(
             f"{name!r} cannot be the name of a device; use at most 64 letters, digits, '.', '_' and '-', "
@@ -71,8 +78,6 @@ def add(devices: Registry, name: str, public_key: str) -> None:
         raise DeviceError(f"{name} was revoked; give it a new key with `fedkad fleet renew FOLDER {name}`.")
     if known is not None:
         raise DeviceError(f"{name} is already registered; choose another name, or see `fedkad fleet renew`.")
-    _refuse_shared_key(devices, name, public_key)
-    devices[name] = RegisteredDevice(name, public_key, _now())
 
 
 def revoke(devices: Registry, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from fedkad.settingkinds import POSITIVE, SHARE, Channels, Rule, at_least, parse
 from fedkad.settingsfile import FileSection, as_text, read, read_file
 
 FILE = "fleet.toml"
+HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 
 Port = Annotated[int, Rule(lambda port: 0 < port < 65536, "a port from 1 to 65535")]
 
@@ -29,6 +31,11 @@ def _is_ip_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_address(text: str) -> bool:
+    """Whether this is a host name or an IP address."""
+    return _is_ip_address(text) or (len(text) <= 253 and HOST.fullmatch(text) is not None)
 
 
 BOUND_TO = Rule(
@@ -42,26 +49,42 @@ PERIOD = Rule(lambda text: (parse_duration(text) or 0.0) >= 1.0, "a duration of 
 
 @dataclass(frozen=True)
 class Place:
-    """Where devices reach the server, which of its machine's addresses it listens at, and where that machine does."""
+    """Where devices reach the server, which of its machine's addresses it listens at, and where that machine does.
+
+    `also` are further addresses at which devices reach it, such as the one before or the next one.
+    """
 
     address: str = "localhost"
     port: Port = 8443
     control_port: Port = 8000
     bind: Annotated[str, BOUND_TO] = ""
     most_connections: Annotated[int, at_least(128)] = 8192
+    also: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where devices reach the server, without the port."""
+        return (self.address, *self.also)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The server's addresses as devices must write them, in the order in which they try.
+
+        >>> Place("fleet.example", also=("fd00::1",)).servers
+        ('fleet.example:8443', '[fd00::1]:8443')
+        """
+        return tuple(f"[{each}]:{self.port}" if ":" in each else f"{each}:{self.port}" for each in self.addresses)
 
     @property
     def reached_at(self) -> str:
-        """The server's address as devices must write it.
-
-        >>> Place("fleet.example").reached_at, Place("fd00::1").reached_at
-        ('fleet.example:8443', '[fd00::1]:8443')
-        """
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.port}"
+        """The first of them."""
+        return self.servers[0]
 
     def check(self, section: FileSection) -> None:
-        """Raise a `SettingError` where both ports are the same."""
+        """Raise a `SettingError` for a further address that is none, and where both ports are the same."""
+        for each in self.also:
+            if not is_address(each):
+                raise SettingError("also", each, "host names or IP addresses, without a port and without https://")
         if self.port == self.control_port:
             raise SettingError("control_port", self.control_port, "different from port")
 
@@ -202,12 +225,16 @@ class ServerFolder:
     root: Path
 
     ca_key = Below("ca/ca.key")  # signs server certificates
-    ca_certificate = Below("ca/ca.crt")  # what devices trust
+    ca_certificate = Below("ca/ca.crt")  # what devices trust: the authority, and the next one if there is one
+    next_key = Below("ca/next.key")  # of the next authority, while devices learn to trust it
+    next_certificate = Below("ca/next.crt")
+    next_voucher = Below("ca/next.voucher")  # by which the authority vouches for the next one
     server_key = Below("server/server.key")
     server_certificate = Below("server/server.crt")  # what devices see
     notice_key = Below("server/notice.key")  # signs notices
     notice_certificate = Below("server/notice.crt")  # by which devices trust that key
     registry = Below("devices.json")  # the devices that may take part
+    tokens = Below("tokens.json")  # one-time tokens that are not used yet
     devices = Below("devices")  # one folder per device, to be copied to it
     flower = Below("flower")  # Flower's own home: its settings, its database, its copies of the app
     secret = Below("flower/superexec.secret")  # authenticates the process that starts server apps

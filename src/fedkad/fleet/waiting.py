@@ -1,4 +1,6 @@
-"""A device that is not called: a small process that looks at the notice, and fetches the model that it names.
+"""A device that is not called: it looks at the notice, and fetches the model that it names.
+
+That is done by a small process, or by a thread of the device's agent.
 
 `fedkad client` becomes this process when its device is not called, and this one becomes `fedkad client` again when it
 is: one takes the place of the other, so that a device that waits holds neither Flower nor numpy in memory.
@@ -84,12 +86,9 @@ class Waiting:
     def run(self) -> int:
         """Wait until there is a reason to leave; returns the exit status."""
         while True:
-            if self.follower.is_due:
-                self._look()
-            if self.follower.is_called:
-                self._log(f"{self.wait.device}: called by {self.wait.server}", logging.INFO)
+            if self.is_called():
                 return self.wait.end()
-            if self._obtain() and self.wait.once:
+            if self.obtain() and self.wait.once:
                 print(f"{self.folder.model}: a new model was delivered", file=sys.stderr)
                 return 0
             if self.wait.idle is not None and time.monotonic() - self.began > self.wait.idle:
@@ -98,6 +97,14 @@ class Waiting:
                 return FAILED
             time.sleep(TICK)
 
+    def is_called(self) -> bool:
+        """Whether the device is called, by a look at the notice if it is time."""
+        if self.follower.is_due:
+            self._look()
+        if self.follower.is_called:
+            self._log(f"{self.wait.device}: called by {self.wait.server}", logging.INFO)
+        return self.follower.is_called
+
     def _look(self) -> None:
         try:
             self.follower.look()
@@ -105,7 +112,7 @@ class Waiting:
         except (NoticeError, UnreachableError, OSError) as error:
             self._log(str(error))
 
-    def _obtain(self) -> bool:
+    def obtain(self) -> bool:
         """Put the current model in use if the device lacks it and its time has come; True if that was done."""
         model = self.follower.model
         if model is None or model.run == held_run(self.folder):

@@ -18,6 +18,10 @@ request through only if what it costs is bounded:
 nginx also serves the files of the notice board by itself, without Flower: the notice to anybody, because its signature
 is all that counts, and models to registered devices. Devices that look every minute resume their TLS session, which
 saves the server the signature of a handshake.
+
+A device that is not registered yet shows its one-time token and its public key, in headers. nginx knows the tokens, and
+writes both into a book (`BOOK`) that the server reads, for each token once a second at most. So a stranger reaches
+nothing but nginx.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from fedkad.fleet.settings import Place
 
 FILE = "nginx.conf"
 KEYS, PID, PUBLIC = "proxy/devices.conf", "proxy/nginx.pid", "public"
+TOKENS, BOOK = "proxy/tokens.conf", "proxy/newcomers.log"
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
 NOBODY = "nobody"  # who serves the network if the server is started by root
 
@@ -95,6 +100,17 @@ http {{
         default "";
         include {keys};
     }}
+    map $http_fedkad_token $newcomer {{
+        default "";
+        include {tokens};
+    }}
+    map $newcomer:$status $is_noted {{
+        default 0;
+        "~^.+:200$" 1;
+    }}
+    log_format newcomer escape=json
+        '{{"token": "$http_fedkad_token", "key": "$http_flwr_public_key", "from": "$remote_addr"}}';
+    limit_req_zone $newcomer zone=newcomers:{zone}m rate=1r/s;
     limit_req_zone $device zone=requests:{zone}m rate={rate}r/s;
     limit_conn_zone $device zone=connections:{zone}m;
     limit_req zone=requests burst={burst} nodelay;
@@ -122,6 +138,13 @@ http {{
             default_type text/plain;
             keepalive_requests 16;
         }}
+        location = /join {{
+            if ($request_method != GET) {{ return 403; }}
+            if ($device != "") {{ return 204; }}
+            if ($newcomer = "") {{ return 401; }}
+            limit_req zone=newcomers;
+            access_log {book} newcomer if=$is_noted;
+        }}
         location ~ "^/models/[0-9a-f]{{64}}$" {{
             if ($request_method !~ "^(GET|HEAD)$") {{ return 403; }}
             if ($device = "") {{ return 401; }}
@@ -144,7 +167,7 @@ LOCATION = """\
 
 
 def configuration(place: Place, largest_reply: int, devices: int) -> str:
-    """What nginx does in front of a fleet of so many devices, none of which sends more than `largest_reply` bytes."""
+    """What nginx does in front of so many devices and tokens, none of which sends more than `largest_reply` bytes."""
     sizes = dict.fromkeys(SMALL, LARGEST_SMALL)
     sizes |= {ANNOUNCEMENT: LARGEST_ANNOUNCEMENT, REPLY: largest_reply}
     refusals = {"activate-node": NOT_ADMITTED}
@@ -162,6 +185,8 @@ def configuration(place: Place, largest_reply: int, devices: int) -> str:
         largest=max(sizes.values()),
         hash_size=max(2048, 2 * devices),
         keys=KEYS,
+        tokens=TOKENS,
+        book=BOOK,
         pid=PID,
         zone=1 + devices // 4000,  # an entry takes 128 bytes
         rate=RATE,
@@ -191,10 +216,16 @@ def known_keys(public_keys: Mapping[str, str]) -> str:
     return "".join(f'"{key}" "{name}";\n' for name, key in keys.items())
 
 
-def write_configuration(root: Path, place: Place, largest_reply: int, public_keys: Mapping[str, str]) -> bool:
-    """Write the files of nginx into a server's folder; False if nothing has changed."""
+def write_configuration(
+    root: Path, place: Place, largest_reply: int, public_keys: Mapping[str, str], tokens: Mapping[str, str]
+) -> bool:
+    """Write the files of nginx into a server's folder, with tokens by device; False if nothing has changed."""
     (root / "proxy").mkdir(mode=0o700, exist_ok=True)
-    texts = {KEYS: known_keys(public_keys), FILE: configuration(place, largest_reply, len(public_keys))}
+    texts = {
+        KEYS: known_keys(public_keys),
+        TOKENS: "".join(f'"{token}" "{name}";\n' for name, token in tokens.items()),
+        FILE: configuration(place, largest_reply, len(public_keys) + len(tokens)),
+    }
     changed = {name: text for name, text in texts.items() if _content(root / name) != text}
     for name, text in changed.items():
         write_atomically(root / name, text.encode(), mode=0o600)
