@@ -1034,17 +1034,22 @@ def test_bounds_of_a_coarse_channel_have_room_for_one_step() -> None:
     np.testing.assert_allclose(bounds.low[:3, LOAD], low[:3, LOAD], err_msg="steps of a count are no rounding")
 
 
+def steps_of(detector: KoopmanDetector) -> Array:
+    places = detector.memory_.places
+    assert places is not None
+    return places.step
+
+
 def test_a_step_goes_with_the_model_into_its_file_and_on_with_learning(tmp_path: Path) -> None:
     detector = KoopmanDetector(**SMALL).fit(with_battery(900, 97.6))
-    assert detector.memory_ is not None
-    step = detector.memory_.places.step
+    step = steps_of(detector)
     np.testing.assert_allclose(step, [0.0, 0.0, 0.0, 0.0, 1.0 / detector.scaling_.scale[4]])
     detector.save(tmp_path / "model.safetensors")
     again = KoopmanDetector.load(tmp_path / "model.safetensors")
     again.learn(with_battery(400, 96.6, seed=2))
-    np.testing.assert_allclose(again.memory_.places.step, step)
+    np.testing.assert_allclose(steps_of(again), step)
     fine = with_battery(400, 96.6, seed=3)
     fine[:, 4] += np.linspace(0.0, 0.01, 400)
     again.learn(fine)
-    assert not again.memory_.places.step.any()
+    assert not steps_of(again).any()
     assert not scoring_of(again).bounds.coarse.any()
