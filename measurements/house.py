@@ -14,7 +14,8 @@ the same house without them.
   later is soon enough for spikes and blips, which are in the window of the score that long. What begins when a fault
   ends is too late. *By chance* is how often the twin, which has no fault, passes the same test.
 - *New set-point*: in a third run the set-point rises by 3 °C for good at the beginning of week 6. What belongs to it
-  are the incidents that begin within two days after it, less those of the twin in the same time.
+  are the incidents that begin within two days after it, less those of the twin in the same time. One that is over and
+  comes back within hours is told as the same one: that is an update here, and one more false alarm above.
 
 With `--answered-after 8` somebody acknowledges each incident that is a fault, and no other, eight hours after it was
 told; by default nobody answers. `--set` holds for every run; each `--against` adds a variant, of one setting or several
@@ -194,7 +195,7 @@ def after_change(measured: Measured, device: str, weeks: int) -> tuple[int, int,
         if each.device == device and each.kind != "health" and at(WARMER) <= each.start < at(WARMER + 2 * DAY)
     ]
     hours = sum(min(each.end, at(weeks * WEEK)) - each.start for each in begun) / 3600.0
-    return len(begun), sum(each.updates for each in begun), hours
+    return sum(not each.is_again for each in begun), sum(each.updates for each in begun), hours
 
 
 def print_false(seeds: Sequence[int], pairs: Sequence[Pair], weeks: int) -> None:

@@ -16,6 +16,7 @@ import time
 import tomllib
 import warnings
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -49,6 +50,7 @@ class IncidentSpan(NamedTuple):
     end: float  # infinite if it is still open
     updates: int
     cause: str  # its first channel and witness, or what the alert says
+    is_again: bool = False  # whether an incident that was over came back: told once more, as one alarm more
 
 
 class SimulatedClock:
@@ -171,22 +173,27 @@ def replay(document: Document, arriving: Arriving, operator: Operator | None = N
 
 
 def incidents(alerts: Iterable[Mapping[str, Any]]) -> list[IncidentSpan]:
-    """The alerts of a run, gathered by what they are about."""
-    found: dict[str, IncidentSpan] = {}
+    """The alerts of a run, gathered by what they are about; an incident that comes back is one more of them."""
+    found: dict[tuple[str, int], IncidentSpan] = {}
+    times: Counter[str] = Counter()
     for alert in alerts:
         if "id" not in alert or "event" not in alert:
             continue
-        moment = seconds(alert["time"])
-        known = found.get(alert["id"])
+        moment, is_again = seconds(alert["time"]), alert.get("reason") == "again"
+        times[alert["id"]] += is_again
+        key = alert["id"], times[alert["id"]]
+        known = found.get(key)
         if known is None:
             cause = " ".join([*(each["channel"] for each in alert.get("channels", [])[:1]), alert.get("witness", "")])
-            start = seconds(alert.get("start", alert["time"]))
-            known = IncidentSpan(alert["device"], alert["kind"], start, moment, float("inf"), 0, cause.strip())
+            start = moment if is_again else seconds(alert.get("start", alert["time"]))
+            known = IncidentSpan(
+                *(alert["device"], alert["kind"], start, moment, float("inf"), 0, cause.strip(), is_again)
+            )
         if alert["event"] == "end":
             known = known._replace(end=moment)
         elif alert["event"] == "update":
             known = known._replace(updates=known.updates + 1)
-        found[alert["id"]] = known
+        found[key] = known
     return list(found.values())
 
 

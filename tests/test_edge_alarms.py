@@ -144,15 +144,31 @@ def flare(alarms: Alarms, minute: int, score: float, minutes: int = 1, *, by: Ar
 
 
 def test_with_a_budget_the_echo_of_an_incident_is_not_told() -> None:
-    alarms, told, other = Alarms("pump", ECHOING, 60.0, NAMES), ["start", "end"], np.array([1.0, 3.0, 6.0])
-    assert flare(alarms, 0, 8.0) == told
+    alarms, again, other = Alarms("pump", ECHOING, 60.0, NAMES), ["update", "end"], np.array([1.0, 0.0, 6.0])
+    assert flare(alarms, 0, 8.0) == ["start", "end"]
     assert flare(alarms, 60, 9.9) == [], "hardly worse than the last"
     restored = Alarms("pump", ECHOING, 60.0, NAMES, json.loads(json.dumps(alarms.state())))
     for policy in (alarms, restored):
-        assert flare(policy, 120, 8.0, by=other) == told, "another channel is news"
-        assert flare(policy, 180, 10.1, by=other) == told, "and so is a score a quarter higher,"
-        assert flare(policy, 240, 10.1, 90, by=other) == told, "or what lasts for an hour"
-        assert flare(policy, 720, 10.1, by=other) == told, "six hours are over"
+        assert flare(policy, 120, 10.1) == again, "a score a quarter higher is news,"
+        assert flare(policy, 180, 10.1, by=other) == again, "and so is another channel,"
+        assert flare(policy, 240, 10.1, 90) == again, "or what lasts for an hour"
+        assert (policy.incidents, policy.begun_since(0.0)) == (1, 4)
+        assert flare(policy, 720, 10.1) == ["start", "end"], "six hours are over"
+
+
+def test_an_incident_that_comes_back_is_the_same_one() -> None:
+    alarms = Alarms("pump", ECHOING, 60.0, NAMES)
+    begun, ended = feed(alarms, [8.0, *[1.0] * 10], 0.0, 60.0)
+    back, over = feed(alarms, [11.0, *[1.0] * 10], 3600.0, 60.0)
+    assert back["id"] == over["id"] == begun["id"] == ended["id"]
+    assert (back["event"], back["reason"], back["start"], back["peak"]) == ("update", "again", begun["start"], 11.0)
+    assert back["text"].startswith("pump, again: ")
+    assert (over["reason"], over["duration"], over["samples"]) == ("cleared", 3600.0, 2)
+    # One that became normal is over, and the next one is another.
+    (update,) = feed(alarms, [14.0], 7200.0, 60.0)
+    assert update["reason"] == "again"
+    alarms.silence(7260.0, "settled")
+    assert feed(alarms, [18.0], 7320.0, 60.0)[0]["event"] == "start"
 
 
 def test_what_became_normal_may_echo_for_as_long_as_it_took() -> None:

@@ -56,6 +56,7 @@ class Alarms:
     A fault that comes and goes is one incident and its *echoes*, which are not told: with a budget, for a while after
     an incident its channel begins another one only with a score that is a quarter higher, or if that lasts for an hour.
     The while is 1/28 of the time in which the budget allows one, and after an incident that became normal `settle`.
+    Whatever else begins in that while is told as the same incident again, unless that became normal.
 
     The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; a
     rate-triggered one starts with the first abnormal row counted in it, about one window back. A cleared incident has
@@ -242,7 +243,7 @@ class Alarms:
         if self._channels == state.channels:
             return
         state.channels = self._channels
-        for episode in (state.incident, state.excursion, *state.recent):
+        for episode in (state.incident, state.excursion, state.last, *state.recent):
             if episode is not None:
                 episode.forget_channels()
 
@@ -263,11 +264,22 @@ class Alarms:
         else:
             return []
         state.excursion, state.recent = None, []
+        state.begun = [*state.begun[1 - MOST_BEGUN :], float(state.time)]
+        if state.last is not None and state.time < state.echo_until:
+            return self._go_on(state.last, kind)
         state.incidents += 1
-        state.updates, state.begun = 0, [*state.begun[1 - MOST_BEGUN :], float(state.time)]
+        state.updates = 0
         start = f"{as_datetime(state.incident.start):%Y%m%dT%H%M%SZ}"
         state.open = {"id": f"{self._device}-{start}-{state.incidents}", "kind": kind}
         return [self._alert("start", reason, state.time)]
+
+    def _go_on(self, before: Episode, kind: str) -> list[Alert]:
+        """Tell that the last incident is there again."""
+        state = self._state
+        assert state.incident is not None
+        state.incident = before.joined(state.incident)
+        state.open, state.last = {"id": state.last_id, "kind": kind, "acknowledged": state.last_acknowledged}, None
+        return [self._alert("update", "again", state.time)]
 
     def _is_echo(self, excursion: Episode) -> bool:
         """Whether an excursion is what the last incident was, and neither worse nor long."""
@@ -352,6 +364,8 @@ class Alarms:
         state.echo_of, state.echo_peak = incident.cause(self._channels), incident.peak
         lasts = {"cleared": self._echoes, "settled": self._settings.settle}.get(reason, 0.0)
         state.echo_until = time + lasts - self._slack if lasts else -math.inf
+        state.last, state.last_id = incident if reason == "cleared" else None, alert["id"]
+        state.last_acknowledged = alert["acknowledged"]
         state.open = state.incident = state.quiet = None
         state.told, state.cool_until = state.time, time + self._pause - self._slack
         return alert

@@ -167,7 +167,7 @@ class AlarmState:
     open: Alert | None = None  # the last alert of the open incident
     said: float = -math.inf  # time of the last alert
     updates: int = 0  # of the open incident that told nothing new
-    begun: list[float] = field(default_factory=list)  # when the last incidents began
+    begun: list[float] = field(default_factory=list)  # when the last incidents began, or came back
     astray: bool = False  # whether the open incident went where the device has not been
     quiet: float | None = None  # since when an open incident has been quiet
     told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate
@@ -175,9 +175,12 @@ class AlarmState:
     echo_until: float = -math.inf  # until then the last incident may come back without being news,
     echo_of: str = ""  # in its channel,
     echo_peak: float = -math.inf  # up to this score
+    last_id: str = ""  # of the last incident
+    last_acknowledged: str | None = None
     channels: list[str] = field(default_factory=list)
     incident: Episode | None = None
     excursion: Episode | None = None
+    last: Episode | None = None  # the last incident, if it may come back
     recent: list[Episode] = field(default_factory=list)  # at most two, too short for an incident: part of a rate
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +191,7 @@ class AlarmState:
     def from_json(cls, state: Mapping[str, Any]) -> AlarmState:
         """The inverse of `to_json`; fields that are None or missing keep their defaults."""
         known = {name: state[name] for name in cls.__slots__ if state.get(name) is not None}
-        known |= {name: Episode.restored(known[name]) for name in ("incident", "excursion") if name in known}
+        known |= {name: Episode.restored(known[name]) for name in ("incident", "excursion", "last") if name in known}
         return cls(**{**known, "recent": [Episode.restored(each) for each in state.get("recent", [])]})
 
 

@@ -51,6 +51,7 @@ def alert_text(alert: Mapping[str, Any], window: float) -> str:
         numbers = f"score {short_number(alert['score'])}, threshold {short_number(alert['threshold'])}"
     news = {
         "worse": ", now critical",
+        "again": ", again",
         "still": f", for {span(alert['duration'])}",
         "acknowledged": f", acknowledged by {alert.get('acknowledged')}",
     }.get(alert["reason"], "")
