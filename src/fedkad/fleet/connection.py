@@ -12,7 +12,14 @@ from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import FleetFileError, identity
-from fedkad.fleet.flower.supernode import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.flower.supernode import (
+    CALL_OVER,
+    COLLECTED,
+    STILL_COUNTED,
+    SuperNodeEnding,
+    SuperNodeEvent,
+    SuperNodeLog,
+)
 from fedkad.fleet.following import Follower
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
@@ -167,9 +174,10 @@ class DeviceClient:
     def _notice_absence(self) -> None:
         """Log that the server does not answer, while Flower retries by itself, and that it answers again."""
         now = time.monotonic()
-        if self._is_new(SuperNodeEvent.CALL_SUCCEEDED_AGAIN):
+        if any(map(self._is_new, CALL_OVER)):
+            if self.away_since is not None:
+                self._log_connected()
             self.away_since = None
-            self._log_connected()
         elif self._is_new(SuperNodeEvent.CALL_FAILED) and self.away_since is None:
             self.away_since = now
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
