@@ -185,6 +185,16 @@ def test_a_message_for_a_device_is_a_task_of_this_type() -> None:
     expect(kind == "flwr-clientapp", "calls the task of a device 'flwr-clientapp'", "launcher", "ask for it")
 
 
+def test_an_app_of_the_server_is_installed_and_loaded_only_by_these_functions() -> None:
+    text, purpose = source("flwr.supernode.runtime.run_clientapp"), "run no code of the server"
+    does = re.findall(r".*fab\.content.*", text) == ["        install_from_fab(fab.content, skip_prompt=True)"]
+    expect(does, "reads the server's app only to install it", "launcher", purpose)
+    does = re.search(
+        r"load_client_app_fn = get_load_client_app_fn\(.*?: ClientApp = load_client_app_fn\(", text, re.DOTALL
+    )
+    expect(does, "loads the app with get_load_client_app_fn", "launcher", purpose)
+
+
 def test_a_supernode_leaves_starting_apps_to_others() -> None:
     text = source("flwr.supernode.start_client_internal")
     does = re.search(r"if isolation == ISOLATION_MODE_SUBPROCESS:\s+runtime_address = ", text)

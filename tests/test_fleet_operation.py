@@ -24,7 +24,8 @@ import pytest
 
 from measurements.loopback import descendants, free_port, online
 from tests.fixtures.attackers import fleets
-from tests.fixtures.flowerapp import write_app
+from tests.fixtures.flowerapp import TRACE, write_app
+from tests.fixtures.sabotage.sitecustomize import DEVICE_APP
 
 pytestmark = [
     pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),
@@ -56,7 +57,7 @@ def write_delivering_app(folder: Path) -> Path:
     package = write_app(folder) / "tinyapp"
     replace(package / "server.py", 'write(training, {"state": "done"', 'finish(training, context, {"state": "done"')
     replace(package / "server.py", "\n\n\n@app.main()", f"{FINISH}\n\n@app.main()")
-    replace(package / "client.py", 'folder / "model.safetensors")\n', f'folder / "model.safetensors"){DELIVERED}')
+    replace(folder / "tinyclient.py", 'folder / "model.safetensors")\n', f'folder / "model.safetensors"){DELIVERED}')
     return folder
 
 
@@ -83,9 +84,10 @@ class Story:
         return json.loads(done.stdout)
 
     def start(self, name: str, *words: object) -> None:
+        variables = {**os.environ, **fleets.hurried(), DEVICE_APP: str(self.app)}
         with (self.root / f"{name}.err").open("ab") as file:
             self.processes[name] = subprocess.Popen(
-                [*FEDKAD, *map(str, words)], stderr=file, stdout=file, env={**os.environ, **fleets.hurried()}
+                [*FEDKAD, *map(str, words)], stderr=file, stdout=file, env=variables
             )
 
     def join(self, device: str, *options: object) -> None:
@@ -258,6 +260,11 @@ def test_a_training_on_request_reaches_all_devices(story: Story) -> None:
     assert (found["training"]["state"], found["wanted"]) == ("done", False)
     assert found["training"]["delivered"] == ["pump-1", "pump-2"]
     assert "asked 2" in (story.server / "logs" / "app.log").read_text()
+
+
+def test_no_device_runs_or_keeps_code_that_the_server_sends(story: Story) -> None:
+    assert not (story.app / TRACE).exists()
+    assert not list(story.home("pump-1").rglob("tinyapp*"))
 
 
 def test_a_latecomer_receives_the_result_and_may_leave_then(story: Story) -> None:
