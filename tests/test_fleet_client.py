@@ -1,5 +1,9 @@
 """What a client logs for the owner of its device: why it could not answer, and whether the server is reachable."""
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
 from fedkad.fleet import clientapp, connection, devicefolder
+from fedkad.fleet.certificates import make_device_key
 from fedkad.fleet.connection import DeviceClient
 from fedkad.fleet.flower.supernode import CALL_OVER, SuperNodeEvent
 
@@ -35,6 +40,19 @@ def test_why_a_device_cannot_answer_is_logged_on_the_device(
         "pump could not answer the server: It has no data.",
         "pump could not answer the server: It has too few rows.",
     ]
+
+
+def test_a_client_tells_systemd_that_it_is_ready_and_alive(client: DeviceClient, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        (client.folder.root / "device.key").write_bytes(make_device_key().key)
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        command = [sys.executable, "-m", "fedkad", "client", str(client.folder.root)]
+        with subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL) as process:
+            systemd.settimeout(300.0)
+            assert systemd.recv(1000) == b"READY=1\nSTATUS=connects pump"
+            assert [systemd.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            process.terminate()
 
 
 @pytest.mark.parametrize("over", CALL_OVER)

@@ -189,10 +189,10 @@ def test_an_app_of_the_server_is_installed_and_loaded_only_by_these_functions() 
     text, purpose = source("flwr.supernode.runtime.run_clientapp"), "run no code of the server"
     does = re.findall(r".*fab\.content.*", text) == ["        install_from_fab(fab.content, skip_prompt=True)"]
     expect(does, "reads the server's app only to install it", "launcher", purpose)
-    does = re.search(
+    loads = re.search(
         r"load_client_app_fn = get_load_client_app_fn\(.*?: ClientApp = load_client_app_fn\(", text, re.DOTALL
     )
-    expect(does, "loads the app with get_load_client_app_fn", "launcher", purpose)
+    expect(loads, "loads the app with get_load_client_app_fn", "launcher", purpose)
 
 
 def test_a_supernode_leaves_starting_apps_to_others() -> None:

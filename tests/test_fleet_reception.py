@@ -157,9 +157,10 @@ class Failing(Device):
         self.part_of_an_answer = part_of_an_answer
 
     def app(self, seconds: float = 0.0) -> None:
-        (task, *_) = self.state.get_tasks(statuses=[Status.PENDING]) or [None]
-        if task is None:
+        tasks = self.state.get_tasks(statuses=[Status.PENDING])
+        if not tasks:
             return
+        (task,) = tasks
         self.state.claim_task(task.task_id)
         self.state.activate_task(task_id=task.task_id)
         if self.part_of_an_answer:

@@ -15,6 +15,7 @@ from fedkad.fleet.files import FleetFileError, identity
 from fedkad.fleet.flower.supernode import (
     CALL_OVER,
     COLLECTED,
+    IF_STILL_REGISTERED,
     STILL_COUNTED,
     SuperNodeEnding,
     SuperNodeEvent,
@@ -25,6 +26,7 @@ from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.reaching import ServerFiles, UnreachableError
 from fedkad.locks import holding
+from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +93,11 @@ class DeviceClient:
 
     def run(self, *, once: bool, idle: float | None) -> ClientExit:
         """Stay connected until there is a reason to leave; on leaving, Flower tells the server."""
+        systemd = SystemdNotifier()
+        systemd.ready(f"connects {self.folder.device}")
         try:
             while True:
+                systemd.alive()
                 if not self._is_called():
                     return ClientExit.NOT_CALLED
                 self.tend()
@@ -192,9 +197,11 @@ class DeviceClient:
             self._log_once(f"The server still counts the last connection of {self.folder.device}; trying again.")
             self.wait.pause(SOON)
         else:
+            if ending in IF_STILL_REGISTERED and self.follower.is_registered():
+                ending = IF_STILL_REGISTERED[ending]
             self._log_once(ending.value.format(self.folder, status))
             self.wait.lengthen()
-        if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.SIGNATURE_REFUSED):
+        if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.FORGOTTEN, SuperNodeEnding.SIGNATURE_REFUSED):
             self._connected_file.unlink(missing_ok=True)
         self.child = None
 

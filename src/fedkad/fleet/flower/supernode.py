@@ -100,6 +100,11 @@ class SuperNodeEnding(Enum):
     """Why a SuperNode ended, as a sentence to be formatted with the device's folder and the exit status."""
 
     REVOKED = "The server no longer accepts {0.device}: it was revoked or has a new key; ask the server's operator."
+    FORGOTTEN = "The server lost track of {0.device}, and still knows its key; connecting again."
+    NOT_YET_ADMITTED = (
+        "The server knows the key of {0.device}, and does not let it in yet: it is starting, or another client uses "
+        "the same key; trying again."
+    )
     SIGNATURE_REFUSED = "The server does not accept the signature of {0.device}; check the clock of this device."
     CONNECTION_LOST = "The connection of {0.device} to {0.server} was lost; connecting again."
     UNANSWERED = "{0.device} began to answer the server and did not finish; connecting again (see {0.log})."
@@ -109,6 +114,13 @@ class SuperNodeEnding(Enum):
         "uses it; ask the server's operator."
     )
     OTHER = "The connection of {0.device} ended with status {1}; see {0.log}."
+
+
+IF_STILL_REGISTERED = {
+    SuperNodeEnding.REVOKED: SuperNodeEnding.FORGOTTEN,
+    SuperNodeEnding.NOT_ADMITTED: SuperNodeEnding.NOT_YET_ADMITTED,
+}
+"""Endings that mean something else if the server knows the key of the device, as after the loss of its database."""
 
 
 class SuperNodeLog:
