@@ -189,7 +189,7 @@ def test_only_a_renewed_key_is_copied_to_the_device(fleet: Path, tmp_path: Path)
 def test_a_new_server_certificate_has_the_same_authority(fleet: Path) -> None:
     before = (fleet / "server" / "server.crt").read_bytes(), (fleet / "ca" / "ca.crt").read_bytes()
     done = Done("fleet", "renew", fleet)
-    assert "start it again" in done.out
+    assert "will use it from its next start" in done.out
     after = (fleet / "server" / "server.crt").read_bytes(), (fleet / "ca" / "ca.crt").read_bytes()
     assert (after[0] != before[0], after[1] == before[1]) == (True, True)
     assert "name one" in wrong("fleet", "renew", fleet, "--public-key", "x")
@@ -245,6 +245,18 @@ def test_the_last_training_is_shown(fleet: Path) -> None:
         assert expected in out
     (fleet / "training" / "status.json").write_text('{"state": "done"}')
     assert "done" in Done("fleet", "status", fleet).out
+    (fleet / "training" / "status.json").write_text('{"state": "do')
+    done = Done("fleet", "status", fleet)
+    assert "status.json: this is not the report of a training" in done.err
+
+
+def test_what_a_training_waits_for_is_shown_while_the_server_runs(fleet: Path) -> None:
+    (fleet / "training" / "waits").write_text("is due, and waits for devices; 1 of 3 online, 2 needed")
+    assert document("fleet", "status", fleet)["waits"] is None
+    with locks.holding(fleet / "server.lock", ""):
+        assert (
+            "A training is due, and waits for devices; 1 of 3 online, 2 needed." in Done("fleet", "status", fleet).out
+        )
 
 
 def test_a_training_is_requested_from_a_running_server(fleet: Path) -> None:

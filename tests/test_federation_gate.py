@@ -130,6 +130,23 @@ def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
     assert not coordinator.ledger.strikes
 
 
+@pytest.mark.parametrize("damage", ['{"run": "ru', "[]", None])
+def test_who_holds_the_model_is_known_again_from_the_model_itself(fleet: Folders, damage: str | None) -> None:
+    fleet.train("run-1")
+    before, path = shelf.read_holders(fleet.place), fleet.place / "result.json"
+    assert shelf.mend_holders(fleet.place) is None
+    path.unlink() if damage is None else path.write_text(damage)
+    said = shelf.mend_holders(fleet.place)
+    assert said is not None
+    assert str(path) in said
+    assert shelf.read_holders(fleet.place) == before
+    aside = path.with_name("result.json.unreadable")
+    assert (aside.read_text() if aside.exists() else None) == damage
+    (fleet.place / RESULT).write_bytes(b"damaged")
+    path.unlink()
+    assert shelf.mend_holders(fleet.place) is None
+
+
 def test_an_earlier_model_is_taken_back_and_delivered_to_all(fleet: Folders) -> None:
     fleet.train("run-1")
     first = fleet.subspace()

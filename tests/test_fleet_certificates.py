@@ -115,13 +115,13 @@ def test_other_curves_and_other_forms_are_refused() -> None:
 # -- over a real connection -------------------------------------------------------------------------------------
 
 
-def listening(tmp_path: Path, server: KeyPair) -> tuple[int, socket.socket]:
+def listening(tmp_path: Path, server: KeyPair, host: str = "127.0.0.1") -> tuple[int, socket.socket]:
     """A TLS server with this certificate that accepts connections until its socket is closed."""
     (tmp_path / "server.crt").write_bytes(server.public)
     (tmp_path / "server.key").write_bytes(server.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-    plain = socket.create_server(("127.0.0.1", 0))
+    plain = socket.create_server((host, 0))
 
     def serve() -> None:
         while True:
@@ -162,6 +162,34 @@ def test_a_device_reaches_its_own_server_and_explains_what_is_wrong_with_others(
     assert "cannot be reached" in str(reached(f"localhost:{port}", trusted))
     assert "cannot be reached" in str(reached("localhost", trusted))
     assert "cannot be reached" in str(reached("no.such.host.invalid:1", trusted))
+
+
+def test_a_device_says_whether_the_address_the_clock_or_the_authority_is_wrong(
+    tmp_path: Path, authority: KeyPair, server: KeyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted, foreign = tmp_path / "ca.crt", tmp_path / "foreign.crt"
+    trusted.write_bytes(authority.public)
+    foreign.write_bytes(certificates.make_authority("fleet.example").public)
+    monkeypatch.setattr(certificates, "SERVER_DAYS", 0)
+    expired = certificates.make_server_certificate(authority, "127.0.0.1")
+    cases = [
+        (server, "127.0.0.2", trusted, "has no certificate for this address"),
+        (server, "127.1", trusted, "has no certificate for this address"),
+        (server, "127.0.0.1", foreign, "copy ca.crt from there again"),
+        (expired, "127.0.0.1", trusted, "check the clock of this device, and ask the server's operator to run"),
+    ]
+    for shown, host, authority_file, remedy in cases:
+        port, plain = listening(tmp_path, shown, host)
+        with plain:
+            assert remedy in str(reach(ServerFiles([f"{host}:{port}"], authority_file, "copy it again")))
+            plain.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_certificate_fits_the_addresses_that_it_names(authority: KeyPair) -> None:
+    made = certificates.make_server_certificate(authority, "2001:db8::1").public
+    assert certificates.fits(made, "2001:0db8:0::1")
+    assert certificates.fits(made, "localhost")
+    assert not certificates.fits(made, "fleet.example")
 
 
 def test_openssh_can_make_the_key_of_a_device(tmp_path: Path) -> None:

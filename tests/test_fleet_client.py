@@ -1,5 +1,9 @@
 """What a client logs for the owner of its device: why it could not answer, and whether the server is reachable."""
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +13,9 @@ import pytest
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
 from fedkad.fleet import clientapp, connection, devicefolder
+from fedkad.fleet.certificates import make_device_key
 from fedkad.fleet.connection import DeviceClient
-from fedkad.fleet.flower.supernode import SuperNodeEvent
+from fedkad.fleet.flower.supernode import CALL_OVER, SuperNodeEvent
 
 
 @pytest.fixture
@@ -37,8 +42,22 @@ def test_why_a_device_cannot_answer_is_logged_on_the_device(
     ]
 
 
+def test_a_client_tells_systemd_that_it_is_ready_and_alive(client: DeviceClient, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        (client.folder.root / "device.key").write_bytes(make_device_key().key)
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        command = [sys.executable, "-m", "fedkad", "client", str(client.folder.root)]
+        with subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL) as process:
+            systemd.settimeout(300.0)
+            assert systemd.recv(1000) == b"READY=1\nSTATUS=connects pump"
+            assert [systemd.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            process.terminate()
+
+
+@pytest.mark.parametrize("over", CALL_OVER)
 def test_a_client_logs_that_its_server_is_away_and_that_it_is_back(
-    client: DeviceClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    client: DeviceClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, over: SuperNodeEvent
 ) -> None:
     def follow(event: SuperNodeEvent, *, patience: float = 1000.0) -> None:
         client.log.append(f"{event.value} and more\n")
@@ -48,9 +67,9 @@ def test_a_client_logs_that_its_server_is_away_and_that_it_is_back(
 
     follow(SuperNodeEvent.CONNECTED)
     follow(SuperNodeEvent.CALL_FAILED)  # a single one is not worth a message
-    follow(SuperNodeEvent.CALL_SUCCEEDED_AGAIN)
+    follow(over)
     follow(SuperNodeEvent.CALL_FAILED, patience=0.0)
     follow(SuperNodeEvent.CALL_FAILED, patience=0.0)
-    follow(SuperNodeEvent.CALL_SUCCEEDED_AGAIN)
+    follow(over)
     connected = "pump: connected to localhost:8443"
     assert caplog.messages == [connected, "pump: the server localhost:8443 does not answer; trying again", connected]

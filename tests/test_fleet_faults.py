@@ -81,6 +81,8 @@ def test_a_training_continues_from_its_last_closed_round_whatever_dies_on_the_se
         assert status["run"] == closed["run"]
         assert status["participants"][: closed["round"]] == closed["participants"]
     fleet.finish_as(before, closed)
+    said = (fleet.root / "pump-1.log").read_text()
+    assert said.rfind("connected to") > said.rfind("does not answer"), "it is connected, and says otherwise"
 
 
 def test_a_device_answers_again_after_a_run_that_ended_while_it_received_a_message(fleet: Fleet) -> None:
@@ -94,3 +96,16 @@ def test_a_device_answers_again_after_a_run_that_ended_while_it_received_a_messa
     fleet.until(lambda: bool({*fleet.processes("server", "flwr-serverapp")} - {app}), "another run")
     fleet.points("pump-1").release()
     fleet.finish_as(before, closed)
+
+
+def test_a_device_whose_app_was_stopped_connects_again_and_takes_part(fleet: Fleet) -> None:
+    before = fleet.begin(deadline=SHORT, rounds=6)
+    fleet.hold("pump-1")
+    closed, connections = fleet.status()["participants"], fleet.connections("pump-1")
+    app, *_ = fleet.processes("pump-1", "flower.supernode")
+    os.kill(app, signal.SIGTERM)
+    fleet.points("pump-1").release()
+    with fleet.pause("pump-0", "pump-2"):
+        fleet.until(lambda: fleet.connections("pump-1") > connections, "pump-1 connected again")
+    fleet.finish_with(before, closed, {"pump-1"})
+    assert "pump-1 began to answer the server and did not finish" in (fleet.root / "pump-1.log").read_text()

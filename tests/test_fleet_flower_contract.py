@@ -107,6 +107,10 @@ CALLS: list[tuple[str, int, tuple[str, ...], str, str]] = [
     ("flwr.supernode.nodestate.NodeState.get_messages_legacy", 1, ("is_reply",), "reception", "find old answers"),
     ("flwr.supernode.nodestate.NodeState.delete_messages", 1, ("message_ids",), "reception", "drop old answers"),
     ("flwr.supercore.object_store.ObjectStore.delete", 2, (), "reception", "drop the parts of old answers"),
+    ("flwr.supernode.nodestate.NodeState.get_tasks", 1, ("statuses",), "reception", "know that an app is done"),
+    ("flwr.supernode.nodestate.NodeState.store_message", 2, (), "reception", "have an answer sent"),
+    ("flwr.supercore.object_store.ObjectStore.get_object_tree", 2, (), "reception", "know that an answer is complete"),
+    ("flwr.supercore.object_store.ObjectStore.get", 2, (), "reception", "know that an answer is complete"),
     ("flwr.common.config.parse_config_args", 1, (), "programs", "pass a device's paths to the app"),
 ]
 
@@ -181,6 +185,16 @@ def test_a_message_for_a_device_is_a_task_of_this_type() -> None:
     expect(kind == "flwr-clientapp", "calls the task of a device 'flwr-clientapp'", "launcher", "ask for it")
 
 
+def test_an_app_of_the_server_is_installed_and_loaded_only_by_these_functions() -> None:
+    text, purpose = source("flwr.supernode.runtime.run_clientapp"), "run no code of the server"
+    does = re.findall(r".*fab\.content.*", text) == ["        install_from_fab(fab.content, skip_prompt=True)"]
+    expect(does, "reads the server's app only to install it", "launcher", purpose)
+    loads = re.search(
+        r"load_client_app_fn = get_load_client_app_fn\(.*?: ClientApp = load_client_app_fn\(", text, re.DOTALL
+    )
+    expect(loads, "loads the app with get_load_client_app_fn", "launcher", purpose)
+
+
 def test_a_supernode_leaves_starting_apps_to_others() -> None:
     text = source("flwr.supernode.start_client_internal")
     does = re.search(r"if isolation == ISOLATION_MODE_SUBPROCESS:\s+runtime_address = ", text)
@@ -201,6 +215,19 @@ def test_a_supernode_receives_messages_with_this_function() -> None:
     assert call is not None
     for keyword in keywords:
         expect(f"{keyword}=" in call[1], f"passes `{keyword}` to {name} by name", "reception", purpose)
+
+
+def test_a_supernode_sends_answers_with_this_function() -> None:
+    text = source("flwr.supernode.start_client_internal")
+    call = re.search(r" {12}_push_messages\((.*?)\n +\)", text, re.DOTALL)
+    does = call is not None and all(f"{keyword}=" in call[1] for keyword in ("state", "object_store"))
+    expect(does, "sends answers with _push_messages(state=, object_store=, …)", "reception", "know if there is none")
+
+
+def test_an_app_answers_before_its_task_is_finished() -> None:
+    text = source("flwr.supernode.runtime.run_clientapp")
+    does = text.index("push_message(client, reply_message, context)") < text.rindex("    flwr_exit(\n")
+    expect(does, "lets an app answer before it finishes its task", "reception", "know that no answer will come")
 
 
 def test_a_supernode_forgets_a_message_that_it_fails_to_receive() -> None:
@@ -235,6 +262,17 @@ LOGGED = [
     (SuperNodeEvent.REPLY_SENT, "flwr.supernode.start_client_internal", r'log\(INFO, "Sent successfully"'),
     (SuperNodeEvent.CALL_FAILED, "flwr.supercore.retry.http_retry", r'"Connection attempt failed, retrying in'),
     (SuperNodeEvent.CALL_SUCCEEDED_AGAIN, "flwr.supercore.retry.http_retry", r'INFO,\s+"Connection successful after'),
+    (
+        SuperNodeEvent.RUN_ENDED,
+        "flwr.supernode.start_client_internal",
+        r'"Run ID %s is not in `RUNNING` status. Ignoring r',
+    ),
+    (
+        SuperNodeEvent.RECEIVING_FAILED,
+        "flwr.supernode.start_client_internal",
+        r'ERROR,\s+"Failed to receive message %s',
+    ),
+    (SuperNodeEvent.SENDING_FAILED, "flwr.supernode.start_client_internal", r'ERROR,\s+"Failed to send message %s'),
     (SuperNodeEvent.KEY_UNREADABLE, "flwr.supercore.exit.exit", r'f"Exit Code: \{code\}'),
     (SuperNodeEvent.NOT_ADMITTED, "flwr.supernode.fleet_http_connection", r'f"\[code: \{flower_error\.code\}\]'),
 ]
@@ -246,8 +284,8 @@ def test_an_event_is_logged_in_these_words(event: SuperNodeEvent, where: str, li
     expect(re.search(line, source(where)), f"logs {event.value!r} in {where}", "supernode", f"notice {what!r}")
 
 
-def test_every_event_is_covered() -> None:
-    assert [event for event, *_ in LOGGED] == list(SuperNodeEvent)
+def test_every_event_of_flower_is_covered() -> None:
+    assert {event for event, *_ in LOGGED} == {*SuperNodeEvent} - {SuperNodeEvent.UNANSWERED}  # which is ours
 
 
 @pytest.mark.parametrize(

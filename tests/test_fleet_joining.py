@@ -73,7 +73,8 @@ class Site:
         NoticeBoard(folder).show(60.0, EVERYBODY, 1)
         log = LogFile(folder.logs / "proxy.log")
         process = SupervisedProcess("proxy", proxy.command(folder.root), log, os.environ)
-        door, over = Door(folder, process), threading.Event()
+        flower = SupervisedProcess("flower", [], log, os.environ)  # nobody starts it
+        door, over = Door(folder, process, flower), threading.Event()
 
         def attend() -> None:
             while not over.wait(0.1):

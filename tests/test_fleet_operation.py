@@ -24,7 +24,8 @@ import pytest
 
 from measurements.loopback import descendants, free_port, online
 from tests.fixtures.attackers import fleets
-from tests.fixtures.flowerapp import write_app
+from tests.fixtures.flowerapp import TRACE, write_app
+from tests.fixtures.sabotage.sitecustomize import DEVICE_APP
 
 pytestmark = [
     pytest.mark.skipif(find_spec("flwr") is None, reason="the extra `fleet` is not installed"),
@@ -56,7 +57,7 @@ def write_delivering_app(folder: Path) -> Path:
     package = write_app(folder) / "tinyapp"
     replace(package / "server.py", 'write(training, {"state": "done"', 'finish(training, context, {"state": "done"')
     replace(package / "server.py", "\n\n\n@app.main()", f"{FINISH}\n\n@app.main()")
-    replace(package / "client.py", 'folder / "model.safetensors")\n', f'folder / "model.safetensors"){DELIVERED}')
+    replace(folder / "tinyclient.py", 'folder / "model.safetensors")\n', f'folder / "model.safetensors"){DELIVERED}')
     return folder
 
 
@@ -83,9 +84,10 @@ class Story:
         return json.loads(done.stdout)
 
     def start(self, name: str, *words: object) -> None:
+        variables = {**os.environ, **fleets.hurried(), DEVICE_APP: str(self.app)}
         with (self.root / f"{name}.err").open("ab") as file:
             self.processes[name] = subprocess.Popen(
-                [*FEDKAD, *map(str, words)], stderr=file, stdout=file, env={**os.environ, **fleets.hurried()}
+                [*FEDKAD, *map(str, words)], stderr=file, stdout=file, env=variables
             )
 
     def join(self, device: str, *options: object) -> None:
@@ -260,6 +262,11 @@ def test_a_training_on_request_reaches_all_devices(story: Story) -> None:
     assert "asked 2" in (story.server / "logs" / "app.log").read_text()
 
 
+def test_no_device_runs_or_keeps_code_that_the_server_sends(story: Story) -> None:
+    assert not (story.app / TRACE).exists()
+    assert not list(story.home("pump-1").rglob("tinyapp*"))
+
+
 def test_a_latecomer_receives_the_result_and_may_leave_then(story: Story) -> None:
     story.join("pump-3", "--once")
     until(lambda: story.processes["pump-3"].poll() is not None)
@@ -303,6 +310,40 @@ def test_a_killed_server_process_is_restarted(story: Story) -> None:
     assert story.fleet("status")["server"]["answering"]
 
 
+def test_a_new_certificate_is_used_without_a_restart_of_the_server_or_of_the_proxy(story: Story) -> None:
+    def shown() -> str:
+        trust = ssl.create_default_context(cafile=str(story.server / "ca" / "ca.crt"))
+        with (
+            socket.create_connection(("127.0.0.1", story.port), PATIENCE) as plain,
+            trust.wrap_socket(plain, server_hostname="localhost") as line,
+        ):
+            return ssl.DER_cert_to_PEM_cert(line.getpeercert(binary_form=True) or b"")
+
+    proxy, superlink = story.process("nginx"), story.process("flower-superlink")
+    story.fleet("renew")
+    until(lambda: shown() == (story.server / "server" / "server.crt").read_text())
+    until(lambda: superlink not in story.running())
+    until(lambda: "pump-1" in online(story.server, story.control_port))
+    assert story.process("nginx") == proxy
+
+
+def test_a_damaged_database_is_moved_aside_and_nobody_is_told_to_be_revoked(story: Story) -> None:
+    before, database = len(story.said("pump-1")), story.server / "flower" / "state.db"
+    superlink = story.process("flower-superlink")
+    for journal in database.parent.glob("state.db-*"):
+        journal.unlink()
+    database.write_bytes(b"no database" * 4096)
+    os.kill(superlink, signal.SIGKILL)
+    until(lambda: "state.db was damaged and is now state.db.damaged-" in story.said("server"))
+    until(lambda: "pump-1" in online(story.server, story.control_port))
+    until(lambda: story.said("pump-1").rstrip().endswith(f"connected to localhost:{story.port}"))
+    said = story.said("pump-1")[before:]
+    assert "revoked" not in said
+    assert "ask the server's operator" not in said
+    (aside,) = database.parent.glob("state.db.damaged-*")
+    assert aside.read_bytes().startswith(b"no database")
+
+
 def test_a_device_that_could_no_longer_answer_connects_again(story: Story) -> None:
     alike = [number for number, words in story.running().items() if "flower.supernode" in words and "pump-1" in words]
     (launcher,) = {child for number in alike for child in descendants(number)}
@@ -322,6 +363,52 @@ def test_no_process_is_left_behind(story: Story) -> None:
 
 
 # -- what the server does with Flower, without Flower ------------------------------------------------------------
+
+
+def test_only_a_damaged_database_is_moved_aside(tmp_path: Path) -> None:
+    import sqlite3
+
+    from fedkad.fleet.flower.database import is_damaged, move_aside
+
+    path = tmp_path / "state.db"
+    assert not is_damaged(path)
+    with sqlite3.connect(path) as filled:
+        filled.execute("CREATE TABLE node (name TEXT)")
+        filled.executemany("INSERT INTO node VALUES (?)", [(f"pump {k}" * 50,) for k in range(500)])
+    filled.close()
+    assert not is_damaged(path)
+    with sqlite3.connect(path) as busy:
+        busy.execute("BEGIN EXCLUSIVE")
+        assert not is_damaged(path)
+    busy.close()
+    content = bytearray(path.read_bytes())
+    content[8192:12288] = b"x" * 4096  # a page in the middle
+    path.write_bytes(content)
+    (tmp_path / "state.db-wal").write_bytes(b"")
+    assert is_damaged(path)
+    aside = move_aside(path)
+    assert aside.read_bytes() == content
+    assert {each.name for each in tmp_path.iterdir()} <= {aside.name, f"{aside.name}-wal", f"{aside.name}-shm"}
+
+
+def test_a_server_says_that_its_certificate_is_for_another_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from fedkad.fleet import enrolment, settings
+    from fedkad.fleet.operation import warn_of_certificates
+    from fedkad.fleet.settings import ServerFolder
+
+    place, model = settings.Place("old.example"), settings.ModelSettings(("a",))
+    root = enrolment.make_fleet(tmp_path / "fleet", settings.FleetSettings(place, model)).root
+    warn_of_certificates(ServerFolder(root))
+    assert not caplog.messages
+    replace(root / "fleet.toml", "old.example", "new.example")
+    warn_of_certificates(ServerFolder(root))
+    assert "server.crt is not for new.example" in caplog.messages[0]
+    enrolment.renew_server(ServerFolder(root))
+    caplog.clear()
+    warn_of_certificates(ServerFolder(root))
+    assert not caplog.messages
 
 
 class Book:

@@ -75,7 +75,8 @@ def fronted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
     enrolment.prepare(folder)
     log = LogFile(folder.logs / "proxy.log")
     process = SupervisedProcess("proxy", proxy.command(folder.root), log, os.environ)
-    found = Fronted(folder, process, Door(folder, process))
+    superlink = SupervisedProcess("superlink", ["sleep", "infinity"], log, os.environ)
+    found = Fronted(folder, process, Door(folder, process, superlink))
     with Behind(folder, found.reached), ending_all([process]):
         process.tend()
         wait(lambda: is_listening(place.port), PATIENCE, "nginx listening")

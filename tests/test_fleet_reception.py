@@ -1,4 +1,4 @@
-"""Runs that end while a device receives a message: Flower's own loop, with a fake server and a fake app."""
+"""Runs that end while a device receives a message, and apps that do not answer: Flower's own loop, with fake ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.servicer.runtime import runtime_handlers
 
 from fedkad.fleet.envelope import packed
-from fedkad.fleet.flower.reception import forget_ended_runs
+from fedkad.fleet.flower import reception
+from fedkad.fleet.flower.reception import UnansweredError, stay_in_step
 
 DEVICE, ENDED, RUNNING = 1, 7, 8
 PULLING, CONFIRMING, ANSWERED = "pulling", "confirming", "confirming what the app has answered already"
@@ -119,8 +120,20 @@ class Device:
 @pytest.fixture
 def patched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(flower, "register_signal_handlers", lambda **_: None)
-    monkeypatch.setattr(flower, "_pull_and_store_message", flower._pull_and_store_message)  # to be restored
+    for name in ("_pull_and_store_message", "_push_messages"):
+        monkeypatch.setattr(flower, name, getattr(flower, name))  # to be restored
     return monkeypatch
+
+
+def run(device: Device, patched: pytest.MonkeyPatch, end: type[Exception]) -> None:
+    patched.setattr(flower, "http_request_response", device.connect)
+    for module in (flower, reception):
+        patched.setattr(module, "time", SimpleNamespace(sleep=device.app))
+    stay_in_step()
+    with pytest.raises(end):
+        flower.start_client_internal(
+            state_factory=device.factory, server_address="127.0.0.1:1", node_config={}, isolation="process"
+        )
 
 
 @pytest.mark.parametrize("failure", [RunNotRunningException, RuntimeError])
@@ -129,14 +142,40 @@ def test_a_device_answers_the_next_run_after_one_that_ended_while_it_received_a_
     patched: pytest.MonkeyPatch, failing: str, failure: type[BaseException]
 ) -> None:
     device = Device(failing, failure("on purpose"))
-    patched.setattr(flower, "http_request_response", device.connect)
-    patched.setattr(flower, "time", SimpleNamespace(sleep=device.app))
-    forget_ended_runs()
-    with pytest.raises(NoMoreMessagesError):
-        flower.start_client_internal(
-            state_factory=device.factory, server_address="127.0.0.1:1", node_config={}, isolation="process"
-        )
+    run(device, patched, NoMoreMessagesError)
     assert device.sent == [message.metadata.message_id for message in device.messages[1:]]
     assert len(device.state.object_store) == 0
     assert not device.state.get_messages_legacy()
     assert {task.status.status for task in device.state.get_tasks()} == {Status.FINISHED}
+
+
+class Failing(Device):
+    """A device whose app ends without an answer, or in the middle of one."""
+
+    def __init__(self, part_of_an_answer: bool) -> None:
+        super().__init__(PULLING, RuntimeError("on purpose"))
+        self.part_of_an_answer = part_of_an_answer
+
+    def app(self, seconds: float = 0.0) -> None:
+        tasks = self.state.get_tasks(statuses=[Status.PENDING])
+        if not tasks:
+            return
+        (task,) = tasks
+        self.state.claim_task(task.task_id)
+        self.state.activate_task(task_id=task.task_id)
+        if self.part_of_an_answer:
+            message = next(each for each in self.messages if each.metadata.run_id == task.run_id)
+            reply = Message(packed({"device": "pump"}), reply_to=message)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            self.state.store_message(reply)
+            self.state.object_store.preregister(task.run_id, get_object_tree(reply))
+        self.state.finish_task(task.task_id, SubStatus.FAILED, "on purpose")
+
+
+@pytest.mark.parametrize("part_of_an_answer", [False, True])
+def test_a_device_whose_app_ends_without_an_answer_does_not_wait_forever(
+    patched: pytest.MonkeyPatch, part_of_an_answer: bool
+) -> None:
+    device = Failing(part_of_an_answer)
+    run(device, patched, UnansweredError)
+    assert not device.sent

@@ -148,7 +148,11 @@ def test_trainings_come_at_intervals_and_wait_for_half_of_the_devices(
     for _ in range(3):
         assert world.step({"a": True, "b": False, "c": False}) == []
     assert caplog.text.count("train: is due, and waits for devices; 1 of 3 online, 2 needed") == 1
+    assert world.step({"a": False, "b": False, "c": False}) == []
+    assert trainings.read_waits(tmp_path) == "is due, and waits for devices; 0 of 3 online, 2 needed"
+    assert caplog.text.count("waits for devices") == 1
     assert world.step({"a": True, "b": True, "c": False}) == ["train"]
+    assert trainings.read_waits(tmp_path) is None
     world.status(run="r", state="done", delivered=["a", "b", "c"])
     world.flower.end()
     world.step()
@@ -314,6 +318,14 @@ def test_trainings_that_begin_anew_each_time_gain_nothing(world: World) -> None:
         world.step()
     assert "the 5th in a row" in world.last_logged
     assert not trainings.is_requested(world.folder)
+
+
+def test_a_request_is_not_fulfilled_by_the_loss_of_the_last_result(world: World) -> None:
+    trainings.request_training(world.folder)
+    world.train("run-1")
+    trainings.request_training(world.folder)
+    (world.folder / "result.json").write_text('{"run": "ru')
+    assert world.step() == ["train", "train"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}"])

@@ -26,7 +26,15 @@ def test_a_unit_is_sound(name: str) -> None:
 @pytest.mark.parametrize("name", ["fedkad-server.service", "fedkad-client@.service"])
 def test_a_service_has_its_user_and_its_limits(name: str) -> None:
     unit = (UNITS / name).read_text()
-    for needed in ("User=fedkad", "MemoryMax=", "TasksMax=", "ProtectSystem=strict", "Restart=always", "UMask=0077"):
+    for needed in (
+        "User=fedkad",
+        "MemoryMax=",
+        "TasksMax=",
+        "ProtectSystem=strict",
+        "Restart=always",
+        "WatchdogSec=",
+        "UMask=0077",
+    ):
         assert needed in unit
     assert ("PrivateNetwork=yes" in unit) == ("server" in name)
 

@@ -1,12 +1,5 @@
-"""A device that answers at once and says nothing."""
+"""Devices answer with their own app, which refuses an empty message at once."""
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from fedkad.fleet.clientapp import app
 
-app = ClientApp()
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Answer."""
-    return Message(RecordDict({"empty": ConfigRecord({"size": 0})}), reply_to=message)
+__all__ = ["app"]

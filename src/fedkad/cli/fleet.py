@@ -18,6 +18,7 @@ from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.federation import shelf
 from fedkad.fleet import extra, registry, trainings
+from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.settings import (
     FleetSettings,
@@ -254,12 +255,11 @@ def renew(
             finish_authority(server)
     else:
         renew_server(server)
-    restart = f"fedkad server {_quoted(folder)}"
     if as_json:
-        print_json({"server": server.settings.place.reached_at, "run": restart})
+        print_json({"server": server.settings.place.reached_at})
     else:
-        print_line("The server has a new certificate. Nothing changes for the devices.")
-        print_line(f"  {'start' if authority else 'stop the server and start'} it again  {restart}")
+        used = "uses it within seconds" if locks.is_held(server.lock) else "will use it from its next start"
+        print_line(f"The server has a new certificate and {used}. Nothing changes for the devices.")
 
 
 def _print_begun(server: ServerFolder, as_json: bool) -> None:
@@ -331,8 +331,9 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     document = {
         "server": {"running": running, "answering": nodes is not None, "address": address},
         "devices": _states(devices, nodes),
-        "training": trainings.read_status(server.training),
+        "training": _report(server),
         "wanted": trainings.is_requested(server.training),
+        "waits": trainings.read_waits(server.training) if running else None,
         "notice": _notice(server, registry.active(devices)),
     }
     if as_json:
@@ -453,6 +454,15 @@ def _nodes(server: ServerFolder) -> dict[str, Node] | None:
         return None
 
 
+def _report(server: ServerFolder) -> dict[str, Any] | None:
+    """The app's report on the latest training; None if there is none that can be read."""
+    try:
+        return trainings.read_status(server.training)
+    except FleetFileError as error:
+        note(str(error))
+        return None
+
+
 def _notice(server: ServerFolder, devices: Registry) -> dict[str, Any] | None:
     """What the notice says, in a fleet whose devices connect when they are called."""
     from fedkad.fleet.noticeboard import NoticeBoard
@@ -490,7 +500,9 @@ def _print_status(document: Mapping[str, Any], folder: Path) -> None:
         print_line()
         print_table(("Device", "State", "Since"), rows)
     print_line()
-    if document["wanted"]:
+    if document["waits"]:
+        print_line(f"A training {document['waits']}.")
+    elif document["wanted"]:
         print_line("A training is requested or under way.")
     if document["training"] is None:
         print_line("No round has been closed yet." if document["wanted"] else "There has been no training yet.")

@@ -19,7 +19,7 @@ from fedkad.edge.inbox import Inbox
 from fedkad.edge.membership import Membership, member_folders
 from fedkad.edge.outbox import Outbox
 from fedkad.edge.payload import quoted
-from fedkad.edge.process import HourlyLimit, SystemdNotifier, log_to_stderr
+from fedkad.edge.process import HourlyLimit, log_to_stderr
 from fedkad.edge.reloading import reloaded
 from fedkad.edge.settings import AgentSettings, DeviceSettings
 from fedkad.edge.sinks.prometheus import AgentMetrics, MetricsServer
@@ -29,6 +29,7 @@ from fedkad.edge.store import Store, StoreError
 from fedkad.edge.visiting import StoreVisitor
 from fedkad.edge.watcher import Watcher
 from fedkad.locks import holding
+from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
 

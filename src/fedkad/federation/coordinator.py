@@ -14,6 +14,7 @@ What is left of a training that is done is on the `shelf`.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import secrets
@@ -37,6 +38,8 @@ from fedkad.federation.settings import Sampling
 from fedkad.federation.shelf import KIND, RESULT
 
 Array = NDArray[np.float64]
+
+logger = logging.getLogger(__name__)
 
 UNDER_WAY, STATUS = "training.safetensors", "status.json"
 
@@ -486,8 +489,10 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
         return None
     try:
         return Terms.read(read_model(path, KIND)[0]["terms"])
-    except (ModelFileError, ProtocolError):
-        os.replace(path, path.with_suffix(".unreadable"))
+    except (ModelFileError, ProtocolError) as error:
+        aside = path.with_suffix(".unreadable")
+        os.replace(path, aside)
+        logger.warning("%s; the file is now %s. Restore it from a backup, or train anew.", error, aside.name)
         return None
 
 

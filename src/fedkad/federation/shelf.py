@@ -10,6 +10,7 @@ Taking one of them back makes it the current model again, which then nobody hold
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,6 +118,26 @@ def read_holders(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def mend_holders(folder: Path) -> str | None:
+    """Write the list of holders anew from the current model if it is missing or unreadable; says so if it was.
+
+    Without it nobody would get the model any more, and a training that is requested would seem to be done.
+    """
+    try:
+        if read_holders(folder) or not (folder / RESULT).exists():
+            return None
+        header, _ = read_model(folder / RESULT, KIND)
+    except ModelFileError:  # whoever delivers it says so
+        return None
+    what = "was missing"
+    if (folder / HOLDERS).exists():
+        aside = f"{HOLDERS}.unreadable"
+        os.replace(folder / HOLDERS, folder / aside)
+        what = f"could not be read and is now {aside}"
+    write_holders(folder, header["terms"]["run"], header["ledger"]["delivered"])
+    return f"{folder / HOLDERS} {what}; it was written anew from {RESULT}."
 
 
 def _shelved(folder: Path) -> list[Path]:

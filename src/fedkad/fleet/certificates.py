@@ -130,6 +130,12 @@ def days_left(certificate: bytes, now: datetime | None = None) -> float:
     return (end - (now or datetime.now(UTC))) / timedelta(days=1)
 
 
+def fits(certificate: bytes, address: str) -> bool:
+    """Whether a server's certificate is one for this address."""
+    names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return _general_name(address) in names.value
+
+
 def make_device_key() -> KeyPair:
     """A device's key: the private part in OpenSSH's format, the only one that Flower reads, the public part as PEM."""
     key = _new_key()

@@ -13,12 +13,21 @@ from fedkad.fleet import flower
 from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import FleetFileError, identity
-from fedkad.fleet.flower.supernode import COLLECTED, STILL_COUNTED, SuperNodeEnding, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.flower.supernode import (
+    CALL_OVER,
+    COLLECTED,
+    IF_STILL_REGISTERED,
+    STILL_COUNTED,
+    SuperNodeEnding,
+    SuperNodeEvent,
+    SuperNodeLog,
+)
 from fedkad.fleet.following import Follower
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.reaching import ServerFiles, UnreachableError
 from fedkad.locks import holding
+from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +94,11 @@ class DeviceClient:
 
     def run(self, *, once: bool, idle: float | None) -> ClientExit:
         """Stay connected until there is a reason to leave; on leaving, Flower tells the server."""
+        systemd = SystemdNotifier()
+        systemd.ready(f"connects {self.folder.device}")
         try:
             while True:
+                systemd.alive()
                 if not self._is_called():
                     return ClientExit.NOT_CALLED
                 self.tend()
@@ -169,9 +181,10 @@ class DeviceClient:
     def _notice_absence(self) -> None:
         """Log that the server does not answer, while Flower retries by itself, and that it answers again."""
         now = time.monotonic()
-        if self._is_new(SuperNodeEvent.CALL_SUCCEEDED_AGAIN):
+        if any(map(self._is_new, CALL_OVER)):
+            if self.away_since is not None:
+                self._log_connected()
             self.away_since = None
-            self._log_connected()
         elif self._is_new(SuperNodeEvent.CALL_FAILED) and self.away_since is None:
             self.away_since = now
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
@@ -189,9 +202,11 @@ class DeviceClient:
             self._log_once(f"The server still counts the last connection of {self.folder.device}; trying again.")
             self.wait.pause(SOON)
         else:
+            if ending in IF_STILL_REGISTERED and self.follower.is_registered():
+                ending = IF_STILL_REGISTERED[ending]
             self._log_once(ending.value.format(self.folder, status))
             self.wait.lengthen()
-        if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.SIGNATURE_REFUSED):
+        if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.FORGOTTEN, SuperNodeEnding.SIGNATURE_REFUSED):
             self._connected_file.unlink(missing_ok=True)
         self.child = None
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from base64 import b64encode
 from collections.abc import Callable
 
-from fedkad.fleet.certificates import each_authority
+from fedkad.fleet.certificates import KeyFileError, each_authority, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import write_private
 from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
-from fedkad.fleet.reaching import NOT_MODIFIED, OK, ServerFiles, UnreachableError
+from fedkad.fleet.reaching import NOT_FOUND, NOT_MODIFIED, OK, Fetched, ServerFiles, UnreachableError
 
 PATH = "/notice"
+NO_MODEL = "0" * 64
 UNKNOWN_THERE = (403, 404)
 """What a server of an earlier release answers, which writes no notices."""
 
@@ -91,6 +93,18 @@ class Follower:
             write_private(self.folder.ca_certificate, bundle)
             self.files.trust_anew()
         self.files.use(self._servers)
+
+    def fetch_model(self, sha256: str) -> Fetched:
+        """What the server answers when asked for a model, which only a device that it knows may have."""
+        public = b64encode(public_part(self.folder.key.read_bytes())).decode()
+        return self.files.get(f"/models/{sha256}", {"flwr-public-key": public})
+
+    def is_registered(self) -> bool:
+        """Whether the server knows the key of this device, by asking for a model that nobody has."""
+        try:
+            return self.fetch_model(NO_MODEL).status == NOT_FOUND
+        except (UnreachableError, KeyFileError, OSError):
+            return False
 
     @property
     def is_called(self) -> bool:

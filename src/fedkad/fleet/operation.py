@@ -12,11 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedkad.fleet import flower
-from fedkad.fleet.certificates import days_left
+from fedkad.fleet.certificates import days_left, fits
 from fedkad.fleet.enrolment import admit_at_the_door, admit_newcomers, prepare
 from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
+from fedkad.fleet.flower.database import is_damaged, move_aside
 from fedkad.fleet.notice import EVERYBODY, Invitation, invite
 from fedkad.fleet.noticeboard import NoticeBoard
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
@@ -26,12 +27,14 @@ from fedkad.fleet.trainings import Trainings
 from fedkad.locks import holding
 from fedkad.settingerror import SettingsError
 from fedkad.settingkinds import parse_duration
+from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
 
 APP = Path(__file__).parent / "app"
 TICK = 0.5
 LOOK = 3.0  # seconds between two calls of Flower's control interface
+SILENT = 60.0  # seconds without an answer of Flower, which has long started by then, until something is done about it
 RETRY = 1.0  # seconds until the next call if Flower did not answer
 WARN_DAYS, DAY = 30.0, 86_400.0
 CALLED_WITHIN, CONNECTED_WITHIN = 2.0, 60.0
@@ -55,7 +58,9 @@ def serve(folder: ServerFolder, app: Path = APP) -> None:
         processes = [_supervised(folder, *each, os.environ) for each in others]
         processes.append(_supervised(folder, *front, proxy.environment(sockets), sockets))
         with ending_all(processes), open_control(place.control_port, folder.ca_certificate) as control:
-            _operate(Supervisor(folder, control, app), processes, Door(folder, processes[-1]))
+            superlink = processes[0]
+            database = DatabaseGuard(folder.database, superlink)
+            _operate(Supervisor(folder, control, app), processes, Door(folder, processes[-1], superlink), database)
     logger.info("stopped")
 
 
@@ -85,28 +90,68 @@ def check_port(key: str, host: str, port: int) -> None:
         time.sleep(0.2)
 
 
-def _operate(supervisor: Supervisor, processes: list[SupervisedProcess], door: Door) -> None:
+def _operate(supervisor: Supervisor, processes: list[SupervisedProcess], door: Door, database: DatabaseGuard) -> None:
     """Keep everything running; the proxy starts last, so that Flower knows every device before one can connect."""
+    database.mend()
+    systemd = SystemdNotifier()
+    systemd.ready(f"serves {supervisor.folder.root}")
     known, seen, next_look, next_day = supervisor.folder.registry, 0, 0.0, 0.0
     while True:
+        systemd.alive()
         if time.monotonic() >= next_day:
             next_day = time.monotonic() + DAY
-            warn_of_expiry(supervisor.folder)
+            warn_of_certificates(supervisor.folder)
         for process in processes if supervisor.is_ready else processes[:-1]:
             process.tend()
         changed = known.stat().st_mtime_ns if known.exists() else 0
         if changed != seen or time.monotonic() >= next_look:
             door.receive()
-            seen, next_look = changed, time.monotonic() + (LOOK if supervisor.attend() else RETRY)
-            door.attend()
+            door.attend()  # first: a device that Flower sends away asks there whether it was revoked
+            is_well = supervisor.attend()
+            seen, next_look = changed, time.monotonic() + (LOOK if is_well else RETRY)
+            database.attend(is_well=is_well)
         time.sleep(TICK)
 
 
-class Door:
-    """The proxy: it learns while it runs which devices were added or revoked, and what they may send by now."""
+class DatabaseGuard:
+    """Replaces Flower's database if it is damaged: at the start, when the SuperLink has ended, or if it fails long."""
 
-    def __init__(self, folder: ServerFolder, process: SupervisedProcess) -> None:
-        self.folder, self.process = folder, process
+    def __init__(self, database: Path, superlink: SupervisedProcess) -> None:
+        self.database, self.superlink = database, superlink
+        self.last = time.monotonic()  # when Flower answered, or was last checked
+
+    def attend(self, *, is_well: bool) -> None:
+        """Look whether there is a reason to check it."""
+        now = time.monotonic()
+        if is_well:
+            self.last = now
+        elif self.superlink.child is None or now - self.last > SILENT:
+            self.last = now
+            self.mend()
+
+    def mend(self) -> None:
+        """Check it, and move it aside if it is damaged."""
+        if is_damaged(self.database):
+            if self.superlink.child is not None:
+                self.superlink.child.end()
+            aside = move_aside(self.database)
+            logger.warning(
+                "%s was damaged and is now %s; Flower begins with a new one, and devices connect again. Nothing of the "
+                "fleet is lost, and the old file may be removed.",
+                self.database,
+                aside.name,
+            )
+
+
+class Door:
+    """The proxy: it learns while it runs which devices were added or revoked, and what they may send by now.
+
+    It also takes up a new certificate, and has Flower do the same, whose restart a training survives.
+    """
+
+    def __init__(self, folder: ServerFolder, process: SupervisedProcess, superlink: SupervisedProcess) -> None:
+        self.folder, self.process, self.superlink = folder, process, superlink
+        self.certificate = identity(folder.server_certificate)
         self.made_of: tuple[FileIdentity | None, ...] = ()
         self.is_stale = False
         self.last_failure = ""
@@ -120,6 +165,12 @@ class Door:
 
     def attend(self) -> None:
         """Write the files of the proxy if something has changed, and have it read them."""
+        before, self.certificate = self.certificate, identity(self.folder.server_certificate)
+        if self.certificate != before:
+            logger.info("the server has a new certificate")
+            self.is_stale = True
+            if self.superlink.child is not None:
+                self.superlink.child.end()
         made_of = tuple(map(identity, (self.folder.registry, self.folder.tokens, self.folder.root / FILE)))
         try:
             if made_of != self.made_of:
@@ -158,6 +209,7 @@ class Supervisor:
         self.known: Registry = {}
         self.last_failure = ""
         self.refused_keys: set[str] = set()
+        self.began = time.monotonic()
 
     def attend(self) -> bool:
         """Bring Flower's devices up to date and take the next step of a training; False if that failed."""
@@ -166,10 +218,10 @@ class Supervisor:
         except OSError as error:
             self._report(f"The server cannot do its work ({error}); make room or repair it, the server then continues.")
         except (ControlError, FleetFileError) as error:
-            if self.is_ready:  # while Flower is starting, failures are expected
+            if self.is_ready or time.monotonic() - self.began > SILENT:  # while Flower is starting, it may fail
                 whats = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}
                 what = whats.get(type(error))
-                self._report(f"{what} ({error})" if what else str(error))
+                self._report(f"{what} ({error}); see {self.folder.logs}/superlink.log" if what else str(error))
         else:
             self.last_failure = ""
             return True
@@ -258,10 +310,17 @@ class AppRuns:
         return True
 
 
-def warn_of_expiry(folder: ServerFolder) -> None:
-    """Warn of certificates that expire soon."""
+def warn_of_certificates(folder: ServerFolder) -> None:
+    """Warn of certificates that expire soon, and of one that is not for the address of this server."""
+    address = folder.settings.place.address
+    if not fits(folder.server_certificate.read_bytes(), address):
+        logger.warning(
+            "%s is not for %s, which is address in fleet.toml: devices that use this address refuse the server; "
+            "run `fedkad fleet renew %s`.",
+            *(folder.server_certificate, address, folder.root),
+        )
     remedies = {
-        "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}` and restart the server"),
+        "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}`"),
         "notices": (folder.notice_certificate, f"run `fedkad fleet renew {folder.root}`"),
         "fleet's authority": (folder.ca_certificate, f"run `fedkad fleet renew {folder.root} --authority begin`"),
     }

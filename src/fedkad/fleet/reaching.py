@@ -13,7 +13,22 @@ PATIENCE = 10.0
 LARGEST = 64_000_000
 """Bytes of an answer: no model is larger."""
 
-OK, NOT_MODIFIED = 200, 304
+OK, NOT_MODIFIED, NOT_FOUND = 200, 304, 404
+NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_IP = 9, 10, 62, 64
+"""Why OpenSSL does not accept a certificate."""
+
+OTHER_ADDRESS = (
+    "the server has no certificate for this address: correct `server` in device.toml, or ask the server's operator "
+    "to set address in fleet.toml and to run `fedkad fleet renew`"
+)
+DISTRUST = {
+    NOT_YET_VALID: "set the clock of this device",
+    EXPIRED: "check the clock of this device, and ask the server's operator to run `fedkad fleet renew`",
+    OTHER_HOST: OTHER_ADDRESS,
+    OTHER_IP: OTHER_ADDRESS,
+}
+OTHER_AUTHORITY = "check that `server` in device.toml is the server of this fleet, and copy ca.crt from there again"
+"""What to do about it."""
 
 
 class UnreachableError(Exception):
@@ -99,9 +114,10 @@ class ServerFiles:
             session = self._session if server == self.server else None
             return self._trust.wrap_socket(plain, server_hostname=host, session=session)
         except ssl.SSLCertVerificationError as error:
+            remedy = DISTRUST.get(error.verify_code, OTHER_AUTHORITY)
             raise UnreachableError(
                 f"The certificate of {server} cannot be verified with {self.ca_certificate} "
-                f"({error.verify_message}); check the clock of this device, and copy ca.crt from the server again."
+                f"({error.verify_message}); {remedy}."
             ) from error
         except OSError as error:
             self._session = None

@@ -237,6 +237,7 @@ class ServerFolder:
     tokens = Below("tokens.json")  # one-time tokens that are not used yet
     devices = Below("devices")  # one folder per device, to be copied to it
     flower = Below("flower")  # Flower's own home: its settings, its database, its copies of the app
+    database = Below("flower/state.db")  # may be deleted while no server runs: all of it is made again
     secret = Below("flower/superexec.secret")  # authenticates the process that starts server apps
     training = Below("training")  # the state of trainings, written by the server app
     public = Below("public")  # what nginx serves as it is: the notice, and the models that it names

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedkad.federation.coordinator import STATUS
-from fedkad.federation.shelf import HOLDERS
-from fedkad.fleet.files import write_private
+from fedkad.federation.shelf import mend_holders, read_holders
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.locks import waiting_for
 
 logger = logging.getLogger(__name__)
 
 TRAIN, DELIVER = "train", "deliver"
-WANTED, ENDED = "wanted", "ended"
+WANTED, ENDED, WAITS = "wanted", "ended", "waits"
 
 ATTEMPTS = 5  # failures in a row, without a round completed, before a request is dropped
 FIRST_WAIT = 5.0  # seconds until a training that broke off is tried again; doubled each time
@@ -80,25 +80,36 @@ def read_request(training: Path) -> TrainingRequest | None:
 
 def is_fulfilled(training: Path, request: TrainingRequest) -> bool:
     """Whether another training has been done since the request."""
-    return _last_done(training) != request.after
+    return _last_done(training) not in ("", request.after)
 
 
 def read_status(training: Path) -> dict[str, Any] | None:
-    """The app's report on the latest training; None if there is none that can be read."""
-    return _read(training / STATUS)
+    """The app's report on the latest training; None if there is none."""
+    path = training / STATUS
+    try:
+        found = json.loads(path.read_text())
+        if not isinstance(found, dict):
+            raise ValueError("it holds no table")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FleetFileError(
+            f"{path}: this is not the report of a training ({error}); remove it, the next round writes another."
+        ) from None
+    return found
+
+
+def read_waits(training: Path) -> str | None:
+    """What a training waits for, as the server has written it; None if none waits."""
+    try:
+        return (training / WAITS).read_text()
+    except FileNotFoundError:
+        return None
 
 
 def read_result(training: Path) -> dict[str, Any] | None:
     """The app's report on the last training that was done, whatever has begun since; None if there is none."""
-    return _read(training / HOLDERS)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return read_holders(training) or None
 
 
 def _last_done(training: Path) -> str:
@@ -189,7 +200,7 @@ class Trainings:
         self.failures, self.not_before = 0, -math.inf
         self.reached = ("", 0)
         self.missing, self.delivery_pause, self.next_delivery = frozenset[str](), 0.0, -math.inf
-        self.is_waiting = self.is_overdue = False
+        self.waits: str | None = None
 
     def step(self, online: Mapping[str, bool], *, by_call: bool = False) -> None:
         """Check on the current run, or start one; `online` says for every device whether it is connected.
@@ -200,18 +211,21 @@ class Trainings:
             if self.runs.has_ended(self.run):
                 self._settle(self.run)
             return
+        if (mended := mend_holders(self.training)) is not None:
+            logger.warning("%s", mended)
         self._tidy()
         present = {name for name, is_online in online.items() if is_online}
-        if self._is_due():
-            self._request_due(len(present), len(online), by_call=by_call)
+        waits = self._request_due(len(present), len(online), by_call=by_call) if self._is_due() else None
         request = read_request(self.training)
         self.call = self._next_call(request, len(present), len(online)) if by_call else None
         if request is not None:
-            if self._are_enough(len(present), len(online)) and self.timer() >= self.not_before:
+            waits = self._lack(len(present), len(online))
+            if waits is None and self.timer() >= self.not_before:
                 self.request = request
                 self._start(TRAIN)
         elif not by_call and self._has_latecomers(present):
             self._start(DELIVER)
+        self._tell_waiting(waits)
 
     def resume(self, token: str, called: int, devices: int) -> None:
         """Go on with the call of an earlier server, if the training that it was for is still open."""
@@ -237,28 +251,31 @@ class Trainings:
             logger.info("%s: only %d of %d came; calls %d", TRAIN, present, self.call.called, widened.called)
         return widened
 
-    def _request_due(self, present: int, devices: int, *, by_call: bool) -> None:
-        """Request the training of the interval, or log once that it waits for more devices."""
+    def _request_due(self, present: int, devices: int, *, by_call: bool) -> str | None:
+        """Request the training of the interval, or say what it waits for."""
         needed = 0 if by_call else max(1, math.ceil(PRESENT * devices))
-        if present >= needed:
-            self.is_overdue = False
-            request_training(self.training)
-        elif not self.is_overdue:
-            self.is_overdue = True
-            logger.warning(
-                "%s: is due, and waits for devices; %d of %d online, %d needed", TRAIN, present, devices, needed
-            )
+        if present < needed:
+            return f"is due, and waits for devices; {present} of {devices} online, {needed} needed"
+        request_training(self.training)
+        return None
 
-    def _are_enough(self, present: int, devices: int) -> bool:
-        """Whether this many devices can hold a round; logs once that a training waits for more."""
+    def _lack(self, present: int, devices: int) -> str | None:
+        """What a training that is requested waits for; None if it may begin."""
         needed, enough = self.least, present >= self.least
         if self.call is not None:
             needed = self.call.needed
             enough = self.call.suffices(present, now=self.timer(), devices=devices)
-        if not enough and not self.is_waiting:
-            logger.info("%s: waits for devices; %d online, %d needed", TRAIN, present, needed)
-        self.is_waiting = not enough
-        return enough
+        return None if enough else f"waits for devices; {present} online, {needed} needed"
+
+    def _tell_waiting(self, waits: str | None) -> None:
+        """Log once that a training waits, and keep for `fedkad fleet status` what it waits for."""
+        if waits is not None and self.waits is None:
+            logger.warning("%s: %s", TRAIN, waits)
+        if waits is None:
+            (self.training / WAITS).unlink(missing_ok=True)
+        elif waits != self.waits:
+            write_private(self.training / WAITS, waits.encode())
+        self.waits = waits
 
     def _start(self, job: str) -> None:
         self.run, self.job = self.runs.submit(job), job
@@ -305,7 +322,11 @@ class Trainings:
 
     def _has_advanced(self) -> bool:
         """Whether a round was closed since the last failure; a training that restarts each time gains nothing."""
-        status = read_status(self.training) or {}
+        try:
+            status = read_status(self.training) or {}
+        except FleetFileError as error:
+            logger.warning("%s", error)
+            status = {}
         run, number = str(status.get("run", "")), status.get("round")
         before, self.reached = self.reached, (run, number if isinstance(number, int) else 0)
         return self.reached[1] > (before[1] if before[0] == run else 0)

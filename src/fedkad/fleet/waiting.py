@@ -16,12 +16,12 @@ import random
 import subprocess
 import sys
 import time
-from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from fedkad.fleet.certificates import public_part
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.files import write_private
 from fedkad.fleet.following import Follower
@@ -29,6 +29,7 @@ from fedkad.fleet.notice import NamedModel, NoticeError
 from fedkad.fleet.processes import until_stopped
 from fedkad.fleet.reaching import OK, UnreachableError
 from fedkad.locks import HeldError, holding
+from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +80,15 @@ class Waiting:
     """The loop of a device that waits, and its state."""
 
     def __init__(self, wait: Wait, follower: Follower) -> None:
-        self.wait, self.folder, self.follower = wait, wait.folder, follower
+        self.wait, self.folder, self.follower, self.systemd = wait, wait.folder, follower, SystemdNotifier()
         self.began, self.last_logged = time.monotonic(), ""
         self.named, self.not_before, self.pause = "", 0.0, FIRST_PAUSE
 
     def run(self) -> int:
         """Wait until there is a reason to leave; returns the exit status."""
+        self.systemd.ready(f"{self.wait.device} waits to be called")
         while True:
+            self.systemd.alive()
             if self.is_called():
                 return self.wait.end()
             if self.obtain() and self.wait.once:
@@ -125,7 +128,7 @@ class Waiting:
             return False
         try:
             fetch(self.folder, self.follower, model)
-            adopt(self.folder, self.wait.data)
+            adopt(self.folder, self.wait.data, self.systemd.alive)
         except (AdoptionError, UnreachableError, OSError) as error:
             self._log(f"{self.wait.device} could not use the model of {model.run}, and tries again: {error}")
             self.not_before, self.pause = now + self.pause, min(2.0 * self.pause, LONGEST_PAUSE)
@@ -152,8 +155,7 @@ def fetch(folder: DeviceFolder, follower: Follower, model: NamedModel) -> None:
     """Have the file that the notice names in the device's folder; it counts only if its digest is right."""
     if _is_that(folder.fetched.read_bytes() if folder.fetched.exists() else b"", model):
         return
-    public = b64encode(public_part(folder.key.read_bytes())).decode()
-    answer = follower.files.get(f"/models/{model.sha256}", {"flwr-public-key": public})
+    answer = follower.fetch_model(model.sha256)
     if answer.status != OK:
         raise AdoptionError(f"the server answers {answer.status} when asked for it.")
     if not _is_that(answer.content, model):
@@ -165,16 +167,28 @@ def _is_that(content: bytes, model: NamedModel) -> bool:
     return len(content) == model.size and hashlib.sha256(content).hexdigest() == model.sha256
 
 
-def adopt(folder: DeviceFolder, data: str) -> None:
-    """Put the file that was fetched in use."""
+def adopt(folder: DeviceFolder, data: str, while_waiting: Callable[[], None]) -> None:
+    """Put the file that was fetched in use, in another process."""
     command = [sys.executable, "-Pm", "fedkad.fleet.adoption", str(folder.root), folder.device, data]
-    try:
-        done = subprocess.run([*command, str(folder.fetched)], capture_output=True, text=True, timeout=LONGEST_ADOPTION)
-    except subprocess.TimeoutExpired:
-        raise AdoptionError(f"it was not done within {LONGEST_ADOPTION:g} s.") from None
-    if done.returncode:
-        raise AdoptionError((done.stderr.strip().splitlines() or ["the process that adopts it was killed."])[-1])
+    deadline = time.monotonic() + LONGEST_ADOPTION
+    command.append(str(folder.fetched))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = _said_until_its_end(process, deadline, while_waiting)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise AdoptionError((said.strip().splitlines() or ["the process that adopts it was killed."])[-1])
     folder.fetched.unlink(missing_ok=True)
+
+
+def _said_until_its_end(process: subprocess.Popen[str], deadline: float, while_waiting: Callable[[], None]) -> str:
+    while time.monotonic() < deadline:
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=TICK)[1]
+        while_waiting()
+    raise AdoptionError(f"it was not done within {LONGEST_ADOPTION:g} s.")
 
 
 class PlainFormatter(logging.Formatter):

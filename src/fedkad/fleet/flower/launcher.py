@@ -2,6 +2,9 @@
 
 Flower starts a new Python for each message, and on a small device its imports take far longer than the answer. The
 SuperNode therefore runs with `--isolation process`, which leaves starting apps to somebody else: this module.
+
+Flower would also install and run the app that the server sends, whatever is in it. A device of ours answers with the
+app of the release that is installed on it, and never runs code that came over the network.
 """
 
 from __future__ import annotations
@@ -66,12 +69,16 @@ def _serve(address: str) -> None:
 
 
 def _answer(address: str, token: str, parent: int) -> None:
-    """Answer one message, as the program `flwr-clientapp` does."""
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
+    """Answer one message, as the program `flwr-clientapp` does, but with our own app instead of the server's."""
+    from flwr.supernode.runtime import run_clientapp as flower
 
+    from fedkad.fleet.clientapp import app
+
+    vars(flower)["install_from_fab"] = lambda *_, **__: None
+    vars(flower)["get_load_client_app_fn"] = lambda *_, **__: lambda *_: app
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    run_clientapp(runtime_api_address=address, token=token, insecure=True, parent_pid=parent)
+    flower.run_clientapp(runtime_api_address=address, token=token, insecure=True, parent_pid=parent)
 
 
 def _run_alone(task: Callable[[], None]) -> NoReturn:

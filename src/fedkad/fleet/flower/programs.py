@@ -54,7 +54,7 @@ def server_commands(folder: ServerFolder) -> dict[str, list[str]]:
         *("--ssl-ca-certfile", trusted),
         *("--ssl-certfile", str(folder.server_certificate), "--ssl-keyfile", str(folder.server_key)),
         "--enable-supernode-auth",
-        *("--database", str(folder.flower / "state.db")),
+        *("--database", str(folder.database)),
         *("--isolation", "process", "--superexec-auth-secret-file", str(folder.secret)),
     ]
     superexec = [

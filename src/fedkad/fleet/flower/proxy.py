@@ -1,6 +1,6 @@
 """The public face of the server: an nginx that lets devices reach their part of Flower and nothing else.
 
-Flower's control interface has no authentication, and anyone who reaches it can run code on every device. So Flower
+Flower's control interface has no authentication, and anyone who reaches it can run code on the server. So Flower
 listens on its own machine only, and nginx is what listens to the network.
 
 Flower reads the whole body of a request into memory and parses it before it checks who has sent it. So nginx lets a

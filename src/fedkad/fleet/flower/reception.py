@@ -1,4 +1,4 @@
-"""Keeps a device from falling one message behind when a run ends while it receives a message.
+"""Keeps a device from falling one message behind, and from waiting for an answer that never comes.
 
 A SuperNode handles one message at a time: it receives the message, waits for an answer, sends it, and asks for the next
 message. It does not check which message an answer belongs to. If one is left over from an earlier message, it is sent
@@ -8,32 +8,52 @@ the SuperNode is restarted.
 An answer is left over because Flower stores a message before all of it has arrived. If receiving it then fails with an
 `Exception`, Flower forgets the message again; but `RunNotRunningException`, which says that the run has ended, is a
 `BaseException`. Flower logs that it ignores the message, yet keeps it, and an app answers it.
+
+An answer never comes if its app ends without one, as when it is asked to with SIGTERM. Flower waits for it forever, and
+the device is online and silent; so the SuperNode ends, and the client starts another.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial, wraps
 from logging import INFO
 from typing import Any, ParamSpec, TypeVar
 
+from flwr.app import Message
 from flwr.common import log
+from flwr.common.constant import Status
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store import ObjectStore
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeState
 
+from fedkad.fleet.flower.supernode import SuperNodeEvent
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
+LOOK = 0.1  # seconds between two looks whether an app is done
 
 
 class RunEndedError(Exception):
     """The run of a message ended before the message was received."""
 
 
-def forget_ended_runs() -> None:
-    """Make the SuperNode of this process forget messages of ended runs; call this before it starts."""
+class UnansweredError(Exception):
+    """An app ended without an answer."""
+
+
+def stay_in_step() -> None:
+    """Make the SuperNode of this process forget messages of ended runs, and end without an answer to one.
+
+    Call this before it starts.
+    """
     vars(flower)["_pull_and_store_message"] = partial(_receive, flower._pull_and_store_message)
+    vars(flower)["_push_messages"] = partial(_send, flower._push_messages)
 
 
 def _receive(
@@ -80,3 +100,22 @@ def _drop_answers(state: NodeState, object_store: ObjectStore) -> None:
         log(INFO, "Dropping the answer to message %s, which the server no longer expects.", names.reply_to_message_id)
         state.delete_messages(message_ids=[names.message_id, names.reply_to_message_id])
         object_store.delete(names.message_id)
+
+
+def _send(push: Callable[..., None], *, state: NodeState, object_store: ObjectStore, **others: Any) -> None:
+    """Send an answer as Flower does, once its app is done; raises `UnansweredError` if there is none."""
+    while state.get_tasks(statuses=UNFINISHED):
+        time.sleep(LOOK)
+    answers = state.get_messages_legacy(is_reply=True)
+    if not answers or not all(_is_complete(answer, object_store) for answer in answers):
+        raise UnansweredError(SuperNodeEvent.UNANSWERED.value)
+    for answer in answers:  # Flower finds a message once: let it find these again
+        state.delete_messages(message_ids=[answer.metadata.message_id])
+        state.store_message(answer)
+    push(state=state, object_store=object_store, **others)
+
+
+def _is_complete(answer: Message, object_store: ObjectStore) -> bool:
+    """Whether all parts of an answer are there; Flower would wait for them."""
+    parts = iterate_object_tree(object_store.get_object_tree(answer.metadata.message_id))
+    return all(object_store.get(part.object_id) for part in parts)

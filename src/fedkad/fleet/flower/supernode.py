@@ -30,10 +30,10 @@ def main() -> NoReturn:
     """Run the SuperNode; on a signal or a refusal Flower raises `SystemExit` with a status of its own."""
     from flwr.supernode.cli import flower_supernode
 
-    from fedkad.fleet.flower.reception import forget_ended_runs
+    from fedkad.fleet.flower.reception import stay_in_step
 
     _end_with(launch_beside(_runtime_address()))
-    forget_ended_runs()
+    stay_in_step()
     threading.excepthook = _end_with_thread
     try:
         flower_supernode()
@@ -81,22 +81,46 @@ class SuperNodeEvent(Enum):
     REPLY_SENT = "Sent successfully"
     CALL_FAILED = "Connection attempt failed, retrying"
     CALL_SUCCEEDED_AGAIN = "Connection successful after"
+    RUN_ENDED = "`RUNNING` status"
+    RECEIVING_FAILED = "Failed to receive message"
+    SENDING_FAILED = "Failed to send message"
     KEY_UNREADABLE = "Exit Code: 302"
     NOT_ADMITTED = "[code: 2004]"
+    UNANSWERED = "The app ended without an answer."
+
+
+CALL_OVER = (
+    *(SuperNodeEvent.CALL_SUCCEEDED_AGAIN, SuperNodeEvent.RUN_ENDED),
+    *(SuperNodeEvent.RECEIVING_FAILED, SuperNodeEvent.SENDING_FAILED),
+)
+"""How a call that failed and was repeated ends: the server answers, be it that the run is over meanwhile."""
 
 
 class SuperNodeEnding(Enum):
     """Why a SuperNode ended, as a sentence to be formatted with the device's folder and the exit status."""
 
     REVOKED = "The server no longer accepts {0.device}: it was revoked or has a new key; ask the server's operator."
+    FORGOTTEN = "The server lost track of {0.device}, and still knows its key; connecting again."
+    NOT_YET_ADMITTED = (
+        "The server knows the key of {0.device}, and does not let it in yet: it is starting, or another client uses "
+        "the same key; trying again."
+    )
     SIGNATURE_REFUSED = "The server does not accept the signature of {0.device}; check the clock of this device."
     CONNECTION_LOST = "The connection of {0.device} to {0.server} was lost; connecting again."
+    UNANSWERED = "{0.device} began to answer the server and did not finish; connecting again (see {0.log})."
     KEY_UNREADABLE = f"{{0.key}}: Flower cannot read this key; {REMEDY}."
     NOT_ADMITTED = (
         "The server does not know the key of {0.device}: it was not added there, or was revoked, or another client "
         "uses it; ask the server's operator."
     )
     OTHER = "The connection of {0.device} ended with status {1}; see {0.log}."
+
+
+IF_STILL_REGISTERED = {
+    SuperNodeEnding.REVOKED: SuperNodeEnding.FORGOTTEN,
+    SuperNodeEnding.NOT_ADMITTED: SuperNodeEnding.NOT_YET_ADMITTED,
+}
+"""Endings that mean something else if the server knows the key of the device, as after the loss of its database."""
 
 
 class SuperNodeLog:
@@ -129,7 +153,8 @@ class SuperNodeLog:
             is_known = self.counts[SuperNodeEvent.CONNECTED] > 0
             return SuperNodeEnding.REVOKED if is_known else SuperNodeEnding.SIGNATURE_REFUSED
         if status == LOST:
-            return SuperNodeEnding.CONNECTION_LOST
+            is_unanswered = self.counts[SuperNodeEvent.UNANSWERED] > 0
+            return SuperNodeEnding.UNANSWERED if is_unanswered else SuperNodeEnding.CONNECTION_LOST
         if self.counts[SuperNodeEvent.KEY_UNREADABLE]:
             return SuperNodeEnding.KEY_UNREADABLE
         return SuperNodeEnding.NOT_ADMITTED if self.counts[SuperNodeEvent.NOT_ADMITTED] else SuperNodeEnding.OTHER
