@@ -278,7 +278,7 @@ def test_a_new_authority_takes_over_and_no_device_is_touched(site: Site, quick: 
         assert looked(follower) == looked(Follower(pump)) == [second]
         join(site.token("later"), tmp_path / "later")
         assert each_authority((tmp_path / "later" / "ca.crt").read_bytes()) == [second]
-        with pytest.raises(UnreachableError, match=r"copy ca\.crt from the server again"):
+        with pytest.raises(UnreachableError, match=r"copy ca\.crt from there again"):
             Follower(asleep).look()
         shutil.copy(site.folder.ca_certificate, asleep.ca_certificate)
         assert looked(Follower(asleep)) == [second]
