@@ -64,7 +64,7 @@ class DurableParticipant:
             before = self._load(request)
             try:
                 after, reply = answer(before, request)
-                self._keep_better(before, after)
+                self._keep_better(before, after, request.terms)
             except UnsentError:
                 self.folder.write_releases(before.releases + 1)
                 raise
@@ -87,8 +87,11 @@ class DurableParticipant:
             known = replace(known, secrets=DeviceSecrets.from_bytes(self.folder.masking.read_bytes()))
         return known
 
-    def _keep_better(self, before: Participant, after: Participant) -> None:
-        """Refuse a delivery that is far worse than the last one on the device's own rows; the model in use stays."""
+    def _keep_better(self, before: Participant, after: Participant, terms: Terms) -> None:
+        """Refuse a delivery that is far worse than the last one on the device's own rows; the model in use stays.
+
+        How much worse is a number of this device, and is not told where replies are masked or noisy.
+        """
         if after.model is before.model or not self.folder.has_delivery or before.model is None or after.model is None:
             return
         assert before.memory is not None
@@ -98,8 +101,10 @@ class DurableParticipant:
             return
         judged = verdict_of([Judgement(*held_out_losses(before.memory, subspaces))])
         if judged.ratio > FAR_WORSE:
+            is_told = not (terms.private or self._own_terms.private)
+            times = f"{judged.ratio:.3g}" if is_told else f"more than {FAR_WORSE:g}"
             raise ProtocolError(
-                f"Device {self.device!r} loses {judged.ratio:.3g} times as much with the new model on its own rows, "
+                f"Device {self.device!r} loses {times} times as much with the new model on its own rows, "
                 "and keeps the one it has."
             )
 
