@@ -29,7 +29,7 @@ from tests.fixtures.trainings import MODEL, NAMES, make_terms, prepared, series
 __all__ = ["prepared"]
 
 Array = NDArray[np.float64]
-PLAN = TrainingPlan(rounds=3, participation=1.0, poll=0.0, patience=0.0, least=3)
+PLAN = TrainingPlan(rounds=3, participation=1.0, poll=0.0, patience=60.0, least=3)
 
 
 def _load(path: Path, terms: Terms) -> KoopmanDetector:
@@ -302,3 +302,39 @@ def test_a_device_keeps_its_model_if_the_new_one_is_far_worse_on_its_own_rows(
     np.testing.assert_array_equal(fleet.subspace(), before)
     fresh = DurableParticipant("a", DeviceState(fleet.root / "fresh"), fleet.known["a"]._source)
     fresh.answer(request)  # a device that has no model of its fleet yet takes what it gets
+
+
+def at_random(rows: int) -> Array:
+    return np.random.default_rng(3).normal(size=(rows, 2))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (at_random(900), "no channel of its data can be predicted"),
+        (np.full((900, 2), 4.2), "no channel of its data ever changes"),
+        (np.column_stack([at_random(900)[:, 0], np.ones(900)]), "no channel of its data can be predicted"),
+    ],
+    ids=["white noise", "constant", "one of each"],
+)
+def test_a_device_notices_that_its_data_is_garbage_and_takes_no_part(
+    tmp_path: Path, prepared: dict[str, Path], data: Array, why: str
+) -> None:
+    """The server and the device's own client are told why; the training goes on, and its model is for all."""
+    KoopmanDetector(**MODEL).fit(data).save(tmp_path / "garbage.prepared")
+    fleet = Folders(tmp_path, {**prepared, "garbage": tmp_path / "garbage.prepared"}, (*NAMES, "garbage"))
+    trained = fleet.train("run-1")
+    assert {name for names in trained.schedule for name in names} == set(NAMES)
+    assert {entry["device"] for entry in trained.ledger.refused} == {"garbage"}
+    assert why in trained.ledger.refused[0]["reason"]
+    assert sorted(trained.ledger.delivered) == ["a", "b", "c", "d", "garbage"]
+
+
+def test_one_predictable_channel_or_a_switch_is_worth_learning_from(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    noise = at_random(900)[:, 0]
+    switch = np.repeat(np.random.default_rng(1).integers(0, 2, 90), 10).astype(np.float64)
+    for name, beside in {"tidy": np.sin(np.arange(900.0) / 7.0), "switched": switch}.items():
+        KoopmanDetector(**MODEL).fit(np.column_stack([noise, beside])).save(tmp_path / f"{name}.prepared")
+    known = {**prepared, **{name: tmp_path / f"{name}.prepared" for name in ("tidy", "switched")}}
+    trained = Folders(tmp_path, known, (*NAMES, "tidy", "switched")).train("run-1")
+    assert trained.ledger.refusals == 0
