@@ -194,6 +194,6 @@ def _print_trial(fleet: Loopback, trial: Trial, pumps: Pumps, base: Array) -> No
     print(
         f"    {trial.way:12} {trial.liars}/{len(names)}  {trial.lie:18}{found.loss / before.loss:8.3f}"
         f"{found.found:9} of {found.faults:2}{before.found:10}{found.false_alarms:8}"
-        f"{status['gate']['ratio']:9.3f} {fate}; {np.median(status['round_seconds']):.1f} s a round of {asked}",
+        f"{status['gate']['ratio']:9.3f} {fate}; {np.median(status['round_seconds']):.1f} s a round of at most {asked}",
         flush=True,
     )

@@ -45,7 +45,7 @@ WARM_NORM = 1.0 + 1e-2
 
 ADMM_NORM = 2.0
 """A reply P + Λ/ρ may be this many times as long as an orthonormal P, whose norm is √r. With default settings honest
-replies have 1.00 to 1.01 (`python -m measurements.liars`); a smaller penalty and more local steps make them longer."""
+replies have at most 1.002 (`python -m measurements.liars`); a smaller penalty and more local steps make them longer."""
 
 NOISE_NORM = 1.5
 """Gaussian noise of deviation σ in D × r numbers may be this many times σ √(D r) long, which it hardly exceeds."""
