@@ -4,6 +4,7 @@ Fleets of eight train as over a network: the engine, the checks of the server an
 the norms of all honest replies, by which the server's limits are chosen. Then the loss Σ f_i of the honest devices,
 divided by that of the same devices after a training without liars and with the plain mean. Liars know the limits and
 use them up; the worst order counts. Infinite is a training that gives up because too few replies can be accepted.
+Last, the worst of these lies are told over the network, by `lyingfleet`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fedkad.federation.settings import FEWEST, WITHSTANDS_TWO, Consensus
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.simulate import simulate_fleet
 from fedkad_bench.data.datasets import data_folder, load
+from measurements.lyingfleet import print_network
 from measurements.measure import Array, heading, one_blas_thread
 
 DEVICES, ROUNDS, SHARE = 8, 8, 0.25
@@ -156,12 +158,13 @@ def loss(clients: Clients, subspace: Array) -> float:
 
 
 def main() -> None:
-    """Print the three tables."""
+    """Print all tables."""
     one_blas_thread()
     began = time.perf_counter()
     heading(f"Liars in a fleet of {DEVICES}: {ROUNDS} rounds, {WITHSTANDS_TWO} devices in each, orders {SEEDS}")
     for what, clients in fleets():
         _print_fleet(what, clients)
+    print_network(DEVICES)
     print(f"  {time.perf_counter() - began:.0f} s in all")
 
 

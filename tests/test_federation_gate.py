@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
+
 from fedkad import KoopmanDetector
 from fedkad.federation import engine, shelf, wire
 from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
-from fedkad.federation.judging import Judgement, held_out_losses, verdict_of
-from fedkad.federation.participant import OwnTerms
+from fedkad.federation.judging import MOST_SAID, Judgement, held_out_losses, verdict_of
+from fedkad.federation.participant import OwnTerms, final_subspace
 from fedkad.federation.protocol import Answer, ProtocolError, Request, Terms, refusal
+from fedkad.federation.secure.server import BOUND
 from fedkad.federation.shelf import CURRENT, EARLIER, KEPT_BACK, RESULT, ShelfError
 from fedkad.koopman.stiefel import random_point
 from tests.fixtures.trainings import MODEL, NAMES, make_terms, prepared, series
@@ -26,7 +29,7 @@ from tests.fixtures.trainings import MODEL, NAMES, make_terms, prepared, series
 __all__ = ["prepared"]
 
 Array = NDArray[np.float64]
-PLAN = TrainingPlan(rounds=3, participation=1.0, poll=0.0, patience=0.0, least=3)
+PLAN = TrainingPlan(rounds=3, participation=1.0, poll=0.0, patience=60.0, least=3)
 
 
 def _load(path: Path, terms: Terms) -> KoopmanDetector:
@@ -58,13 +61,14 @@ class Folders:
             except ProtocolError as error:
                 yield name, refusal(str(error))
 
-    def train(self, run: str, *, spoil: bool = False, **changes: Any) -> Coordinator:
-        """A training with its delivery; a spoiled one ends with a subspace that has nothing to do with the devices."""
+    def train(self, run: str, *, spoil: float = 0.0, **changes: Any) -> Coordinator:
+        """A training with its delivery; one spoiled by 1 ends with a subspace that has nothing to do with devices."""
         coordinator = Coordinator(make_terms(run, **changes), PLAN, self.place)
         for _ in engine.run_rounds(coordinator, self):
             pass
         if spoil:
-            coordinator.server.shared = random_point(*coordinator.terms.shape, np.random.default_rng(5))
+            other = random_point(*coordinator.terms.shape, np.random.default_rng(5))
+            coordinator.server.shared = (1.0 - spoil) * coordinator.server.shared + spoil * other
             coordinator._made[coordinator.round - 1] = wire.encode(coordinator.server.shared, "float32")
         engine.deliver(coordinator, self)
         return coordinator
@@ -87,7 +91,7 @@ def test_a_worse_model_is_kept_named_and_not_delivered(fleet: Folders, caplog: p
     assert first.status()["state"] == "done"
     assert first.gate == {}, "there was nothing to compare it with"
     before = fleet.subspace()
-    spoiled = fleet.train("run-2", spoil=True)
+    spoiled = fleet.train("run-2", spoil=1.0)
     assert spoiled.status()["state"] == KEPT_BACK
     assert spoiled.gate["judges"] == len(NAMES)
     assert spoiled.gate["ratio"] > 1.5
@@ -108,7 +112,89 @@ def test_a_good_model_is_delivered_and_the_one_before_it_is_kept(fleet: Folders)
     assert states(fleet) == {"run-2": CURRENT, "run-1": EARLIER}
 
 
-@pytest.mark.parametrize("changes", [{"noise": 0.01}, {"encoding": "float16"}])
+class Listening(Folders):
+    """Devices that mask; `told` is all that they answer before the delivery, and a judge in `liars` says any number."""
+
+    def __init__(self, root: Path, prepared: Mapping[str, Path]) -> None:
+        super().__init__(root, prepared)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.liars: dict[str, float] = {}
+        self.silent: set[str] = set()
+
+    def answers(self) -> Iterator[tuple[str, Answer]]:
+        kinds = {name: request.kind for name, request in self.requests.items()}
+        for name, answer in super().answers():
+            assert isinstance(answer, dict)
+            if kinds[name] == "judge":
+                if name in self.silent:
+                    continue
+                if name in self.liars:  # masks hide whatever is added to a masked number
+                    added = int.from_bytes(answer["payload"], "little") + int(self.liars[name] * 2**20 / BOUND)
+                    answer["payload"] = (added % 2**32).to_bytes(4, "little")
+                self.told.append((name, answer))
+            yield name, answer
+
+
+@pytest.fixture
+def masked(tmp_path: Path, prepared: dict[str, Path]) -> Listening:
+    fleet = Listening(tmp_path, prepared)
+    fleet.train("run-1", secure=True)
+    return fleet
+
+
+def test_under_masks_the_mean_of_clipped_losses_keeps_a_worse_model_back(masked: Listening) -> None:
+    before = masked.subspace()
+    for device in masked.known.values():
+        device._own_terms = OwnTerms(secure_aggregation=True)
+    good = masked.train("run-2", secure=True, consensus={"penalty": 2.0})
+    assert good.status()["state"] == "done"
+    assert good.gate["judges"] == len(NAMES)
+    assert 0.9 < good.gate["ratio"] < 1.1
+    spoiled = masked.train("run-3", secure=True, spoil=1.0)
+    assert spoiled.status()["state"] == KEPT_BACK
+    assert spoiled.gate["ratio"] == pytest.approx(1.5, rel=1e-4), "each device clips what it says"
+    assert states(masked) == {"run-3": KEPT_BACK, "run-2": CURRENT, "run-1": EARLIER}
+    assert not np.array_equal(masked.subspace(), before)
+
+
+def test_the_masked_mean_is_that_of_what_the_devices_would_say_openly(
+    masked: Listening, prepared: dict[str, Path]
+) -> None:
+    current = masked.subspace()
+    result = masked.train("run-2", secure=True, spoil=0.05)
+    subspaces = [final_subspace(result.encoded, result.terms.shape, "float32"), current]
+    memories = [KoopmanDetector.load(prepared[name]).memory_ for name in NAMES]
+    losses = np.array([held_out_losses(memory, subspaces) for memory in memories])
+    said = np.log(losses[:, 0] / losses[:, 1])
+    assert 0.01 < np.abs(said).max() < MOST_SAID
+    assert result.gate["ratio"] == pytest.approx(np.exp(np.mean(said)), abs=1e-5)
+
+
+def test_no_loss_can_be_read_off_what_a_judge_says_under_masks(masked: Listening) -> None:
+    masked.train("run-2", secure=True)
+    assert len(masked.told) == len(NAMES)
+    for _, answer in masked.told:
+        assert len(answer["payload"]) == 4, "one number"
+        assert not any(key.startswith("diagnostics.") and key != "diagnostics.seconds" for key in answer)
+    said = [int.from_bytes(answer["payload"], "little") for _, answer in masked.told]
+    assert max(said) > 2**21, "an open judgement is at most a tenth of the range of 2^20 from zero"
+
+
+@pytest.mark.parametrize(("said", "is_delivered"), [(0.5, False), (-40.0, False), (0.0, True)])
+def test_one_liar_under_masks_can_keep_a_good_model_back(masked: Listening, said: float, is_delivered: bool) -> None:
+    """Masks hide that it does not clip; what no honest judges can say in sum is never taken for praise."""
+    masked.liars = {"b": len(NAMES) * said}
+    assert (masked.train("run-2", secure=True).status()["state"] == "done") == is_delivered
+
+
+def test_judges_that_are_lost_under_masks_are_no_reason_to_keep_a_model_back(masked: Listening) -> None:
+    masked.silent = {"a", "b"}
+    kept = masked.train("run-2", secure=True)
+    assert kept.gate == {"judges": 0, "ratio": 1.0, "worse": False}
+    assert any("fewer than the threshold" in entry["reason"] for entry in kept.ledger.refused)
+
+
+@pytest.mark.parametrize("changes", [{"noise": 0.01}, {"noise": 0.01, "secure": True}, {"encoding": "float16"}])
 def test_devices_with_noise_are_not_asked_and_another_encoding_is_no_obstacle(
     fleet: Folders, changes: dict[str, Any]
 ) -> None:
@@ -116,14 +202,15 @@ def test_devices_with_noise_are_not_asked_and_another_encoding_is_no_obstacle(
     assert bool(fleet.train("run-2", **changes).gate) == ("noise" not in changes)
 
 
+@pytest.mark.parametrize("own", [OwnTerms(noise=1e-9), OwnTerms(secure_aggregation=True)])
 def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
-    tmp_path: Path, prepared: dict[str, Path]
+    tmp_path: Path, prepared: dict[str, Path], own: OwnTerms
 ) -> None:
     """Such as those of an earlier release, or with terms of their own; and none of them gets a strike."""
     fleet = Folders(tmp_path, prepared)
     fleet.train("run-1")
     for device in fleet.known.values():
-        device._own_terms = OwnTerms(noise=1e-9)
+        device._own_terms = own
     coordinator = Coordinator(make_terms("run-2"), PLAN, fleet.place)
     assert engine._is_good(coordinator, fleet)
     assert coordinator.ledger.refusals == len(NAMES)
@@ -217,15 +304,54 @@ def test_a_loss_is_that_of_a_prediction_made_by_hand() -> None:
     assert held_out_losses(memory, [subspace])[0] == pytest.approx(by_hand, rel=1e-6)
 
 
-def test_a_device_keeps_its_model_if_the_new_one_is_far_worse_on_its_own_rows(fleet: Folders) -> None:
+@pytest.mark.parametrize(("secure", "times"), [(False, r"[0-9.]+"), (True, "more than 3")])
+def test_a_device_keeps_its_model_if_the_new_one_is_far_worse_on_its_own_rows(
+    fleet: Folders, secure: bool, times: str
+) -> None:
     """The gate may have been passed by a majority, or there may be none: the last word is the device's."""
     fleet.train("run-1")
     before = fleet.subspace()
-    coordinator = Coordinator(make_terms("run-2"), PLAN, fleet.root / "elsewhere")
+    coordinator = Coordinator(make_terms("run-2", secure=secure), PLAN, fleet.root / "elsewhere")
     coordinator.server.shared = random_point(*coordinator.terms.shape, np.random.default_rng(5))
     request = coordinator.deliveries(["a"])["a"]
-    with pytest.raises(ProtocolError, match=r"loses .* times as much with the new model .* and keeps the one it has"):
+    with pytest.raises(ProtocolError, match=rf"loses {times} times as much .* and keeps the one it has"):
         fleet.known["a"].answer(request)
     np.testing.assert_array_equal(fleet.subspace(), before)
     fresh = DurableParticipant("a", DeviceState(fleet.root / "fresh"), fleet.known["a"]._source)
     fresh.answer(request)  # a device that has no model of its fleet yet takes what it gets
+
+
+def at_random(rows: int) -> Array:
+    return np.random.default_rng(3).normal(size=(rows, 2))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (at_random(900), "no channel of its data can be predicted"),
+        (np.full((900, 2), 4.2), "no channel of its data ever changes"),
+        (np.column_stack([at_random(900)[:, 0], np.ones(900)]), "no channel of its data can be predicted"),
+    ],
+    ids=["white noise", "constant", "one of each"],
+)
+def test_a_device_notices_that_its_data_is_garbage_and_takes_no_part(
+    tmp_path: Path, prepared: dict[str, Path], data: Array, why: str
+) -> None:
+    """The server and the device's own client are told why; the training goes on, and its model is for all."""
+    KoopmanDetector(**MODEL).fit(data).save(tmp_path / "garbage.prepared")
+    fleet = Folders(tmp_path, {**prepared, "garbage": tmp_path / "garbage.prepared"}, (*NAMES, "garbage"))
+    trained = fleet.train("run-1")
+    assert {name for names in trained.schedule for name in names} == set(NAMES)
+    assert {entry["device"] for entry in trained.ledger.refused} == {"garbage"}
+    assert why in trained.ledger.refused[0]["reason"]
+    assert sorted(trained.ledger.delivered) == ["a", "b", "c", "d", "garbage"]
+
+
+def test_one_predictable_channel_or_a_switch_is_worth_learning_from(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    noise = at_random(900)[:, 0]
+    switch = np.repeat(np.random.default_rng(1).integers(0, 2, 90), 10).astype(np.float64)
+    for name, beside in {"tidy": np.sin(np.arange(900.0) / 7.0), "switched": switch}.items():
+        KoopmanDetector(**MODEL).fit(np.column_stack([noise, beside])).save(tmp_path / f"{name}.prepared")
+    known = {**prepared, **{name: tmp_path / f"{name}.prepared" for name in ("tidy", "switched")}}
+    trained = Folders(tmp_path, known, (*NAMES, "tidy", "switched")).train("run-1")
+    assert trained.ledger.refusals == 0

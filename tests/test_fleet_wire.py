@@ -426,6 +426,14 @@ def test_with_secure_aggregation_every_payload_is_masked_and_the_sum_is_right(re
     assert set(status["delivered"]) >= set(status["participants"][-1])
 
 
+def test_with_secure_aggregation_judges_send_one_masked_number_and_the_mean_is_known(recorded: Recorded) -> None:
+    judged, gate = recorded.told("secure", "judge"), recorded.statuses["secure"]["gate"]
+    assert gate["judges"] == len(judged) >= 3
+    assert 1.0 / 1.5 <= gate["ratio"] < 1.0, "it is better than the noisy one before it"
+    assert {len(header["payload"]) for header in judged} == {4}
+    assert len({header["payload"] for header in judged}) == len(judged)
+
+
 def check_masked(payload: bytes, exact: Array | None) -> None:
     """Integers over the whole range, uncorrelated with what they mask."""
     integers = np.frombuffer(payload, dtype="<u4").astype(np.float64) / 2.0**32

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector, federate
 from fedkad.detect.events import Event, examine, find_events
 from fedkad.detect.series import Series
+from fedkad.detect.standing import channel_standings
 from fedkad.detect.threshold import judge_all
 from fedkad.report.agreement import agreement
 from fedkad.report.chart import Curve, Panel, Span, line_chart, standalone, thinned
@@ -43,7 +44,6 @@ from fedkad.report.document import (
     write_page,
 )
 from fedkad.report.findings_page import event_drawing, findings_page
-from fedkad.report.standing import channel_standings
 from fedkad.simulate import CHANNELS, Fault, simulate_fleet
 from fedkad.tables import SeriesTable
 

@@ -31,7 +31,7 @@ from fedkad.atomicfile import write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import shelf, wire
 from fedkad.federation.history import Ledger, Round
-from fedkad.federation.judging import JUDGES, Judgement, verdict_of
+from fedkad.federation.judging import JUDGES, Judgement, Verdict, verdict_of
 from fedkad.federation.protocol import Answer, Phase, ProtocolError, Reply, Request, Terms
 from fedkad.federation.server import Sampler, Server, usual_shape, usual_threshold
 from fedkad.federation.settings import Sampling
@@ -48,7 +48,7 @@ WARM_NORM = 1.0 + 1e-2
 
 ADMM_NORM = 2.0
 """A reply P + Λ/ρ may be this many times as long as an orthonormal P, whose norm is √r. With default settings honest
-replies have 1.00 to 1.01 (`python -m measurements.liars`); a smaller penalty and more local steps make them longer."""
+replies have at most 1.002 (`python -m measurements.liars`); a smaller penalty and more local steps make them longer."""
 
 NOISE_NORM = 1.5
 """Gaussian noise of deviation σ in D × r numbers may be this many times σ √(D r) long, which it hardly exceeds."""
@@ -298,13 +298,14 @@ class Coordinator:
 
     def judges(self, names: Collection[str]) -> dict[str, Request]:
         """The requests to some devices to compare the result with the current model; none if that cannot be."""
-        current = None if self.terms.private or self.done else self._current()
+        current = None if self.terms.noise > 0.0 or self.done else self._current()
         if current is None:
             return {}
         usable = [name for name in names if not self.ledger.is_out(name)]
         chosen = secrets.SystemRandom().sample(sorted(usable), min(JUDGES, len(usable)))
         common = Request(self.terms, "judge", self.round, "", shared=self.encoded, accepted_shared=current)
-        return self.expect({name: replace(common, ticket=secrets.token_hex(16)) for name in chosen})
+        requests = {name: replace(common, ticket=secrets.token_hex(16)) for name in chosen}
+        return requests if self.terms.secure else self.expect(requests)
 
     def _current(self) -> bytes | None:
         """The current model as it would go down in this training; None if there is none that can be compared."""
@@ -318,10 +319,13 @@ class Coordinator:
         found.restore(RESULT)
         return wire.encode(found.server.shared, wire.downward(self.terms.encoding))
 
-    def decide(self) -> bool:
-        """Whether the result may be delivered, by what the judges said."""
+    def verdict(self) -> Verdict:
+        """What the judges said, each by itself."""
         said = (taken.diagnostics for taken in self._taken.values())
-        verdict = verdict_of([Judgement(each.get("loss", -1.0), each.get("current_loss", 0.0)) for each in said])
+        return verdict_of([Judgement(each.get("loss", -1.0), each.get("current_loss", 0.0)) for each in said])
+
+    def decide(self, verdict: Verdict) -> bool:
+        """Whether the result may be delivered, by what the judges said."""
         self.gate = {"judges": verdict.judges, "ratio": verdict.ratio, "worse": verdict.is_worse}
         return not verdict.is_worse
 

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import write_atomically
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.model import Model
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
+from fedkad.detect.standing import nothing_to_teach
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.judging import FAR_WORSE, Judgement, held_out_losses, verdict_of
@@ -64,7 +66,7 @@ class DurableParticipant:
             before = self._load(request)
             try:
                 after, reply = answer(before, request)
-                self._keep_better(before, after)
+                self._keep_better(before, after, request.terms)
             except UnsentError:
                 self.folder.write_releases(before.releases + 1)
                 raise
@@ -75,6 +77,8 @@ class DurableParticipant:
         terms, known = request.terms, Participant(self.device, own_terms=self._own_terms)
         if request.kind in LEARNING:
             source = self._source(terms)
+            if request.kind in ("warm", "admm"):
+                self._refuse_garbage(source.model_)
             client = Client(self.device, source.memory_.statistics, terms.consensus)
             known = replace(known, memory=source.memory_, client=client, progress=self._read_progress(terms))
         if request.kind == "deliver":
@@ -87,8 +91,18 @@ class DurableParticipant:
             known = replace(known, secrets=DeviceSecrets.from_bytes(self.folder.masking.read_bytes()))
         return known
 
-    def _keep_better(self, before: Participant, after: Participant) -> None:
-        """Refuse a delivery that is far worse than the last one on the device's own rows; the model in use stays."""
+    def _refuse_garbage(self, model: Model) -> None:
+        """Take no part with data of which the others would learn nothing; the device still gets the fleet's model."""
+        if (why := nothing_to_teach(model)) is not None:
+            raise ProtocolError(
+                f"Device {self.device!r} takes no part: {why}; check its sensors and which table it was given."
+            )
+
+    def _keep_better(self, before: Participant, after: Participant, terms: Terms) -> None:
+        """Refuse a delivery that is far worse than the last one on the device's own rows; the model in use stays.
+
+        How much worse is a number of this device, and is not told where replies are masked or noisy.
+        """
         if after.model is before.model or not self.folder.has_delivery or before.model is None or after.model is None:
             return
         assert before.memory is not None
@@ -98,8 +112,10 @@ class DurableParticipant:
             return
         judged = verdict_of([Judgement(*held_out_losses(before.memory, subspaces))])
         if judged.ratio > FAR_WORSE:
+            is_told = not (terms.private or self._own_terms.private)
+            times = f"{judged.ratio:.3g}" if is_told else f"more than {FAR_WORSE:g}"
             raise ProtocolError(
-                f"Device {self.device!r} loses {judged.ratio:.3g} times as much with the new model on its own rows, "
+                f"Device {self.device!r} loses {times} times as much with the new model on its own rows, "
                 "and keeps the one it has."
             )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from fedkad.federation.coordinator import Coordinator
@@ -68,7 +69,7 @@ def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: lis
     if coordinator.terms.secure:
         from fedkad.federation.secure.server import gather
 
-        gather(coordinator, requests, lambda asked: _hear(coordinator, carrier, asked))
+        gather(coordinator, requests, partial(_hear, coordinator, carrier))
     else:
         _collect(coordinator, carrier, requests, coordinator.take)
     _log_refusals(coordinator, before)
@@ -129,8 +130,13 @@ def _is_good(coordinator: Coordinator, carrier: RequestCarrier) -> bool:
     requests = coordinator.judges(carrier.devices())
     if not requests:
         return True
+    if coordinator.terms.secure:
+        from fedkad.federation.secure.server import gather_verdict
+
+        ask = partial(_hear, coordinator, carrier)
+        return coordinator.decide(gather_verdict(coordinator, requests, ask))
     _collect(coordinator, carrier, requests, coordinator.hear)
-    return coordinator.decide()
+    return coordinator.decide(coordinator.verdict())
 
 
 def _log_refusals(coordinator: Coordinator, before: int) -> None:

@@ -2,11 +2,14 @@
 
 A device fits the operator on the first half of the rows that it keeps, and tells how well that predicts the second half
 in either subspace. The server takes the median over the devices that it asked: one liar, or one device whose data have
-changed, decides nothing. The losses are numbers of single devices: where replies are masked or noisy, nobody is asked.
+changed, decides nothing. Where replies are masked, devices send the logarithm of new over current loss, clipped to a
+range that everybody knows, and the server learns its mean alone. Where they are noisy, nobody is asked: a loss would be
+a further release, and noise that hides a device drowns the 10 % that the gate looks for.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -28,6 +31,13 @@ WORSE = 1.1
 """A new subspace whose loss is this many times that of the current one, for the median device, is not delivered. The
 losses of two honest trainings in different orders differ by 0.1 % (`python -m measurements.liars`, on all rows)."""
 
+MOST_SAID = math.log(1.5)
+"""Under masks a device says at most that the new loss is 1.5 times the current one, or the reverse. Of n judges within
+this range, more than n / 5 have to agree to keep a good model back, and more than n / 3 to let a bad one pass."""
+
+ROUNDED = 1e-5
+"""A mean so far beyond the range may be due to rounding."""
+
 FAR_WORSE = 3.0
 """A device keeps its last model if a new one has so many times its loss: for one device alone even good ones differ."""
 
@@ -40,9 +50,24 @@ class Judgement(NamedTuple):
     new: float
     current: float
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is an opinion: a device that predicts nothing in either subspace has none."""
+        return self.current > 0.0 and self.new >= 0.0
+
+    @property
+    def clipped(self) -> float:
+        """What the device says under masks, 0 for no opinion.
+
+        >>> Judgement(9.0, 0.1).clipped == MOST_SAID, Judgement(0.1, 0.1).clipped, Judgement(0.0, 0.0).clipped
+        (True, 0.0, 0.0)
+        """
+        ratio = self.new / self.current if self.counts else 1.0
+        return min(max(math.log(ratio) if ratio > 0.0 else -MOST_SAID, -MOST_SAID), MOST_SAID)
+
 
 class Verdict(NamedTuple):
-    """What the devices say in sum: how many of them, and the median of new over current loss."""
+    """What the devices say in sum: how many of them, and the median (under masks the mean) of new over current loss."""
 
     judges: int
     ratio: float
@@ -54,13 +79,23 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(judgements: Collection[Judgement]) -> Verdict:
-    """The median of the ratios; a device that predicts nothing in either subspace has no opinion.
+    """The median of the ratios.
 
     >>> verdict_of([Judgement(0.2, 0.1), Judgement(0.1, 0.1), Judgement(9.0, 0.1)])
     Verdict(judges=3, ratio=2.0)
     """
-    ratios = [each.new / each.current for each in judgements if each.current > 0.0 and each.new >= 0.0]
+    ratios = [each.new / each.current for each in judgements if each.counts]
     return Verdict(len(ratios), float(np.median(ratios)) if ratios else 1.0)
+
+
+def verdict_of_sum(judges: int, total: float) -> Verdict:
+    """The geometric mean of the ratios, of which nobody knows any; a sum that honest judges cannot make is a bad sign.
+
+    >>> [round(verdict_of_sum(4, total).ratio, 3) for total in (0.0, 0.4, -0.4, -40.0)]
+    [1.0, 1.105, 0.905, 1.5]
+    """
+    mean = total / judges
+    return Verdict(judges, math.exp(mean if abs(mean) <= MOST_SAID + ROUNDED else MOST_SAID))
 
 
 def held_out_losses(memory: Memory, subspaces: Sequence[Array]) -> list[float]:

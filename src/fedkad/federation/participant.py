@@ -20,7 +20,7 @@ from fedkad.detect.model import Memory, Model
 from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.judging import held_out_losses
+from fedkad.federation.judging import Judgement, held_out_losses
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request, Terms
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar
@@ -32,6 +32,10 @@ Array = NDArray[np.float64]
 
 LEARNING: tuple[Kind, ...] = ("warm", "admm", "judge", "deliver")
 """Requests that need the statistics of the device."""
+
+
+OPINION = (1, 1)
+"""The shape of what a judge says under masks."""
 
 
 class ReleaseError(ProtocolError):
@@ -111,7 +115,7 @@ def answer(participant: Participant, request: Request) -> tuple[Participant, Rep
     if request.kind == "deliver":
         return _adopt(participant, request)
     if request.kind == "judge":
-        return participant, _judge(participant, request)
+        return _judge(participant, request)
     if request.kind in ("warm", "admm"):
         return _take_part(participant, request)
     from fedkad.federation.secure.device import take_step
@@ -200,16 +204,20 @@ def released(message: Array, request: Request, noise: float) -> Array:
     return privacy.add_noise(privacy.clip(message, bound), noise * bound, np.random.default_rng())
 
 
-def _judge(participant: Participant, request: Request) -> Reply:
+def _judge(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """How well the device predicts its own rows in the new subspace, and in the current one."""
-    if request.terms.private or participant.own_terms.private:
-        raise ReleaseError(f"Device {participant.name!r} tells no loss, since its replies are masked or noisy.")
+    terms, own = request.terms, participant.own_terms
+    if terms.noise > 0.0 or own.noise > 0.0 or (own.secure_aggregation and not terms.secure):
+        raise ReleaseError(f"Device {participant.name!r} tells no loss without masks, or where replies are noisy.")
     assert participant.memory is not None
-    encoding = wire.downward(request.terms.encoding)
+    encoding = wire.downward(terms.encoding)
     payloads = (request.shared, request.accepted_shared)
-    subspaces = [final_subspace(payload, request.terms.shape, encoding) for payload in payloads]
-    new, current = held_out_losses(participant.memory, subspaces)
-    return Reply(participant.name, diagnostics={"loss": new, "current_loss": current})
+    subspaces = [final_subspace(payload, terms.shape, encoding) for payload in payloads]
+    judged = Judgement(*held_out_losses(participant.memory, subspaces))
+    if not terms.secure:
+        return participant, Reply(participant.name, diagnostics={"loss": judged.new, "current_loss": judged.current})
+    packed = pack(participant, request, np.full(OPINION, judged.clipped), np.zeros(OPINION))
+    return replace(participant, secrets=packed.secrets), Reply(participant.name, packed.payload, masking=packed.masking)
 
 
 def _adopt(participant: Participant, request: Request) -> tuple[Participant, Reply]:

@@ -9,6 +9,7 @@ import numpy as np
 from fedkad import __version__
 from fedkad.detect.events import Event
 from fedkad.detect.model import Model
+from fedkad.detect.standing import KINDS, ChannelStanding, channel_standings, threshold_origin
 from fedkad.koopman.snapshots import Report, unheard
 from fedkad.report.agreement import Agreement
 from fedkad.report.chart import Curve, Panel, Span, line_chart
@@ -29,7 +30,6 @@ from fedkad.report.document import (
     TableRow,
 )
 from fedkad.report.examination import Examination
-from fedkad.report.standing import KINDS, ChannelStanding, channel_standings, threshold_origin
 from fedkad.report.wording import (
     BY_RULE,
     between,

@@ -1,6 +1,6 @@
-"""The server's side of a round in which it learns only the sum.
+"""The server's side of a round, or of the gate before a delivery, in which it learns only the sum.
 
-A round has four exchanges instead of one: devices advertise keys, share secrets, send their masked replies, and reveal
+A sum has four exchanges instead of one: devices advertise keys, share secrets, send their masked replies, and reveal
 what unmasks the sum of those that got that far. These are the participants; the others have taken no part.
 """
 
@@ -13,6 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedkad.federation.coordinator import Coordinator
+from fedkad.federation.judging import Verdict, verdict_of, verdict_of_sum
+from fedkad.federation.participant import OPINION
 from fedkad.federation.protocol import Kind, Reply, Request
 from fedkad.federation.secure.arithmetic import MODULUS, SECRET, SHARE, Array, Integers, join_shares, restore
 from fedkad.federation.secure.device import UNOPENED, probe
@@ -161,34 +163,48 @@ class MaskedSum:
 
 
 def gather(coordinator: Coordinator, requests: Mapping[str, Request], ask: Ask) -> None:
-    """Go through all four exchanges of an open round, and hand the sum to the coordinator.
-
-    `ask` sends requests and returns the replies that came in time. Too few of them at any step end the round, and what
-    the devices did in it counts for nothing. A device that sends something invalid in a step is refused and left out.
-    """
-    names = dict(enumerate(sorted(requests), start=1))
-    try:
-        survivors, total = _masked_sum(coordinator, requests, names, ask)
-    except SharesError as error:
-        maker = names[error.device]
-        coordinator.void(
-            f"The shares of device {maker!r} do not join: it made wrong ones, or others returned wrong ones."
-        )
-        return
-    except MaskingError as error:
-        coordinator.void(str(error))
+    """Go through all four exchanges of an open round, and hand the sum to the coordinator."""
+    survivors, total = _masked_sum(coordinator, requests, ask)
+    if not survivors:
         return
     if coordinator.phase == "admm":
         total = total + len(survivors) * coordinator.shared
     coordinator.take_sum(survivors, total)
 
 
-def _masked_sum(
+def gather_verdict(coordinator: Coordinator, requests: Mapping[str, Request], ask: Ask) -> Verdict:
+    """What the judges say in sum; with too few of them, nothing."""
+    survivors, total = _masked_sum(coordinator, requests, ask)
+    return verdict_of_sum(len(survivors), total.item()) if survivors else verdict_of([])
+
+
+def _masked_sum(coordinator: Coordinator, requests: Mapping[str, Request], ask: Ask) -> tuple[dict[str, Reply], Array]:
+    """The masked replies of the survivors, and the sum of their matrices; without survivors there is no sum.
+
+    `ask` sends requests and returns the replies that came in time. Too few of them at any step end it, and what
+    the devices did counts for nothing. A device that sends something invalid in a step is refused and left out.
+    """
+    names = dict(enumerate(sorted(requests), start=1))
+    try:
+        return _exchanged(coordinator, requests, names, ask)
+    except SharesError as error:
+        maker = names[error.device]
+        coordinator.void(
+            f"The shares of device {maker!r} do not join: it made wrong ones, or others returned wrong ones."
+        )
+    except MaskingError as error:
+        coordinator.void(str(error))
+    return {}, np.zeros(0)
+
+
+def _exchanged(
     coordinator: Coordinator, requests: Mapping[str, Request], names: Mapping[int, str], ask: Ask
 ) -> tuple[dict[str, Reply], Array]:
-    """The masked replies of the survivors, and the sum of their matrices."""
-    terms, context = coordinator.terms, masking_context(coordinator, len(names))
-    total = MaskedSum(context, terms.shape if coordinator.phase == "admm" else probe(terms).shape)
+    """The four exchanges, one after the other."""
+    terms, summed_in = coordinator.terms, next(iter(requests.values())).kind
+    context = masking_context(coordinator, len(names))
+    shapes = {"warm": probe(terms).shape, "admm": terms.shape, "judge": OPINION}
+    total = MaskedSum(context, shapes[summed_in])
 
     def step(kind: Kind, messages: Mapping[int, Received], take: Callable[[int, Reply], None]) -> dict[str, Reply]:
         """Ask for a step. An invalid answer is refused by the name of its device, and the others continue."""
@@ -217,7 +233,7 @@ def _masked_sum(
     told = dict.fromkeys(integers(roster, "devices"), roster)
     step("share", told, lambda n, reply: total.take_shares(n, reply.masking))
     boxes = total.forward()
-    masked = step(coordinator.phase, boxes, take_masked)
+    masked = step(summed_in, boxes, take_masked)
     verdict = total.settle()
     step("reveal", dict.fromkeys(total.survivors, verdict), lambda n, reply: total.take_revealed(n, reply.masking))
     summed = total.unmask()
@@ -234,6 +250,6 @@ def masking_context(coordinator: Coordinator, devices: int) -> MaskingContext:
 
 def _in_step(request: Request, kind: Kind, masking: Received) -> Request:
     """A request in one of the steps; the consensus travels only where the device needs it."""
-    if kind in ("warm", "admm"):
+    if kind in ("warm", "admm", "judge"):
         return replace(request, masking=masking)
     return replace(request, kind=kind, masking=masking, shared=b"", accepted_shared=b"")

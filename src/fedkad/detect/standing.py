@@ -65,6 +65,22 @@ def channel_standings(model: Model) -> list[ChannelStanding]:
     ]
 
 
+def nothing_to_teach(model: Model) -> str | None:
+    """Why no other device can learn from the data of this model, or None: it stands still, or it is noise.
+
+    >>> import numpy as np
+    >>> from fedkad import KoopmanDetector
+    >>> noise = np.random.default_rng(0).normal(size=(1000, 3))
+    >>> nothing_to_teach(KoopmanDetector(window=4, rank=3, observables=8).fit(noise).model_)
+    'no channel of its data can be predicted from the samples before'
+    """
+    kinds = {standing.kind for standing in channel_standings(model)}
+    if kinds == {"constant"}:
+        return "no channel of its data ever changes"
+    is_noise = kinds <= {"constant", "unpredictable"}
+    return "no channel of its data can be predicted from the samples before" if is_noise else None
+
+
 def threshold_origin(model: Model) -> str:
     """How the threshold was set."""
     found, rule = model.found, model.rule
