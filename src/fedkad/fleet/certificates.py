@@ -84,10 +84,14 @@ def _issued(
     return _certified(key, _name(subject), ca_key, ca.subject, SERVER_DAYS, {**usual, **extensions})
 
 
+def end_of(certificate: bytes) -> datetime:
+    """When a certificate expires."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
     """Days until a certificate expires; negative if it has."""
-    end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-    return (end - (now or datetime.now(UTC))) / timedelta(days=1)
+    return (end_of(certificate) - (now or datetime.now(UTC))) / timedelta(days=1)
 
 
 def make_device_key() -> KeyPair:
