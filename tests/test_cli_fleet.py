@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,7 +306,8 @@ def test_the_status_shows_counts_and_exceptions_of_a_large_fleet(fleet: Path, mo
         for k in range(1000):
             registry.add(devices, f"pump-{k}", f"key {k}")
         registry.revoke(devices, "pump-999")
-    (fleet / "fleet.toml").write_text((fleet / "fleet.toml").read_text() + "by_call = false\n")
+    known = settings.load(fleet)
+    settings.save(fleet, replace(known, notice=replace(known.notice, by_call=False)))
     nodes = {f"key {k}": Node(k, f"pump-{k}", "online", "2026-01-01T00:00:00") for k in range(30, 998)}
     nodes["key 0"] = Node(0, "pump-0", "offline", "2026-02-03T04:05:06.789")
     monkeypatch.setattr(fleetstatus, "_nodes", lambda server: (nodes, ""))
@@ -356,19 +358,23 @@ def wait_for_training(fleet: Path, ended: Callable[[], None]) -> tuple[Done, lis
 def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
     wanted = fleet / "training" / "wanted"
-    done, _ = wait_for_training(fleet, lambda: finish_trainings(fleet, "run-1"))
+
+    def finish() -> None:
+        finish_trainings(fleet, "run-1")
+        wanted.unlink()
+
+    done, _ = wait_for_training(fleet, finish)
     assert (done.status, done.out) == (0, "Training run-1 is done.\n")
-    wanted.unlink()
 
     def keep_back() -> None:
         training = Coordinator(make_terms("run-2"), TrainingPlan(), fleet / "training")
         training.gate = {"judges": 5, "ratio": 1.25, "worse": True}
         training.keep_back()
+        wanted.unlink()
 
     done, _ = wait_for_training(fleet, keep_back)
     assert done.status == 1
     assert "training run-2 is not delivered: 5 devices lose 1.25 times as much" in done.err
-    wanted.unlink()
     done, asked = wait_for_training(fleet, wanted.unlink)
     assert (done.status, asked[0].after) == (1, "run-2")
     assert "error: The training broke off" in done.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -258,6 +259,16 @@ def test_a_training_on_request_reaches_all_devices(story: Story) -> None:
     assert (found["training"]["state"], found["wanted"]) == ("done", False)
     assert found["training"]["delivered"] == ["pump-1", "pump-2"]
     assert "asked 2" in (story.server / "logs" / "app.log").read_text()
+
+
+def test_logs_have_times_and_do_not_tell_every_look(story: Story) -> None:
+    kept = (story.server / "logs" / "server.log").read_text()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \S", line) for line in kept.splitlines())
+    assert "train: run" in kept
+    assert re.search(r"\dZ pump-1: connected to", story.said("pump-1"))
+    assert "ListNodes" not in (story.server / "logs" / "superlink.log").read_text()
+    assert story.answer("/v1/fleet/pull-messages", "POST", {"flwr-public-key": "unknown"}) == 401
+    until(lambda: 'device "" key unknown' in (story.server / "logs" / "proxy.log").read_text())
 
 
 def test_a_latecomer_receives_the_result_and_may_leave_then(story: Story) -> None:

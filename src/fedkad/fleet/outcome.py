@@ -20,7 +20,9 @@ class TrainingOutcome(NamedTuple):
 
 
 def outcome_of(training: Path, request: TrainingRequest) -> TrainingOutcome | None:
-    """The outcome of a requested training; None while it is pending or under way."""
+    """The outcome of a requested training; None until the server has closed the request."""
+    if read_request(training) == request:
+        return None
     if is_fulfilled(training, request):
         run, status = str((read_result(training) or {}).get("run", "")), read_status(training) or {}
         if status.get("run") == run and status.get("state") == KEPT_BACK:
@@ -28,8 +30,6 @@ def outcome_of(training: Path, request: TrainingRequest) -> TrainingOutcome | No
             worse = f"{judges} devices lose {ratio:.3g} times as much with it as with the current model"
             return TrainingOutcome(KEPT_BACK, run, f"The model of training {run} is not delivered: {worse}.")
         return TrainingOutcome(DONE, run, f"Training {run} is done.")
-    if read_request(training) == request:
-        return None
     log = training.parent / "logs" / "app.log"
     return TrainingOutcome(
         FAILED, None, f"The training broke off {ATTEMPTS} times without a new round; see {log}, then ask again."
