@@ -464,7 +464,8 @@ def test_a_full_disk_does_not_end_the_server(
 
     tmp_path = tmp_path / "fleet"
     model = settings.ModelSettings(("a",), rank=2, window=4)
-    known = settings.FleetSettings(model=model, training=settings.TrainingSettings(least=1))
+    told = settings.ReportingSettings(metrics=str(metrics := tmp_path.with_name("fedkad.prom")))
+    known = settings.FleetSettings(model=model, training=settings.TrainingSettings(least=1), reporting=told)
     folder = enrolment.make_fleet(tmp_path, known)
     with registry.changing(tmp_path / "devices.json") as devices:
         registry.add(devices, "a", "key a")
@@ -484,6 +485,8 @@ def test_a_full_disk_does_not_end_the_server(
     assert sum("No space left on device" in line for line in caplog.messages) == 1
     assert supervisor.attend()
     assert not (tmp_path / "training" / "wanted").exists()
+    assert supervisor.reporter.outcomes == {"done": 1}
+    assert 'fedkad_fleet_devices{state="never seen"} 1' in metrics.read_text(), "Flower did not know it yet"
     assert (tmp_path / "logs" / "app.log").read_text() == "words"
 
 
