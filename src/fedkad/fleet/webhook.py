@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 100
-ATTEMPTS, FIRST_WAIT, LONGEST_WAIT = 24, 1.0, 600.0  # about two hours in all
+ATTEMPTS, FIRST_WAIT, LONGEST_WAIT = 24, 1.0, 600.0  # two and a half hours in all
 TIMEOUT = 10.0
 
 
