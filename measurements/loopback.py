@@ -6,7 +6,6 @@ Tests and measurements share it. Everything lies below one folder, and `stop` le
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -26,6 +25,7 @@ from typing import Any, Self
 from typer.testing import CliRunner
 
 from fedkad.cli.app import app
+from fedkad.federation.report import latest_training
 
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
@@ -222,8 +222,7 @@ class Loopback:
 
     def status(self) -> dict[str, Any]:
         """The status of the last training; empty before the first."""
-        path = self.server_folder / "training" / "status.json"
-        return json.loads(path.read_text()) if path.exists() else {}
+        return latest_training(self.server_folder / "training") or {}
 
     def online(self) -> set[str]:
         """Devices that the server sees."""

@@ -7,7 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 
 from fedkad import locks
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.fleet import extra, registry, settings
+from fedkad.fleet import extra, registry, settings, trainings
 from tests.fixtures.commandline import Done, fails
 from tests.fixtures.trainings import make_terms
 
@@ -40,6 +43,13 @@ def fleet(tmp_path: Path) -> Path:
 def document(*arguments: object) -> Any:
     done = Done(*arguments, "--json")
     assert done.status == 0, done.err
+    return json.loads(done.out)
+
+
+def status_of(fleet: Path, *, exit_status: int = 1) -> Any:
+    """The status as a document; a server that is down, or holds its lock only, does not answer."""
+    done = Done("fleet", "status", fleet, "--json")
+    assert done.status == exit_status, done.err
     return json.loads(done.out)
 
 
@@ -217,11 +227,17 @@ def test_a_folder_that_is_not_a_fleet_is_named(tmp_path: Path, command: str) -> 
 
 def test_a_stopped_server_is_reported(fleet: Path) -> None:
     document("fleet", "add", fleet, "pump-1")
-    found = document("fleet", "status", fleet)
+    found = status_of(fleet)
     assert found["server"] == {"running": False, "answering": False, "address": "fleet.example:8443"}
     assert found["devices"] == [{"device": "pump-1", "state": None, "since": None}]
     assert found["training"] is None
-    assert "start it with fedkad server" in Done("fleet", "status", fleet).out
+    done = Done("fleet", "status", fleet, "--follow")
+    assert (done.status, done.err.count("\n")) == (1, 1), "there is nothing to follow"
+    assert "no server is running here; start it with fedkad server" in done.err
+    assert "1 registered; who is online is known while the server answers" in done.out
+    with locks.holding(fleet / "server.lock", ""):
+        done = Done("fleet", "status", fleet)
+    assert (done.status, "the server is running, but Flower does not answer" in done.err) == (1, True)
     assert "no server is running here" in fails("fleet", "train", fleet)
 
 
@@ -232,6 +248,8 @@ def test_the_last_training_is_shown(fleet: Path) -> None:
         "round": 2,
         "rounds": 8,
         "participants": [["a"], ["a", "b"]],
+        "loss": 0.0123,
+        "gate": {"judges": 8, "ratio": 0.98, "worse": False},
         "refused": [{"device": "c", "round": 1, "reason": "other channels"}],
         "bytes_up": 12_345,
         "bytes_down": 500,
@@ -239,10 +257,12 @@ def test_the_last_training_is_shown(fleet: Path) -> None:
         "delivered": [],
     }
     (fleet / "training" / "status.json").write_text(json.dumps(told))
-    assert document("fleet", "status", fleet)["training"] == told
+    assert status_of(fleet)["training"] == told
     out = Done("fleet", "status", fleet).out
-    for expected in ("2 of 8", "2 in the last round: a, b", "12.3 KB up, 0.5 KB down", "other channels", "nobody"):
+    for expected in ("2 of 8", "2 in the last round: a, b", "12.3 KB up, 0.5 KB down", "other channels", "0 of 0"):
         assert expected in out
+    assert "0.0123 in the last round" in out
+    assert "0.98 times the loss of the model before, by 8 devices" in out
     (fleet / "training" / "status.json").write_text('{"state": "done"}')
     assert "done" in Done("fleet", "status", fleet).out
     (fleet / "training" / "status.json").write_text('{"state": "do')
@@ -266,7 +286,7 @@ def test_a_training_is_requested_from_a_running_server(fleet: Path) -> None:
         assert "already requested or under way" in Done("fleet", "train", fleet).out
         assert document("fleet", "train", fleet) == {"wanted": True, "already": True}
         (fleet / "training" / "result.json").write_text('{"run": "r", "delivered": []}')
-        assert document("fleet", "status", fleet)["wanted"] is False
+        assert status_of(fleet)["wanted"] is False
         assert "The server begins a training." in Done("fleet", "train", fleet).out
 
 
@@ -279,15 +299,106 @@ def test_in_a_fleet_that_is_called_the_status_shows_the_notice(tmp_path: Path) -
     document("fleet", "init", folder, "--address", "localhost", *CHANNELS, "--invite", "3", "--period", "10m")
     for k in range(5):
         document("fleet", "add", folder, f"pump-{k}")
-    assert document("fleet", "status", folder)["notice"] is None
+    assert status_of(folder)["notice"] is None
     names = list(registry.read(folder / "devices.json"))
     NoticeBoard(ServerFolder(folder)).show(600.0, invite("salt", names, 3), len(names))
-    notice = document("fleet", "status", folder)["notice"]
+    notice = status_of(folder)["notice"]
     assert (len(notice["called"]), notice["model"]) == (3, None)
     assert f"{notice['number']}, calls 3 devices, no model" in Done("fleet", "status", folder).out
     assert "remove delivered.json from its folder" in fails("fleet", "deliver", folder, "pump-1")
     assert "raise it" in fails("fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS, "--invite", "2")
     assert "at least 1s" in wrong("fleet", "init", tmp_path / "f", "--address", "x", *CHANNELS, "--period", "soon")
+
+
+def test_the_status_shows_counts_and_exceptions_of_a_large_fleet(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedkad.cli import fleetstatus
+    from fedkad.fleet.flower.control import Node
+
+    with registry.changing(fleet / "devices.json") as devices:
+        for k in range(1000):
+            registry.add(devices, f"pump-{k}", f"key {k}")
+        registry.revoke(devices, "pump-999")
+    known = settings.load(fleet)
+    settings.save(fleet, replace(known, notice=replace(known.notice, by_call=False)))
+    nodes = {f"key {k}": Node(k, f"pump-{k}", "online", "2026-01-01T00:00:00") for k in range(30, 998)}
+    nodes["key 0"] = Node(0, "pump-0", "offline", "2026-02-03T04:05:06.789")
+    monkeypatch.setattr(fleetstatus, "_nodes", lambda server: (nodes, ""))
+    with locks.holding(fleet / "server.lock", ""):
+        assert status_of(fleet, exit_status=0)["counts"] == {
+            "registered": 999,
+            "online": 968,
+            "offline": 1,
+            "never seen": 30,
+            "revoked": 1,
+        }
+        out = Done("fleet", "status", fleet).out
+        assert "999 registered: 968 online, 1 offline, 30 never seen" in out
+        assert "2026-02-03 04:05:06" in out
+        assert "and 11 more; --all lists every device." in out
+        assert "pump-500" not in out
+        assert len(out.splitlines()) < 40
+        assert Done("fleet", "status", fleet, "--all").out.count("pump-") == 1000
+
+
+def test_the_status_shows_privacy_and_ends_of_certificates(fleet: Path, tmp_path: Path) -> None:
+    assert "neither masked nor noisy" in Done("fleet", "status", fleet).out
+    ends = {owner: end[:10] for owner, end in status_of(fleet)["certificates"].items()}
+    assert set(ends) == {"server", "notices", "authority"}
+    assert f"server until {ends['server']}" in Done("fleet", "status", fleet).out
+    document("fleet", "init", tmp_path / "f", "--address", "x", *CHANNELS, "--noise", "20", "--rounds", "8")
+    assert "noise 20: ε = 1.06 of a device with 8 replies in a training" in Done("fleet", "status", tmp_path / "f").out
+
+
+def wait_for_training(fleet: Path, ended: Callable[[], None]) -> tuple[Done, list[Any]]:
+    """Ask for a training and wait for it; what was asked for, as it ends."""
+    asked: list[Any] = []
+
+    def end() -> None:
+        while (request := trainings.read_request(fleet / "training")) is None:
+            time.sleep(0.01)
+        asked.append(request)
+        ended()
+
+    with locks.holding(fleet / "server.lock", ""):
+        thread = threading.Thread(target=end)
+        thread.start()
+        done = Done("fleet", "train", fleet, "--wait")
+        thread.join()
+    return done, asked
+
+
+def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
+    wanted = fleet / "training" / "wanted"
+
+    def finish() -> None:
+        finish_trainings(fleet, "run-1")
+        wanted.unlink()
+
+    done, _ = wait_for_training(fleet, finish)
+    assert (done.status, done.out) == (0, "Training run-1 is done.\n")
+
+    def keep_back() -> None:
+        training = Coordinator(make_terms("run-2"), TrainingPlan(), fleet / "training")
+        training.gate = {"judges": 5, "ratio": 1.25, "worse": True}
+        training.keep_back()
+        wanted.unlink()
+
+    done, _ = wait_for_training(fleet, keep_back)
+    assert done.status == 1
+    assert "training run-2 is not delivered: 5 devices lose 1.25 times as much" in done.err
+    done, asked = wait_for_training(fleet, wanted.unlink)
+    assert (done.status, asked[0].after) == (1, "run-2")
+    assert "error: The training broke off" in done.err
+
+
+def test_waiting_ends_with_the_server(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
+    monkeypatch.setattr("fedkad.cli.fleet.AWAY", 0.0)
+    held = iter([True])
+    monkeypatch.setattr(locks, "is_held", lambda path: next(held, False))
+    assert "The training then goes on." in fails("fleet", "train", fleet, "--wait")
+    assert (fleet / "training" / "wanted").exists()
 
 
 # -- server and client, refused ---------------------------------------------------------------------------------

@@ -26,8 +26,10 @@ from fedkad.federation import wire
 from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
+from fedkad.federation.history import Round
 from fedkad.federation.participant import OwnTerms
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
+from fedkad.federation.report import latest_training
 from fedkad.federation.settings import Encoding
 from fedkad.federation.shelf import RESULT
 from fedkad.koopman.stiefel import random_point, retract_polar
@@ -337,10 +339,44 @@ def test_the_status_is_json_for_people_and_programs(fleet: Fleet) -> None:
     assert status["round"] == status["rounds"] == 6
     fleet.delivered("a")
     fleet.training.finish()
-    status = json.loads((fleet.folder / "server" / "status.json").read_text())
+    status = latest_training(fleet.folder / "server")
+    assert status is not None
     assert status["state"] == "done"
     assert status["delivered"] == ["a"]
     assert [tuple(names) for names in status["participants"]] == fleet.training.schedule
+
+
+def status_of_many(folder: Path, devices: int, rounds: int) -> tuple[int, dict[str, Any]]:
+    """The bytes of the status of a training that so many devices took part in, and all that is known of it."""
+    names = tuple(f"pump-{k}" for k in range(devices))
+    training = Coordinator(make_terms(), TrainingPlan(), folder)
+    training.records = [Round("admm", names, 0.5, 0.1, 10, 10, 1.0, 1.0)] * rounds
+    training.ledger.delivered = list(names)
+    for name in names:
+        training.refuse(name, "It has other channels.")
+    training.finish()
+    found = latest_training(folder)
+    assert found is not None
+    return (folder / "status.json").stat().st_size, found
+
+
+def test_the_status_does_not_grow_with_devices_and_rounds(tmp_path: Path) -> None:
+    small, _ = status_of_many(tmp_path / "small", 200, 2)
+    large, found = status_of_many(tmp_path / "large", 2000, 40)
+    assert large - small < 1000, "a few more digits"
+    assert list(map(len, found["participants"])) == [2000] * 40, "the schedule is kept where the training is"
+    assert (len(found["delivered"]), found["held_by"], found["took_part"], found["loss"]) == (2000, 2000, 2000, 0.5)
+
+
+def test_the_status_shows_no_round_that_it_does_not_count(fleet: Fleet) -> None:
+    """The file of the training is written first, and a reader may come in between."""
+    fleet.round(list(NAMES))
+    before = (fleet.folder / "server" / "status.json").read_bytes()
+    fleet.round(list(NAMES))
+    (fleet.folder / "server" / "status.json").write_bytes(before)
+    found = latest_training(fleet.folder / "server")
+    assert found is not None
+    assert (found["round"], found["participants"]) == (1, [list(NAMES)])
 
 
 def thresholds_of_unadvised(fleet: Fleet) -> list[float]:

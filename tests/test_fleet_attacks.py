@@ -90,7 +90,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     given = fleets.options(rounds=ROUNDS, participation=1.0, deadline=DEADLINE, least=1)  # a round loses a device
     with Loopback(root, tables, *given) as fleet:
         found = Attacked(fleet, {}, {}, "")
-        fleet.start_server(fleets.hurried())
+        fleet.start_server({**fleets.hurried(), "FLWR_LOG_LEVEL": "INFO"})  # which tells what gets through
         for name, script in SCRIPTS.items():
             start_misbehaving(found, name, script)
         start_misbehaving(found, VICTIM, {str(LAST): f"wait for {forgery(fleet)}"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -78,7 +77,7 @@ def test_flowers_simulation_gives_the_numbers_of_one_process(
     training = settings.TrainingSettings(rounds=ROUNDS, participation=PARTICIPATION, least=1)
     settings.save(server, settings.FleetSettings(model=model, training=training))
     simulate(flower_home, server, tables["pump-a"].parent, len(NAMES))
-    status = json.loads((server / "training" / "status.json").read_text())
+    status = fleets.read_status(server)
     assert status["state"] == "done"
     check_contract(tables, status, {name: server / "simulated" / name for name in NAMES}, PARTICIPATION)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -265,6 +266,16 @@ def test_a_training_on_request_reaches_all_devices(story: Story) -> None:
 def test_no_device_runs_or_keeps_code_that_the_server_sends(story: Story) -> None:
     assert not (story.app / TRACE).exists()
     assert not list(story.home("pump-1").rglob("tinyapp*"))
+
+
+def test_logs_have_times_and_do_not_tell_every_look(story: Story) -> None:
+    kept = (story.server / "logs" / "server.log").read_text()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \S", line) for line in kept.splitlines())
+    assert "train: run" in kept
+    assert re.search(r"\dZ pump-1: connected to", story.said("pump-1"))
+    assert "ListNodes" not in (story.server / "logs" / "superlink.log").read_text()
+    assert story.answer("/v1/fleet/pull-messages", "POST", {"flwr-public-key": "unknown"}) == 401
+    until(lambda: 'device "" key unknown' in (story.server / "logs" / "proxy.log").read_text())
 
 
 def test_a_latecomer_receives_the_result_and_may_leave_then(story: Story) -> None:
@@ -537,7 +548,8 @@ def test_a_full_disk_does_not_end_the_server(
 
     tmp_path = tmp_path / "fleet"
     model = settings.ModelSettings(("a",), rank=2, window=4)
-    known = settings.FleetSettings(model=model, training=settings.TrainingSettings(least=1))
+    told = settings.ReportingSettings(metrics=str(metrics := tmp_path.with_name("fedkad.prom")))
+    known = settings.FleetSettings(model=model, training=settings.TrainingSettings(least=1), reporting=told)
     folder = enrolment.make_fleet(tmp_path, known)
     with registry.changing(tmp_path / "devices.json") as devices:
         registry.add(devices, "a", "key a")
@@ -557,6 +569,8 @@ def test_a_full_disk_does_not_end_the_server(
     assert sum("No space left on device" in line for line in caplog.messages) == 1
     assert supervisor.attend()
     assert not (tmp_path / "training" / "wanted").exists()
+    assert supervisor.reporter.outcomes == {"done": 1}
+    assert 'fedkad_fleet_devices{state="never seen"} 1' in metrics.read_text(), "Flower did not know it yet"
     assert (tmp_path / "logs" / "app.log").read_text() == "words"
 
 

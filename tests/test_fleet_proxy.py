@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import http.server
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -20,7 +21,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import enrolment, limits, registry, settings
+from fedkad.fleet import certificates, enrolment, limits, registry, settings
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.limits import largest_reply
@@ -125,6 +126,27 @@ def test_a_stranger_is_answered_before_its_body_is_read(fronted: Fronted) -> Non
         assert fronted.ask("pull-messages", key, size=10) == 401
         assert fronted.ask("activate-node", key, size=10) == 412  # as Flower says it
     assert fronted.reached == before
+
+
+def test_who_was_turned_away_is_logged_in_one_line_each(fronted: Fronted) -> None:
+    log = fronted.folder.logs / "proxy.log"
+
+    def lines(word: str) -> list[str]:
+        return [line for line in log.read_text().splitlines() if word in line]
+
+    stranger = b64encode(certificates.make_device_key().public).decode()
+    assert fronted.ask("pull-messages", stranger, size=10) == 401
+    wait(lambda: bool(lines(stranger)), PATIENCE, "the stranger's line")
+    (line,) = lines(stranger)
+    assert re.match(r"\d{4}-\d\d-\d\dT\S+ refused 401 127\.0\.0\.1 ", line)
+    assert '"POST /v1/fleet/pull-messages HTTP/1.1" device "" key' in line
+    assert fronted.ask("activate-node", "long" * 300, size=10) == 412
+    wait(lambda: bool(lines("longlong")), PATIENCE, "the line about a long key")
+    assert lines("longlong")[0].endswith(f"key {'long' * 80}")
+    assert fronted.ask("pull-messages", fronted.key("pump"), size=0) == 200
+    assert fronted.ask("pull-messages", fronted.key("press"), size=5000) == 413
+    wait(lambda: bool(lines('device "press"')), PATIENCE, "the line about a device that sends too much")
+    assert not lines('device "pump"'), "what is answered is not logged"
 
 
 def test_a_device_sends_what_its_fleet_sends_and_no_more(fronted: Fronted) -> None:

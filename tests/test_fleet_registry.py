@@ -110,7 +110,50 @@ def test_devices_can_be_added_concurrently(path: Path) -> None:
     assert len(registry.read(path)) == 12
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"devices": [{"name": "x"}]}', '{"devices": [1]}'])
+def test_a_change_writes_one_line_however_many_devices_there_are(path: Path) -> None:
+    enter(path, *(f"pump-{k}" for k in range(3000)))
+    before = path.read_bytes()
+    enter(path, "late")
+    with registry.changing(path) as devices:
+        registry.revoke(devices, "pump-7")
+    after = path.read_bytes()
+    assert after.startswith(before)
+    assert len(after) - len(before) < 300
+    found = registry.read(path)
+    assert (len(found), found["pump-7"].revoked is None) == (3001, False)
+    assert list(found)[7] == "pump-7", "it keeps its place"
+
+
+def test_entries_that_are_replaced_do_not_pile_up(path: Path) -> None:
+    enter(path, "a", "b")
+    for k in range(50):
+        with registry.changing(path) as devices:
+            registry.renew(devices, "a", f"key {k}")
+    assert path.read_text().count('"a"') <= 4
+    assert registry.read(path)["a"].public_key == "key 49"
+
+
+@pytest.mark.parametrize("torn", ['{"name": "c", "publ', '{"name": "c"}', "{"])
+def test_a_line_that_was_not_written_to_its_end_counts_for_nothing(path: Path, torn: str) -> None:
+    enter(path, "a", "b")
+    with path.open("a") as file:
+        file.write(torn)
+    assert list(registry.read(path)) == ["a", "b"]
+    enter(path, "c")
+    assert list(registry.read(path)) == ["a", "b", "c"]
+
+
+def test_a_list_without_a_last_line_feed_takes_another_device(path: Path) -> None:
+    enter(path, "a", "b")
+    registry.write(path, registry.read(path))
+    path.write_text(path.read_text().rstrip())
+    enter(path, "c")
+    assert list(registry.read(path)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"devices": []}\n{\n', "", "[]", '{"devices": [{"name": "x"}]}', '{"devices": [1]}']
+)
 def test_a_broken_list_is_named(path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(FleetFileError, match=r"devices\.json: this is not a list of devices"):
@@ -213,6 +256,8 @@ def test_any_path_reaches_the_app_unchanged(tmp_path: Path, name: str) -> None:
 
 def test_a_registry_is_plain_json(path: Path) -> None:
     enter(path, "pump")
+    assert set(json.loads(path.read_text().splitlines()[-1])) == {"name", "public_key", "added", "revoked"}
+    registry.write(path, registry.read(path))  # as earlier releases did
     assert set(json.loads(path.read_text())["devices"][0]) == {"name", "public_key", "added", "revoked"}
 
 

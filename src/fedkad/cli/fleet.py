@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
+from fedkad.cli.fleetstatus import PAUSE, UNKNOWN, Folder, not_running, quoted, status
 from fedkad.cli.options import with_options, wrong_option
-from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
+from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.federation import shelf
 from fedkad.fleet import extra, registry, trainings
-from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.registry import Registry
+from fedkad.fleet.outcome import DONE, TrainingOutcome, outcome_of
 from fedkad.fleet.settings import (
     FleetSettings,
     ModelSettings,
@@ -34,10 +32,7 @@ from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import parse_duration
 
-if TYPE_CHECKING:
-    from fedkad.fleet.flower.control import Node
-
-NEVER, UNKNOWN = "never seen", "-"
+AWAY = 60.0  # seconds after which a server that was stopped does not seem to come back
 BUSY = "{}: a training or a delivery is under way; try again when it is done."
 SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy, NoticeSettings)
 INIT_OPTIONS: dict[str, dict[str, Any]] = {
@@ -76,7 +71,6 @@ INIT_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Settings of a fleet that may be chosen when it is created; their rules and defaults are in `fleet.settings`."""
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the server.")]
 DeviceName = Annotated[str, typer.Argument(metavar="DEVICE", help="The name of the device.")]
 PublicKey = Annotated[
     Path | None,
@@ -135,8 +129,8 @@ def init(
         print_json({"folder": str(made.root), "server": made.settings.place.reached_at, "channels": given["channels"]})
         return
     print_line(f"A fleet of devices with {counted(len(given['channels']), 'channel')} is ready in {folder}.")
-    print_line(f"  add a device    fedkad fleet add {_quoted(folder)} DEVICE")
-    print_line(f"  run the server  fedkad server {_quoted(folder)}")
+    print_line(f"  add a device    fedkad fleet add {quoted(folder)} DEVICE")
+    print_line(f"  run the server  fedkad server {quoted(folder)}")
     print_line(f"Devices must reach {made.settings.place.reached_at}. The folder holds private keys; keep it private.")
 
 
@@ -148,7 +142,7 @@ def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_jso
     from fedkad.fleet.enrolment import add_device
 
     made = add_device(ServerFolder.existing(folder), device, public_key)
-    copy, run = f"scp -r {_quoted(made)} USER@{device}:{device}", _client(device)
+    copy, run = f"scp -r {quoted(made)} USER@{device}:{device}", _client(device)
     if as_json:
         print_json({"device": device, "folder": str(made), "copy": copy, "run": run, "key_made": public_key is None})
         return
@@ -156,7 +150,7 @@ def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_jso
     install = ("on the device", "pip install 'fedkad[fleet]'")
     _print_steps(f"{device} may take part.", ("copy the folder", copy), *own_key, install, ("on the device", run))
     if public_key is None:
-        print_line(f"Then remove {_quoted(made)} here: anyone with its device.key can impersonate {device}.")
+        print_line(f"Then remove {quoted(made)} here: anyone with its device.key can impersonate {device}.")
 
 
 @app.command()
@@ -215,7 +209,7 @@ def join(
     if as_json:
         print_json({"device": known.device, "folder": str(place.resolve()), "server": known.server})
     else:
-        print_line(f"{known.device} may take part: fedkad client {_quoted(place)} --data TABLE.csv")
+        print_line(f"{known.device} may take part: fedkad client {quoted(place)} --data TABLE.csv")
 
 
 @app.command()
@@ -263,7 +257,7 @@ def renew(
 
 
 def _print_begun(server: ServerFolder, as_json: bool) -> None:
-    finish = f"fedkad fleet renew {_quoted(server.root)} --authority finish"
+    finish = f"fedkad fleet renew {quoted(server.root)} --authority finish"
     if as_json:
         print_json({"authority": str(server.next_certificate), "finish": finish})
         return
@@ -271,12 +265,12 @@ def _print_begun(server: ServerFolder, as_json: bool) -> None:
         "There is a next authority. Devices learn to trust it when they look at the notice of the running server."
     )
     print_line(f"  when all have looked, stop the server and  {finish}")
-    print_line(f"A device that is off until then needs a copy of {_quoted(server.ca_certificate)} afterwards.")
+    print_line(f"A device that is off until then needs a copy of {quoted(server.ca_certificate)} afterwards.")
 
 
 def _print_renewed(key: Path | None, device: str, public_key: Path | None, as_json: bool) -> None:
     """Print how to copy the new key into the device's folder, where everything else stays as it is."""
-    copy, run = None if key is None else f"scp {_quoted(key)} USER@{device}:{device}/{key.name}", _client(device)
+    copy, run = None if key is None else f"scp {quoted(key)} USER@{device}:{device}/{key.name}", _client(device)
     if as_json:
         file = None if key is None else str(key)
         print_json({"device": device, "key": file, "copy": copy, "run": run, "key_made": key is not None})
@@ -285,7 +279,7 @@ def _print_renewed(key: Path | None, device: str, public_key: Path | None, as_js
     _print_steps(f"{device} has a new key; the old one is refused.", first, ("on the device", run))
     print_line("A client that is already running there uses the new key within a minute.")
     if key is not None:
-        print_line(f"Then remove {_quoted(key)} here: anyone with it can impersonate {device}.")
+        print_line(f"Then remove {quoted(key)} here: anyone with it can impersonate {device}.")
 
 
 @app.command()
@@ -315,47 +309,63 @@ def list_devices(folder: Folder, as_json: AsJson = False) -> None:
     elif devices:
         print_table(("Device", "Added", "Revoked"), [(d.name, d.added, d.revoked or UNKNOWN) for d in devices.values()])
     else:
-        print_line(f"There are no devices yet; add one with fedkad fleet add {_quoted(folder)} DEVICE.")
+        print_line(f"There are no devices yet; add one with fedkad fleet add {quoted(folder)} DEVICE.")
+
+
+app.command()(status)
 
 
 @app.command()
 @one_sentence
-def status(folder: Folder, as_json: AsJson = False) -> None:
-    """Show whether the server is running, which devices are online, and how the last training went."""
-    extra.require()
-    server = ServerFolder.existing(folder)
-    devices = registry.read(server.registry)
-    running = locks.is_held(server.lock)
-    nodes = _nodes(server) if running else None
-    address = server.settings.place.reached_at
-    document = {
-        "server": {"running": running, "answering": nodes is not None, "address": address},
-        "devices": _states(devices, nodes),
-        "training": _report(server),
-        "wanted": trainings.is_requested(server.training),
-        "waits": trainings.read_waits(server.training) if running else None,
-        "notice": _notice(server, registry.active(devices)),
-    }
-    if as_json:
-        print_json(document)
-    else:
-        _print_status(document, folder)
-
-
-@app.command()
-@one_sentence
-def train(folder: Folder, as_json: AsJson = False) -> None:
+def train(
+    folder: Folder,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the outcome; exit status 1 unless a model was delivered.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Ask the running server for a training; while one is requested or under way, this adds no other."""
     server = ServerFolder.existing(folder)
     if not locks.is_held(server.lock):
-        raise ValueError(f"{folder}: no server is running here; start it with fedkad server {_quoted(folder)}.")
+        raise ValueError(not_running(folder))
     is_new = trainings.request_training(server.training)
-    if as_json:
+    if wait:
+        _print_outcome(_outcome(server, folder), as_json, is_new)
+    elif as_json:
         print_json({"wanted": True, "already": not is_new})
-        return
-    begun = "The server begins a training."
-    known = "A training is already requested or under way, and no other will follow it."
-    print_line(f"{begun if is_new else known} Follow it with fedkad fleet status {_quoted(folder)}.")
+    else:
+        begun = "The server begins a training."
+        known = "A training is already requested or under way, and no other will follow it."
+        print_line(f"{begun if is_new else known} Follow it with fedkad fleet status --follow {quoted(folder)}.")
+
+
+def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
+    """Wait until the training that is requested has ended, and tell its rounds meanwhile."""
+    request, told, seen = trainings.read_request(server.training), "", time.monotonic()
+    if request is None:
+        return TrainingOutcome(DONE, None, "The training under way was done just now.")
+    while (outcome := outcome_of(server.training, request)) is None:
+        if locks.is_held(server.lock):
+            seen = time.monotonic()
+        elif time.monotonic() - seen > AWAY:
+            raise ValueError(f"{not_running(folder)} The training then goes on.")
+        status = trainings.read_status(server.training) or {}
+        words = f"round {status.get('round')} of {status.get('rounds')}: {status.get('state')}"
+        if status.get("run", request.after) != request.after and words != told:
+            typer.echo(words, err=True)
+            told = words
+        time.sleep(PAUSE)
+    return outcome
+
+
+def _print_outcome(outcome: TrainingOutcome, as_json: bool, is_new: bool) -> None:
+    if as_json:
+        ended = {"outcome": outcome.state, "training": outcome.run, "sentence": outcome.sentence}
+        print_json({"wanted": False, "already": not is_new, **ended})
+    elif outcome.state == DONE:
+        print_line(outcome.sentence)
+    if outcome.state != DONE:
+        raise ValueError(outcome.sentence)
 
 
 @app.command()
@@ -440,105 +450,3 @@ def _put_key(device: str, public_key: Path) -> tuple[str, str]:
 
 def _client(device: str) -> str:
     return f"fedkad client {device} --data TABLE.csv"
-
-
-def _nodes(server: ServerFolder) -> dict[str, Node] | None:
-    """What Flower knows about the devices, by their keys; None if it does not answer."""
-    from fedkad.fleet.flower.control import ControlError, open_control
-
-    try:
-        with open_control(server.settings.place.control_port, server.ca_certificate) as control:
-            return control.nodes()
-    except ControlError as error:
-        note(f"the server is running, but Flower does not answer ({error}); see {server.logs}.")
-        return None
-
-
-def _report(server: ServerFolder) -> dict[str, Any] | None:
-    """The app's report on the latest training; None if there is none that can be read."""
-    try:
-        return trainings.read_status(server.training)
-    except FleetFileError as error:
-        note(str(error))
-        return None
-
-
-def _notice(server: ServerFolder, devices: Registry) -> dict[str, Any] | None:
-    """What the notice says, in a fleet whose devices connect when they are called."""
-    from fedkad.fleet.noticeboard import NoticeBoard
-
-    shown = NoticeBoard(server).last()
-    if shown is None or not server.settings.notice.is_by_call(len(devices)):
-        return None
-    model, now = shown.tidings.model, time.time()
-    called = [name for name in devices if shown.calls(name, now)]
-    return {"number": shown.sequence, "called": called, "model": None if model is None else model.run}
-
-
-def _states(devices: Registry, nodes: Mapping[str, Node] | None) -> list[dict[str, Any]]:
-    found = []
-    for device in devices.values():
-        node = (nodes or {}).get(device.public_key)
-        entry: dict[str, Any] = {"device": device.name, "state": None, "since": None}
-        if device.revoked:
-            entry |= {"state": "revoked", "since": device.revoked}
-        elif nodes is not None:
-            entry |= {"state": node.state if node else NEVER, "since": node.since if node else None}
-        found.append(entry)
-    return found
-
-
-def _print_status(document: Mapping[str, Any], folder: Path) -> None:
-    server = document["server"]
-    stopped = f"not running; start it with fedkad server {_quoted(folder)}"
-    print_facts({"server": f"running, at {server['address']}" if server["running"] else stopped})
-    if (notice := document["notice"]) is not None:
-        model = "no model" if notice["model"] is None else f"names the model of {notice['model']}"
-        print_facts({"notice": f"{notice['number']}, calls {counted(len(notice['called']), 'device')}, {model}"})
-    rows = [(d["device"], d["state"] or "unknown", _moment(d["since"])) for d in document["devices"]]
-    if rows:
-        print_line()
-        print_table(("Device", "State", "Since"), rows)
-    print_line()
-    if document["waits"]:
-        print_line(f"A training {document['waits']}.")
-    elif document["wanted"]:
-        print_line("A training is requested or under way.")
-    if document["training"] is None:
-        print_line("No round has been closed yet." if document["wanted"] else "There has been no training yet.")
-        return
-    print_facts(_training_facts(document["training"], is_another_requested=document["wanted"]))
-    entries = [entry for entry in document["training"].get("refused", ()) if isinstance(entry, dict)]
-    refused = Counter((str(entry.get("device")), str(entry.get("reason"))) for entry in entries)
-    if refused:
-        print_line()
-        rows = [(device, str(times), reason) for (device, reason), times in refused.items()]
-        print_table(("Refused", "Times", "Reason"), rows, numbers=[1])
-
-
-def _training_facts(training: Mapping[str, Any], *, is_another_requested: bool) -> dict[str, str]:
-    """The last training in words; what the app has not reported is left out."""
-    state = str(training.get("state", "unknown"))
-    facts = {"last training" if is_another_requested and state == "done" else "training": state}
-    if "round" in training:
-        facts["round"] = f"{training['round']} of {training.get('rounds', '?')}"
-    if training.get("participants"):
-        latest = training["participants"][-1]
-        facts["participants"] = f"{len(latest)} in the last round: {', '.join(map(str, latest))}"
-    if "bytes_up" in training:
-        up, down = training["bytes_up"] / 1000, training.get("bytes_down", 0) / 1000
-        facts["traffic"] = f"{up:.1f} KB up, {down:.1f} KB down"
-    if "seconds" in training:
-        facts["time"] = f"{training['seconds']:.1f} s"
-    if "delivered" in training:
-        facts["delivered to"] = ", ".join(map(str, training["delivered"])) or "nobody"
-    return facts
-
-
-def _moment(text: str | None) -> str:
-    """A time stamp without the fraction of a second."""
-    return UNKNOWN if text is None else f"{text[:10]} {text[11:19]}"
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))

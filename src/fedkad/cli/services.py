@@ -12,6 +12,7 @@ import typer
 
 from fedkad.cli.options import above_zero
 from fedkad.fleet import devicefolder, extra
+from fedkad.fleet.logline import LogLine
 from fedkad.fleet.settings import ServerFolder
 
 
@@ -77,18 +78,18 @@ def watch(
 
 
 class EchoHandler(logging.Handler):
-    """Prints each message on stderr, with its level if it is a warning or worse."""
+    """Prints each message on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one message."""
-        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        typer.echo(f"{level}{record.getMessage()}", err=True)
+        typer.echo(self.format(record), err=True)
 
 
 @contextmanager
 def logged_to_stderr() -> Iterator[None]:
     """Print what `fedkad` logs inside the block."""
     logger, handler = logging.getLogger("fedkad"), EchoHandler()
+    handler.setFormatter(LogLine.on_stderr())
     level = logger.level
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

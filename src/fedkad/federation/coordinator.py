@@ -428,27 +428,23 @@ class Coordinator:
             write_atomically(self.folder / STATUS, json.dumps(self.status(), indent=1).encode())
 
     def status(self) -> dict[str, Any]:
-        """The training in brief, for people and programs."""
+        """The training in brief, for people and programs; `report.latest_training` adds its rounds and devices."""
         records = self.records
+        known = [record.objective for record in records if not math.isnan(record.objective)]
         return {
             "run": self.terms.run,
             "state": self._state(),
             "round": self.round,
             "rounds": self.round if self.done else self.plan.rounds,
             "robust": self.terms.robust,
-            "phases": [record.phase for record in records],
-            "participants": [list(record.participants) for record in records],
-            "objective": [None if math.isnan(record.objective) else record.objective for record in records],
-            "subspace_change": [record.subspace_change for record in records],
+            "loss": known[-1] if known else None,
+            "took_part": len(records[-1].participants) if records else 0,
+            "held_by": len(self.ledger.delivered),
             "bytes_up": sum(record.bytes_up for record in records),
             "bytes_down": sum(record.bytes_down for record in records),
             "seconds": sum(record.seconds for record in records),
-            "round_bytes": [record.bytes_up + record.bytes_down for record in records],
-            "round_seconds": [record.seconds for record in records],
-            "round_computing": [record.computing for record in records],
             "refusals": self.ledger.refusals,
             "refused": self.ledger.refused,
-            "delivered": sorted(self.ledger.delivered),
             "gate": self.gate,
         }
 

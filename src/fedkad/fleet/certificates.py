@@ -124,10 +124,14 @@ def is_vouched_for(successor: bytes, voucher: bytes, trusted: Iterable[bytes]) -
     return False
 
 
+def end_of(certificate: bytes) -> datetime:
+    """When a certificate expires."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
     """Days until a certificate expires; negative if it has."""
-    end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-    return (end - (now or datetime.now(UTC))) / timedelta(days=1)
+    return (end_of(certificate) - (now or datetime.now(UTC))) / timedelta(days=1)
 
 
 def fits(certificate: bytes, address: str) -> bool:

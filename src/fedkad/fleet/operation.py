@@ -18,12 +18,14 @@ from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.flower.database import is_damaged, move_aside
+from fedkad.fleet.logline import kept_in
 from fedkad.fleet.notice import EVERYBODY, Invitation, invite
 from fedkad.fleet.noticeboard import NoticeBoard
-from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
+from fedkad.fleet.processes import LARGEST_LOG, LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
 from fedkad.fleet.registry import ActiveDevices, Registry
+from fedkad.fleet.reporting import Reporter
 from fedkad.fleet.settings import FILE, ServerFolder
-from fedkad.fleet.trainings import Trainings
+from fedkad.fleet.trainings import Trainings, read_request
 from fedkad.locks import holding
 from fedkad.settingerror import SettingsError
 from fedkad.settingkinds import parse_duration
@@ -46,7 +48,7 @@ FREED_WITHIN = 10.0  # seconds in which the processes of a server that was kille
 def serve(folder: ServerFolder, app: Path = APP) -> None:
     """Run the server of a fleet until SIGINT or SIGTERM."""
     refusal = f"{folder.root}: a server is already running in this folder; stop it first."
-    with holding(folder.lock, refusal), until_stopped():
+    with holding(folder.lock, refusal), kept_in(folder.logs / "server.log", LARGEST_LOG), until_stopped():
         os.environ.update(flower.environment(folder.flower))
         prepare(folder)
         place = folder.settings.place
@@ -55,7 +57,7 @@ def serve(folder: ServerFolder, app: Path = APP) -> None:
             check_port("port", place.bind, place.port)
         check_port("control_port", "127.0.0.1", place.control_port)
         *others, front = flower.server_commands(folder).items()
-        processes = [_supervised(folder, *each, os.environ) for each in others]
+        processes = [_supervised(folder, *each, {**flower.quiet(each[0]), **os.environ}) for each in others]
         processes.append(_supervised(folder, *front, proxy.environment(sockets), sockets))
         with ending_all(processes), open_control(place.control_port, folder.ca_certificate) as control:
             superlink = processes[0]
@@ -203,7 +205,7 @@ class Supervisor:
             invite=known.notice.invite,
             patience=CALLED_WITHIN * known.notice.seconds + CONNECTED_WITHIN,
         )
-        self.board = NoticeBoard(folder)
+        self.board, self.reporter = NoticeBoard(folder), Reporter(folder)
         self.is_ready = False
         self.devices = ActiveDevices(folder.registry)
         self.known: Registry = {}
@@ -240,6 +242,7 @@ class Supervisor:
             self._resume_call(devices)
         invitation = self._invitation(devices) if by_call else EVERYBODY
         online: set[str] = set()
+        nodes: Mapping[str, Node] | None = None
         if not by_call or not self.is_ready or devices is not self.known or self.trainings.is_open:
             nodes = self.control.nodes()
             self._match(devices, nodes, invitation)
@@ -250,7 +253,10 @@ class Supervisor:
             logger.info("devices reach this server at %s", self.folder.settings.place.reached_at)
         self.board.show(known.seconds, invitation, len(devices))  # only now that Flower knows whom it calls
         self.known = devices
+        request = read_request(self.folder.training)
         self.trainings.step({name: each.public_key in online for name, each in devices.items()}, by_call=by_call)
+        self.reporter.training_ended(request)
+        self.reporter.look(devices, nodes, by_call=by_call)
 
     def _resume_call(self, devices: Registry) -> None:
         """Call whom an earlier server called, instead of sending them away first."""

@@ -1,19 +1,26 @@
-"""`devices.json`: which devices may take part, and with which key. The source of truth of a fleet."""
+"""`devices.json`: which devices may take part, and with which key. The source of truth of a fleet.
+
+The file is a document with a list of devices, and below it a line for each device that was added or changed since, so
+that adding one to a hundred thousand writes one line. Once more entries are replaced than in use, it is written anew.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from fedkad.fleet.files import FileIdentity, FleetFileError, identity, write_private
 from fedkad.locks import waiting_for
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+MOST_ENTRIES = 2  # in a file, for each device
 
 
 class DeviceError(ValueError):
@@ -33,15 +40,33 @@ class RegisteredDevice:
 Registry = dict[str, RegisteredDevice]
 
 
+class StoredRegistry(NamedTuple):
+    """The devices of a file, how many bytes of it are whole entries, and how many entries, replaced ones included."""
+
+    devices: Registry
+    size: int
+    entries: int
+
+
 def read(path: Path) -> Registry:
     """All devices by name."""
+    return _load(path).devices
+
+
+def _load(path: Path) -> StoredRegistry:
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["devices"]
-        return {entry["name"]: RegisteredDevice(**entry) for entry in entries}
+        text = path.read_text(encoding="utf-8")
+        document, end = json.JSONDecoder().raw_decode(text)
+        lines = text[end:].splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            lines.pop()  # its writer was killed, or is at it
+        entries = [*document["devices"], *(json.loads(line) for line in lines if line.strip())]
+        devices = {entry["name"]: RegisteredDevice(**entry) for entry in entries}
     except FileNotFoundError:
         raise FleetFileError(f"{path}: there is no such file; create the folder with `fedkad fleet init`.") from None
     except (ValueError, KeyError, TypeError) as error:
         raise FleetFileError(f"{path}: this is not a list of devices ({error}); restore it from a backup.") from None
+    return StoredRegistry(devices, len(text[:end].encode()) + len("".join(lines).encode()), len(entries))
 
 
 def write(path: Path, devices: Registry) -> None:
@@ -50,13 +75,30 @@ def write(path: Path, devices: Registry) -> None:
     write_private(path, (json.dumps(document, indent=2) + "\n").encode())
 
 
+def _append(path: Path, size: int, devices: Iterable[RegisteredDevice]) -> None:
+    """Add entries behind the first `size` bytes; a reader finds those that are whole."""
+    with path.open("r+b") as file:
+        file.truncate(size)
+        file.seek(size - 1)
+        is_new_line = file.read() == b"\n"
+        lines = "".join(json.dumps(asdict(device)) + "\n" for device in devices)
+        file.write((lines if is_new_line else f"\n{lines}").encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def changing(path: Path) -> Iterator[Registry]:
-    """The devices, to be changed in place; they are written if the block succeeds, and locked until then."""
+    """The devices, to be changed in place; what has changed is written if the block succeeds, and locked until then."""
     with waiting_for(path.with_name(f".{path.name}.lock")):
-        devices = read(path)
+        stored = _load(path)
+        devices = dict(stored.devices)
         yield devices
-        write(path, devices)
+        changed = [device for name, device in devices.items() if stored.devices.get(name) != device]
+        if stored.entries + len(changed) > MOST_ENTRIES * len(devices):
+            write(path, devices)
+        elif changed:
+            _append(path, stored.size, changed)
 
 
 def add(devices: Registry, name: str, public_key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedkad.federation.settings import Consensus
 from fedkad.federation.shelf import RESULT
 from fedkad.fleet import settings
 from fedkad.fleet.carrier import Carrier
+from fedkad.fleet.logline import LogLine
 from fedkad.fleet.settings import FleetSettings
 from fedkad.koopman.lifting import Lifting
 
@@ -45,11 +47,11 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _log_with_flower() -> None:
-    """Let what FedKAD logs appear where Flower's own log does."""
-    ours = logging.getLogger("fedkad")
+    """Let what FedKAD logs appear where Flower's own log does, which is what the app prints."""
+    ours, handler = logging.getLogger("fedkad"), logging.StreamHandler(sys.stdout)
+    handler.setFormatter(LogLine())
     ours.setLevel(logging.INFO)
-    for handler in logging.getLogger("flwr").handlers:
-        ours.addHandler(handler)
+    ours.addHandler(handler)
 
 
 def resume(place: Path, known: FleetSettings) -> Coordinator:

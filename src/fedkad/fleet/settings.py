@@ -44,6 +44,15 @@ BOUND_TO = Rule(
 INTERVAL = Rule(
     lambda text: not text or bool(parse_duration(text)), "a positive number with s, m, h or d, such as 24h, or empty"
 )
+METRICS = Rule(
+    lambda text: not text or (text.startswith("/") and text.endswith(".prom")),
+    "the whole path of a file that ends in .prom, or empty",
+)
+WEB_ADDRESS = Rule(
+    lambda text: not text or text.startswith(("https://", "http://")),
+    "an address that begins with https:// or http://, or empty",
+    shown=lambda text: text[:8],  # there may be a secret in it
+)
 PERIOD = Rule(lambda text: (parse_duration(text) or 0.0) >= 1.0, "a duration of at least 1s, such as 1m or 10m")
 
 
@@ -159,6 +168,20 @@ class NoticeSettings:
 
 
 @dataclass(frozen=True)
+class ReportingSettings:
+    """How an operator learns of what happens: a file of metrics, a webhook, and after what silence of a device."""
+
+    metrics: Annotated[str, METRICS] = ""
+    webhook: Annotated[str, WEB_ADDRESS] = ""
+    silent: Annotated[str, PERIOD] = "7d"
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a connection after which a device is silent."""
+        return parse_duration(self.silent) or math.nan
+
+
+@dataclass(frozen=True)
 class FleetSettings:
     """All of `fleet.toml`."""
 
@@ -167,6 +190,7 @@ class FleetSettings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     privacy: Privacy = field(default_factory=Privacy)
     notice: NoticeSettings = field(default_factory=NoticeSettings)
+    reporting: ReportingSettings = field(default_factory=ReportingSettings)
 
     @property
     def least(self) -> int:

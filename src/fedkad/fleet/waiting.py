@@ -25,6 +25,7 @@ from typing import NoReturn
 from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.files import write_private
 from fedkad.fleet.following import Follower
+from fedkad.fleet.logline import LogLine
 from fedkad.fleet.notice import NamedModel, NoticeError
 from fedkad.fleet.processes import until_stopped
 from fedkad.fleet.reaching import OK, UnreachableError
@@ -191,20 +192,11 @@ def _said_until_its_end(process: subprocess.Popen[str], deadline: float, while_w
     raise AdoptionError(f"it was not done within {LONGEST_ADOPTION:g} s.")
 
 
-class PlainFormatter(logging.Formatter):
-    """A message, with its level if it is a warning or worse: as `fedkad client` prints it."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line."""
-        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{level}{record.getMessage()}"
-
-
 def main() -> None:
     """Wait for the device that the command line names, until SIGINT or SIGTERM."""
     wait = Wait(**json.loads(sys.argv[1]))
     handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter())
+    handler.setFormatter(LogLine.on_stderr())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     refusal = f"{wait.root}: a client is already running in this folder; stop it first."
     status = 0

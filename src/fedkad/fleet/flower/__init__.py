@@ -18,6 +18,6 @@ variables, URLs, log lines and internal classes of the Flower versions named in 
 used.
 """
 
-from fedkad.fleet.flower.programs import device_command, environment, server_commands, write_configuration
+from fedkad.fleet.flower.programs import device_command, environment, quiet, server_commands, write_configuration
 
-__all__ = ["device_command", "environment", "server_commands", "write_configuration"]
+__all__ = ["device_command", "environment", "quiet", "server_commands", "write_configuration"]

@@ -41,6 +41,14 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+def quiet(name: str) -> dict[str, str]:
+    """What keeps the SuperLink from logging every request of this machine, two lines every three seconds, unless asked.
+
+    The SuperExec passes its environment on to the app, whose log tells the rounds.
+    """
+    return {"FLWR_LOG_LEVEL": "WARNING"} if name == "superlink" else {}
+
+
 def server_commands(folder: ServerFolder) -> dict[str, list[str]]:
     """The commands of a server's processes by name, in the order in which they start.
 

@@ -41,8 +41,9 @@ from fedkad.fleet.processes import ChildProcess
 from fedkad.fleet.settings import Place
 
 FILE = "nginx.conf"
-KEYS, PID, PUBLIC = "proxy/devices.conf", "proxy/nginx.pid", "public"
+KEYS, PID, PUBLIC, LOG = "proxy/devices.conf", "proxy/nginx.pid", "public", "logs/proxy.log"
 TOKENS, BOOK = "proxy/tokens.conf", "proxy/newcomers.log"
+KEY_LENGTH = 320  # characters of the header with a public key that are logged; a key has fewer
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
 NOBODY = "nobody"  # who serves the network if the server is started by root
 
@@ -76,7 +77,6 @@ pid {pid};
 error_log stderr warn;
 events {{ worker_connections {connections}; }}
 http {{
-    access_log off;
     server_tokens off;
     default_type application/json;
     client_body_temp_path proxy/body;
@@ -111,6 +111,19 @@ http {{
     log_format newcomer escape=json
         '{{"token": "$http_fedkad_token", "key": "$http_flwr_public_key", "from": "$remote_addr"}}';
     limit_req_zone $newcomer zone=newcomers:{zone}m rate=1r/s;
+    # Only who was turned away. The key is shortened to the length of an honest one.
+    map $http_flwr_public_key $shown_key {{
+        default "-";
+        "~^(?<key_start>.{{1,{key_length}}})" $key_start;
+    }}
+    map $status $is_refused {{
+        default 0;
+        "~^(4(?!99)|503)" 1;
+    }}
+    log_format refusal '$time_iso8601 refused $status $remote_addr "$request" device "$device" key $shown_key';
+    access_log {log} refusal if=$is_refused;
+    limit_req_log_level info;
+    limit_conn_log_level info;
     limit_req_zone $device zone=requests:{zone}m rate={rate}r/s;
     limit_conn_zone $device zone=connections:{zone}m;
     limit_req zone=requests burst={burst} nodelay;
@@ -187,6 +200,8 @@ def configuration(place: Place, largest_reply: int, devices: int) -> str:
         keys=KEYS,
         tokens=TOKENS,
         book=BOOK,
+        log=LOG,
+        key_length=KEY_LENGTH,
         pid=PID,
         zone=1 + devices // 4000,  # an entry takes 128 bytes
         rate=RATE,

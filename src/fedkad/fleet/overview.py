@@ -1,0 +1,73 @@
+"""A fleet at a glance, for those who look after it: where its devices are, what its privacy is, when keys expire."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedkad.federation.privacy import epsilon
+from fedkad.fleet.certificates import end_of
+from fedkad.fleet.registry import Registry
+from fedkad.fleet.settings import FleetSettings, ServerFolder
+
+if TYPE_CHECKING:
+    from fedkad.fleet.flower.control import Node
+
+ONLINE, OFFLINE, NEVER, REVOKED = "online", "offline", "never seen", "revoked"
+DELTA = 1e-5
+"""The δ for which ε is told."""
+
+
+class SeenDevice(NamedTuple):
+    """A registered device as Flower sees it; `state` is None if Flower was not asked."""
+
+    device: str
+    state: str | None
+    since: str | None
+    added: str
+
+
+def seen_devices(devices: Registry, nodes: Mapping[str, Node] | None) -> list[SeenDevice]:
+    """All devices; `nodes` are those that Flower knows, by their keys, or None if it does not answer."""
+    found = []
+    for device in devices.values():
+        state, since = None, None
+        if device.revoked:
+            state, since = REVOKED, device.revoked
+        elif nodes is not None:
+            node = nodes.get(device.public_key)
+            state, since = (NEVER, None) if node is None else (node.state, node.since)
+        found.append(SeenDevice(device.name, state, since, device.added))
+    return found
+
+
+def counts_of(devices: Iterable[SeenDevice]) -> dict[str, int]:
+    """How many devices are in each state, in a fixed order; those of an unknown state are left out."""
+    counts = Counter(device.state for device in devices)
+    return {state: counts[state] for state in (ONLINE, OFFLINE, NEVER, REVOKED)}
+
+
+def certificate_ends(folder: ServerFolder) -> dict[str, datetime]:
+    """When the certificates of a fleet expire, by their owners."""
+    files = {
+        "server": folder.server_certificate,
+        "notices": folder.notice_certificate,
+        "authority": folder.ca_certificate,
+    }
+    return {owner: end_of(path.read_bytes()) for owner, path in files.items() if path.exists()}
+
+
+def privacy_of(known: FleetSettings) -> dict[str, Any]:
+    """What protects a reply; `epsilon` is of a device that replies in every round of one training."""
+    chosen, rounds = known.privacy, known.training.rounds
+    bound = epsilon(chosen.noise, rounds, DELTA) if chosen.noise > 0.0 else None
+    return {
+        "secure_aggregation": chosen.secure_aggregation,
+        "noise": chosen.noise,
+        "clip": chosen.clip,
+        "replies": rounds,
+        "epsilon": bound,
+        "delta": DELTA,
+    }
