@@ -272,7 +272,7 @@ def test_the_last_training_is_shown(fleet: Path) -> None:
 
 def test_what_a_training_waits_for_is_shown_while_the_server_runs(fleet: Path) -> None:
     (fleet / "training" / "waits").write_text("is due, and waits for devices; 1 of 3 online, 2 needed")
-    assert document("fleet", "status", fleet)["waits"] is None
+    assert status_of(fleet)["waits"] is None
     with locks.holding(fleet / "server.lock", ""):
         assert (
             "A training is due, and waits for devices; 1 of 3 online, 2 needed." in Done("fleet", "status", fleet).out
