@@ -652,6 +652,14 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 **{"alert": 255 * "x", "progress": "100", "alarms": "None"},
             },
         ),
+        (
+            DeviceStatus(state="ok", faults=[{**FAULT, "acknowledged": "anna"}]),
+            {
+                **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
+                **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
+                **{"alert": 255 * "x", "progress": "100", "alarms": "None"},
+            },
+        ),
     ],
 )
 def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str]) -> None:

@@ -430,7 +430,7 @@ class Watcher:
 
     def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> Obeyed:
         """Carry out a command, or raise a `CommandError`; everything must be committed just before."""
-        parts = (self.model, self.learner, self._alarms, self._orders, self._taken, self._rows)
+        parts = (self.model, self.learner, self._alarms, self._health, self._orders, self._taken, self._rows)
         device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
         obeyed = device.obey(command)
         for alert in obeyed.alerts:
@@ -440,8 +440,6 @@ class Watcher:
             self._reading = None
         if self._budget is not None:
             self._budget.forgive(obeyed.forgiven)
-        if obeyed.accepted is not None:
-            self._health.accept(obeyed.accepted)
         has_budget = obeyed.orders.budget != self._orders.budget
         self._orders, self._taken = obeyed.orders, obeyed.taken
         if has_budget:

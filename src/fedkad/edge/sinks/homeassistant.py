@@ -81,7 +81,9 @@ def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str
             "p": "binary_sensor",
             "name": "Problem",
             "device_class": "problem",
-            "value_template": "{{ 'ON' if value_json.incident or value_json.faults else 'OFF' }}",
+            # A fault that somebody knows of may last for weeks, and must not hide the next one.
+            "value_template": "{{ 'ON' if value_json.incident "
+            "or value_json.faults | rejectattr('acknowledged') | list else 'OFF' }}",
         },
         "score": {**number, "name": "Score", "icon": "mdi:chart-line", "value_template": "{{ value_json.score }}"},
         "threshold": {
