@@ -15,6 +15,7 @@ from fedkad.detect import learning
 from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
 from fedkad.edge.alerttext import format_time
+from fedkad.edge.commands import Command
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import (
     BY_PERIOD,
@@ -676,8 +677,27 @@ def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make)
     watcher = make((Maintenance(now - 60.0, now + 3600.0, "pump"),))
     assert watcher.tick(time.monotonic() + 11.0) == []
     assert watcher.status().state == "stale"
-    watcher._maintenance = []  # it is over, and still nothing comes
+    planned, watcher._maintenance = watcher._maintenance, []  # it is over, and still nothing comes
     assert told(watcher.tick(time.monotonic() + 12.0)) == [("start", "silent", None)]
+    watcher._maintenance = planned
+    assert told(watcher.tick(time.monotonic() + 13.0)) == [("end", "silent", None)]
+
+
+def test_the_faults_of_a_device_that_is_muted_end_though_no_row_comes(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    now = time.monotonic()
+    (start,) = watcher.tick(now + 11.0)
+    watcher.obey(Command("1", "pump", "mute", "1h", "anna", time.time()))
+    (end,) = watcher.tick(now + 12.0)
+    assert (end["event"], end["id"], end["reason"]) == ("end", start["id"], "muted")
+    assert end["duration"] == pytest.approx(12.0, abs=2.0)  # as long as it was silent
+    status = watcher.status()
+    assert (status.faults, status.state, status.metrics()["muted"]) == ([], "stale", 1.0)
+    assert watcher.tick(now + 13.0) == []
+    watcher.obey(Command("2", "pump", "mute", "0", "anna", time.time()))
+    assert told(watcher.tick(now + 14.0)) == [("start", "silent", None)]
+    assert watcher.status().metrics()["muted"] == 0.0
 
 
 # -- slow and irregular reporters -------------------------------------------------------------------------------------

@@ -393,14 +393,19 @@ class Watcher:
         return alerts + self._tell_silence(now)
 
     def _tell_silence(self, now: float) -> list[Alert]:
-        """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off."""
-        if not self._staleness.reason or self._why_silent(time.time(), time.time()):
-            return []
-        if now - self._deaf <= self._settings.sampling.silent_after:  # its samples may still be on their way
-            return []
-        lasted = self._staleness.lasted(now)
-        since = time.time() - lasted if self._row is None else self._row.time
-        alerts = self._health.note_silence(since + lasted, since, self._silence())
+        """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off.
+
+        A device that is muted, or stale during maintenance, has no faults, though no row may come to say so.
+        """
+        clock, lasted = time.time(), self._staleness.lasted(now)
+        since = clock - lasted if self._row is None else self._row.time
+        is_muted = self._orders.is_muted(clock)
+        if is_muted or (self._staleness.reason and self._why_silent(clock, clock)):
+            alerts = self._health.silence(since + lasted, "muted" if is_muted else "maintenance")
+        elif not self._staleness.reason or now - self._deaf <= self._settings.sampling.silent_after:
+            return []  # it sends, or its samples may still be on their way
+        else:
+            alerts = self._health.note_silence(since + lasted, since, self._silence())
         self.is_changed = self.is_changed or bool(alerts)
         return alerts
 
