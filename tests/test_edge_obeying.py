@@ -378,7 +378,13 @@ def test_what_cannot_be_done_is_answered(tmp_path: Path) -> None:
             "pump has no model yet, and takes all rows that come for normal.",
         )
         assert post.tell("dance")[0] is False
-        assert any("anna told 'dance', which is refused" in line for line in lines)
+        assert any("'anna' told 'dance', which is refused" in line for line in lines)
+        post.inbox.receive("pump", json.dumps({"verb": 300 * "x", "from": "root\nfedkad-agent: fake"}).encode())
+        post.commit()
+        post.inbox.committed()
+        post.carry_out()
+        assert lines[-1].startswith("pump: 'root\\nfedkad-agent: fake' told 'xxx")
+        assert len(lines[-1]) < 300
         post.close()
 
 

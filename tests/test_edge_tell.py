@@ -124,7 +124,7 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
         assert "learned as normal" in said.out
         wait_for(lambda: len(site.process.alerts()) == 3)
         assert [alert["reason"] for alert in site.process.alerts()] == ["threshold", "acknowledged", "normal"]
-        site.process.wait_for_log("pump: anna told 'acknowledge'. The incident")
+        site.process.wait_for_log("pump: 'anna' told 'acknowledge'. The incident")
         assert confirmed(site.model) == 1
         assert " normal " in site.ask("incidents", "pump", "--last", "1").out
         assert site.tell("pump", "undo").status == 0
