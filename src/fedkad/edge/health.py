@@ -193,7 +193,7 @@ class Health:
     def _period(self, interval: float) -> str:
         return (
             f"samples come every {span(interval)}, but the period is {span(self._sampling.period)}; "
-            f'set period = "{interval:.3g}s" in [sampling]'
+            f'set period = "{interval:.12g}s" in [sampling]'
         )
 
     def _silent_channels(self, row: GridRow) -> dict[Key, str]:
