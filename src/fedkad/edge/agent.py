@@ -73,7 +73,8 @@ class Agent:
         self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
         self._notifier = SystemdNotifier()
         endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
-        self.source, sinks, self._stdout, self._broker, self._connections, self._hear = endpoints
+        self.source, sinks, self._stdout, self._broker, self._connections, tells, self._hear = endpoints
+        self._tells = None if tells is self.source else tells  # polled apart from the source
         self._outbox = Outbox(self.store, sinks)
         closing.callback(self._outbox.close)
         for connection in self._connections:
@@ -230,9 +231,12 @@ class Agent:
             self._outbox.put(watcher.tick(now, hears=hears))
             if watcher.is_changed:
                 self._note_change()
-        if self._broker is not None and self.settings.mqtt.broker:
+        if self._tells is not None:
             for _ in range(BATCH):  # each poll reads one message of the broker
                 self._connections[-1].poll(0.0)
+            self._tells.poll(0.0)
+            if self._tells.unacknowledged:
+                self._note_change()
         for command in self._inbox.waiting():
             self._obey(command)
         if now >= self._next_model_check:
@@ -269,6 +273,8 @@ class Agent:
                 watcher.put_state()
             if self._uncommitted_since:
                 self.source.put_position()
+                if self._tells is not None:
+                    self._tells.put_position()
         try:
             if self.store.is_dirty:
                 self.store.commit()
@@ -282,6 +288,8 @@ class Agent:
             logger.info("The disk can be written again.")
         self._is_disk_full, self._uncommitted_since = False, 0.0
         self.source.acknowledge()
+        if self._tells is not None:
+            self._tells.acknowledge()
         self._outbox.committed()
         self._inbox.committed()
         return True
