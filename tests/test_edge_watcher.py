@@ -726,6 +726,27 @@ def test_a_device_that_sends_faster_than_its_period_is_logged_once(make: Make, s
     assert sum(words in line for line in said) == 1
 
 
+@pytest.mark.parametrize("period", [INFERRED, 60.0, 1200.0])
+def test_a_device_that_sends_when_a_value_changes_loses_nothing_without_a_word(
+    make: Make, said: list[str], period: float
+) -> None:
+    new = {"learning": {"model": ""}, "sampling": {"period": period, "max_gap": BY_PERIOD, "stale_after": BY_PERIOD}}
+    watcher, generator, at = make(**new), np.random.default_rng(3), BEGIN
+    for k in range(600):  # by day every 20 minutes or so, at night once an hour
+        is_night = at % 86400.0 < 6 * 3600.0
+        at += 3600.0 if is_night else float(generator.uniform(240.0, 2160.0))
+        assert take(watcher, at, dict.fromkeys(CHANNELS, 0.1 * k), at) == []
+    assert ("pump: its samples are irregular, and its period is 60 s from now on." in said) == (period == INFERRED)
+    counters = watcher.status().counters or {}
+    lines = [line for line in said if "values were dropped, since their period of 1200 s had one already" in line]
+    if period == 1200.0:
+        assert counters["late"] > 100
+        assert len(lines) == 1
+        assert "samples come every" in lines[0]
+    else:
+        assert (counters["late"], counters["duplicates"], counters["off_clock"], lines) == (0, 0, 0, [])
+
+
 def test_a_device_with_a_sign_of_life_every_hour_is_not_silent_between(make: Make) -> None:
     watcher = make(sampling={"period": 60.0, "max_gap": BY_PERIOD, "stale_after": BY_PERIOD})
     for k in range(6):

@@ -49,7 +49,7 @@ BRIEF = 3600.0
 """Seconds up to which an incident that went away by itself may be learned from."""
 
 MANY_AT_ONCE = 20
-"""Samples without a time that share a slot with others before that is logged."""
+"""Values that share a slot with others, and are dropped, before that is logged."""
 
 
 UNKNOWN_SILENCE = 3600.0
@@ -215,7 +215,8 @@ class Watcher:
         """Begin with the period that the first samples show."""
         kept = {"refused": self._refused, "orders": self._orders.state(), "health": self._health.state()}
         self._begin({**kept, "period": first.period})
-        logger.info("%s: its samples come every %g s, which is its period from now on.", self.name, self._period)
+        how = "come every %g s, which is its period" if first.is_regular else "are irregular, and its period is %g s"
+        logger.info(f"%s: its samples {how} from now on.", self.name, self._period)
         return [
             alert
             for time, values, arrival in first.samples
@@ -223,14 +224,24 @@ class Watcher:
         ]
 
     def _judge_pace(self, *, is_timed: bool) -> None:
-        """Tell a device that sends more slowly than the grid has rows, and log one that sends faster."""
+        """Tell a device that sends more slowly than the grid has rows, and log what comes faster and is dropped."""
         interval, period = self._pace.agreed or math.nan, self._settings.sampling.period
         self._health.note_interval(interval if interval >= OTHER * period else None)
-        if is_timed and interval * OTHER <= period and not self._is_pace_logged:
-            self._is_pace_logged = True
+        surplus = self._grid.duplicates + self._grid.late
+        is_fast = is_timed and interval * OTHER <= period
+        if self._is_pace_logged or not (is_fast or surplus >= MANY_AT_ONCE):
+            return
+        self._is_pace_logged = True
+        if is_fast:
             logger.warning(
                 "%s: samples come every %g s, but the period is %g s: only the first one in each period counts.",
                 *(self.name, interval, period),
+            )
+        else:
+            logger.warning(
+                "%s: %d values were dropped, since their period of %g s had one already or was judged: samples come "
+                "every %g s or so, and some %.3g s after the last; set a shorter period in [sampling] if all count.",
+                *(self.name, surplus, period, self._pace.interval, self._pace.shortest),
             )
 
     def _warn_if_timeless(self) -> None:
