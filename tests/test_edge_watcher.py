@@ -1,5 +1,6 @@
 """One device: what it scores is what the batch scores, and what it learns is normal, measured, and learnt once."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,12 +15,14 @@ from fedkad import KoopmanDetector
 from fedkad.detect import learning
 from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
-from fedkad.edge.alerttext import format_time
+from fedkad.edge.alerttext import format_time, short_number
 from fedkad.edge.commands import Command
+from fedkad.edge.history import status
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import (
     BY_PERIOD,
     INFERRED,
+    AgentSettings,
     Alarm,
     DeviceSettings,
     Learning,
@@ -424,14 +427,48 @@ def test_a_device_of_another_period_gathers_a_new_window_once(make: Make, model:
     assert again.status().state == "ok"
 
 
-def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_path: Path) -> None:
+def shown_status(watcher: Watcher) -> list[str]:
+    """The line of `fedkad-agent status` about the device, by its columns."""
+    commit(watcher)
+    settings = AgentSettings({"pump": watcher._configured}, state=watcher._store.path.parent)
+    return re.split("  +", status(settings).splitlines()[-1])
+
+
+def test_the_status_says_how_far_learning_is_and_how_long_it_takes(make: Make) -> None:
+    watcher = make(learning={"model": "", "first": 0}, sampling={"period": INFERRED, "max_gap": BY_PERIOD})
+    for k in range(600):
+        take(watcher, BEGIN + 60.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + 60.0 * k)
+        if k == 5:
+            assert shown_status(watcher)[1] == "learning, its period is not known yet"
+            assert watcher.status().progress == {"have": 0, "need": 700, "seconds": 86400.0}
+    assert shown_status(watcher)[1:3] == ["learning, 600 of 1440 rows, 14 h left", "600"]
+
+
+def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_path: Path, said: list[str]) -> None:
     watcher = make()
     feed(watcher, series(50))
     (tmp_path / "pump" / "model.safetensors").write_bytes(b"nonsense")
     watcher.adopt_model()
     assert (tmp_path / "pump" / "model.safetensors.damaged-1").read_bytes() == b"nonsense"
+    assert "the device continues with the one that it has read before" in said[-1]
+    assert not watcher.model.is_renewed()
+    assert "is gone" not in said[-1]  # that it was renamed is logged already
     feed(watcher, series(60)[50:], 50)
     assert watcher.status().state == "ok"
+
+
+def test_a_device_whose_model_is_taken_away_says_so_once_and_is_monitored(
+    make: Make, tmp_path: Path, said: list[str]
+) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    (tmp_path / "pump" / "model.safetensors").unlink()
+    assert not watcher.model.is_renewed()
+    assert not watcher.model.is_renewed()
+    assert sum("model.safetensors is gone; the device continues with" in line for line in said) == 1
+    feed(watcher, series(60)[50:], 50)
+    assert watcher.status().state == "ok"
+    assert "monitored" in shown_status(watcher)
 
 
 def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None:
@@ -460,6 +497,7 @@ def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, m
     assert budget["allowed_per_week"] == pytest.approx(7.0)
     assert budget["watched_hours"] == pytest.approx(hours)
     assert budget["measured_per_week"] == pytest.approx((told.counters or {})["incidents"] * 7 * 24 / hours)
+    assert shown_status(watcher)[6:9] == ["1", "1/day", f"{short_number(budget['measured_per_week'])}/week"]
 
 
 # -- back to monitoring by itself -------------------------------------------------------------------------------------

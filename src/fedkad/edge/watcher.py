@@ -180,6 +180,7 @@ class Watcher:
             "taken": self._taken,
             "unjudged": self._unjudged,
             "heard": self._heard,
+            "shown": {"learning": self._learning(), "budget": self._budget_status()},  # by fedkad-agent status
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -566,7 +567,7 @@ class Watcher:
             abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
             rate=None if math.isnan(alarms.rate) else alarms.rate,
             why=self._silence() or self._without() or grid.broken,
-            budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
+            budget=self._budget_status(),
             incident=alarms.open,
             faults=self._health.open,
             muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
@@ -601,11 +602,22 @@ class Watcher:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state
 
+    def _budget_status(self) -> dict[str, Any] | None:
+        factor = 1.0 if self._budget is None else self._budget.factor
+        return budget_status(self._settings.alarm.budget, self._alarms, factor)
+
     def _progress(self) -> dict[str, float] | None:
-        if (stream := self.model.stream) is None:
-            need = self.learner.needed
-            have = min(self.learner.fresh, need)
-            return {"have": have, "need": need, "seconds": (need - have) * self._settings.sampling.period}
-        if self._reading is None or self._reading.state == "ok":
+        stream, reading = self.model.stream, self._reading
+        if stream is None or reading is None or reading.state == "ok":
+            return self._learning()
+        return {"have": stream.length - reading.missing, "need": stream.length}
+
+    def _learning(self) -> dict[str, float] | None:
+        """How far the first model has come; None if there is one. Without a period at least a cycle has to pass."""
+        if self.model.stream is not None:
             return None
-        return {"have": stream.length - self._reading.missing, "need": stream.length}
+        if self._first is not None:
+            return {"have": 0, "need": self._configured.first_rows, "seconds": self._configured.learning.cycle}
+        need = self.learner.needed
+        have = min(self.learner.fresh, need)
+        return {"have": have, "need": need, "seconds": (need - have) * self._settings.sampling.period}

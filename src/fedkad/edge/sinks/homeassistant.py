@@ -136,6 +136,16 @@ def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str
             "value_template": "{% set p = value_json.progress %}"
             "{{ (100 * p.have / p.need) | round(1) if p and p.seconds is defined else 100 }}",
         },
+        "remaining": {
+            "p": "sensor",
+            "name": "Learning time left",
+            "icon": "mdi:timer-sand",
+            "device_class": "duration",
+            "unit_of_measurement": "h",
+            "entity_category": "diagnostic",
+            "value_template": "{% set p = value_json.progress %}"
+            "{{ (p.seconds / 3600) | round(1) if p and p.seconds is defined else 0 }}",
+        },
         "alarms": {
             **number,
             "name": "Alarms per week",
