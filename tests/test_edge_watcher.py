@@ -534,11 +534,15 @@ def test_an_open_incident_ends_when_its_model_is_gone_and_the_device_learns_agai
     assert "ended without a model, which the device learns again, after 9 s" in alert["text"]
     assert again.tick(time.monotonic()) == []
     assert again.status().state == "learning"
+    commit(again)
+    _, rows = again._store.rows_to_learn("pump", len(CHANNELS), 690)
+    assert len(rows) == 10
+    assert np.isnan(rows).all()  # those of the incident are not learned
     feed(again, series(1400)[700:], 700)
     assert again.is_learning_due
     commit(again)
     again.learn()
-    live = series(1500)
+    live = series(1800)
     live[1450:1460] += 5.0
     told = feed(again, live[1400:], 1400)
     assert [alert["event"] for alert in told] == ["start", "end"]

@@ -394,6 +394,8 @@ class Watcher:
         if not hears:
             self._deaf = now
         alerts = self._end_without_model()
+        for alert in alerts:
+            self._conclude(alert, self._alarms.time)
         if self._staleness.is_flush_due(now):
             alerts += self.flush()
         if self._staleness.check(now, self._grid.rhythm):
