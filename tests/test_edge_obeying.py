@@ -606,6 +606,15 @@ def test_an_answer_without_an_id_is_about_the_fault_that_is_open_and_not_an_olde
     assert post.tell("acknowledge", incident["id"])[0]
 
 
+def test_a_fault_beside_an_open_incident_can_be_acknowledged_without_its_id(post: Post) -> None:
+    incident = trouble(post)
+    post._put(post.watcher.tick(time.monotonic() + 11.0))
+    fault = post.alerts[-1]
+    assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
+    assert post.tell("acknowledge")[1] == f"The fault {fault['id']} is acknowledged."
+    assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
+
+
 def test_silence_cannot_be_called_normal_but_acknowledged(post: Post) -> None:
     trouble(post)
     post.feed(series(400)[140:200])

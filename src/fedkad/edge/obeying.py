@@ -113,7 +113,9 @@ class Obedience:
 
     def _acknowledge(self, command: Command) -> Obeyed:
         meant, sender = self._meant(incident_of(command)), command.sender or "somebody"
-        incident = meant[0]
+        incident, faults = meant[0], [fault for fault in self.health.open if not fault.get("acknowledged")]
+        if not incident_of(command) and incident.get("acknowledged") and faults:
+            return self._acknowledge_faults(faults, sender)  # what is left of all that is open
         if incident["kind"] == "health":
             return self._acknowledge_faults(meant, sender)
         reply = f"The incident {incident['id']} is acknowledged."
