@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedkad.edge.grid import GridRow
 from fedkad.edge.health import FAULTS, Beyond, Health
 from fedkad.edge.settings import Sampling
+from fedkad.settingkinds import parse_duration
 from tests.fixtures.draws import draws
 
 Alert = dict[str, Any]
@@ -147,9 +148,10 @@ def test_a_device_that_answers_now_and_then_is_silent_once() -> None:
 
 def test_an_interval_is_told_until_it_is_the_period() -> None:
     health = Health("pump", PLAN)
-    health.note_interval(300.0)
+    health.note_interval(3600.0)
     (alert,) = fed(health, noisy(5))
-    assert alert["sentence"].startswith("samples come every 5 min, but the period is 1 s")
+    advice = 'samples come every 1 h, but the period is 1 s; set period = "3600s" in [sampling]'
+    assert (alert["sentence"], parse_duration("3600s")) == (advice, 3600.0)
     health.note_interval(None)
     assert shown(fed(health, noisy(20, 5))) == [("end", "period", None)]
 

@@ -79,6 +79,7 @@ def test_every_device_that_publishes_is_watched_up_to_a_limit_and_after_a_restar
         process = Process(tmp_path / "agent", text)
         client.subscribe("seen/#", "homeassistant/device/#")
         with process:
+            process.wait_for_log('devices = ["*"] finds names of one level of a topic; name those of more levels')
             process.wait_for_log("connected.")
             client.publish("every/bridge", '{"state": "online"}')  # no device, because it has no channel
             for device in (lamp, "a", "b", "c"):

@@ -378,7 +378,13 @@ def test_what_cannot_be_done_is_answered(tmp_path: Path) -> None:
             "pump has no model yet, and takes all rows that come for normal.",
         )
         assert post.tell("dance")[0] is False
-        assert any("anna told 'dance', which is refused" in line for line in lines)
+        assert any("'anna' told 'dance', which is refused" in line for line in lines)
+        post.inbox.receive("pump", json.dumps({"verb": 300 * "x", "from": "root\nfedkad-agent: fake"}).encode())
+        post.commit()
+        post.inbox.committed()
+        post.carry_out()
+        assert lines[-1].startswith("pump: 'root\\nfedkad-agent: fake' told 'xxx")
+        assert len(lines[-1]) < 300
         post.close()
 
 
@@ -548,16 +554,19 @@ def test_a_command_that_is_killed_between_any_two_steps_acts_once(
 # -- faults of sensors ------------------------------------------------------------------------------------------------
 
 
-def test_a_channel_may_stand_still_for_as_long_as_a_person_calls_normal(post: Post) -> None:
+@pytest.mark.parametrize("channels", [[1], [1, 2]])
+def test_a_channel_may_stand_still_for_as_long_as_a_person_calls_normal(post: Post, channels: list[int]) -> None:
     live = series(1200)
-    live[300:380, 1] = live[299, 1]
-    live[700:780, 1] = live[699, 1]
-    (fault,) = [alert for alert in post.feed(live[:360]) if alert["kind"] == "health"]
-    assert post.tell("normal", fault["id"]) == (True, "It is normal that pressure of pump stands still for so long.")
-    told = post.feed(live[360:])
-    assert [(alert["event"], alert["id"]) for alert in told if alert["kind"] == "health"] == [("end", fault["id"])]
+    live[300:380, channels] = live[299, channels]
+    live[700:780, channels] = live[699, channels]
+    faults = [alert for alert in post.feed(live[:360]) if alert["kind"] == "health"]
+    meant = faults[0]["id"] if len(channels) == 1 else ""
+    sentences = [f"It is normal that {CHANNELS[k]} of pump stands still for so long." for k in channels]
+    assert post.tell("normal", meant) == (True, " ".join(sentences))
+    told = [alert for alert in post.feed(live[360:]) if alert["kind"] == "health"]
+    assert [(alert["event"], alert["id"]) for alert in told] == [("end", fault["id"]) for fault in faults]
     post.close()
-    assert incident_table([fault]).splitlines()[1].split()[5] == "stuck"
+    assert incident_table(faults).splitlines()[1].split()[5] == "stuck"
 
 
 def test_an_impossible_value_is_normal_if_a_person_says_so(post: Post) -> None:
@@ -573,13 +582,49 @@ def test_an_impossible_value_is_normal_if_a_person_says_so(post: Post) -> None:
     assert not [alert for alert in post.feed(live) if alert["kind"] == "health"]
 
 
-def test_silence_cannot_be_called_normal_and_a_fault_is_not_the_last_incident(post: Post) -> None:
+def test_an_answer_without_an_id_is_about_the_fault_that_is_open_and_not_an_older_incident(post: Post) -> None:
     incident = trouble(post)
+    live = series(440)
+    live[300:380, 1:] = live[299, 1:]
+    faults = [alert for alert in post.feed(live[140:360]) if alert["kind"] == "health"]
+    assert [(fault["fault"], fault["channel"]) for fault in faults] == [("stuck", "pressure"), ("stuck", "current")]
+    named = ", ".join(fault["id"] for fault in faults)
+    assert post.tell("acknowledge") == (True, f"The faults {named} are acknowledged.")
+    assert [fault["acknowledged"] for fault in post.watcher.status().faults] == ["anna", "anna"]
+    kept = post.store.incident("pump", incident["id"])
+    assert kept is not None
+    assert (kept["acknowledged"], kept["reason"]) == (None, "cleared")
+    told = [alert for alert in post.feed(live[360:]) if alert["kind"] == "health"]
+    assert [(alert["event"], alert["acknowledged"]) for alert in told] == [("end", "anna"), ("end", "anna")]
+    # Nothing is open any more, and the older incident is still not what somebody would mean.
+    for verb in ("acknowledge", "normal"):
+        assert post.tell(verb) == (
+            False,
+            f"Nothing is open on pump, and the last that was told is the fault {faults[-1]['id']}; "
+            "name what you mean by its id.",
+        )
+    assert post.tell("acknowledge", incident["id"])[0]
+
+
+def test_a_fault_beside_an_open_incident_can_be_acknowledged_without_its_id(post: Post) -> None:
+    incident = trouble(post)
+    post._put(post.watcher.tick(time.monotonic() + 11.0))
+    fault = post.alerts[-1]
+    assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
+    assert post.tell("acknowledge")[1] == f"The fault {fault['id']} is acknowledged."
+    assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
+
+
+def test_silence_cannot_be_called_normal_but_acknowledged(post: Post) -> None:
+    trouble(post)
     post.feed(series(400)[140:200])
     post._put(post.watcher.tick(time.monotonic() + 11.0))
     fault = post.alerts[-1]
     assert fault["fault"] == "silent"
-    accepted, reply = post.tell("normal", fault["id"])
+    accepted, reply = post.tell("normal")
     assert (accepted, reply) == (False, f"{fault['id']} is silent; only what is stuck or impossible can be normal.")
-    assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
-    assert post.tell("acknowledge", fault["id"])[0]
+    assert post.tell("acknowledge", fault["id"]) == (True, f"The fault {fault['id']} is acknowledged.")
+    post.close()
+    again = Post(post.folder)
+    assert again.watcher.status().faults[0]["acknowledged"] == "anna"
+    again.close()

@@ -1,13 +1,14 @@
 """The interval of samples: of one channel, whatever comes between, and whether the intervals agree."""
 
 import json
+from itertools import accumulate
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.edge.pace import BLOCK, Pace
+from fedkad.edge.pace import BLOCK, CONVINCING, FirstSamples, Pace
 from tests.fixtures.draws import draws
 
 
@@ -24,7 +25,7 @@ def blocks(pace: Pace, times: list[float], restarts: bool = False) -> list[tuple
 @draws(100, derandomize=True)
 @given(st.lists(st.sampled_from([1.0, 9.9, 10.0, 10.1, 11.0, 300.0]), min_size=0, max_size=70))
 def test_each_block_has_its_median_and_agrees_if_most_are_near_it(steps: list[float]) -> None:
-    times, expected = [1000.0], []
+    times, expected = [1000.0], list[tuple[float, bool]]()
     for step in steps:
         times.append(times[-1] + step)
     for first in range(0, len(times) - BLOCK, BLOCK + 1):  # the first of a block ends no interval
@@ -32,7 +33,8 @@ def test_each_block_has_its_median_and_agrees_if_most_are_near_it(steps: list[fl
         if len(intervals) == BLOCK:
             near = [each for each in intervals if abs(each / median(intervals) - 1.0) < 0.2001]
             agreed = len(near) >= 0.8 * BLOCK
-            expected.append((sum(near) / len(near) if agreed else median(intervals), agreed))
+            is_doubted = [before for _, before in expected[-2:]] == [False, False]
+            expected.append((sum(near) / len(near) if agreed else median(intervals), agreed and not is_doubted))
     found = blocks(Pace(), times)
     assert found == blocks(Pace(), times, restarts=True)
     assert [agreed is not None for _, agreed in found] == [agreed for _, agreed in expected]
@@ -49,3 +51,20 @@ def test_channels_that_come_one_by_one_are_one_sample() -> None:
 
 def test_a_clock_that_is_set_back_is_no_interval() -> None:
     assert blocks(Pace(), [float(k) for k in range(12)] + [float(k) for k in range(12)]) == [(1.0, 1.0)]
+
+
+def test_who_sends_when_a_value_changes_has_no_other_period_though_it_is_calm_for_days() -> None:
+    changes = [780.0, 1200.0, 3600.0, 200.0] * 11
+    times = list(accumulate(changes + [3600.0] * (BLOCK + 1) * (CONVINCING - 1), initial=1000.0))
+    found = blocks(Pace(), times)
+    assert len(found) == CONVINCING + 1
+    assert {agreed for _, agreed in found} == {None}
+    assert found[-1][0] == 3600.0
+    # Who has another interval for good is believed in the end.
+    assert blocks(Pace(), times + [times[-1] + 3600.0 * k for k in range(1, BLOCK + 2)])[-1] == (3600.0, 3600.0)
+
+
+def test_the_period_of_an_irregular_reporter_is_short_enough_for_what_comes_soon() -> None:
+    first = FirstSamples()
+    times = accumulate([780.0, 1200.0, 3600.0, 200.0] * 5, initial=1000.0)
+    assert [first.add(time, {"a": 1.0}, time, is_timed=True) for time in times][-1] == 60.0

@@ -574,7 +574,7 @@ def test_the_discovery_message() -> None:
     assert {name: entry["p"] for name, entry in components.items()} == {
         "problem": "binary_sensor",
         **dict.fromkeys(["score", "threshold", "anomaly_rate", "state", "cause", "fault"], "sensor"),
-        **dict.fromkeys(["alert", "progress", "alarms"], "sensor"),
+        **dict.fromkeys(["alert", "progress", "remaining", "alarms"], "sensor"),
         **dict.fromkeys(["normal", "acknowledge", "relearn"], "button"),
         "mute": "switch",
         "budget": "number",
@@ -620,6 +620,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 "fault": "none",
                 "alert": "pump-1: flow",
                 "progress": "100",
+                "remaining": "0",
                 "alarms": "1.23",
             },
         ),
@@ -628,7 +629,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
                 **{"state": "stale", "cause": "none", "fault": "none", "mute": "OFF", "budget": "None"},
-                **{"alert": "none", "progress": "33.3", "alarms": "None"},
+                **{"alert": "none", "progress": "33.3", "remaining": "0.1", "alarms": "None"},
             },
         ),
         (
@@ -639,7 +640,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 budget={"allowed_per_week": 1.0, "measured_per_week": None},
             ),
             {
-                **{"alert": "none", "progress": "100", "alarms": "None"},
+                **{"alert": "none", "progress": "100", "remaining": "0", "alarms": "None"},
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
                 **{"state": "warming", "cause": "none", "fault": "none", "mute": "OFF", "budget": "1.0"},
             },
@@ -649,7 +650,15 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             {
                 **{"problem": "ON", "score": "2.5", "threshold": "6.0", "anomaly_rate": "0.0"},
                 **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
-                **{"alert": 255 * "x", "progress": "100", "alarms": "None"},
+                **{"alert": 255 * "x", "progress": "100", "remaining": "0", "alarms": "None"},
+            },
+        ),
+        (
+            DeviceStatus(state="ok", faults=[{**FAULT, "acknowledged": "anna"}]),
+            {
+                **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
+                **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
+                **{"alert": 255 * "x", "progress": "100", "remaining": "0", "alarms": "None"},
             },
         ),
     ],

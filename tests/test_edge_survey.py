@@ -15,6 +15,7 @@ from fedkad.edge.settings import SettingsError, SourceSettings
 from fedkad.edge.settingsfile import parse
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.sources.mqtt import Topics
+from fedkad.edge.status import DeviceStatus
 from fedkad.edge.survey import Survey
 
 BROKER = SourceSettings("mqtt://broker.example", "anna", "/etc/secret", kind="mqtt")
@@ -29,8 +30,12 @@ HOMES: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "zigbee2mqtt/door": {"contact": True, "battery": 97},
             "zigbee2mqtt/bridge/info": {"coordinator": {"meta": {"revision": 3}}},
             "zigbee2mqtt/hall/availability": "online",
+            "zigbee2mqtt/hall/lamp": {"brightness": 254},
+            "zigbee2mqtt/cellar/lamp": {"brightness": 1},
+            "zigbee2mqtt/cellar/lamp/set": {"brightness": 1},
         },
-        {room: {"temperature", "humidity"} for room in ("kitchen", "hall", "Küche Süd")} | {"door": {"contact"}},
+        {room: {"temperature", "humidity"} for room in ("kitchen", "hall", "Küche Süd")}
+        | {"door": {"contact"}, "hall/lamp": {"brightness"}, "cellar/lamp": {"brightness"}},
     ),
     "Tasmota, one plug": (
         {
@@ -61,6 +66,14 @@ HOMES: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
         {host: {"cpu.usage_idle", "mem.used"} for host in ("one", "two")},
     ),
     "the device comes first": ({f"{name}/data": {"flow": 1} for name in ("a", "b")}, {"a": {"flow"}, "b": {"flow"}}),
+    "another agent": (
+        {
+            "plant/pump-1": {"flow": 1},
+            "site/watch/pump-1/state": DeviceStatus(state="ok", score=1.5, threshold=2.5).payload(),
+            "site/watch/pump-1/alert": {"id": "pump-1-20260301T120000Z-1", "peak": 9.5, "duration": 60.0},
+        },
+        {"pump-1": {"flow"}},
+    ),
     "one level": ({"pump": {"flow": 1}}, {"pump": {"flow"}}),
 }
 

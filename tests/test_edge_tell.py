@@ -124,7 +124,7 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
         assert "learned as normal" in said.out
         wait_for(lambda: len(site.process.alerts()) == 3)
         assert [alert["reason"] for alert in site.process.alerts()] == ["threshold", "acknowledged", "normal"]
-        site.process.wait_for_log("pump: anna told 'acknowledge'. The incident")
+        site.process.wait_for_log("pump: 'anna' told 'acknowledge'. The incident")
         assert confirmed(site.model) == 1
         assert " normal " in site.ask("incidents", "pump", "--last", "1").out
         assert site.tell("pump", "undo").status == 0
@@ -280,6 +280,14 @@ def mqtt_text(broker: Broker, model: Path, *, shared: bool, file: Path) -> str:
     return config({"kind": "file", "path": str(file)}, learning=learning, mqtt={"broker": broker.url})
 
 
+def publish_samples(client: Client, file: Path, *, shared: bool) -> None:
+    lines = [sample(TROUBLE, row) for row in range(120)]
+    if shared:
+        client.publish_all("in/pump", lines)
+    else:
+        file.write_text("\n".join(lines) + "\n")
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_operator_answers_an_alarm_over_the_broker(tmp_path: Path, model: Path, shared: bool) -> None:
     file = tmp_path / "samples.jsonl"
@@ -289,11 +297,7 @@ def test_an_operator_answers_an_alarm_over_the_broker(tmp_path: Path, model: Pat
         client.subscribe("fedkad/pump/told", "fedkad/pump/state", "fedkad/pump/alert")
         with Process(tmp_path, mqtt_text(broker, model, shared=shared, file=file)) as process:
             process.wait_for_log("connected.")
-            lines = [sample(TROUBLE, row) for row in range(120)]
-            if shared:
-                client.publish_all("in/pump", lines)
-            else:
-                file.write_text("\n".join(lines) + "\n")
+            publish_samples(client, file, shared=shared)
             wait_for(lambda: client.on("fedkad/pump/alert"), process.log)
 
             client.publish("fedkad/pump/tell", '{"id": "a", "verb": "acknowledge", "from": "anna"}')
@@ -326,14 +330,27 @@ def test_an_operator_answers_an_alarm_over_the_broker(tmp_path: Path, model: Pat
             assert process.stop() == 0
 
 
-def test_what_the_broker_keeps_for_an_agent_that_is_killed_acts_once(tmp_path: Path, model: Path) -> None:
-    chance, count = random.Random(5), 12
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_the_broker_keeps_for_an_agent_that_is_killed_acts_once(tmp_path: Path, model: Path, shared: bool) -> None:
+    chance, count, file = random.Random(5), 12, tmp_path / "samples.jsonl"
+    file.touch()
     with Broker(tmp_path) as broker, broker.client() as client:
         client.subscribe("fedkad/pump/told")
-        process = Process(tmp_path, mqtt_text(broker, model, shared=True, file=tmp_path)).start()
+        process = Process(tmp_path, mqtt_text(broker, model, shared=shared, file=file)).start()
         process.wait_for_log("connected.")
-        client.publish_all("in/pump", [sample(TROUBLE, row) for row in range(120)])
+        publish_samples(client, file, shared=shared)
         wait_for(process.alerts, process.log)
+        # It is killed before it can commit what it has received, and told something while it is away.
+        database = sqlite3.connect(tmp_path / "state" / "agent.sqlite", isolation_level=None)
+        database.execute("BEGIN IMMEDIATE")
+        client.publish("fedkad/pump/tell", '{"id": "taken", "verb": "normal"}')
+        process.wait_for_log("no messages are accepted until the disk is writable again")
+        process.kill()
+        database.close()
+        client.publish("fedkad/pump/tell", '{"id": "away", "verb": "normal"}')
+        process.start()
+        for identity in ("taken", "away"):
+            wait_for(lambda identity=identity: told(client, identity), process.log)  # type: ignore[misc]
         for number in range(count):
             client.publish("fedkad/pump/tell", json.dumps({"id": str(number), "verb": "normal", "from": "anna"}))
             time.sleep(chance.uniform(0.0, 0.5))
@@ -342,7 +359,7 @@ def test_what_the_broker_keeps_for_an_agent_that_is_killed_acts_once(tmp_path: P
         for number in range(count):
             wait_for(lambda number=number: told(client, str(number)), process.log)  # type: ignore[misc]
             assert told(client, str(number))[0]["accepted"]
-        assert confirmed(tmp_path / "state" / "devices" / "pump" / "model.safetensors") == count
+        assert confirmed(tmp_path / "state" / "devices" / "pump" / "model.safetensors") == count + 2
         assert process.stop() == 0
 
 

@@ -1,5 +1,6 @@
 """One device: what it scores is what the batch scores, and what it learns is normal, measured, and learnt once."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,11 +15,14 @@ from fedkad import KoopmanDetector
 from fedkad.detect import learning
 from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
-from fedkad.edge.alerttext import format_time
+from fedkad.edge.alerttext import format_time, short_number
+from fedkad.edge.commands import Command
+from fedkad.edge.history import status
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import (
     BY_PERIOD,
     INFERRED,
+    AgentSettings,
     Alarm,
     DeviceSettings,
     Learning,
@@ -423,14 +427,48 @@ def test_a_device_of_another_period_gathers_a_new_window_once(make: Make, model:
     assert again.status().state == "ok"
 
 
-def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_path: Path) -> None:
+def shown_status(watcher: Watcher) -> list[str]:
+    """The line of `fedkad-agent status` about the device, by its columns."""
+    commit(watcher)
+    settings = AgentSettings({"pump": watcher._configured}, state=watcher._store.path.parent)
+    return re.split("  +", status(settings).splitlines()[-1])
+
+
+def test_the_status_says_how_far_learning_is_and_how_long_it_takes(make: Make) -> None:
+    watcher = make(learning={"model": "", "first": 0}, sampling={"period": INFERRED, "max_gap": BY_PERIOD})
+    for k in range(600):
+        take(watcher, BEGIN + 60.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + 60.0 * k)
+        if k == 5:
+            assert shown_status(watcher)[1] == "learning, its period is not known yet"
+            assert watcher.status().progress == {"have": 0, "need": 700, "seconds": 86400.0}
+    assert shown_status(watcher)[1:3] == ["learning, 600 of 1440 rows, 14 h left", "600"]
+
+
+def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_path: Path, said: list[str]) -> None:
     watcher = make()
     feed(watcher, series(50))
     (tmp_path / "pump" / "model.safetensors").write_bytes(b"nonsense")
     watcher.adopt_model()
     assert (tmp_path / "pump" / "model.safetensors.damaged-1").read_bytes() == b"nonsense"
+    assert "the device continues with the one that it has read before" in said[-1]
+    assert not watcher.model.is_renewed()
+    assert "is gone" not in said[-1]  # that it was renamed is logged already
     feed(watcher, series(60)[50:], 50)
     assert watcher.status().state == "ok"
+
+
+def test_a_device_whose_model_is_taken_away_says_so_once_and_is_monitored(
+    make: Make, tmp_path: Path, said: list[str]
+) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    (tmp_path / "pump" / "model.safetensors").unlink()
+    assert not watcher.model.is_renewed()
+    assert not watcher.model.is_renewed()
+    assert sum("model.safetensors is gone; the device continues with" in line for line in said) == 1
+    feed(watcher, series(60)[50:], 50)
+    assert watcher.status().state == "ok"
+    assert "monitored" in shown_status(watcher)
 
 
 def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None:
@@ -459,6 +497,7 @@ def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, m
     assert budget["allowed_per_week"] == pytest.approx(7.0)
     assert budget["watched_hours"] == pytest.approx(hours)
     assert budget["measured_per_week"] == pytest.approx((told.counters or {})["incidents"] * 7 * 24 / hours)
+    assert shown_status(watcher)[6:9] == ["1", "1/day", f"{short_number(budget['measured_per_week'])}/week"]
 
 
 # -- back to monitoring by itself -------------------------------------------------------------------------------------
@@ -495,11 +534,15 @@ def test_an_open_incident_ends_when_its_model_is_gone_and_the_device_learns_agai
     assert "ended without a model, which the device learns again, after 9 s" in alert["text"]
     assert again.tick(time.monotonic()) == []
     assert again.status().state == "learning"
+    commit(again)
+    _, rows = again._store.rows_to_learn("pump", len(CHANNELS), 690)
+    assert len(rows) == 10
+    assert np.isnan(rows).all()  # those of the incident are not learned
     feed(again, series(1400)[700:], 700)
     assert again.is_learning_due
     commit(again)
     again.learn()
-    live = series(1500)
+    live = series(1800)
     live[1450:1460] += 5.0
     told = feed(again, live[1400:], 1400)
     assert [alert["event"] for alert in told] == ["start", "end"]
@@ -676,8 +719,27 @@ def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make)
     watcher = make((Maintenance(now - 60.0, now + 3600.0, "pump"),))
     assert watcher.tick(time.monotonic() + 11.0) == []
     assert watcher.status().state == "stale"
-    watcher._maintenance = []  # it is over, and still nothing comes
+    planned, watcher._maintenance = watcher._maintenance, []  # it is over, and still nothing comes
     assert told(watcher.tick(time.monotonic() + 12.0)) == [("start", "silent", None)]
+    watcher._maintenance = planned
+    assert told(watcher.tick(time.monotonic() + 13.0)) == [("end", "silent", None)]
+
+
+def test_the_faults_of_a_device_that_is_muted_end_though_no_row_comes(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    now = time.monotonic()
+    (start,) = watcher.tick(now + 11.0)
+    watcher.obey(Command("1", "pump", "mute", "1h", "anna", time.time()))
+    (end,) = watcher.tick(now + 12.0)
+    assert (end["event"], end["id"], end["reason"]) == ("end", start["id"], "muted")
+    assert end["duration"] == pytest.approx(12.0, abs=2.0)  # as long as it was silent
+    status = watcher.status()
+    assert (status.faults, status.state, status.metrics()["muted"]) == ([], "stale", 1.0)
+    assert watcher.tick(now + 13.0) == []
+    watcher.obey(Command("2", "pump", "mute", "0", "anna", time.time()))
+    assert told(watcher.tick(now + 14.0)) == [("start", "silent", None)]
+    assert watcher.status().metrics()["muted"] == 0.0
 
 
 # -- slow and irregular reporters -------------------------------------------------------------------------------------
@@ -704,6 +766,27 @@ def test_a_device_that_sends_faster_than_its_period_is_logged_once(make: Make, s
         take(watcher, BEGIN + k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + k)
     words = "samples come every 1 s, but the period is 60 s: only the first one in each period counts."
     assert sum(words in line for line in said) == 1
+
+
+@pytest.mark.parametrize("period", [INFERRED, 60.0, 1200.0])
+def test_a_device_that_sends_when_a_value_changes_loses_nothing_without_a_word(
+    make: Make, said: list[str], period: float
+) -> None:
+    new = {"learning": {"model": ""}, "sampling": {"period": period, "max_gap": BY_PERIOD, "stale_after": BY_PERIOD}}
+    watcher, generator, at = make(**new), np.random.default_rng(3), BEGIN
+    for k in range(600):  # by day every 20 minutes or so, at night once an hour
+        is_night = at % 86400.0 < 6 * 3600.0
+        at += 3600.0 if is_night else float(generator.uniform(240.0, 2160.0))
+        assert take(watcher, at, dict.fromkeys(CHANNELS, 0.1 * k), at) == []
+    assert ("pump: its samples are irregular, and its period is 60 s from now on." in said) == (period == INFERRED)
+    counters = watcher.status().counters or {}
+    lines = [line for line in said if "values were dropped, since their period of 1200 s had one already" in line]
+    if period == 1200.0:
+        assert counters["late"] > 100
+        assert len(lines) == 1
+        assert "samples come every" in lines[0]
+    else:
+        assert (counters["late"], counters["duplicates"], counters["off_clock"], lines) == (0, 0, 0, [])
 
 
 def test_a_device_with_a_sign_of_life_every_hour_is_not_silent_between(make: Make) -> None:

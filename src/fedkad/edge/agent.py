@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
+from fedkad.edge.addresses import EVERY
 from fedkad.edge.assembly import assemble
 from fedkad.edge.commands import Command
 from fedkad.edge.decoding import Decoder
@@ -69,13 +70,16 @@ class Agent:
         self.store = Store(self.settings.state / "agent.sqlite")
         closing.callback(self.store.close)
         settings = self.settings = self.settings.admitting(self.store.devices())
+        if EVERY in settings.devices and settings.source.kind == "mqtt":
+            logger.info('devices = ["*"] finds names of one level of a topic; name those of more levels, as hall/lamp.')
         self._readings: list[dict[str, Any]] = []
         self.watchers = {name: self._watcher(name, device) for name, device in settings.named.items()}
         self._inbox = Inbox(self.store, self.watchers)
         self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
         self._notifier = SystemdNotifier()
         endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
-        self.source, sinks, self._stdout, self._broker, self._connections, self._hear = endpoints
+        self.source, sinks, self._stdout, self._broker, self._connections, tells, self._hear = endpoints
+        self._tells = None if tells is self.source else tells  # polled apart from the source
         self._outbox = Outbox(self.store, sinks)
         closing.callback(self._outbox.close)
         for connection in self._connections:
@@ -234,9 +238,12 @@ class Agent:
             self._outbox.put(watcher.tick(now, hears=hears))
             if watcher.is_changed:
                 self._note_change()
-        if self._broker is not None and self.settings.mqtt.broker:
+        if self._tells is not None:
             for _ in range(BATCH):  # each poll reads one message of the broker
                 self._connections[-1].poll(0.0)
+            self._tells.poll(0.0)
+            if self._tells.unacknowledged:
+                self._note_change()
         for command in self._inbox.waiting():
             self._obey(command)
         if now >= self._next_model_check:
@@ -273,6 +280,8 @@ class Agent:
                 watcher.put_state()
             if self._uncommitted_since:
                 self.source.put_position()
+                if self._tells is not None:
+                    self._tells.put_position()
         try:
             if self.store.is_dirty:
                 self.store.commit()
@@ -286,6 +295,8 @@ class Agent:
             logger.info("The disk can be written again.")
         self._is_disk_full, self._uncommitted_since = False, 0.0
         self.source.acknowledge()
+        if self._tells is not None:
+            self._tells.acknowledge()
         self._outbox.committed()
         self._inbox.committed()
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +22,7 @@ from fedkad.fleet import extra
 if TYPE_CHECKING:
     from fedkad.edge.mqtt import Connection
     from fedkad.edge.sinks.mqtt import BrokerSink
+    from fedkad.edge.sources.mqtt import MqttSource
 
 
 class Endpoints(NamedTuple):
@@ -33,6 +33,7 @@ class Endpoints(NamedTuple):
     stdout: StdoutSink | None  # the one of the sinks that also writes readings
     broker: BrokerSink | None  # the one of the sinks that also publishes states
     connections: list[Connection]
+    tells: MqttSource | None  # brings what is told about devices; the source itself if they share a connection
     hear: Callable[[str], None]  # take what is told about a device, over a broker
 
 
@@ -60,18 +61,19 @@ def assemble(
     sinks: list[AlertSink] = [stdout] if stdout is not None else []
     grows = EVERY in settings.devices
     publications = Publications(settings.mqtt.prefix, settings.name, tuple(settings.named), grows)
-    source, connections, share = _source(settings, store, publications, receive)
+    source, connections, tells = _source(settings, store, publications, receive)
     broker = None
     if settings.mqtt.enabled:
         broker = _broker_sink(settings, publications, connections, statuses)
         sinks.append(broker)
+    if settings.mqtt.enabled and settings.mqtt.broker:
+        from fedkad.edge.sources.mqtt import PACKET_NUMBERS, MqttSource, Topics
+
+        tells = MqttSource(connections[-1], Topics((), ()), store, receive, beyond=PACKET_NUMBERS)
 
     def hear(device: str) -> None:
-        topic = publications.topic(device, "tell")
-        if settings.mqtt.enabled and settings.mqtt.broker:
-            connections[-1].listen(topic, partial(receive, device), retained=False)
-        elif settings.mqtt.enabled:  # over the connection of the source, which keeps it while the agent is away
-            share(topic, device)
+        if tells is not None and settings.mqtt.enabled:
+            tells.hear(publications.topic(device, "tell"), device)
 
     for device in settings.named:
         hear(device)
@@ -79,19 +81,19 @@ def assemble(
         from fedkad.edge.sinks.webhook import WebhookSink
 
         sinks.append(WebhookSink(settings.webhook))
-    return Endpoints(source, sinks, stdout, broker, connections, hear)
+    return Endpoints(source, sinks, stdout, broker, connections, tells, hear)
 
 
 def _source(
     settings: AgentSettings, store: Store, publications: Publications, receive: Callable[[str, bytes], None]
-) -> tuple[SampleSource, list[Connection], Callable[[str, str], None]]:
-    """The source, its connection, and what takes the topic on which something is told about a device over that."""
+) -> tuple[SampleSource, list[Connection], MqttSource | None]:
+    """The source, its connection, and the source again if something may be told over that."""
     source = settings.source
     has_header = source.format == "csv"
     if source.kind == "stdin":
-        return StdinSource(has_header=has_header), [], _ignore
+        return StdinSource(has_header=has_header), [], None
     if source.kind == "file":
-        return FileSource(Path(source.path), store, has_header=has_header), [], _ignore
+        return FileSource(Path(source.path), store, has_header=has_header), [], None
     from fedkad.edge.mqtt import Connection
     from fedkad.edge.sources.mqtt import MqttSource, Topics
 
@@ -99,11 +101,7 @@ def _source(
     is_shared = settings.mqtt.enabled and not settings.mqtt.broker
     connection = Connection(source, "source", name, is_lasting=True, will=publications.will() if is_shared else None)
     made = MqttSource(connection, Topics(source.topics, settings.devices), store, receive)
-    return made, [connection], made.hear
-
-
-def _ignore(topic: str, device: str) -> None:
-    """Nobody can tell anything over lines."""
+    return made, [connection], made
 
 
 def _broker_sink(
@@ -118,6 +116,6 @@ def _broker_sink(
 
     if settings.mqtt.broker:
         name = f"fedkad-{settings.name}-out"
-        connections.append(Connection(settings.mqtt, "mqtt", name, will=publications.will()))
+        connections.append(Connection(settings.mqtt, "mqtt", name, is_lasting=True, will=publications.will()))
     channels = {name: device.sampling.channels for name, device in settings.named.items()}
     return BrokerSink(connections[-1], publications, settings.mqtt, settings.homeassistant, channels, statuses)

@@ -1,9 +1,9 @@
 """What an operator can tell about a device, as text and as values; nothing here knows how it is carried out.
 
 =============  =========================  =========================================================================
-normal         an incident, START/END     its rows are learnt as normal; nothing for the open incident, or the last
+normal         an incident, START/END     its rows are learnt as normal; nothing for what is open, or the last
 mute           2h, 0                      no incident begins for so long; 0 ends that
-acknowledge    an incident                a fault that somebody knows of; nothing for the open incident, or the last
+acknowledge    an incident                a fault that somebody knows of; nothing for what is open, or the last
 relearn                                   set the model aside, and fit a first one to new rows
 budget         2/week, default            false alarms allowed, instead of those in the configuration
 undo                                      take back the last normal, said or settled
@@ -58,7 +58,7 @@ class Command:
 
 
 class Stretch(NamedTuple):
-    """What was normal: an incident by its id, empty for the open one or the last; or all between two times."""
+    """What was normal: an incident by its id, empty for what is open or the last; or all between two times."""
 
     incident: str = ""
     start: float | None = None
@@ -184,7 +184,7 @@ def budget_of(command: Command) -> str:
 
 
 def incident_of(command: Command) -> str:
-    """The id of an incident; empty for the open one, or the last."""
+    """The id of an incident; empty for what is open, or the last."""
     return command.argument
 
 

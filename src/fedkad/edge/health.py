@@ -157,6 +157,14 @@ class Health:
         """Tell nothing, because of maintenance or the like: what is open ends for that reason."""
         return [self._end(key, time, time, reason) for key in list(self._open)]
 
+    def acknowledge(self, alert: Alert, sender: str) -> Alert:
+        """The alert of a fault with who knows of it; if the fault is open, its end will say so, too."""
+        known = alert | {"acknowledged": sender}
+        key = alert["fault"], alert["channel"] or ""
+        if key in self._open and self._open[key]["id"] == alert["id"]:
+            self._open[key] = known
+        return known
+
     def accept(self, alert: Mapping[str, Any]) -> None:
         """Take it as normal that the channel of this alert stood still for so long, because a person says so."""
         channel = alert["channel"]
@@ -185,7 +193,7 @@ class Health:
     def _period(self, interval: float) -> str:
         return (
             f"samples come every {span(interval)}, but the period is {span(self._sampling.period)}; "
-            f'set period = "{interval:.3g}s" in [sampling]'
+            f'set period = "{interval:.12g}s" in [sampling]'
         )
 
     def _silent_channels(self, row: GridRow) -> dict[Key, str]:
@@ -241,6 +249,7 @@ class Health:
             "time": format_time(time),
             "duration": round(max(time - start, 0.0), 3),
             "sentence": sentence,
+            "acknowledged": None,
             "reason": "fault",
             "text": f"{self._device}: {sentence}",
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fedkad.edge.alarmstate import Alert
@@ -37,7 +36,9 @@ def status(settings: AgentSettings) -> str:
         "last scored",
         "score",
         "threshold",
+        "factor",
         "budget",
+        "measured",
         "incidents",
         "open incident",
         "faults",
@@ -72,28 +73,35 @@ def _status_row(name: str, settings: DeviceSettings, state: Mapping[str, Any] | 
     state = state or {}
     alarms, orders = state.get("alarms", {}), StandingOrders.restored(state.get("orders", {}))
     opened = alarms.get("open") or {}
+    budget = (state.get("shown") or {}).get("budget") or {}
+    measured = budget.get("measured_per_week")
     return (
         name,
-        _state(settings, state, orders),
+        _state(state, orders),
         str(state.get("seq", 0)),
         _shown(format_time(alarms["time"])) if alarms.get("time") is not None else "never",
         short_number(alarms.get("score")) if alarms.get("score") is not None else "",
         short_number(alarms.get("threshold")) if alarms.get("threshold") is not None else "",
+        "" if measured is None else short_number(budget["threshold_factor"]),
         orders.applied(settings).alarm.budget,
+        "" if measured is None else f"{short_number(measured)}/week",
         str(alarms.get("incidents", 0)),
         opened.get("id", "") + (f", acknowledged by {opened['acknowledged']}" if opened.get("acknowledged") else ""),
         "; ".join(fault["sentence"] for fault in state.get("health", {}).get("open", [])),
     )
 
 
-def _state(settings: DeviceSettings, state: Mapping[str, Any], orders: StandingOrders) -> str:
+def _state(state: Mapping[str, Any], orders: StandingOrders) -> str:
     if orders.is_muted(time.time()):
         return f"mute until {_shown(format_time(orders.muted_until))}"
     if not state:
         return "no sample yet"
-    if Path(settings.learning.folder, "model.safetensors").exists():
+    if not state.get("period", 1.0):
+        return "learning, its period is not known yet"
+    progress = (state.get("shown") or {}).get("learning")
+    if progress is None:
         return "monitored"
-    return f"learning, {state.get('fresh', 0)} of {settings.first_rows} rows"
+    return f"learning, {progress['have']} of {progress['need']} rows, {span(progress['seconds'])} left"
 
 
 def _shown(time: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.commands import Command, CommandError, check, read_command
+from fedkad.edge.payload import quoted
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 
@@ -67,19 +68,20 @@ class Inbox:
 
     def carry_out(self, command: Command, while_waiting: Callable[[], None]) -> list[Alert]:
         """Let the device obey and keep its reply; returns its alerts. Everything must be committed just before."""
-        sender = command.sender or "somebody"
+        sender = quoted(command.sender) if command.sender else "somebody"
+        who = f"{command.device}: {sender} told {quoted(str(command))}"
         try:
             check(command, self._watchers)
             obeyed = self._watchers[command.device].obey(command, while_waiting)
         except (CommandError, OSError) as error:
-            logger.info("%s: %s told %r, which is refused: %s", command.device, sender, str(command), error)
+            logger.info("%s, which is refused: %s", who, error)
             self._answer(command, str(error), accepted=False)
             return []
         except Exception as error:  # a bug; without an answer it would be tried for ever
-            logger.error("%s: %r failed because of a bug in the agent: %r.", command.device, str(command), error)
+            logger.error("%s, which failed because of a bug in the agent: %r.", who, error)
             self._answer(command, "It failed because of a bug in the agent; see its log.", accepted=False)
             return []
-        logger.info("%s: %s told %r. %s", command.device, sender, str(command), obeyed.reply)
+        logger.info("%s. %s", who, obeyed.reply)
         self._answer(command, obeyed.reply, accepted=True)
         return obeyed.alerts
 

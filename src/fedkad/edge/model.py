@@ -120,8 +120,11 @@ class DeviceModel:
             self.restart()
 
     def is_renewed(self) -> bool:
-        """Whether another model was put in place."""
+        """Whether another model was put in place; that the one in use was taken away is logged once."""
         version = self._folder.version()
+        if version is None and self._version is not None:
+            self._version = None
+            logger.warning("%s: %s is gone; %s.", self._device, self._folder.model, self._continues())
         return version is not None and version != self._version
 
     def reload(self) -> bool:
@@ -160,9 +163,14 @@ class DeviceModel:
         """Put a file that is of no use out of the way, unless another one has just taken its place."""
         if self._folder.version() == version:
             aside = set_aside(self._folder.model, mark)
-            logger.warning(
-                "%s: %s It was renamed to %s, and the device continues without it.", self._device, why, aside.name
-            )
+            self._version = None
+            logger.warning("%s: %s It was renamed to %s; %s.", self._device, why, aside.name, self._continues())
+
+    def _continues(self) -> str:
+        """What a device does whose model is no longer in its folder."""
+        if self.current is None:
+            return "the device continues without it"
+        return "the device continues with the one that it has read before, until it learns or the agent is restarted"
 
     def _with_configured_threshold(self, model: Model) -> Model:
         alarm, period = self._settings.alarm, self._settings.sampling.period

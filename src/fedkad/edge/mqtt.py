@@ -67,7 +67,6 @@ class Connection:
         self._requested: dict[int, list[str]] = {}  # subscriptions that are not answered, by their number
         self._connected: list[Callable[[], None]] = []
         self._listeners: dict[str, Callable[[bytes], None]] = {}
-        self._unretained: set[str] = set()  # topics whose retained messages may be of any age, and are ignored
         self._unconfirmed: set[int] = set()
         self.is_connected = self._is_open = self._is_refused = False
         self.generation = 0
@@ -110,11 +109,9 @@ class Connection:
         if number is not None:
             self._requested[number] = filters
 
-    def listen(self, topic: str, then: Callable[[bytes], None], *, retained: bool = True) -> None:
-        """Call `then` with each message of one topic, unless it is `retained` and unwanted; these are not samples."""
+    def listen(self, topic: str, then: Callable[[bytes], None]) -> None:
+        """Call `then` with each message of one topic, which may be lost in a kill; these are not samples."""
         self._listeners[topic] = then
-        if not retained:
-            self._unretained.add(topic)
         self.subscribe([topic])
 
     def when_connected(self, then: Callable[[], None]) -> None:
@@ -245,8 +242,7 @@ class Connection:
             self.on_message(message)
         else:
             self.acknowledge(message, self.generation)
-            if not (message.retain and message.topic in self._unretained):
-                then(bytes(message.payload))
+            then(bytes(message.payload))
 
     def _on_publish(self, client: paho.Client, _: Any, number: int, reason: ReasonCode, __: Any) -> None:
         self._unconfirmed.discard(number)

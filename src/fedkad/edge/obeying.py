@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import alert_text, format_time
 from fedkad.edge.commands import Command, CommandError, budget_of, incident_of, mute_of, stretch_of
+from fedkad.edge.health import Health
 from fedkad.edge.learning import Learner
 from fedkad.edge.model import DeviceModel
 from fedkad.edge.orders import StandingOrders
@@ -45,7 +46,6 @@ class Obeyed(NamedTuple):
     orders: StandingOrders
     taken: TakenForNormal
     forgiven: str = ""  # the incident that does not count against the budget any more
-    accepted: Alert | None = None  # the fault of a sensor that is none
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Obedience:
     model: DeviceModel
     learner: Learner
     alarms: Alarms
+    health: Health
     orders: StandingOrders
     taken: TakenForNormal
     row: int
@@ -81,16 +82,25 @@ class Obedience:
 
     # -- incidents ------------------------------------------------------------------------------------------------
 
-    def _incident(self, identity: str) -> dict[str, Any]:
-        """The last alert of an incident; without an id, of the open one or else the last."""
+    def _meant(self, identity: str) -> list[Alert]:
+        """The last alert of what an answer is about: an incident, or faults.
+
+        Without an id that is what a screen shows: the open incident, or else all open faults. If nothing is open, it is
+        the incident that was just told, but not one from before a fault: nobody would expect that.
+        """
         opened = self.alarms.open
         if opened is not None and identity in ("", opened["id"]):
-            return opened
+            return [opened]
+        if faults := [fault for fault in self.health.open if identity in ("", fault["id"])]:
+            return faults
         found = self.store.incident(self.device, identity)
         if found is None:
             what = f"no incident {quoted(identity)}" if identity else "no incident yet"
             raise CommandError(f"{self.device} has {what}; see fedkad-agent incidents.")
-        return found
+        if not identity and found["kind"] == "health":
+            last = f"the last that was told is the fault {found['id']}"
+            raise CommandError(f"Nothing is open on {self.device}, and {last}; name what you mean by its id.")
+        return [found]
 
     def _is_open(self, incident: Alert) -> bool:
         return self.alarms.open is not None and self.alarms.open["id"] == incident["id"]
@@ -102,14 +112,27 @@ class Obedience:
         self.store.put_alert([], corrected)
 
     def _acknowledge(self, command: Command) -> Obeyed:
-        incident, sender = self._incident(incident_of(command)), command.sender or "somebody"
+        meant, sender = self._meant(incident_of(command)), command.sender or "somebody"
+        incident, faults = meant[0], [fault for fault in self.health.open if not fault.get("acknowledged")]
+        if not incident_of(command) and incident.get("acknowledged") and faults:
+            return self._acknowledge_faults(faults, sender)  # what is left of all that is open
+        if incident["kind"] == "health":
+            return self._acknowledge_faults(meant, sender)
         reply = f"The incident {incident['id']} is acknowledged."
         if self._is_open(incident):
             return self._obeyed(reply, self.alarms.acknowledge(sender))
         self.store.put_alert([], {**incident, "acknowledged": sender})
-        if incident["kind"] != "health":  # a young model has learned from it, and is fitted anew without it
-            self.learner.leave_out_between(_seconds(incident["start"]), _seconds(incident["time"]))
+        # A young model has learned from it, and is fitted anew without it.
+        self.learner.leave_out_between(_seconds(incident["start"]), _seconds(incident["time"]))
         return self._obeyed(reply)._replace(forgiven=incident["id"])
+
+    def _acknowledge_faults(self, faults: list[Alert], sender: str) -> Obeyed:
+        """Note who knows of faults, of which all are open or the only one may be over."""
+        for fault in faults:
+            self.store.put_alert([], self.health.acknowledge(fault, sender))
+        named = ", ".join(fault["id"] for fault in faults)
+        what = f"fault {named} is" if len(faults) == 1 else f"faults {named} are"
+        return self._obeyed(f"The {what} acknowledged.")
 
     # -- what is normal -------------------------------------------------------------------------------------------
 
@@ -118,9 +141,10 @@ class Obedience:
         incident, alerts = None, list[Alert]()
         start, end = stretch.start, stretch.end
         if start is None or end is None:
-            incident = self._incident(stretch.incident)
+            meant = self._meant(stretch.incident)
+            incident = meant[0]
             if incident["kind"] == "health":
-                return self._accept(incident, command)
+                return self._accept(meant, command)
             start, end = _seconds(incident["start"]), _seconds(incident["time"])
             end = max(end, self.time) if self._is_open(incident) else end
         count = self._learn(start, end, _mark(command))
@@ -140,16 +164,22 @@ class Obedience:
         reply = f"{count} rows since {format_time(start)} are learned as normal."
         return self._obeyed(reply)._replace(taken=TakenForNormal())
 
-    def _accept(self, fault: Alert, command: Command) -> Obeyed:
-        """Take what was told of a sensor for normal: that it stands still for so long, or has such values."""
-        if fault["fault"] == "stuck":
-            reply = f"It is normal that {fault['channel']} of {self.device} stands still for so long."
-            return self._obeyed(reply)._replace(accepted=fault)
-        if fault["fault"] != "impossible":
-            raise CommandError(f"{fault['id']} is {fault['fault']}; only what is stuck or impossible can be normal.")
-        start, end = _seconds(fault["start"]), _seconds(fault["time"])
-        count = self._learn(start, max(end, self.time) if fault["event"] == "start" else end, _mark(command))
-        return self._learned(count, start)
+    def _accept(self, faults: list[Alert], command: Command) -> Obeyed:
+        """Take what was told of sensors for normal: that they stand still for so long, or have such values."""
+        stuck, impossible = ([each for each in faults if each["fault"] == kind] for kind in ("stuck", "impossible"))
+        if not stuck and not impossible:
+            named = f"{faults[0]['id']} is {faults[0]['fault']}"
+            raise CommandError(f"{named}; only what is stuck or impossible can be normal.")
+        obeyed = self._obeyed("")
+        if impossible:  # all of them at once, since the model takes one command once
+            start, end = min(_seconds(each["start"]) for each in impossible), _seconds(impossible[-1]["time"])
+            end = max(end, self.time) if impossible[-1]["event"] == "start" else end
+            obeyed = self._learned(self._learn(start, end, _mark(command)), start)
+        for fault in stuck:
+            self.health.accept(fault)
+            still = f"It is normal that {fault['channel']} of {self.device} stands still for so long."
+            obeyed = obeyed._replace(reply=f"{obeyed.reply} {still}".strip())
+        return obeyed
 
     def _learn(self, start: float, end: float, mark: str) -> int:
         """Learn the rows of a time as confirmed, with those before that fill the window; returns how many there are."""

@@ -18,6 +18,11 @@ AGREEING = 0.8
 NEAR = 0.2
 """is so near to their median."""
 
+CONVINCING = 10
+"""Blocks in a row that must agree after two that did not: who sends when a value changes may be calm for days.
+
+One that does not agree has the intervals from before and after a change of the period.
+"""
 
 ROUND = {1: 0.03, 2: 0.005}
 """By how large a share an interval may differ from one of so many digits that it is taken for."""
@@ -27,6 +32,9 @@ MOST_WAITING = 1000
 
 A_SECOND = 1.0
 """The shortest period that is inferred from arrivals, and that of a clock that stands still."""
+
+A_MINUTE = 60.0
+"""The longest period that is inferred from intervals that do not agree: what comes sooner would be dropped."""
 
 
 class Pace:
@@ -47,7 +55,10 @@ class Pace:
         self._last: float = nan if state.get("last") is None else state["last"]
         self._intervals: list[float] = list(state.get("intervals", []))
         self.interval: float | None = state.get("interval")  # of the last block: the mean if they agree, or the median
-        self.agreed: float | None = state.get("agreed")  # the same, if the intervals of that block agree
+        self.agreed: float | None = state.get("agreed")  # the same, if the device sends at that interval
+        self.shortest: float | None = state.get("shortest")  # of the last block
+        self._is_odd = bool(state.get("odd", False))  # whether the intervals of that block do not agree
+        self._doubts = int(state.get("doubts", 0))  # blocks that must agree before that is believed
 
     def state(self) -> dict[str, Any]:
         """All that is known, for JSON."""
@@ -57,6 +68,9 @@ class Pace:
             "intervals": self._intervals,
             "interval": self.interval,
             "agreed": self.agreed,
+            "shortest": self.shortest,
+            "odd": self._is_odd,
+            "doubts": self._doubts,
         }
 
     def note(self, time: float, channels: Collection[str]) -> bool:
@@ -71,22 +85,28 @@ class Pace:
         self._intervals.append(step)
         if len(self._intervals) < BLOCK:
             return False
-        near = _near(self._intervals)
-        is_agreed = len(near) >= AGREEING * BLOCK
-        self.interval = _rounded(fmean(near) if is_agreed else median(self._intervals))
-        self.agreed = self.interval if is_agreed else None
+        self.interval, agreed = _interval(self._intervals)
+        was_odd, self._is_odd = self._is_odd, agreed is None
+        if agreed is not None:
+            self._doubts = max(self._doubts - 1, 0)
+        elif was_odd:
+            self._doubts = CONVINCING
+        self.agreed, self.shortest = None if self._doubts else agreed, min(self._intervals)
         self._intervals, self._channel, self._last = [], "", nan
         return True
 
-    def guess(self) -> float | None:
-        """The mean of the intervals so far that are near to their median, or of the last block; None without any."""
-        return _rounded(fmean(_near(self._intervals))) if self._intervals else self.interval
+    def guess(self) -> tuple[float | None, float | None]:
+        """The interval of the samples so far, or of the last block, and the same if they agree; None without any."""
+        return _interval(self._intervals) if self._intervals else (self.interval, self.agreed)
 
 
-def _near(intervals: list[float]) -> list[float]:
-    """Those that are near to their median."""
+def _interval(intervals: list[float]) -> tuple[float, float | None]:
+    """The mean of those that are near to their median, twice, if these are most; or else the median and None."""
     middle = median(intervals)
-    return [each for each in intervals if abs(each - middle) <= NEAR * middle]
+    near = [each for each in intervals if abs(each - middle) <= NEAR * middle]
+    if len(near) < AGREEING * len(intervals):
+        return _rounded(middle), None
+    return (agreed := _rounded(fmean(near))), agreed
 
 
 def _rounded(interval: float) -> float:
@@ -105,7 +125,8 @@ def _rounded(interval: float) -> float:
 class FirstSamples:
     """The first samples of a device whose period is not written, which wait until it is known.
 
-    The period is the mean of the first intervals between samples of one channel if they agree, or else their median.
+    The period is the mean of the first intervals between samples of one channel if they agree, or else their median,
+    but at most a minute: between the samples of an irregular reporter its last values are held.
     `state` is what `state()` returned.
 
     >>> first = FirstSamples()
@@ -134,7 +155,13 @@ class FirstSamples:
         return self.period if is_known else None
 
     @property
+    def is_regular(self) -> bool:
+        """Whether the intervals so far agree."""
+        return self._pace.guess()[1] is not None
+
+    @property
     def period(self) -> float:
         """The period by the samples so far."""
-        found = self._pace.guess() or A_SECOND
+        interval, agreed = self._pace.guess()
+        found = agreed or min(interval or A_SECOND, A_MINUTE)
         return max(found, SHORTEST_PERIOD if self._is_timed else A_SECOND)

@@ -67,7 +67,8 @@ class DeviceStatus:
             gauges["alarms_per_week"] = budget["measured_per_week"]
             gauges["alarms_allowed_per_week"] = budget["allowed_per_week"]
             gauges["threshold_ratio"] = budget["threshold_factor"]
-        gauges |= {name: self.state == name for name in ("warming", "learning", "stale", "gap", "maintenance", "muted")}
+        gauges |= {name: self.state == name for name in ("warming", "learning", "stale", "gap", "maintenance")}
+        gauges["muted"] = self.state == "muted" or self.muted is not None  # also while no row comes
         return {name: float(value) for name, value in {**gauges, **(self.counters or {})}.items() if value is not None}
 
 

@@ -236,10 +236,9 @@ class Store:
             return None
 
     def incident(self, device: str, identity: str = "") -> dict[str, Any] | None:
-        """The last alert of an incident or a fault, or without an id of the last incident; None if there is none."""
-        named = f"id = ? OR (? = '' AND {NO_FAULT})"
-        query = f"SELECT alert FROM incident WHERE device = ? AND ({named}) ORDER BY number DESC LIMIT 1"
-        found = self._read(query, device, identity, identity)
+        """The last alert of an incident or a fault, without an id of the last one; None if there is none."""
+        query = "SELECT alert FROM incident WHERE device = ? AND ? IN (id, '') ORDER BY number DESC LIMIT 1"
+        found = self._read(query, device, identity)
         try:
             return dict(json.loads(found[0][0])) if found else None
         except ValueError:

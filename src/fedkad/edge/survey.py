@@ -39,7 +39,16 @@ NO_DEVICES = {"bridge", "homeassistant", "fedkad", "lwt", "availability"}
 """Levels of topics that are about something else."""
 
 
-OF_A_HOUSE = {"homeassistant", "zigbee2mqtt"}
+OF_AN_AGENT = {"state", "incident", "faults", "budget"}
+"""What the state of a device has that an agent publishes."""
+
+ZIGBEE = "zigbee2mqtt"
+"""The first level of topics of which the rest is the name of a device, which may have several levels,"""
+
+REQUESTS = {"set", "get"}
+"""unless it ends with one of these."""
+
+OF_A_HOUSE = {"homeassistant", ZIGBEE}
 """First levels of topics on a broker that Home Assistant listens to."""
 
 
@@ -91,6 +100,7 @@ class Survey:
 
     def __init__(self) -> None:
         self._seen: dict[str, TopicSeen] = {}
+        self._agents: set[str] = set()  # what the topics of other agents begin with
 
     def note(self, topic: str, payload: bytes, arrival: float) -> None:
         """Take a message that came at that time, in seconds."""
@@ -101,6 +111,8 @@ class Survey:
             seen.intervals = [*seen.intervals[1 - MOST_INTERVALS :], arrival - seen.last]
         seen.messages, seen.last = seen.messages + 1, arrival
         seen.numbers |= dict.fromkeys(name for name in _numbers(payload) if name.isprintable())
+        if topic.endswith("/state") and topic.count("/") > 1 and _is_of_an_agent(payload):
+            self._agents.add(topic.rsplit("/", 2)[0] + "/")
 
     def table(self) -> str:
         """All topics, for a terminal."""
@@ -116,7 +128,10 @@ class Survey:
 
     def plan(self) -> WatchPlan:
         """The topics that measure something, as an agent would follow them."""
-        measuring = [topic for topic, seen in sorted(self._seen.items()) if seen.channels]
+        told = tuple(self._agents)
+        measuring = [
+            topic for topic, seen in sorted(self._seen.items()) if seen.channels and not topic.startswith(told)
+        ]
         places = {topic: list(_places(topic, is_bare="" in self._seen[topic].numbers)) for topic in measuring}
         nameless = next((topic for topic, found in places.items() if not found), None)
         has_house = any(topic.partition("/")[0] in OF_A_HOUSE for topic in self._seen)
@@ -217,6 +232,11 @@ def _places(topic: str, *, is_bare: bool) -> Iterator[Placed]:
     levels = topic.split("/")
     if any(mark in topic for mark in "+#{}$") or any(level.lower() in NO_DEVICES for level in levels):
         return
+    name = "/".join(levels[1:])
+    if levels[0] == ZIGBEE and not is_bare and is_device_name(name) and is_short(name):
+        if levels[-1] not in REQUESTS and name != EVERY:
+            yield Placed(f"{ZIGBEE}/{{device}}", name)
+        return
     for at, name in enumerate(levels):
         if not is_device_name(name) or not is_short(name) or name == EVERY:
             continue
@@ -228,6 +248,14 @@ def _places(topic: str, *, is_bare: bool) -> Iterator[Placed]:
             if levels[after] and levels[after].lower() not in IN_GENERAL:
                 marked = [*pattern[:after], "{channel}", *pattern[after + 1 :]]
                 yield Placed("/".join(marked), name, levels[after])
+
+
+def _is_of_an_agent(payload: bytes) -> bool:
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.keys() >= OF_AN_AGENT
 
 
 def _numbers(payload: bytes) -> Iterator[str]:

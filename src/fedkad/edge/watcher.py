@@ -49,7 +49,7 @@ BRIEF = 3600.0
 """Seconds up to which an incident that went away by itself may be learned from."""
 
 MANY_AT_ONCE = 20
-"""Samples without a time that share a slot with others before that is logged."""
+"""Values that share a slot with others, and are dropped, before that is logged."""
 
 
 UNKNOWN_SILENCE = 3600.0
@@ -180,6 +180,7 @@ class Watcher:
             "taken": self._taken,
             "unjudged": self._unjudged,
             "heard": self._heard,
+            "shown": {"learning": self._learning(), "budget": self._budget_status()},  # by fedkad-agent status
         }
         self._store.put_state(self.name, state)
         self.model.put_threshold()
@@ -215,7 +216,8 @@ class Watcher:
         """Begin with the period that the first samples show."""
         kept = {"refused": self._refused, "orders": self._orders.state(), "health": self._health.state()}
         self._begin({**kept, "period": first.period})
-        logger.info("%s: its samples come every %g s, which is its period from now on.", self.name, self._period)
+        how = "come every %g s, which is its period" if first.is_regular else "are irregular, and its period is %g s"
+        logger.info(f"%s: its samples {how} from now on.", self.name, self._period)
         return [
             alert
             for time, values, arrival in first.samples
@@ -223,14 +225,24 @@ class Watcher:
         ]
 
     def _judge_pace(self, *, is_timed: bool) -> None:
-        """Tell a device that sends more slowly than the grid has rows, and log one that sends faster."""
+        """Tell a device that sends more slowly than the grid has rows, and log what comes faster and is dropped."""
         interval, period = self._pace.agreed or math.nan, self._settings.sampling.period
         self._health.note_interval(interval if interval >= OTHER * period else None)
-        if is_timed and interval * OTHER <= period and not self._is_pace_logged:
-            self._is_pace_logged = True
+        surplus = self._grid.duplicates + self._grid.late
+        is_fast = is_timed and interval * OTHER <= period
+        if self._is_pace_logged or not (is_fast or surplus >= MANY_AT_ONCE):
+            return
+        self._is_pace_logged = True
+        if is_fast:
             logger.warning(
                 "%s: samples come every %g s, but the period is %g s: only the first one in each period counts.",
                 *(self.name, interval, period),
+            )
+        else:
+            logger.warning(
+                "%s: %d values were dropped, since their period of %g s had one already or was judged: samples come "
+                "every %g s or so, and some %.3g s after the last; set a shorter period in [sampling] if all count.",
+                *(self.name, surplus, period, self._pace.interval, self._pace.shortest),
             )
 
     def _warn_if_timeless(self) -> None:
@@ -384,6 +396,8 @@ class Watcher:
         if not hears:
             self._deaf = now
         alerts = self._end_without_model()
+        for alert in alerts:
+            self._conclude(alert, self._alarms.time)
         if self._staleness.is_flush_due(now):
             alerts += self.flush()
         if self._staleness.check(now, self._grid.rhythm):
@@ -395,14 +409,19 @@ class Watcher:
         return alerts + self._tell_silence(now)
 
     def _tell_silence(self, now: float) -> list[Alert]:
-        """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off."""
-        if not self._staleness.reason or self._why_silent(time.time(), time.time()):
-            return []
-        if now - self._deaf <= self._settings.sampling.silent_after:  # its samples may still be on their way
-            return []
-        lasted = self._staleness.lasted(now)
-        since = time.time() - lasted if self._row is None else self._row.time
-        alerts = self._health.note_silence(since + lasted, since, self._silence())
+        """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off.
+
+        A device that is muted, or stale during maintenance, has no faults, though no row may come to say so.
+        """
+        clock, lasted = time.time(), self._staleness.lasted(now)
+        since = clock - lasted if self._row is None else self._row.time
+        is_muted = self._orders.is_muted(clock)
+        if is_muted or (self._staleness.reason and self._why_silent(clock, clock)):
+            alerts = self._health.silence(since + lasted, "muted" if is_muted else "maintenance")
+        elif not self._staleness.reason or now - self._deaf <= self._settings.sampling.silent_after:
+            return []  # it sends, or its samples may still be on their way
+        else:
+            alerts = self._health.note_silence(since + lasted, since, self._silence())
         self.is_changed = self.is_changed or bool(alerts)
         return alerts
 
@@ -432,7 +451,7 @@ class Watcher:
 
     def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> Obeyed:
         """Carry out a command, or raise a `CommandError`; everything must be committed just before."""
-        parts = (self.model, self.learner, self._alarms, self._orders, self._taken, self._rows)
+        parts = (self.model, self.learner, self._alarms, self._health, self._orders, self._taken, self._rows)
         device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
         obeyed = device.obey(command)
         for alert in obeyed.alerts:
@@ -442,8 +461,6 @@ class Watcher:
             self._reading = None
         if self._budget is not None:
             self._budget.forgive(obeyed.forgiven)
-        if obeyed.accepted is not None:
-            self._health.accept(obeyed.accepted)
         has_budget = obeyed.orders.budget != self._orders.budget
         self._orders, self._taken = obeyed.orders, obeyed.taken
         if has_budget:
@@ -554,7 +571,7 @@ class Watcher:
             abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
             rate=None if math.isnan(alarms.rate) else alarms.rate,
             why=self._silence() or self._without() or grid.broken,
-            budget=budget_status(self._settings.alarm.budget, alarms, self._budget.factor if self._budget else 1.0),
+            budget=self._budget_status(),
             incident=alarms.open,
             faults=self._health.open,
             muted=self._orders.muted_until if self._orders.is_muted(time.time()) else None,
@@ -589,11 +606,22 @@ class Watcher:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state
 
+    def _budget_status(self) -> dict[str, Any] | None:
+        factor = 1.0 if self._budget is None else self._budget.factor
+        return budget_status(self._settings.alarm.budget, self._alarms, factor)
+
     def _progress(self) -> dict[str, float] | None:
-        if (stream := self.model.stream) is None:
-            need = self.learner.needed
-            have = min(self.learner.fresh, need)
-            return {"have": have, "need": need, "seconds": (need - have) * self._settings.sampling.period}
-        if self._reading is None or self._reading.state == "ok":
+        stream, reading = self.model.stream, self._reading
+        if stream is None or reading is None or reading.state == "ok":
+            return self._learning()
+        return {"have": stream.length - reading.missing, "need": stream.length}
+
+    def _learning(self) -> dict[str, float] | None:
+        """How far the first model has come; None if there is one. Without a period at least a cycle has to pass."""
+        if self.model.stream is not None:
             return None
-        return {"have": stream.length - self._reading.missing, "need": stream.length}
+        if self._first is not None:
+            return {"have": 0, "need": self._configured.first_rows, "seconds": self._configured.learning.cycle}
+        need = self.learner.needed
+        have = min(self.learner.fresh, need)
+        return {"have": have, "need": need, "seconds": (need - have) * self._settings.sampling.period}

@@ -81,7 +81,9 @@ def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str
             "p": "binary_sensor",
             "name": "Problem",
             "device_class": "problem",
-            "value_template": "{{ 'ON' if value_json.incident or value_json.faults else 'OFF' }}",
+            # A fault that somebody knows of may last for weeks, and must not hide the next one.
+            "value_template": "{{ 'ON' if value_json.incident "
+            "or value_json.faults | rejectattr('acknowledged') | list else 'OFF' }}",
         },
         "score": {**number, "name": "Score", "icon": "mdi:chart-line", "value_template": "{{ value_json.score }}"},
         "threshold": {
@@ -133,6 +135,16 @@ def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str
             # The progress of a window that fills up has no seconds: then there is a model.
             "value_template": "{% set p = value_json.progress %}"
             "{{ (100 * p.have / p.need) | round(1) if p and p.seconds is defined else 100 }}",
+        },
+        "remaining": {
+            "p": "sensor",
+            "name": "Learning time left",
+            "icon": "mdi:timer-sand",
+            "device_class": "duration",
+            "unit_of_measurement": "h",
+            "entity_category": "diagnostic",
+            "value_template": "{% set p = value_json.progress %}"
+            "{{ (p.seconds / 3600) | round(1) if p and p.seconds is defined else 0 }}",
         },
         "alarms": {
             **number,

@@ -122,7 +122,7 @@ class BrokerSink:
         for device, status in self._statuses().items():
             incident = status.incident
             kind = (
-                [fault["id"] for fault in status.faults],
+                [(fault["id"], fault.get("acknowledged")) for fault in status.faults],
                 *(status.state, status.abnormal, status.muted, status.budget and status.budget["allowed"]),
                 incident and (incident["id"], incident.get("severity"), incident.get("acknowledged")),
             )

@@ -20,6 +20,9 @@ Place = tuple[str | None, str | None]
 Received = tuple[MQTTMessage, int]
 """A message, and the generation of the connection that it came over."""
 
+PACKET_NUMBERS = 1 << 16
+"""The packet numbers of a broker are below this."""
+
 MAX_WAITING = 1000
 """Messages of QoS 0 that are held while the agent cannot take any."""
 
@@ -83,7 +86,8 @@ class MqttSource:
     no other message gets until it is acknowledged. The digest of the last message under each number is committed
     together with the effects of the message: this is how a repeated message is recognised and not taken twice.
 
-    What is told about devices (`hear`) goes to `receive` and is acknowledged like samples.
+    What is told about devices (`hear`) goes to `receive` and is acknowledged like samples. Over a connection of its own
+    that is all that comes, and packet numbers are counted `beyond` those of the samples.
     """
 
     header = None
@@ -95,9 +99,10 @@ class MqttSource:
         topics: Topics,
         store: Store,
         receive: Callable[[str, bytes], None] = lambda device, payload: None,
+        beyond: int = 0,
     ) -> None:
         self._connection, self._topics, self._store = connection, topics, store
-        self._tells, self._tell = dict[str, str](), receive
+        self._tells, self._tell, self._beyond = dict[str, str](), receive, beyond
         self._received: list[Received] = []
         self._handed_out: list[Received] = []
         self._digests: dict[int, bytes] = {}
@@ -137,12 +142,13 @@ class MqttSource:
         told = self._tells.get(topic)
         place = self._topics.place(topic) if told is None else (told, None)
         digest = hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).digest()
-        is_repeated = message.dup and digest == (self._digests.get(message.mid) or self._store.digest(message.mid))
+        number = self._beyond + message.mid
+        is_repeated = message.dup and digest == (self._digests.get(number) or self._store.digest(number))
         # A retained message may be of any age, and is not a sample of now.
         if place is None or message.retain or is_repeated:
             return None
         if message.qos:
-            self._digests[message.mid] = digest
+            self._digests[number] = digest
         if told is not None:
             self._tell(told, payload)
             return None
