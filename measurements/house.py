@@ -160,7 +160,7 @@ def is_false(incident: IncidentSpan, faults: Sequence[HouseFault]) -> bool:
 def delay(fault: HouseFault, found: Sequence[IncidentSpan]) -> float | None:
     """Minutes until a fault was told while it lasted, None if it was not."""
     until = at(fault.end + SLACK.get(fault.kind, 0))
-    told = [each.told for each in found if each.device == fault.device and at(fault.start) <= each.told <= until]
+    told = [each.told for each in found if each.device == fault.device and at(fault.start) <= each.told < until]
     return (min(told) - at(fault.start)) / MINUTE if told else None
 
 

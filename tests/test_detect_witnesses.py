@@ -1000,6 +1000,15 @@ def test_other_scorings_tell_of_motion_only() -> None:
     assert all(re.match(r"(flow|pressure|pump|load) moved unlike predicted: ", event.sentence) for event in events)
 
 
+def test_how_far_a_channel_wandered_counts_less_the_more_is_seen_since() -> None:
+    calm = np.random.default_rng(0).normal(size=(3000, 2))
+    places = replace(Places.learnt(calm, 4), wander=np.array([8.0, 2.0]))
+    later = places.joined(calm, 4)
+    np.testing.assert_allclose(later.wander, np.maximum(np.sqrt(0.5) * places.wander, 0.5))
+    few = places.joined(calm[:100], 4)
+    np.testing.assert_array_equal(few.wander, places.wander)
+
+
 # -- coarse sensors -----------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect import learning
+from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
 from fedkad.edge.alerttext import format_time, short_number
@@ -194,6 +195,20 @@ def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector
     assert not learnable[150 - memory + 1 : 160].any()  # what led to it, and it
     assert not learnable[200:203].any()
     assert learnable[-80:].all()
+
+
+@pytest.mark.parametrize(("cautiously", "greatest"), [(True, 1.4), (False, 1.95)])
+def test_what_is_far_from_all_that_was_seen_is_not_learned_unasked(
+    make: Make, tmp_path: Path, cautiously: bool, greatest: float
+) -> None:
+    watcher, drifting = make(), series(600)
+    drifting[200:500, 0] += np.linspace(0.0, 1.0, 300)
+    watcher.model.learn(drifting, "feed:600", cautiously=cautiously)
+    learned, memory = load_model(tmp_path / "pump" / "model.safetensors")
+    seen = learned.setup.scaling.restore(learned.scoring.bounds.ranges[0].T)[1]  # type: ignore[attr-defined]
+    assert seen[0] == pytest.approx(greatest, abs=0.15)
+    assert seen[1] == pytest.approx(1.15, abs=0.1)
+    assert memory is not None
 
 
 def test_an_incident_near_the_threshold_raises_it(make: Make) -> None:

@@ -13,6 +13,7 @@ All numbers are in scaled units. Values are not clipped here: how far outside a 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -367,11 +368,16 @@ class Places:
         return confirmed, calm
 
     def _wandered(self, features: Features, forgetting: float) -> Array:
-        """How far normal data wanders, newer rows included; few rows would tell of chance, and the farthest stays."""
+        """How far normal data wanders, newer rows included; few rows would tell of chance.
+
+        The farthest that was found before counts less, the more has been seen since: what was far from a few days is
+        not far from months.
+        """
         before: Array = forgetting * self.wander
         if len(features.levels) < TELLING:
             return before
-        return np.maximum(before, _wander(_outside(features, self, self.reach)))
+        share = math.sqrt(self.rows / (self.rows + len(features.values)))
+        return np.maximum(share * before, _wander(_outside(features, self, self.reach)))
 
     def widened(self, scaled: Array, window: int) -> Places:
         """The places with all of these rows inside, because a person called them normal.

@@ -3,7 +3,8 @@
 One day does not show how far the weather, the seasons of a plant or the habits of people go. A model of the agent's own
 is therefore *young* until it has seen a week: it is fitted anew, to all rows so far, each time that they have doubled,
 and takes what it alarmed at for normal unless somebody has acknowledged it as a fault. After that it learns on: its
-scaling stays, and rows of incidents are left out. In a simulated house, devices whose first model had seen one day of
+scaling stays, and rows of incidents are left out, and so are those far outside of where the device has been, which may
+be a fault that nobody noticed. In a simulated house, devices whose first model had seen one day of
 weather and never another one had an incident open for weeks (`python -m measurements.house`).
 """
 
@@ -13,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,10 +115,11 @@ class Learner:
         self._store.forget(self._device, number + 1)
         self._store.forget_evidence(self._device)
 
-    def learn(self, while_waiting: Callable[[], None] = lambda: None) -> bool:
+    def learn(self, while_waiting: Callable[[], None] = lambda: None, *, cautiously: bool = True) -> bool:
         """Learn from the committed rows; True if the model has changed. Everything must be committed just before.
 
-        This takes a while, in a forked process because of the memory; `while_waiting` is called every half second.
+        A mature model that learns `cautiously` leaves out what is far from where the device has been. This takes a
+        while, in a forked process because of the memory; `while_waiting` is called every half second.
         """
         last, rows = self._store.rows_to_learn(self._device, len(self._settings.sampling.channels), self._spent)
         complete = int(np.isfinite(rows.sum(axis=1)).sum())
@@ -124,7 +127,8 @@ class Learner:
         if self.fresh < self.needed:
             return False
         model, before, gathered = self._model, self._model.current, self.fresh
-        fit = model.fit if before is None else model.refit if self.young else model.learn
+        further = partial(model.learn, cautiously=cautiously)
+        fit = model.fit if before is None else model.refit if self.young else further
         try:
             run_forked(lambda: fit(rows, f"{self._feed}:{last}"), while_waiting)
         except (ValueError, OSError) as error:

@@ -40,6 +40,8 @@ PERIOD_TOLERANCE = 0.01
 THRESHOLD_INTERVAL = 60.0
 """Seconds between two commits of an adapting threshold, whose state is large and changes slowly."""
 
+NEAR = 0.1
+"""How many ranges of a channel a value may lie outside of its bounds to be learned without being asked."""
 
 NO_LIMITS: Limits = (np.array(-math.inf), np.array(math.inf))
 
@@ -273,11 +275,16 @@ class DeviceModel:
 
         self._change(refitted, rows, through)
 
-    def learn(self, rows: Array, through: str) -> None:
-        """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full."""
+    def learn(self, rows: Array, through: str, *, cautiously: bool = True) -> None:
+        """Add rows to the model; raises `ValueError` if that is impossible, `OSError` if the disk is full.
+
+        `cautiously`, without those that are far from where the device has been.
+        """
 
         def learned(known: Model, path: Path) -> tuple[Model, Memory]:
-            return learn(known, StoredMemory(path), known.setup.scale(rows), self._settings.learning.forgetting)
+            scaled = known.setup.scale(rows)
+            scaled = _near(known, scaled) if cautiously else scaled
+            return learn(known, StoredMemory(path), scaled, self._settings.learning.forgetting)
 
         self._change(learned, rows, through)
 
@@ -335,6 +342,20 @@ class DeviceModel:
     def forget(self) -> None:
         """Score nothing until there is another model."""
         self.current = self.stream = self._version = None
+
+
+def _near(model: Model, scaled: Array) -> Array:
+    """Scaled rows without those that are far from where the device has been: nobody has called that normal.
+
+    A fault that was missed would otherwise widen the bounds, and hide the next one of its kind.
+    """
+    if not isinstance(model.scoring, WitnessScoring):
+        return scaled
+    bounds = model.scoring.bounds
+    room = NEAR * bounds.unit
+    with np.errstate(invalid="ignore"):
+        is_far = ((scaled < bounds.low[0] - room) | (scaled > bounds.high[0] + room)) & ~bounds.switch
+    return np.where(is_far.any(axis=1, keepdims=True), np.nan, scaled)
 
 
 def _limits(model: Model) -> tuple[Limits, Limits]:

@@ -551,7 +551,8 @@ class Watcher:
     def learn(self, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Learn from the committed rows; everything must be committed just before."""
         was_young = bool(self.learner.young)
-        if self.learner.learn(while_waiting):
+        # Where it alarms all the time, the model is wrong, and what is far from it is what it lacks.
+        if self.learner.learn(while_waiting, cautiously=not self._is_alarmed_often()):
             self.is_changed = True
             if was_young:  # the threshold is another one, and followed alarms of a model that is gone
                 self._budget = self._budget_loop()
