@@ -98,9 +98,9 @@ def _remember(setup: Setup, scaled: Array, report: Report = unheard) -> Memory:
     training, held_out = split(scaled, settings.validation, settings.lead)
     if settings.has_witnesses:
         kept = HeldOut.of(scaled, few=held_out is None).scorable(settings.lead)
+        statistics = _collected(setup, scaled, report)
         size = np.abs(setup.scaling.mean) / setup.scaling.scale
-        places = Places.learnt(scaled, settings.window, size)
-        return Memory(setup, _collected(setup, scaled, report), kept, places)
+        return Memory(setup, statistics, kept, Places.learnt(scaled, settings.window, size))
     statistics = _collected(setup, training, report)
     if held_out is not None:
         return Memory(setup, statistics, HeldOut.of(held_out, few=False))
