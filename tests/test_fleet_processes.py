@@ -205,7 +205,7 @@ def flower_supernode():
 cli = types.ModuleType("flwr.supernode.cli")
 cli.flower_supernode = flower_supernode
 reception = types.ModuleType("fedkad.fleet.flower.reception")
-reception.forget_ended_runs = lambda: None
+reception.stay_in_step = lambda: None
 sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
 sys.modules["fedkad.fleet.flower.reception"] = reception
 from fedkad.fleet.flower import supernode
