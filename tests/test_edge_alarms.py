@@ -102,18 +102,18 @@ def test_a_device_that_stays_where_it_has_not_been_is_told_although_no_score_is_
     assert stray(Alarms("pump", DWELLING, 60.0, NAMES), [1.9] * 200, 0.0) == []
 
 
-def test_an_incident_goes_on_while_its_channel_is_where_it_has_not_been() -> None:
+def test_an_incident_goes_on_while_a_channel_of_it_is_where_it_has_not_been() -> None:
     alarms = Alarms("pump", DWELLING, 60.0, NAMES)
     (begun,) = stray(alarms, [0.5], 0.0, score=9.0)
     assert begun["event"] == "start"
     assert stray(alarms, [0.5] * 120, 60.0) == [], "the score is quiet, and the level is not the old one"
     (end,) = stray(alarms, [0.1] * 10, 121 * 60.0)
     assert (end["event"], end["reason"], end["duration"]) == ("end", "cleared", 120 * 60.0)
-    # Another channel that is far outside does not keep it open.
-    alarms = Alarms("pump", DWELLING, 60.0, ["level", "flow", "pressure"])
-    swapped = np.array([6.0, 3.0, 1.0]), *EXPLAINED[1:]
-    update(alarms, 0.0, 9.0, THRESHOLD, True, explained=swapped)
-    assert [alert["reason"] for alert in stray(alarms, [0.5] * 10, 60.0)] == ["cleared"]
+    # The second channel keeps it open with a fifth of the score, though another one leads, and not with less.
+    for share, reasons in [(2.0, []), (1.5, ["cleared"])]:
+        alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+        update(alarms, 0.0, 10.0, THRESHOLD, True, explained=(np.array([9.0 - share, share, 1.0]), *EXPLAINED[1:]))
+        assert [alert["reason"] for alert in stray(alarms, [0.5] * 10, 60.0)] == reasons
 
 
 def test_a_level_that_comes_by_day_and_goes_at_night_is_one_incident() -> None:
@@ -145,12 +145,14 @@ def flare(alarms: Alarms, minute: int, score: float, minutes: int = 1, *, by: Ar
 
 def test_with_a_budget_the_echo_of_an_incident_is_not_told() -> None:
     alarms, again, other = Alarms("pump", ECHOING, 60.0, NAMES), ["update", "end"], np.array([1.0, 0.0, 6.0])
+    lesser = np.array([6.0, 3.0, 1.0])
     assert flare(alarms, 0, 8.0) == ["start", "end"]
     assert flare(alarms, 60, 9.9) == [], "hardly worse than the last"
     restored = Alarms("pump", ECHOING, 60.0, NAMES, json.loads(json.dumps(alarms.state())))
     for policy in (alarms, restored):
         assert flare(policy, 120, 10.1) == again, "a score a quarter higher is news,"
-        assert flare(policy, 180, 10.1, by=other) == again, "and so is another channel,"
+        assert flare(policy, 180, 10.1, by=lesser) == [], "not one that had a fifth of it;"
+        assert flare(policy, 210, 10.1, by=other) == again, "another channel is,"
         assert flare(policy, 240, 10.1, 90) == again, "or what lasts for an hour"
         assert (policy.incidents, policy.begun_since(0.0)) == (1, 4)
         assert flare(policy, 720, 10.1) == ["start", "end"], "six hours are over"
@@ -175,6 +177,7 @@ def test_what_became_normal_may_echo_for_as_long_as_it_took() -> None:
     alarms = Alarms("pump", replace(ECHOING, settle=86400.0), 60.0, NAMES)
     update(alarms, 0.0, 9.0, THRESHOLD, True)
     assert [alert["event"] for alert in alarms.silence(86400.0, "settled")] == ["end"]
+    assert flare(alarms, 1440 + 700, 9.0, by=np.array([1.0, 0.0, 6.0])) == [], "whatever the channel"
     assert flare(alarms, 1440 + 1430, 9.0) == []
     assert flare(alarms, 1440 + 1450, 9.0) == ["start", "end"]
     without = Alarms("pump", replace(ECHOING, budget=""), 60.0, NAMES)

@@ -177,6 +177,20 @@ def test_a_critical_incident_and_an_impossible_value_do_not_become_normal(model:
     assert "impossible" in why_not({"severity": "warning"}, rows, scoring.bounds, 20)
 
 
+def test_a_battery_may_rest_and_an_input_is_where_somebody_put_it(model: Path) -> None:
+    scoring = KoopmanDetector.load(model).model_.scoring
+    assert isinstance(scoring, WitnessScoring)
+    rows, incident = np.random.default_rng(0).normal(size=(100, 3)), {"severity": "warning"}
+    rows[:, 1] = 0.5
+    assert why_not(incident, rows, scoring.bounds, 20) == "a channel has stopped moving"
+    assert why_not(incident, rows, scoring.bounds, 20, resting=[0, 2]) == "a channel has stopped moving"
+    assert why_not(incident, rows, scoring.bounds, 20, resting=[1]) == ""
+    rows[:, 1] = np.where(np.arange(100) % 2, 5.0, 6.0)
+    assert why_not(incident, rows, scoring.bounds, 20) == "it is too far from what is known"
+    assert why_not(incident, rows, scoring.bounds, 20, inputs=np.array([False, True, False])) == ""
+    assert why_not(incident, rows, scoring.bounds, 20, inputs=np.array([True, False, True])) != ""
+
+
 def test_a_sensor_that_is_off_all_day_does_not_become_normal() -> None:
     def pair(rows: int, seed: int) -> NDArray[np.float64]:
         generator = np.random.default_rng(seed)

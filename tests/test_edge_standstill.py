@@ -101,6 +101,18 @@ def test_what_rests_by_nature_is_never_stuck(kind: str) -> None:
     }[kind].astype(float)
     values[-3000:] = values[-3001]
     assert told(values) == []
+    runs = Standstill(1)
+    for value in values:
+        runs.add(np.array([value]), learns=True)
+    assert runs.rests(0) or kind == "constant", "of that no run has ended"
+
+
+def test_what_moves_or_is_hardly_known_does_not_rest() -> None:
+    runs = Standstill(2)
+    for k, value in enumerate(np.random.default_rng(0).normal(size=1000)):
+        runs.add(np.array([value, k // 60]), learns=True)
+        assert not runs.rests(0)
+        assert runs.rests(1) == (k >= 120), "known from a hundred rows on, of runs that have ended"
 
 
 def test_a_night_without_sun_is_no_longer_than_the_longest_one() -> None:

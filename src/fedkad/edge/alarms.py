@@ -54,8 +54,9 @@ class Alarms:
     times.
 
     A fault that comes and goes is one incident and its *echoes*, which are not told: with a budget, for a while after
-    an incident its channel begins another one only with a score that is a quarter higher, or if that lasts for an hour.
-    The while is 1/28 of the time in which the budget allows one, and after an incident that became normal `settle`.
+    an incident the channels that it was about begin another one only with a score that is a quarter higher, or if that
+    lasts for an hour. The while is 1/28 of the time in which the budget allows one. After an incident that became
+    normal it is `settle`, for every channel.
     Whatever else begins in that while is told as the same incident again, unless that became normal.
 
     The start of an incident is its first abnormal row, not the row at which `min_duration` was reached; a
@@ -165,10 +166,10 @@ class Alarms:
         return self._take_normal(is_quiet)
 
     def _stays_away(self, reading: Reading) -> bool:
-        """Whether the channel that the open incident is about is still where it has not been."""
+        """Whether a channel that the open incident is about is still where it has not been."""
         incident = self._state.incident
-        cause = "" if incident is None else incident.cause(self._channels)
-        return bool(cause) and bool(reading.outside_by_channel[self._channels.index(cause)] > BACK)
+        about = [] if incident is None else incident.about(self._channels)
+        return any(reading.outside_by_channel[k] > BACK for k in about)
 
     def acknowledge(self, sender: str) -> list[Alert]:
         """Note that somebody knows of the open incident: it is told once more, and then only when it gets worse."""
@@ -230,7 +231,7 @@ class Alarms:
         state, quiet = self._state, self._state.quiet
         if state.incident is None or quiet is None:
             return []
-        if self._channels[int(reading.shares.argmax())] == state.incident.cause(self._channels):
+        if int(reading.shares.argmax()) in state.incident.about(self._channels):
             return []
         if state.time - quiet < self._settings.clear_after + self._pause or not self._is_rare():
             return []
@@ -284,7 +285,7 @@ class Alarms:
     def _is_echo(self, excursion: Episode) -> bool:
         """Whether an excursion is what the last incident was, and neither worse nor long."""
         state = self._state
-        if state.time >= state.echo_until or excursion.cause(self._channels) != state.echo_of:
+        if state.time >= state.echo_until or excursion.cause(self._channels) not in state.echo_channels:
             return False
         return excursion.peak <= MARGINAL * state.echo_peak and state.time - excursion.start < ECHO_LASTS
 
@@ -361,7 +362,9 @@ class Alarms:
         state, incident = self._state, self._state.incident
         assert incident is not None
         alert = self._alert("end", reason, time)
-        state.echo_of, state.echo_peak = incident.cause(self._channels), incident.peak
+        # What has become normal moves every channel a little, at levels that nobody has seen yet.
+        about = range(len(self._channels)) if reason == "settled" else incident.about(self._channels)
+        state.echo_channels, state.echo_peak = [self._channels[k] for k in about], incident.peak
         lasts = {"cleared": self._echoes, "settled": self._settings.settle}.get(reason, 0.0)
         state.echo_until = time + lasts - self._slack if lasts else -math.inf
         state.last, state.last_id = incident if reason == "cleared" else None, alert["id"]

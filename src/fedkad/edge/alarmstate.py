@@ -13,6 +13,9 @@ from fedkad.detect.stream import Reading
 MAX_CHANNELS = 5
 """Channels that an alert names: someone who has looked at five sensors has found the cause or needs the plot."""
 
+MAIN = 0.2
+"""Share of its scores from which on an incident is about a channel, beside the one with the largest share."""
+
 LARGEST = sys.float_info.max
 
 MOST_BEGUN = 100
@@ -98,6 +101,13 @@ class Episode:
         """The channel with the largest share of all scores so far; empty if that is not known."""
         return channels[max(range(len(channels)), key=self.shares.__getitem__)] if self._is_of(channels) else ""
 
+    def about(self, channels: Sequence[str]) -> list[int]:
+        """The channels that it is about, by index: the first one, and those with a fifth of all scores so far."""
+        if not self._is_of(channels):
+            return []
+        most = max(self.shares)
+        return [k for k, share in enumerate(self.shares) if share == most or share >= MAIN * self.total]
+
     def _is_of(self, channels: Sequence[str]) -> bool:
         return self.total > 0.0 and len(self.shares) == len(channels)
 
@@ -173,7 +183,7 @@ class AlarmState:
     told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate
     cool_until: float = -math.inf  # until then only a critical score begins an incident
     echo_until: float = -math.inf  # until then the last incident may come back without being news,
-    echo_of: str = ""  # in its channel,
+    echo_channels: list[str] = field(default_factory=list)  # in these channels,
     echo_peak: float = -math.inf  # up to this score
     last_id: str = ""  # of the last incident
     last_acknowledged: str | None = None

@@ -144,6 +144,11 @@ class Health:
         """The channels whose values mean nothing now, because they are stuck or impossible."""
         return [self._names.index(name) for fault, name in sorted(self._faulty) if fault in ("stuck", "impossible")]
 
+    @property
+    def resting(self) -> list[int]:
+        """The channels that are known to rest by nature: that they stand still means nothing."""
+        return [k for k in range(len(self._names)) if self._runs.rests(k)]
+
     def note_silence(self, time: float, since: float, sentence: str) -> list[Alert]:
         """No row has come between `since` and `time`."""
         self._gone.pop(("silent", ""), None)

@@ -4,15 +4,16 @@ A new set-point is an incident first. If it goes on steadily for `settle`, the d
 could hide a fault:
 
 - the score must not grow: a drift is not a level;
-- every channel must be near to where it has been before, at most one range of its training beyond its bounds;
-- no channel may have stopped moving, no value may be impossible, and no tie may stay broken: a sensor that is off by as
-  much all day is what ties are for;
+- every channel must be near to where it has been before, at most one range of its training beyond its bounds, unless
+  it is an input: that is where somebody has put it;
+- no channel that moves by nature may have stopped moving, no value may be impossible, and no tie may stay broken: a
+  sensor that is off by as much all day is what ties are for;
 - it must not be critical, and nobody may have acknowledged it as a fault: only a person can call that normal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -97,8 +98,18 @@ class Settling:
         self.totals, self.counts = [*self.totals[1:], 0.0], [*self.counts[1:], 0]
 
 
-def why_not(incident: Alert, rows: Array, bounds: Bounds, window: int) -> str:
+def why_not(
+    incident: Alert,
+    rows: Array,
+    bounds: Bounds,
+    window: int,
+    *,
+    resting: Sequence[int] = (),
+    inputs: NDArray[np.bool_] | bool = False,
+) -> str:
     """Why what the scaled `rows` of an incident show must not become normal, as the end of a sentence; empty if it may.
+
+    `resting` are the channels that rest by nature, as a battery does, and `inputs` says which are commands.
 
     >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((8, 1)))
     >>> steady = 0.5 + 0.1 * np.sin(np.arange(100.0))[:, None]
@@ -113,11 +124,13 @@ def why_not(incident: Alert, rows: Array, bounds: Bounds, window: int) -> str:
     if absurd(rows, low, high, unit).any():
         return "some of its values are impossible"
     moves = ~bounds.switch & (high > low)
+    moves[list(resting)] = False
     spans = np.nanmax(rows, axis=0) - np.nanmin(rows, axis=0)
     if (moves & (spans == 0.0)).any():
         return "a channel has stopped moving"
     least, most = np.nanquantile(rows, [OUTLIERS, 1.0 - OUTLIERS], axis=0)
-    if (least < low - NEAR * unit).any() or (most > high + NEAR * unit).any():
+    is_far = (least < low - NEAR * unit) | (most > high + NEAR * unit)
+    if (is_far & ~np.asarray(inputs)).any():
         return "it is too far from what is known"
     if _breaks_a_tie(rows, bounds, window):
         return "a channel does not match the others any more"

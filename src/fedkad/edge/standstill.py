@@ -129,12 +129,16 @@ class Standstill:
         if self._run[k] <= self._limit[k]:
             return False
         self._count_moves()
-        runs, rows = self._runs[k], self._rows[k]
-        most = max(self._usual[k].values(), default=0)
-        if runs >= ENOUGH and runs >= SELDOM * rows and most <= USUAL * rows:
+        if self._runs[k] >= ENOUGH and not self.rests(k):
             return True
         self._limit[k] = NEVER  # it rests by nature, and nothing more is learned before the run ends
         return False
+
+    def rests(self, k: int) -> bool:
+        """Whether a channel is known to rest by nature, so that no run of it says anything."""
+        self._count_moves()
+        runs, rows, most = self._runs[k], self._rows[k], max(self._usual[k].values(), default=0)
+        return bool(rows >= ENOUGH and (runs < SELDOM * rows or most > USUAL * rows))
 
     def length(self, k: int) -> int:
         """Rows for which a channel has stood still, that in which it came to stand included."""

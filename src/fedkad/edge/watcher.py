@@ -534,7 +534,8 @@ class Watcher:
             return "its scores still grow"
         if not len(rows):
             return "no row is kept"
-        return why_not(incident, model.setup.scale(rows), model.scoring.bounds, model.settings.window)
+        scaled, bounds, window = model.setup.scale(rows), model.scoring.bounds, model.settings.window
+        return why_not(incident, scaled, bounds, window, resting=self._health.resting, inputs=model.setup.inputs)
 
     def _steady_rows(self, model: Model | None) -> Array:
         """The rows that settle, without what is no part of their level."""
