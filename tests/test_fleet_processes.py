@@ -205,7 +205,7 @@ def flower_supernode():
 cli = types.ModuleType("flwr.supernode.cli")
 cli.flower_supernode = flower_supernode
 reception = types.ModuleType("fedkad.fleet.flower.reception")
-reception.stay_in_step = lambda: None
+reception.stay_in_step = lambda mark: None
 sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
 sys.modules["fedkad.fleet.flower.reception"] = reception
 from fedkad.fleet.flower import supernode
@@ -217,7 +217,7 @@ def launch_beside(address):
         signal.pause()
     return launcher
 supernode.launch_beside = launch_beside
-sys.argv += ["--host", "127.0.0.1", "--port", "1"]
+sys.argv += ["--host", "127.0.0.1", "--port", "1", "--node-config", "node.toml"]
 supernode.main()
 """
 """A fake Flower that leaves its process as the real one does: a thread never ends, the main function does."""
