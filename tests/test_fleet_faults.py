@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from importlib.util import find_spec
@@ -82,6 +83,10 @@ def test_a_training_continues_from_its_last_closed_round_whatever_dies_on_the_se
         assert status["run"] == closed["run"]
         assert status["participants"][: closed["round"]] == closed["participants"]
     fleet.finish_as(before, closed)
+    for log in (fleet.server_folder / "logs" / "app.log", fleet.device_folder("pump-1") / "logs" / "supernode.log"):
+        lines = [line for line in log.read_text().splitlines() if line]
+        assert lines
+        assert not [line for line in lines if not re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line)]
     said = fleet.said("pump-1")
     assert said.rfind("connected to") > said.rfind("does not answer"), "it is connected, and says otherwise"
 
