@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedkad.fleet import flower
+from fedkad.fleet.attendance import Attendance, recently
 from fedkad.fleet.certificates import days_left, fits
 from fedkad.fleet.enrolment import admit_at_the_door, admit_newcomers, prepare
 from fedkad.fleet.files import FileIdentity, FleetFileError, identity
@@ -21,6 +22,7 @@ from fedkad.fleet.guards import SILENT, LinkGuard, RunGuard
 from fedkad.fleet.logline import kept_in
 from fedkad.fleet.notice import EVERYBODY, Invitation, invite
 from fedkad.fleet.noticeboard import NoticeBoard
+from fedkad.fleet.overview import Looks
 from fedkad.fleet.processes import LARGEST_LOG, LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
 from fedkad.fleet.registry import ActiveDevices, Registry
 from fedkad.fleet.reporting import Reporter
@@ -177,7 +179,7 @@ class Supervisor:
             invite=known.notice.invite,
             patience=CALLED_WITHIN * known.notice.seconds + CONNECTED_WITHIN,
         )
-        self.board, self.reporter = NoticeBoard(folder), Reporter(folder)
+        self.board, self.reporter, self.attendance = NoticeBoard(folder), Reporter(folder), Attendance(folder)
         self.is_ready = self.is_unanswered = False
         self.devices = ActiveDevices(folder.registry)
         self.known: Registry = {}
@@ -230,7 +232,9 @@ class Supervisor:
         request = read_request(self.folder.training)
         self.trainings.step({name: each.public_key in online for name, each in devices.items()}, by_call=by_call)
         self.reporter.training_ended(request)
-        self.reporter.look(devices, nodes, by_call=by_call)
+        self.attendance.take(devices)
+        recent = time.time() - recently(known.seconds)
+        self.reporter.look(devices, nodes, Looks(self.attendance.last, recent) if by_call else None)
 
     def _resume_call(self, devices: Registry) -> None:
         """Call whom an earlier server called, instead of sending them away first."""
