@@ -21,8 +21,10 @@ python -m measurements.privacy         what masks and noise cost
 python -m measurements.fleet           eight processes over TLS, two kills, a latecomer, against one process
 python -m measurements.overhead        a round over Flower, against an empty Flower app
 python -m measurements.notice          10,000 emulated devices that follow the notice, beside trainings of eight
-python -m measurements.fleet_units     the units of a server and a device under a real systemd
-python -m measurements.edge            the agent on a device, against its budgets of memory, processor time and start
+python -m measurements.fleet_units     the units of a server and a device under a real systemd, killed and hung
+python -m measurements.systemd         the unit of an agent under a real systemd, killed and hung
+python -m measurements.edge            the agent on a device, against its budgets of memory, processor time and start;
+                                       with --fleet only what following the notice of a fleet adds
 python -m measurements.house           the agent's alarms over twelve weeks in a house, against a budget of one a week
 python -m measurements.servers         the agent's alarms on real servers, against the same budget
 python -m measurements.hours           whether the time of day as an input lowers false alarms

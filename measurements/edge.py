@@ -1,6 +1,7 @@
 """The agent on a device against its budgets: memory, processor time a sample, time to start, and whether it grows.
 
-`python -m measurements.edge` takes minutes; `--quick` takes one and shows that all works; `--soak 2000000` only soaks.
+`python -m measurements.edge` takes minutes; `--quick` takes one and shows that all works; `--soak 2000000` only soaks,
+and `--fleet` only measures an agent that follows the notice of a real server, which needs Flower and nginx.
 Memory is that of the whole process as /proc tells it, in MB of 10⁶ bytes. Processor time is that of the program and of
 the system for it; whoever is compared takes turns, since the machine may be shared.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from measurements.edge_rig import (
+    NAMES,
     Agent,
     Broker,
     Offspring,
@@ -35,10 +38,13 @@ from measurements.edge_rig import (
     place_model,
     wait,
 )
+from measurements.loopback import Loopback
 from measurements.measure import heading, one_blas_thread
 
 MOST_MEMORY, MOST_EACH, MOST_RATIO, MOST_SECONDS = 64.0, 1.5, 2.0, 1.0
+MOST_FLEET = 25.0  # MB beyond the agent's, while its device waits to be called
 UNWANTED = ("scipy", "torch", "pandas", "flwr")
+LOOKS, LOOK_SECONDS = 3, 10
 EVERY, LEAST_EVERY = 5000, 100
 """Rows after which an agent learns, unless told otherwise, and the fewest that it may be told."""
 
@@ -145,6 +151,13 @@ def first_model(bench: Bench) -> None:
         )
 
 
+class Held(NamedTuple):
+    """Memory of an agent in MB, now and at most."""
+
+    resident: float
+    peak: float
+
+
 class Fleet(NamedTuple):
     """An agent of some devices."""
 
@@ -196,6 +209,44 @@ def fleets(bench: Bench) -> None:
             f"{verdict(each, MOST_EACH)}; peak {found.peak:.1f} MB"
             + ("" if every else f"; {found.microseconds:.0f} µs and {found.kilobytes:.1f} kB written a sample")
         )
+
+
+def in_a_fleet(bench: Bench) -> None:
+    """What it costs that the agent follows the notice of a fleet, while nobody calls its device."""
+    folder = bench.folder()
+    table = folder / "table.csv"
+    table.write_text(",".join(NAMES) + "\n" + ",".join("0" for _ in NAMES) + "\n")
+    with Loopback(folder, {"device-0": table}, "--by-call") as fleet:
+        often = fleet.server_folder / "fleet.toml"
+        often.write_text(often.read_text().replace('period = "1m"', f'period = "{LOOK_SECONDS}s"'))
+        fleet.start_server()
+        wait(lambda: (fleet.server_folder / "public" / "notice").exists(), "a notice")
+        homes = (None, fleet.device_folder("device-0"))
+        *_, alone, member = [_settled(bench, home) for home in 2 * homes]  # the first starts compile modules
+    beyond = member.resident - alone.resident
+    print(
+        f"  with [fleet], after {LOOKS} looks at the notice of a server: {member.resident:.1f} MB, peak "
+        f"{member.peak:.1f}; {beyond:.1f} MB beyond {alone.resident:.1f} without it, {verdict(beyond, MOST_FLEET)}; "
+        f"in all {verdict(member.peak, MOST_MEMORY)}"
+    )
+
+
+def _settled(bench: Bench, home: Path | None) -> Held:
+    """The memory of an agent whose device is in a fleet, if `home` is its folder there."""
+    folder, given = bench.folder(), on_broker(bench.broker, EVERY)
+    if home is None:
+        place_model(folder, "device-0", bench.model)
+    else:
+        shutil.copyfile(bench.model, home / "model.safetensors")
+        given += f"folder = '{home}'\n[fleet]\n"
+    with Agent(folder, ["device-0"], given) as agent:
+        agent.wait_connected()
+        bench.send(agent, 0, EVERY - 1000)
+        if home is not None:
+            wait((home / "notice").exists, f"the notice: {agent.log}")
+            time.sleep(1.5 * LOOKS * LOOK_SECONDS)
+        time.sleep(1.0)
+        return Held(agent.resident, agent.peak)
 
 
 def wear(bench: Bench) -> None:
@@ -329,6 +380,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m measurements.edge")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--soak", type=int, default=0, metavar="SAMPLES")
+    parser.add_argument("--fleet", action="store_true")
     given = parser.parse_args()
     sizes = QUICK if given.quick else FULL
     heading("The agent on a device: 25 channels, window 20, rank 24, 128 observables")
@@ -338,7 +390,10 @@ def main() -> None:
         if given.soak:
             soak(bench, given.soak)
             return
-        for measurement in (modules, memory, fleets, wear, cost_of_a_sample, start_again):
+        if given.fleet:
+            in_a_fleet(bench)
+            return
+        for measurement in (modules, memory, in_a_fleet, fleets, wear, cost_of_a_sample, start_again):
             measurement(bench)
             sys.stdout.flush()
         soak(bench, sizes.soak)

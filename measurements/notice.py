@@ -7,6 +7,7 @@ at this fleet's nginx, during the next at the nginx of another fleet, so that th
 
     python -m measurements.notice                               10,000 devices, ten minutes at this nginx: half an hour
     python -m measurements.notice --devices 1000 --minutes 1    a smaller one
+    python -m measurements.notice --looks                       only what a look costs: a minute
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import numpy as np
 from fedkad.fleet import registry
 from fedkad.fleet.files import write_private
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.following import PATH
+from fedkad.fleet.following import PATH, SAID_EVERY
 from fedkad.fleet.notice import PLACES, place
 from fedkad.fleet.noticeboard import NoticeBoard
 from fedkad.fleet.reaching import NOT_MODIFIED, OK, ServerFiles, UnreachableError
@@ -87,14 +88,19 @@ class EmulatedDevice(ServerFiles):
     """A device that looks at the notice; all of one process share what they trust, to save memory."""
 
     def __init__(self, server: str, ca_certificate: Path, trust: ssl.SSLContext) -> None:
-        super().__init__(server, ca_certificate, "")
+        super().__init__([server], ca_certificate, "")
         self._trust, self.tag = trust, ""
+        self.shown: dict[str, str] = {}  # what says who looks
 
     def look(self) -> int:
         """Look once; the status of the answer."""
-        answer = self.get(PATH, {"If-None-Match": self.tag} if self.tag else {})
+        answer = self.get(PATH, {**self.shown, **({"If-None-Match": self.tag} if self.tag else {})})
         self.tag = answer.tag or self.tag
         return answer.status
+
+    def show_key(self, key: str) -> None:
+        """Say who looks, from now on."""
+        self.shown = {"flwr-public-key": key}
 
     def forget_session(self) -> None:
         """Begin the next connection anew."""
@@ -369,16 +375,22 @@ def follow_beside_trainings(fleet: CalledFleet, other: Target, devices: int, min
     print(f"    {medians[1]:.2f} with looks at another nginx: ratio {medians[0] / medians[1]:.3f}")
 
 
-def print_costs(fleet: CalledFleet, period: float) -> None:
-    """What a device that waits costs itself and the server."""
+def print_looks(fleet: CalledFleet, period: float, key: str) -> None:
+    """What a look at the notice costs the wire and nginx."""
     ways: dict[str, Callable[[EmulatedDevice], object]] = {
         "resumed session": lambda device: None,
+        "resumed session and a key, once an hour": lambda device: device.show_key(key),
         "new session": EmulatedDevice.forget_session,
     }
     for name, how in ways.items():
         size, cost = bytes_of_looks(fleet, how), cost_of_looks(fleet, how)
-        day = DAY / period * size / 1e6
+        day = DAY / (SAID_EVERY if "hour" in name else period) * size / 1e6
         print(f"  a look with a {name}: {size:.0f} bytes, {day:.2f} MB a day; nginx {1e3 * cost:.2f} ms")
+
+
+def print_costs(fleet: CalledFleet, period: float, key: str) -> None:
+    """What a device that waits costs itself and the server."""
+    print_looks(fleet, period, key)
     print(f"  a connection that is kept open instead: {1e3 * memory_of_connections(fleet):.1f} kB of nginx")
     idle = [megabytes(fleet.running[name].pid) for name in fleet.data]
     print(f"  memory of a real device that waits: {np.median(idle):.1f} MB (median of {len(idle)})")
@@ -390,6 +402,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--period", type=float, default=60.0)
+    parser.add_argument("--looks", action="store_true", help="only what a look costs")
     given = parser.parse_args()
     one_blas_thread()
     heading(f"{given.devices} devices that look at the notice every {given.period:g} s, beside trainings of {REAL}")
@@ -406,11 +419,16 @@ def main() -> None:
         with CalledFleet(root / "ours", data, *options) as fleet:
             keys = fleet.register(max(given.devices, FETCHERS))
             fleet.start_server()
+            if given.looks:
+                wait((fleet.server_folder / "public" / "notice").exists, PATIENCE, "a notice")
+                wait(lambda: len(fleet.nginx) > 1, PATIENCE, "nginx")
+                print_looks(fleet, given.period, next(iter(keys.values())))
+                return
             fleet.start()
             fleet.wait_waiting()
             with another_nginx(fleet, root / "other") as (other, _):
                 follow_beside_trainings(fleet, other, given.devices, given.minutes, given.period)
-            print_costs(fleet, given.period)
+            print_costs(fleet, given.period, next(iter(keys.values())))
             took, seen, size, cost = fetch_at_once(fleet, list(keys.values())[:FETCHERS])
             assert set(seen) == {str(OK)}, seen
             print(f"  {FETCHERS} devices fetch a model of {size} bytes at once: {took:.1f} s; nginx {cost:.2f} s")

@@ -24,11 +24,16 @@ EMPTY = Path(__file__).parent / "emptyapp"
 
 
 class EmptyLoopback(Loopback):
-    """A fleet that runs the empty app."""
+    """A fleet that runs the empty app, on the server and in the place of the one that is installed on devices."""
 
     def start_server(self, environment: Mapping[str, str] | None = None) -> None:
         """Start the server with the other app."""
         self._start("server", ["server", str(self.server_folder), "--app", str(EMPTY)], environment or {})
+
+    def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start devices with the other app."""
+        path = os.pathsep.join(filter(None, (str(EMPTY / "device"), os.environ.get("PYTHONPATH"))))
+        super().start(*names, environment={"PYTHONPATH": path, **(environment or {})})
 
 
 def write_data(folder: Path) -> dict[str, Path]:

@@ -327,6 +327,7 @@ def test_the_status_shows_counts_and_exceptions_of_a_large_fleet(fleet: Path, mo
         assert status_of(fleet, exit_status=0)["counts"] == {
             "registered": 999,
             "online": 968,
+            "waiting": 0,
             "offline": 1,
             "never seen": 30,
             "revoked": 1,

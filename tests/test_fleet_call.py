@@ -59,6 +59,9 @@ class CalledFleet(Loopback):
         path = self.device_folder(name) / "delivered.json"
         return str(json.loads(path.read_text())["run"]) if path.exists() else ""
 
+    def counts(self) -> dict[str, int]:
+        return dict(json.loads(self.command("fleet", "status", str(self.server_folder), "--json"))["counts"])
+
     def trained(self, after: str = "") -> dict[str, Any]:
         self.train()
         status = self.wait_done(after=after)
@@ -83,6 +86,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalledFleet]:
 def test_devices_that_nobody_calls_run_no_flower(fleet: CalledFleet) -> None:
     wait(lambda: all(map(fleet.waits, NAMES[:-1])), PATIENCE, "all wait")
     assert fleet.connected() == fleet.online() == set()
+    wait(lambda: fleet.counts()["waiting"] > 0, PATIENCE, "somebody seen to look at the notice")
 
 
 def test_a_training_calls_as_many_as_it_needs_and_everybody_has_its_result(fleet: CalledFleet) -> None:

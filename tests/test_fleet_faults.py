@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import pytest
 
 from tests.fixtures.sabotage import sitecustomize as sabotage
 from tests.fixtures.sabotage.faultyfleet import (
+    PATIENCE,
     SHORT,
     Fleet,
     fleet,
@@ -81,7 +83,11 @@ def test_a_training_continues_from_its_last_closed_round_whatever_dies_on_the_se
         assert status["run"] == closed["run"]
         assert status["participants"][: closed["round"]] == closed["participants"]
     fleet.finish_as(before, closed)
-    said = (fleet.root / "pump-1.log").read_text()
+    for log in (fleet.server_folder / "logs" / "app.log", fleet.device_folder("pump-1") / "logs" / "supernode.log"):
+        lines = [line for line in log.read_text().splitlines() if line]
+        assert lines
+        assert not [line for line in lines if not re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line)]
+    said = fleet.said("pump-1")
     assert said.rfind("connected to") > said.rfind("does not answer"), "it is connected, and says otherwise"
 
 
@@ -108,4 +114,29 @@ def test_a_device_whose_app_was_stopped_connects_again_and_takes_part(fleet: Fle
     with fleet.pause("pump-0", "pump-2"):
         fleet.until(lambda: fleet.connections("pump-1") > connections, "pump-1 connected again")
     fleet.finish_with(before, closed, {"pump-1"})
-    assert "pump-1 began to answer the server and did not finish" in (fleet.root / "pump-1.log").read_text()
+    assert "pump-1 began to answer the server and did not finish" in fleet.said("pump-1")
+
+
+def test_whatever_hangs_is_started_again_and_the_training_continues(fleet: Fleet) -> None:
+    for name in ("server", "pump-1"):
+        fleet.leave(name)
+    impatient = {sabotage.IMPATIENT: "25"}
+    fleet.start_server(impatient)
+    fleet.start("pump-1", environment=impatient)
+    fleet.wait_online("pump-1", seconds=PATIENCE)
+    (link,), (*_, node) = fleet.processes("server", "flower-superlink"), fleet.processes("pump-1", "flower.supernode")
+    for process in (link, node):
+        os.kill(process, signal.SIGSTOP)
+    fleet.until(lambda: "superlink: has not answered" in fleet.said("server"), "the SuperLink missed")
+    fleet.until(lambda: "The connection of pump-1 has hung" in fleet.said("pump-1"), "the connection missed")
+    before = fleet.begin(deadline=SHORT, rounds=4)
+    fleet.wait_round(1, before)
+    fleet.hold("pump-1")
+    fleet.arm("server", sabotage.GATHERING)  # from here on both apps hang, and their heartbeats go on
+    fleet.wait_fired("server", sabotage.GATHERING)
+    closed = fleet.status()
+    fleet.until(lambda: "has not got on for" in fleet.said("server"), "the app of the server missed")
+    fleet.points("server").release()
+    fleet.until(lambda: "pump-1 has not answered" in fleet.said("pump-1"), "the app of pump-1 missed")
+    fleet.points("pump-1").release()
+    fleet.finish_as(before, closed)

@@ -27,9 +27,10 @@ from fedkad import KoopmanDetector
 from fedkad.federation.coordinator import Coordinator, TrainingPlan, current_delivery
 from fedkad.federation.deliveryfile import read_delivery, write_delivery
 from fedkad.federation.protocol import ProtocolError
-from fedkad.fleet import certificates, devicefolder, enrolment, waiting
+from fedkad.fleet import attendance, certificates, devicefolder, enrolment, waiting
+from fedkad.fleet.attendance import Attendance
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.following import JITTER, Follower
+from fedkad.fleet.following import JITTER, SAID_EVERY, Follower
 from fedkad.fleet.notice import EVERYBODY, LIFE, Invitation, NamedModel, NoticeError
 from fedkad.fleet.noticeboard import NOTICE, PACE, NoticeBoard
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all
@@ -285,6 +286,25 @@ def test_the_next_look_is_a_period_away_more_or_less(served: Desk) -> None:
     assert not follower.is_due
     timer.now = max(waits)
     assert follower.is_due
+
+
+def test_a_device_says_once_an_hour_that_it_looks_and_strangers_are_not_written_down(served: Desk) -> None:
+    served.show()
+    timer, book = Clock(), served.folder.root / proxy.LOOKS
+    follower = Follower(served.device, timer=timer)
+    kept = Attendance(served.folder, timer=timer)
+    for _ in range(3):
+        follower.look()
+    wait(lambda: book.stat().st_size > 0, PATIENCE, "a line of nginx")
+    served.device.key.write_bytes(certificates.make_device_key().key)
+    timer.now = SAID_EVERY
+    follower.look()
+    assert book.read_text().endswith(" pump\n")
+    assert book.read_text().count("\n") == 1
+    kept.take({"pump": None})
+    assert book.stat().st_size == 0
+    assert abs(kept.last["pump"] - time.time()) < PATIENCE
+    assert attendance.read(served.folder) == kept.last == Attendance(served.folder).last
 
 
 def test_an_old_notice_is_refused_even_after_a_restart_of_the_device(served: Desk) -> None:

@@ -73,8 +73,13 @@ class Machines(Loopback):
     def run(self, machine: str, command: str) -> str:
         return self.desk.run(self.words(command), self.root / machine)
 
-    def background(self, machine: str, command: str) -> None:
-        self.running[machine] = self.desk.start(self.words(command), self.root / machine, self.root / f"{machine}.log")
+    def background(self, machine: str, command: str, *, called: str = "") -> None:
+        """Start a command; what it prints is told by its name, that of its machine unless it is `called` otherwise."""
+        name = called or machine
+        self.running[name] = self.desk.start(self.words(command), self.root / machine, self.root / f"{name}.log")
+
+    def said(self, name: str) -> str:
+        return (self.root / f"{name}.log").read_text()
 
 
 @pytest.fixture
@@ -93,6 +98,8 @@ def test_the_page_takes_three_machines_from_nothing_to_a_trained_fleet(machines:
                 machines.background(machine, command)
             else:
                 printed[command] = machines.run(machine, command)
+            if command == "fedkad fleet status fleet":
+                machines.background("server", f"{command} --follow", called="follower")
             if command.startswith("fedkad fleet train"):
                 wait(lambda: len(machines.status()["delivered"]) == len(DEVICES), 600, "all delivered")
     assert "3 registered: 3 online" in printed["fedkad fleet status fleet"]
@@ -104,6 +111,30 @@ def test_the_page_takes_three_machines_from_nothing_to_a_trained_fleet(machines:
     assert not (machines.server_folder / "devices" / "pump-1").exists()
     left = json.loads(machines.run("server", "fedkad fleet list fleet --json"))
     assert [device["device"] for device in left] == list(DEVICES)
+    check_follower(machines)
+
+
+def check_follower(machines: Machines) -> None:
+    """`fedkad fleet status --follow` has shown the training from its request on, and ends with the server."""
+    machines.running["server"].terminate()
+    assert machines.running.pop("server").wait(120) == 0
+    assert machines.running.pop("follower").wait(120) == 1
+    said = machines.said("follower")
+    story = (
+        "3 registered: 3 online",
+        "A training is requested or under way.",
+        "training      training",
+        "training      done",
+        "not running",
+        "no server is running here; start it with",
+    )
+    seen = [said.find(words) for words in story]
+    assert -1 not in seen
+    assert seen == sorted(seen)
+    rounds = re.findall(rf"^round +(\d) of {ROUNDS}$", said, flags=re.MULTILINE)
+    assert rounds == sorted(rounds)
+    assert len(set(rounds)) > 1, "no progress was shown"
+    assert "Traceback" not in said
 
 
 def test_the_page_names_every_way_to_look_after_a_fleet() -> None:

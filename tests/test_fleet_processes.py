@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ def test_descendants_end_with_their_process(tmp_path: Path) -> None:
     child = ChildProcess(python(WITH_OFFSPRING), log, os.environ)
     assert eventually(lambda: child.status is not None)
     assert child.status == 3
-    assert eventually(lambda: is_gone(int(log.read(0))))
+    assert eventually(lambda: is_gone(int(log.read(0).split()[-1])))
 
 
 @pytest.mark.slow
@@ -138,6 +139,31 @@ def test_a_log_stays_short_while_it_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "x.log").stat().st_mode & 0o777 == 0o600
 
 
+def printed(expression: str, log: LogFile) -> int | None:
+    """The status of a process that has printed what this stands for."""
+    child = ChildProcess([sys.executable, "-c", f"print({expression}, end='')"], log, os.environ)
+    assert eventually(lambda: child.status is not None)
+    return child.status
+
+
+def test_a_line_that_a_process_prints_gets_a_time_unless_it_has_one(tmp_path: Path) -> None:
+    log, timed = LogFile(tmp_path / "x.log", largest=100), "2026-01-01T00:00:00Z ours\n2026/01/01 00:00:00 nginx's\n"
+    text = f"INFO :  Flower's\n\n{timed}"
+    assert printed(f"{text!r} + 'y' * 200_000", log) == 0
+    time_in_front = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (?!ours)", re.MULTILINE)
+    found = time_in_front.sub("TIME ", log.read(0).decode())
+    assert found.startswith(f"TIME {text}TIME yyy")
+    assert found.endswith("y\n")
+    assert found.count("y") == 200_000
+    log.bound()
+    assert log.size == 0
+    assert (tmp_path / "x.log.1").exists()
+
+
+def test_a_full_disk_holds_no_process_up() -> None:
+    assert printed("'x' * 200_000", LogFile(Path("/dev/full"))) == 0
+
+
 def test_a_log_is_cut_even_where_it_cannot_be_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(source: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -205,7 +231,7 @@ def flower_supernode():
 cli = types.ModuleType("flwr.supernode.cli")
 cli.flower_supernode = flower_supernode
 reception = types.ModuleType("fedkad.fleet.flower.reception")
-reception.stay_in_step = lambda: None
+reception.stay_in_step = lambda mark: None
 sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
 sys.modules["fedkad.fleet.flower.reception"] = reception
 from fedkad.fleet.flower import supernode
@@ -217,7 +243,7 @@ def launch_beside(address):
         signal.pause()
     return launcher
 supernode.launch_beside = launch_beside
-sys.argv += ["--host", "127.0.0.1", "--port", "1"]
+sys.argv += ["--host", "127.0.0.1", "--port", "1", "--node-config", "node.toml"]
 supernode.main()
 """
 """A fake Flower that leaves its process as the real one does: a thread never ends, the main function does."""

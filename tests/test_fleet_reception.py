@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +31,9 @@ from flwr.supernode.servicer.runtime import runtime_handlers
 
 from fedkad.fleet.envelope import packed
 from fedkad.fleet.flower import reception
-from fedkad.fleet.flower.reception import UnansweredError, stay_in_step
+from fedkad.fleet.flower.reception import OverdueError, UnansweredError, stay_in_step
+from fedkad.fleet.flower.supernode import LONGEST_ANSWER
+from fedkad.fleet.progress import EVERY, ProgressMark, ProgressWatch
 
 DEVICE, ENDED, RUNNING = 1, 7, 8
 PULLING, CONFIRMING, ANSWERED = "pulling", "confirming", "confirming what the app has answered already"
@@ -70,6 +74,7 @@ class Device:
             name: part.deflate() for message in self.messages for name, part in get_all_nested_objects(message).items()
         }
         self.sent: list[str] = []
+        self.now, self.mark = 0.0, Path(os.devnull)
         self.factory = NodeStateFactory(ObjectStoreFactory())
         self.state = self.factory.state()
         for run in (ENDED, RUNNING):
@@ -129,7 +134,7 @@ def run(device: Device, patched: pytest.MonkeyPatch, end: type[Exception]) -> No
     patched.setattr(flower, "http_request_response", device.connect)
     for module in (flower, reception):
         patched.setattr(module, "time", SimpleNamespace(sleep=device.app))
-    stay_in_step()
+    stay_in_step(ProgressMark(device.mark, timer=lambda: device.now), timer=lambda: device.now)
     with pytest.raises(end):
         flower.start_client_internal(
             state_factory=device.factory, server_address="127.0.0.1:1", node_config={}, isolation="process"
@@ -179,3 +184,50 @@ def test_a_device_whose_app_ends_without_an_answer_does_not_wait_forever(
     device = Failing(part_of_an_answer)
     run(device, patched, UnansweredError)
     assert not device.sent
+
+
+class Hanging(Device):
+    """A device whose app takes so many seconds until it answers."""
+
+    def __init__(self, seconds: float, mark: Path) -> None:
+        super().__init__(PULLING, RuntimeError("on purpose"))
+        self.inbox = self.inbox[2:]
+        self.seconds, self.mark, self.marks = seconds, mark, set[int]()
+
+    def app(self, seconds: float = 0.0) -> None:
+        self.now += EVERY
+        if self.mark.exists():
+            self.marks.add(self.mark.stat().st_mtime_ns)
+        if self.now > self.seconds:
+            super().app()
+
+
+def test_a_device_does_not_wait_forever_for_an_app_that_hangs(patched: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device = Hanging(10 * LONGEST_ANSWER, tmp_path / "mark")
+    run(device, patched, OverdueError)
+    assert LONGEST_ANSWER < device.now < 2 * LONGEST_ANSWER
+    assert not device.sent
+
+
+def test_an_app_that_computes_for_most_of_an_hour_is_waited_for_and_its_device_looks_alive(
+    patched: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = Hanging(0.9 * LONGEST_ANSWER, tmp_path / "mark")
+    run(device, patched, NoMoreMessagesError)
+    assert len(device.sent) == len(device.messages) - 1
+    assert len(device.marks) > 10
+
+
+def test_work_that_marks_nothing_for_long_is_stuck_and_a_mark_or_a_restart_helps(tmp_path: Path) -> None:
+    now = 0.0
+    mark = ProgressMark(tmp_path / "mark", timer=lambda: now)
+    watch = ProgressWatch(tmp_path / "mark", patience=100.0, timer=lambda: now)
+    assert not watch.is_stuck()
+    now = 101.0
+    assert watch.is_stuck()
+    mark.step()
+    assert not watch.is_stuck()
+    now = 202.0
+    assert watch.is_stuck()
+    watch.restart()
+    assert not watch.is_stuck()

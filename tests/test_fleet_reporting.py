@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.fleet import enrolment, registry, reporting, settings, trainings
 from fedkad.fleet.flower.control import Node
-from fedkad.fleet.overview import seen_devices
+from fedkad.fleet.overview import Looks, seen_devices
 from fedkad.fleet.reporting import Reporter
 from fedkad.fleet.settings import FleetSettings, ModelSettings, Privacy, ReportingSettings, ServerFolder
 from fedkad.fleet.webhook import ATTEMPTS, Messenger
@@ -81,16 +82,38 @@ def test_silent_devices_are_told_once_and_again_after_they_were_back(
     register(folder, "pump", "press", "lathe")
     devices, reporter = registry.read(folder.registry), Reporter(folder)
     away = node("pump", "offline", 8.0) | node("press", "offline", 6.0) | node("lathe", "online", 30.0)
-    reporter.look(devices, away, by_call=False)
+    reporter.look(devices, away)
     assert not caplog.messages, "a server that was just started does not know who is away"
     monkeypatch.setattr(reporting, "SETTLING", 0.0)
     for nodes in (away, away, node("pump", "online", 0.0), away):
-        reporter.look(devices, nodes, by_call=False)
-    assert caplog.messages == ["device silent: No connection for 7d from pump."] * 2
+        reporter.look(devices, nodes)
+    assert caplog.messages == ["device silent: No sign of life for 7d from pump."] * 2
     reporter = Reporter(folder)
-    reporter.look(devices, away, by_call=True)
-    reporter.look(devices, None, by_call=False)
+    reporter.look(devices, away, Looks({}, time.time()))
+    reporter.look(devices, None)
     assert len(caplog.messages) == 2, "a device that waits to be called is not silent, nor one that is not looked for"
+
+
+def test_where_devices_are_called_who_no_longer_looks_at_the_notice_is_silent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "PAUSE", 0.0)
+    folder = make(tmp_path / "fleet")
+    register(folder, "pump", "press", "lathe")
+    devices, reporter, now = registry.read(folder.registry), Reporter(folder), time.time()
+    last = {"pump": now - 8 * 86_400, "press": now - 86_400}  # the lathe has an earlier release
+    reporter.look(devices, None, Looks(last, now - 7200))
+    assert not caplog.messages, "a server that was just started does not know who is away"
+    reporter.look(devices, None, Looks(last, now + 60))
+    assert caplog.messages == ["device silent: No sign of life for 7d from pump."]
+    connected = node("pump", "online", 0.0)
+    states = [each.state for each in seen_devices(devices, connected, Looks(last, now - 7200))]
+    assert states == ["online", "offline", "never seen"]
+    assert [each.state for each in seen_devices(devices, None, Looks(last, now - 2 * 86_400))] == [
+        "offline",
+        "waiting",
+        None,
+    ]
 
 
 def test_a_device_that_never_came_is_silent_too(tmp_path: Path) -> None:
@@ -110,7 +133,7 @@ def test_prometheus_reads_the_metrics(tmp_path: Path) -> None:
     reporter = Reporter(folder)
     path.parent.mkdir()
     end_training(folder, reporter, "run-1")
-    reporter.look(registry.read(folder.registry), node("pump", "online", 1.0), by_call=False)
+    reporter.look(registry.read(folder.registry), node("pump", "online", 1.0))
     assert path.stat().st_mode & 0o777 == 0o644, "node_exporter is another user"
     found = {
         (sample.name.removeprefix("fedkad_fleet_"), *sample.labels.values()): sample.value
@@ -131,7 +154,7 @@ def test_metrics_that_cannot_be_written_are_told_once(
     monkeypatch.setattr(reporting, "PAUSE", 0.0)
     reporter = Reporter(make(tmp_path / "fleet", metrics=str(tmp_path / "none" / "fedkad.prom")))
     for _ in range(3):
-        reporter.look({}, {}, by_call=False)
+        reporter.look({}, {})
     assert len(caplog.messages) == 1
     assert "correct metrics in [reporting]" in caplog.messages[0]
 

@@ -1,5 +1,12 @@
-"""Devices answer with their own app, which refuses an empty message at once."""
+"""A device that answers at once, with nothing."""
 
-from fedkad.fleet.clientapp import app
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-__all__ = ["app"]
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Answer."""
+    return Message(RecordDict({"empty": ConfigRecord({"size": 0})}), reply_to=message)

@@ -71,15 +71,20 @@ def quoted(path: Path) -> str:
 
 def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
     """All that is known of a fleet now, and what is wrong with its server, if anything."""
-    from fedkad.fleet.overview import certificate_ends, counts_of, privacy_of, seen_devices
+    from fedkad.fleet import attendance
+    from fedkad.fleet.overview import Looks, certificate_ends, counts_of, privacy_of, seen_devices
 
     devices, known = registry.read(server.registry), server.settings
     running = locks.is_held(server.lock)
     nodes, trouble = _nodes(server) if running else (None, not_running(folder))
-    seen, active = seen_devices(devices, nodes), registry.active(devices)
+    active = registry.active(devices)
+    by_call = known.notice.is_by_call(len(active))
+    recent = time.time() - attendance.recently(known.notice.seconds)
+    looks = Looks(attendance.read(server), recent) if by_call and running else None
+    seen = seen_devices(devices, nodes, looks)
     document = {
         "server": {"running": running, "answering": nodes is not None, "address": known.place.reached_at},
-        "by_call": known.notice.is_by_call(len(active)),
+        "by_call": by_call,
         "counts": {"registered": len(active), **counts_of(seen)},
         "devices": [{"device": each.device, "state": each.state, "since": each.since} for each in seen],
         "training": _training(server),
@@ -156,7 +161,9 @@ def _device_counts(document: Mapping[str, Any]) -> str:
         return f"{counts['registered']} registered; who is online is known while the server answers"
     away = ("online", "offline", "never seen")
     if document["by_call"]:  # whoever is not called is not connected, and healthy
-        return f"{counts['registered']} registered, {counts['online']} connected; they connect when they are called"
+        silent = f", {counts['offline']} silent for hours" if counts["offline"] else ""
+        seen = f"{counts['online']} connected, {counts['waiting']} seen to look at the notice{silent}"
+        return f"{counts['registered']} registered: {seen}; they connect when they are called"
     named = [f"{counts[state]} {state}" for state in away if counts[state] or state == "online"]
     return f"{counts['registered']} registered: {', '.join(named)}"
 

@@ -14,6 +14,7 @@ from fedkad.federation.protocol import Header, Request, Terms
 from fedkad.fleet import registry
 from fedkad.fleet.envelope import packed, unpacked
 from fedkad.fleet.flower.mailbox import Mailbox, batched
+from fedkad.fleet.progress import MARK, ProgressMark
 
 INTRODUCTION = 60.0  # seconds in which a node without a registered key must give its name
 
@@ -22,11 +23,13 @@ class Carrier:
     """Sends requests to devices and collects their answers, including late ones.
 
     A node is identified by its registered key. Without a registry, as in a simulation, each node is asked for its name
-    once, and a name that another node already holds is refused.
+    once, and a name that another node already holds is refused. Whoever holds rounds asks the carrier again and again,
+    which marks each of these steps: a server that sees no mark for long knows that they hang.
     """
 
     def __init__(self, grid: Grid, folder: Path, terms: Terms) -> None:
         self._grid, self._terms, self._mailbox = grid, terms, Mailbox(grid)
+        self._progress = ProgressMark(folder / "training" / MARK)
         self._registry = folder / "devices.json"
         self._is_registered = self._registry.exists()
         self._names: dict[int, str] = {}
@@ -36,6 +39,7 @@ class Carrier:
 
     def devices(self) -> list[str]:
         """The devices that are connected."""
+        self._progress.step()
         names = self._registered_names() if self._is_registered else self._given_names()
         self._nodes = {name: node for node, name in names.items()}
         return sorted(self._nodes)
@@ -71,6 +75,7 @@ class Carrier:
 
     def answers(self) -> Iterator[tuple[str, Header | str | None]]:
         """New answers: a header, or the reason why there is none, or None for an answer to an earlier `send`."""
+        self._progress.step()
         for asked, answer in self._mailbox.collect(list(self._asked)):
             name = self._asked.pop(asked, None)
             if name is None:

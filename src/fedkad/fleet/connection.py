@@ -17,6 +17,7 @@ from fedkad.fleet.flower.supernode import (
     CALL_OVER,
     COLLECTED,
     IF_STILL_REGISTERED,
+    LONGEST_ANSWER,
     STILL_COUNTED,
     SuperNodeEnding,
     SuperNodeEvent,
@@ -25,6 +26,7 @@ from fedkad.fleet.flower.supernode import (
 from fedkad.fleet.following import Follower
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
+from fedkad.fleet.progress import MARK, ProgressWatch
 from fedkad.fleet.reaching import ServerFiles, UnreachableError
 from fedkad.locks import holding
 from fedkad.systemd import SystemdNotifier
@@ -35,7 +37,6 @@ TICK = 0.5
 SOON = 5.0  # seconds between attempts while the server still counts the last connection
 SETTLE = 60.0  # seconds that a client with `once` waits at most until its reply is sent
 AWAY_FOR = 5.0  # seconds without an answer before that is logged: a single request fails now and then
-LONGEST_ANSWER = 3600.0  # seconds that a client stays to answer, even if it would leave earlier
 
 
 class ClientExit(Enum):
@@ -91,6 +92,7 @@ class DeviceClient:
         self.events = SuperNodeLog(self.log)
         self.seen = self.events.counts.copy()
         self.away_since: float | None = None
+        self.progress = ProgressWatch(self.folder.flower / MARK)
 
     def run(self, *, once: bool, idle: float | None) -> ClientExit:
         """Stay connected until there is a reason to leave; on leaving, Flower tells the server."""
@@ -108,8 +110,7 @@ class DeviceClient:
                     return ClientExit.IDLE
                 time.sleep(TICK)
         finally:
-            if self.child is not None:
-                self.child.end()
+            self._disconnect()
 
     def _is_called(self) -> bool:
         """Whether the device should be connected, by a look at the notice now and then; an answer that is due goes out.
@@ -174,6 +175,7 @@ class DeviceClient:
             with suppress(OSError):  # on a full disk; without the file, one explanation is less exact
                 self._connected_file.touch()
             self._notice_absence()
+        self._notice_hang()
         if self._is_new(SuperNodeEvent.REQUEST_RECEIVED):
             self.last_request = time.monotonic()
         self.seen = self.events.counts.copy()
@@ -189,9 +191,25 @@ class DeviceClient:
             self.away_since = now
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
             self._log_once(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
-            if self.child is not None and self.follower.files.server != self.folder.server:  # found by its notice
-                self.child.end()
-                self.child = None
+            if self.follower.files.server != self.folder.server:  # found by its notice
+                self._disconnect()
+
+    def _notice_hang(self) -> None:
+        """End the process if it hangs; while it waits for a server that is away, it marks nothing."""
+        if self.away_since is not None:
+            self.progress.restart()
+        elif self.progress.is_stuck():
+            minutes = self.progress.patience / 60.0
+            self._log_once(
+                f"The connection of {self.folder.device} has hung for {minutes:g} minutes; connecting again."
+            )
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        """End the process; the next look starts another."""
+        if self.child is not None:
+            self.child.end()
+        self.child = None
 
     def _is_new(self, event: SuperNodeEvent) -> bool:
         return self.events.counts[event] > self.seen[event]

@@ -19,6 +19,7 @@ UNKNOWN_THERE = (403, 404)
 """What a server of an earlier release answers, which writes no notices."""
 
 FIRST_PERIOD = 60.0  # seconds between two looks until a notice says how many
+SAID_EVERY = 3600.0  # seconds after which a look says who looks; more often would tell nobody anything new
 JITTER = 0.25  # share by which a wait is made longer or shorter, so that devices do not look all at once
 
 
@@ -36,6 +37,7 @@ class Follower:
         self.last = self._kept()
         self.files = ServerFiles(self._servers, folder.ca_certificate, REMEDY)
         self.tag, self.next_look = "", timer() + self._first_wait()
+        self.next_word = timer()  # when to say again who looks
         self.has_notices = True
         self.has_looked = False  # whether the server has answered since this process began
 
@@ -71,12 +73,15 @@ class Follower:
         """Look at the notice; raises `UnreachableError` or, for a notice that is not accepted, `NoticeError`."""
         period = FIRST_PERIOD if self.last is None else self.last.tidings.period
         self.next_look = self.timer() + period * random.uniform(1.0 - JITTER, 1.0 + JITTER)
-        answer = self.files.get(PATH, {"If-None-Match": self.tag} if self.tag else {})
+        shown = self._shown_key() if self.timer() >= self.next_word else {}
+        answer = self.files.get(PATH, {**shown, **({"If-None-Match": self.tag} if self.tag else {})})
         if answer.status not in (OK, NOT_MODIFIED, *UNKNOWN_THERE):
             raise UnreachableError(
                 f"The server {self.folder.server} answers {answer.status} when asked for its notice."
             )
         self.has_looked, self.has_notices = True, answer.status not in UNKNOWN_THERE
+        if shown:
+            self.next_word = self.timer() + SAID_EVERY
         if answer.status == OK:
             self._accept(answer.content)
             self.tag = answer.tag
@@ -96,8 +101,18 @@ class Follower:
 
     def fetch_model(self, sha256: str) -> Fetched:
         """What the server answers when asked for a model, which only a device that it knows may have."""
-        public = b64encode(public_part(self.folder.key.read_bytes())).decode()
-        return self.files.get(f"/models/{sha256}", {"flwr-public-key": public})
+        return self.files.get(f"/models/{sha256}", self._key_header())
+
+    def _key_header(self) -> dict[str, str]:
+        """What says who asks, as Flower's requests do."""
+        return {"flwr-public-key": b64encode(public_part(self.folder.key.read_bytes())).decode()}
+
+    def _shown_key(self) -> dict[str, str]:
+        """The same for a look, which goes on without it: others say that a key is damaged."""
+        try:
+            return self._key_header()
+        except (KeyFileError, OSError):
+            return {}
 
     def is_registered(self) -> bool:
         """Whether the server knows the key of this device, by asking for a model that nobody has."""

@@ -11,6 +11,15 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 
+def stamp(seconds: float) -> str:
+    """The time in front of a line, in UTC.
+
+    >>> stamp(0.0)
+    '1970-01-01T00:00:00Z '
+    """
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(seconds))
+
+
 class LogLine(logging.Formatter):
     """The time in UTC, the level if it is a warning or worse, and the message."""
 
@@ -25,9 +34,8 @@ class LogLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(record.created))
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{moment if self.timed else ''}{level}{record.getMessage()}"
+        return f"{stamp(record.created) if self.timed else ''}{level}{record.getMessage()}"
 
 
 class KeptLog(RotatingFileHandler):

@@ -12,15 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedkad.fleet import flower
+from fedkad.fleet.attendance import Attendance, recently
 from fedkad.fleet.certificates import days_left, fits
 from fedkad.fleet.enrolment import admit_at_the_door, admit_newcomers, prepare
 from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
-from fedkad.fleet.flower.database import is_damaged, move_aside
+from fedkad.fleet.guards import SILENT, LinkGuard, RunGuard
 from fedkad.fleet.logline import kept_in
 from fedkad.fleet.notice import EVERYBODY, Invitation, invite
 from fedkad.fleet.noticeboard import NoticeBoard
+from fedkad.fleet.overview import Looks
 from fedkad.fleet.processes import LARGEST_LOG, LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
 from fedkad.fleet.registry import ActiveDevices, Registry
 from fedkad.fleet.reporting import Reporter
@@ -36,7 +38,6 @@ logger = logging.getLogger(__name__)
 APP = Path(__file__).parent / "app"
 TICK = 0.5
 LOOK = 3.0  # seconds between two calls of Flower's control interface
-SILENT = 60.0  # seconds without an answer of Flower, which has long started by then, until something is done about it
 RETRY = 1.0  # seconds until the next call if Flower did not answer
 WARN_DAYS, DAY = 30.0, 86_400.0
 CALLED_WITHIN, CONNECTED_WITHIN = 2.0, 60.0
@@ -60,9 +61,9 @@ def serve(folder: ServerFolder, app: Path = APP) -> None:
         processes = [_supervised(folder, *each, {**flower.quiet(each[0]), **os.environ}) for each in others]
         processes.append(_supervised(folder, *front, proxy.environment(sockets), sockets))
         with ending_all(processes), open_control(place.control_port, folder.ca_certificate) as control:
-            superlink = processes[0]
-            database = DatabaseGuard(folder.database, superlink)
-            _operate(Supervisor(folder, control, app), processes, Door(folder, processes[-1], superlink), database)
+            superlink, superexec, nginx = processes
+            door, link = Door(folder, nginx, superlink), LinkGuard(folder.database, superlink)
+            _operate(Supervisor(folder, control, app), processes, door, link, RunGuard(folder.training, superexec))
     logger.info("stopped")
 
 
@@ -92,9 +93,11 @@ def check_port(key: str, host: str, port: int) -> None:
         time.sleep(0.2)
 
 
-def _operate(supervisor: Supervisor, processes: list[SupervisedProcess], door: Door, database: DatabaseGuard) -> None:
+def _operate(
+    supervisor: Supervisor, processes: list[SupervisedProcess], door: Door, link: LinkGuard, rounds: RunGuard
+) -> None:
     """Keep everything running; the proxy starts last, so that Flower knows every device before one can connect."""
-    database.mend()
+    link.mend()
     systemd = SystemdNotifier()
     systemd.ready(f"serves {supervisor.folder.root}")
     known, seen, next_look, next_day = supervisor.folder.registry, 0, 0.0, 0.0
@@ -111,38 +114,9 @@ def _operate(supervisor: Supervisor, processes: list[SupervisedProcess], door: D
             door.attend()  # first: a device that Flower sends away asks there whether it was revoked
             is_well = supervisor.attend()
             seen, next_look = changed, time.monotonic() + (LOOK if is_well else RETRY)
-            database.attend(is_well=is_well)
+            link.attend(is_well=is_well, is_silent=supervisor.is_unanswered)
+            rounds.attend(supervisor.trainings.run if is_well else None)
         time.sleep(TICK)
-
-
-class DatabaseGuard:
-    """Replaces Flower's database if it is damaged: at the start, when the SuperLink has ended, or if it fails long."""
-
-    def __init__(self, database: Path, superlink: SupervisedProcess) -> None:
-        self.database, self.superlink = database, superlink
-        self.last = time.monotonic()  # when Flower answered, or was last checked
-
-    def attend(self, *, is_well: bool) -> None:
-        """Look whether there is a reason to check it."""
-        now = time.monotonic()
-        if is_well:
-            self.last = now
-        elif self.superlink.child is None or now - self.last > SILENT:
-            self.last = now
-            self.mend()
-
-    def mend(self) -> None:
-        """Check it, and move it aside if it is damaged."""
-        if is_damaged(self.database):
-            if self.superlink.child is not None:
-                self.superlink.child.end()
-            aside = move_aside(self.database)
-            logger.warning(
-                "%s was damaged and is now %s; Flower begins with a new one, and devices connect again. Nothing of the "
-                "fleet is lost, and the old file may be removed.",
-                self.database,
-                aside.name,
-            )
 
 
 class Door:
@@ -205,8 +179,8 @@ class Supervisor:
             invite=known.notice.invite,
             patience=CALLED_WITHIN * known.notice.seconds + CONNECTED_WITHIN,
         )
-        self.board, self.reporter = NoticeBoard(folder), Reporter(folder)
-        self.is_ready = False
+        self.board, self.reporter, self.attendance = NoticeBoard(folder), Reporter(folder), Attendance(folder)
+        self.is_ready = self.is_unanswered = False
         self.devices = ActiveDevices(folder.registry)
         self.known: Registry = {}
         self.last_failure = ""
@@ -215,11 +189,13 @@ class Supervisor:
 
     def attend(self) -> bool:
         """Bring Flower's devices up to date and take the next step of a training; False if that failed."""
+        self.is_unanswered = False
         try:
             self._attend()
         except OSError as error:
             self._report(f"The server cannot do its work ({error}); make room or repair it, the server then continues.")
         except (ControlError, FleetFileError) as error:
+            self.is_unanswered = type(error) is ControlError
             if self.is_ready or time.monotonic() - self.began > SILENT:  # while Flower is starting, it may fail
                 whats = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}
                 what = whats.get(type(error))
@@ -256,7 +232,9 @@ class Supervisor:
         request = read_request(self.folder.training)
         self.trainings.step({name: each.public_key in online for name, each in devices.items()}, by_call=by_call)
         self.reporter.training_ended(request)
-        self.reporter.look(devices, nodes, by_call=by_call)
+        self.attendance.take(devices)
+        recent = time.time() - recently(known.seconds)
+        self.reporter.look(devices, nodes, Looks(self.attendance.last, recent) if by_call else None)
 
     def _resume_call(self, devices: Registry) -> None:
         """Call whom an earlier server called, instead of sending them away first."""

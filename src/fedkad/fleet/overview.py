@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedkad.federation.privacy import epsilon
@@ -15,13 +15,13 @@ from fedkad.fleet.settings import FleetSettings, ServerFolder
 if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node
 
-ONLINE, OFFLINE, NEVER, REVOKED = "online", "offline", "never seen", "revoked"
+ONLINE, WAITING, OFFLINE, NEVER, REVOKED = "online", "waiting", "offline", "never seen", "revoked"
 DELTA = 1e-5
 """The δ for which ε is told."""
 
 
 class SeenDevice(NamedTuple):
-    """A registered device as Flower sees it; `state` is None if Flower was not asked."""
+    """A registered device as Flower and nginx see it; `state` is None if nobody was asked."""
 
     device: str
     state: str | None
@@ -29,8 +29,25 @@ class SeenDevice(NamedTuple):
     added: str
 
 
-def seen_devices(devices: Registry, nodes: Mapping[str, Node] | None) -> list[SeenDevice]:
-    """All devices; `nodes` are those that Flower knows, by their keys, or None if it does not answer."""
+class Looks(NamedTuple):
+    """When devices last looked at the notice, in seconds since 1970, and since when one that is on has."""
+
+    last: Mapping[str, float]
+    since: float
+
+    def seen(self, device: str) -> tuple[str, str] | None:
+        """The state of a device that is not connected, and since when; None if it never said that it looks."""
+        if device not in self.last:
+            return None
+        moment = datetime.fromtimestamp(self.last[device], UTC).isoformat(timespec="seconds")
+        return WAITING if self.last[device] >= self.since else OFFLINE, moment
+
+
+def seen_devices(devices: Registry, nodes: Mapping[str, Node] | None, looks: Looks | None = None) -> list[SeenDevice]:
+    """All devices; `nodes` are those that Flower knows, by their keys, or None if it does not answer.
+
+    With `looks`, devices connect only when they are called: who looks at the notice is not offline.
+    """
     found = []
     for device in devices.values():
         state, since = None, None
@@ -39,6 +56,8 @@ def seen_devices(devices: Registry, nodes: Mapping[str, Node] | None) -> list[Se
         elif nodes is not None:
             node = nodes.get(device.public_key)
             state, since = (NEVER, None) if node is None else (node.state, node.since)
+        if looks is not None and state not in (ONLINE, REVOKED):
+            state, since = looks.seen(device.name) or (state, since)
         found.append(SeenDevice(device.name, state, since, device.added))
     return found
 
@@ -46,7 +65,7 @@ def seen_devices(devices: Registry, nodes: Mapping[str, Node] | None) -> list[Se
 def counts_of(devices: Iterable[SeenDevice]) -> dict[str, int]:
     """How many devices are in each state, in a fixed order; those of an unknown state are left out."""
     counts = Counter(device.state for device in devices)
-    return {state: counts[state] for state in (ONLINE, OFFLINE, NEVER, REVOKED)}
+    return {state: counts[state] for state in (ONLINE, WAITING, OFFLINE, NEVER, REVOKED)}
 
 
 def certificate_ends(folder: ServerFolder) -> dict[str, datetime]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedkad.fleet.timedlog import TimedLog
+
 logger = logging.getLogger(__name__)
 
 LARGEST_LOG = 4_000_000
@@ -94,7 +96,8 @@ class ChildProcess:
         self, command: Sequence[str], log: LogFile, environment: Mapping[str, str], sockets: Sequence[int] = ()
     ) -> None:
         self.started = time.monotonic()
-        handle = log.open()
+        target = log.open()
+        printed, handle = os.pipe()
         try:
             self.process = subprocess.Popen(
                 command,
@@ -106,8 +109,13 @@ class ChildProcess:
                 start_new_session=True,
                 preexec_fn=end_with_parent(os.getpid(), signal.SIGTERM),
             )
+        except OSError:
+            os.close(target)
+            os.close(printed)
+            raise
         finally:
             os.close(handle)
+        self.log = TimedLog(printed, target)
 
     @property
     def status(self) -> int | None:
@@ -115,6 +123,7 @@ class ChildProcess:
         status = self.process.poll()
         if status is not None:
             self._signal(signal.SIGKILL)
+            self.log.finish()  # whoever asks may want to read why
         return status
 
     def end(self, grace: float = GRACE) -> None:
@@ -127,6 +136,7 @@ class ChildProcess:
             time.sleep(0.05)
         self._signal(signal.SIGKILL)
         self.process.wait()
+        self.log.finish()
 
     def reload(self) -> None:
         """Ask the process itself to read its configuration again."""

@@ -22,6 +22,7 @@ from fedkad.fleet.overview import (
     NEVER,
     OFFLINE,
     REVOKED,
+    Looks,
     SeenDevice,
     certificate_ends,
     counts_of,
@@ -68,14 +69,23 @@ class Reporter:
             if outcome.state != DONE:
                 self.tell(f"training {outcome.state}", outcome.sentence)
 
-    def look(self, devices: Registry, nodes: Mapping[str, Node] | None, *, by_call: bool) -> None:
-        """Take note of where the devices are; `nodes` is None if Flower was not asked."""
-        seen = seen_devices(devices, nodes)
-        if nodes is not None and not by_call and time.monotonic() - self.began >= SETTLING:
-            self._notice_silence(seen)
-        if self.metrics is not None and time.monotonic() >= self.next_write:
+    def look(self, devices: Registry, nodes: Mapping[str, Node] | None, looks: Looks | None = None) -> None:
+        """Take note of where the devices are; `nodes` is None if Flower was not asked.
+
+        With `looks`, devices connect only when they are called. Then only one that has said that it looks can fall
+        silent, since those of an earlier release never say so.
+        """
+        is_due = time.monotonic() >= self.next_write
+        if looks is not None and not is_due:
+            return  # there may be very many of them
+        seen = seen_devices(devices, nodes, looks)
+        settled = SETTLING if looks is None else time.time() - looks.since  # then all that are on have looked
+        if (nodes is not None or looks is not None) and time.monotonic() - self.began >= settled:
+            self._notice_silence(seen if looks is None else [each for each in seen if each.device in looks.last])
+        if is_due:
             self.next_write = time.monotonic() + PAUSE
-            self._write_metrics(self.metrics, seen)
+            if self.metrics is not None:
+                self._write_metrics(self.metrics, seen)
 
     def tell(self, event: str, sentence: str) -> None:
         """Log a sentence, and post it."""
@@ -92,7 +102,7 @@ class Reporter:
         if fresh:
             more = f" and {len(fresh) - MOST_NAMED} more" if len(fresh) > MOST_NAMED else ""
             names = ", ".join(fresh[:MOST_NAMED])
-            self.tell("device silent", f"No connection for {known.silent} from {names}{more}.")
+            self.tell("device silent", f"No sign of life for {known.silent} from {names}{more}.")
 
     def _write_metrics(self, path: Path, seen: list[SeenDevice]) -> None:
         try:

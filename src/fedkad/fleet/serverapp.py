@@ -52,6 +52,8 @@ def _log_with_flower() -> None:
     handler.setFormatter(LogLine())
     ours.setLevel(logging.INFO)
     ours.addHandler(handler)
+    for theirs in logging.getLogger("flwr").handlers:
+        theirs.setFormatter(LogLine())
 
 
 def resume(place: Path, known: FleetSettings) -> Coordinator:

@@ -250,6 +250,7 @@ class ServerFolder:
 
     ca_key = Below("ca/ca.key")  # signs server certificates
     ca_certificate = Below("ca/ca.crt")  # what devices trust: the authority, and the next one if there is one
+    seen = Below("seen.json")  # when devices last looked at the notice
     next_key = Below("ca/next.key")  # of the next authority, while devices learn to trust it
     next_certificate = Below("ca/next.crt")
     next_voucher = Below("ca/next.voucher")  # by which the authority vouches for the next one

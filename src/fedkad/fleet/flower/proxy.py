@@ -19,6 +19,8 @@ nginx also serves the files of the notice board by itself, without Flower: the n
 is all that counts, and models to registered devices. Devices that look every minute resume their TLS session, which
 saves the server the signature of a handshake.
 
+A device says now and then who looks at the notice, and nginx writes that into another book (`LOOKS`).
+
 A device that is not registered yet shows its one-time token and its public key, in headers. nginx knows the tokens, and
 writes both into a book (`BOOK`) that the server reads, for each token once a second at most. So a stranger reaches
 nothing but nginx.
@@ -42,7 +44,7 @@ from fedkad.fleet.settings import Place
 
 FILE = "nginx.conf"
 KEYS, PID, PUBLIC, LOG = "proxy/devices.conf", "proxy/nginx.pid", "public", "logs/proxy.log"
-TOKENS, BOOK = "proxy/tokens.conf", "proxy/newcomers.log"
+TOKENS, BOOK, LOOKS = "proxy/tokens.conf", "proxy/newcomers.log", "proxy/looks.log"
 KEY_LENGTH = 320  # characters of the header with a public key that are logged; a key has fewer
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
 NOBODY = "nobody"  # who serves the network if the server is started by root
@@ -108,6 +110,11 @@ http {{
         default 0;
         "~^.+:200$" 1;
     }}
+    map $device:$status $is_seen {{
+        default 0;
+        "~^.+:(200|304)$" 1;
+    }}
+    log_format look '$msec $device';
     log_format newcomer escape=json
         '{{"token": "$http_fedkad_token", "key": "$http_flwr_public_key", "from": "$remote_addr"}}';
     limit_req_zone $newcomer zone=newcomers:{zone}m rate=1r/s;
@@ -150,6 +157,8 @@ http {{
             if ($request_method !~ "^(GET|HEAD)$") {{ return 403; }}
             default_type text/plain;
             keepalive_requests 16;
+            access_log {log} refusal if=$is_refused;
+            access_log {looks} look if=$is_seen;
         }}
         location = /join {{
             if ($request_method != GET) {{ return 403; }}
@@ -200,6 +209,7 @@ def configuration(place: Place, largest_reply: int, devices: int) -> str:
         keys=KEYS,
         tokens=TOKENS,
         book=BOOK,
+        looks=LOOKS,
         log=LOG,
         key_length=KEY_LENGTH,
         pid=PID,

@@ -14,16 +14,19 @@ import signal
 import threading
 import traceback
 from enum import Enum
+from pathlib import Path
 from typing import NoReturn
 
 from fedkad.fleet.devicefolder import REMEDY
 from fedkad.fleet.flower.launcher import launch_beside, leave
 from fedkad.fleet.processes import LogFile
+from fedkad.fleet.progress import MARK, ProgressMark
 
 UNAUTHORIZED = 401
 LOST = 70  # exit status of a SuperNode that gave up its connection
 STILL_COUNTED = 75.0  # seconds for which the server counts a device that vanished, and refuses it again
 COLLECTED = 15.0  # seconds in which the server collects a reply; it drops those of a device that has left
+LONGEST_ANSWER = 3600.0  # seconds that an app may take to answer, beyond the time that the server gives it
 
 
 def main() -> NoReturn:
@@ -32,8 +35,9 @@ def main() -> NoReturn:
 
     from fedkad.fleet.flower.reception import stay_in_step
 
-    _end_with(launch_beside(_runtime_address()))
-    stay_in_step()
+    given = _arguments()
+    _end_with(launch_beside(f"{given.host}:{given.port}"))
+    stay_in_step(ProgressMark(Path(given.node_config).with_name(MARK)))
     threading.excepthook = _end_with_thread
     try:
         flower_supernode()
@@ -54,13 +58,12 @@ def _end_with(launcher: int) -> None:
     signal.signal(signal.SIGCHLD, notice)
 
 
-def _runtime_address() -> str:
-    """Where apps reach this SuperNode."""
+def _arguments() -> argparse.Namespace:
+    """Where apps reach this SuperNode, and the settings of the device, beside which it marks its progress."""
     parser = argparse.ArgumentParser(add_help=False)
-    for option in ("--host", "--port"):
+    for option in ("--host", "--port", "--node-config"):
         parser.add_argument(option, required=True)
-    known, _ = parser.parse_known_args()
-    return f"{known.host}:{known.port}"
+    return parser.parse_known_args()[0]
 
 
 def _end_with_thread(death: threading.ExceptHookArgs) -> None:
@@ -87,6 +90,7 @@ class SuperNodeEvent(Enum):
     KEY_UNREADABLE = "Exit Code: 302"
     NOT_ADMITTED = "[code: 2004]"
     UNANSWERED = "The app ended without an answer."
+    OVERDUE = "The app hangs."
 
 
 CALL_OVER = (
@@ -108,6 +112,7 @@ class SuperNodeEnding(Enum):
     SIGNATURE_REFUSED = "The server does not accept the signature of {0.device}; check the clock of this device."
     CONNECTION_LOST = "The connection of {0.device} to {0.server} was lost; connecting again."
     UNANSWERED = "{0.device} began to answer the server and did not finish; connecting again (see {0.log})."
+    OVERDUE = "{0.device} has not answered the server an hour after it should have; connecting again (see {0.log})."
     KEY_UNREADABLE = f"{{0.key}}: Flower cannot read this key; {REMEDY}."
     NOT_ADMITTED = (
         "The server does not know the key of {0.device}: it was not added there, or was revoked, or another client "
@@ -115,6 +120,12 @@ class SuperNodeEnding(Enum):
     )
     OTHER = "The connection of {0.device} ended with status {1}; see {0.log}."
 
+
+OUR_ENDINGS = {
+    SuperNodeEvent.UNANSWERED: SuperNodeEnding.UNANSWERED,
+    SuperNodeEvent.OVERDUE: SuperNodeEnding.OVERDUE,
+}
+"""Endings of ours, by what the SuperNode says before."""
 
 IF_STILL_REGISTERED = {
     SuperNodeEnding.REVOKED: SuperNodeEnding.FORGOTTEN,
@@ -153,8 +164,9 @@ class SuperNodeLog:
             is_known = self.counts[SuperNodeEvent.CONNECTED] > 0
             return SuperNodeEnding.REVOKED if is_known else SuperNodeEnding.SIGNATURE_REFUSED
         if status == LOST:
-            is_unanswered = self.counts[SuperNodeEvent.UNANSWERED] > 0
-            return SuperNodeEnding.UNANSWERED if is_unanswered else SuperNodeEnding.CONNECTION_LOST
+            return next(
+                (ending for event, ending in OUR_ENDINGS.items() if self.counts[event]), SuperNodeEnding.CONNECTION_LOST
+            )
         if self.counts[SuperNodeEvent.KEY_UNREADABLE]:
             return SuperNodeEnding.KEY_UNREADABLE
         return SuperNodeEnding.NOT_ADMITTED if self.counts[SuperNodeEvent.NOT_ADMITTED] else SuperNodeEnding.OTHER

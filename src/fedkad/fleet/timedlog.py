@@ -1,0 +1,51 @@
+"""Puts the time in front of what a process prints: Flower's own lines have none.
+
+A thread reads what the process prints, line by line, and appends it to the file of its log. So a supervisor that is
+busy holds nobody up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from fedkad.fleet.logline import stamp
+
+TIMED = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d")  # as we and nginx begin a line
+LONGEST_LINE = 65_536  # bytes; a longer one is written in pieces
+LAST_WORDS = 5.0  # seconds in which what an ended process has printed is in the file
+
+
+class TimedLog:
+    """Copies lines from one descriptor to another until the first ends, and closes both."""
+
+    def __init__(self, source: int, target: int, clock: Callable[[], float] = time.time) -> None:
+        self._source, self._target, self._clock = source, target, clock
+        self._thread = threading.Thread(target=self._run, name="fedkad-log", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until all that was printed is written; call this once nobody prints any more."""
+        self._thread.join(LAST_WORDS)
+
+    def _run(self) -> None:
+        begun = b""
+        while piece := os.read(self._source, LONGEST_LINE):
+            *lines, begun = (begun + piece).split(b"\n")
+            if len(begun) > LONGEST_LINE:
+                lines, begun = [*lines, begun], b""
+            self._write(lines)
+        self._write([begun] if begun else [])
+        os.close(self._source)
+        os.close(self._target)
+
+    def _write(self, lines: list[bytes]) -> None:
+        now = stamp(self._clock()).encode()
+        text = b"".join((b"" if not line or TIMED.match(line) else now) + line + b"\n" for line in lines)
+        with suppress(OSError):  # on a full disk the process goes on, and its lines are lost
+            while text:
+                text = text[os.write(self._target, text) :]
