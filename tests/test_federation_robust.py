@@ -208,7 +208,7 @@ def test_honest_devices_do_not_pull_alone(seed: int) -> None:
 def test_one_or_two_liars_are_left_out_whether_they_agree_or_not(seed: int, liars: set[int], agree: bool) -> None:
     messages = warm_fleet(8, seed, 100)
     for k in liars:
-        messages[k] = random_point(100, 5, np.random.default_rng([seed, 0 if agree else k])) / np.sqrt(5.0)
+        messages[k] = random_point(100, 5, np.random.default_rng([seed, 1 if agree else 1 + k])) / np.sqrt(5.0)
     assert pulling_alone(messages, RANK) == sorted(liars)
 
 
