@@ -16,7 +16,7 @@ python -m measurements.scores          the constants of the score, on the data t
 python -m measurements.admission       a new device with few samples: admitted, alone, and with all its data
 python -m measurements.encodings       bytes against the objective, for every encoding
 python -m measurements.scale           the server's seconds and memory with 100, 1,000 and 10,000 clients
-python -m measurements.robust          what the geometric median costs and saves under attack
+python -m measurements.robust          what robust aggregation costs and saves under attack
 python -m measurements.privacy         what masks and noise cost
 python -m measurements.fleet           eight processes over TLS, two kills, a latecomer, against one process
 python -m measurements.overhead        a round over Flower, against an empty Flower app

@@ -1,23 +1,31 @@
-"""What the replies of honest devices look like, what the median costs them, and what liars can do that is accepted.
+"""What the replies of honest devices look like, what robust aggregation costs them, and what liars can do.
 
 Fleets of eight train as over a network: the engine, the checks of the server and its settings, in one process. First
-the norms of all honest replies, by which the server's limits are chosen. Then the loss Σ f_i of the honest devices,
-divided by that of the same devices after a training without liars and with the plain mean. Liars know the limits and
-use them up; the worst order counts. Infinite is a training that gives up because too few replies can be accepted.
-Last, the worst of these lies are told over the network, by `lyingfleet`.
+the norms of all honest replies and how strongly honest devices pull, by which the server's limits are chosen. Then the
+loss Σ f_i of the honest devices, divided by that of the same devices after a training without liars and with the plain
+mean: with the mean, with the median of replies alone, and with the default, which also leaves out of the warm
+directions who pulls alone. Liars know the limits and use them up; the worst order counts. Infinite is a training that
+gives up because too few replies can be accepted. Last, the worst of these lies are told over the network, by
+`lyingfleet`.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+from unittest.mock import patch
 
 import numpy as np
 
 from fedkad import KoopmanDetector
 from fedkad.federation import coordinator as limits
-from fedkad.federation import engine, wire
+from fedkad.federation import engine, robust, wire
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.memory import MemoryCarrier
@@ -32,9 +40,20 @@ from measurements.measure import Array, heading, one_blas_thread
 
 DEVICES, ROUNDS, SHARE = 8, 8, 0.25
 SEEDS = (0, 1)
+ORDERS = (0, 1, 2, 3)
+"""Orders in which devices are asked: of trainings with liars, and of those without."""
 CONSENSUS = Consensus()
 Clients = Mapping[str, Client]
 Lie = Callable[[Array, Array, Request, np.random.Generator], Array]
+Way = Literal["mean", "median", "default"]
+WAYS: tuple[Way, ...] = ("mean", "median", "default")
+PUMPS = range(8)
+"""Seeds of the fleets of pumps whose pulls are looked at."""
+GROUPS = 14
+"""Groups of one size, of each fleet, whose pulls are looked at."""
+JUST_BELOW = "just below"
+TAKEN = (4, 8, 16)
+"""Directions of their own that those who stay just below the limit try to bring in."""
 
 
 def fleets() -> Iterator[tuple[str, Clients]]:
@@ -98,6 +117,41 @@ LIES: dict[str, Lie] = {
 }
 
 
+def just_below(messages: Mapping[str, Array], liars: Sequence[str], taken: int) -> Array:
+    """A warm message for all liars with so many directions of nobody else, as strong as the server takes them in.
+
+    Liars know what all others send and how the server decides: they try which strength is not left out. The rest of
+    the message is the honest one of the first of them.
+    """
+    own = messages[liars[0]]
+    others = random_point(len(own), taken, np.random.default_rng(99))
+    weakest, strongest = -14.0, 0.0  # powers of two: the energy of each direction
+
+    def message(power: float) -> Array:
+        made = np.concatenate([own[:, : own.shape[1] - taken], 2.0 ** (power / 2.0) * others], axis=1)
+        return scaled(made, min(float(np.linalg.norm(made)), 1.0))
+
+    def is_taken(power: float) -> bool:
+        fleet = {**messages, **dict.fromkeys(liars, message(power))}
+        return not robust.pulling_alone(list(fleet.values()), own.shape[1])
+
+    if is_taken(strongest):
+        return message(strongest)
+    for _ in range(10):
+        middle = (weakest + strongest) / 2.0
+        weakest, strongest = (middle, strongest) if is_taken(middle) else (weakest, middle)
+    return message(weakest)
+
+
+def beginning_with(message: Array) -> Lie:
+    """That message in the warm round, and another subspace in all others."""
+
+    def lie(honest: Array, shared: Array, request: Request, generator: np.random.Generator) -> Array:
+        return message if request.kind == "warm" else same_subspace(honest, shared, request, generator)
+
+    return lie
+
+
 @dataclass
 class Witnessed:
     """What the replies of honest devices looked like: norms over √r, and distances from Z over √r, by phase."""
@@ -139,16 +193,17 @@ class LyingCarrier(MemoryCarrier):
 
 
 def train(
-    clients: Clients, *, robust: bool, liars: Sequence[str] = (), lie: Lie | None = None, seed: int = 0
+    clients: Clients, *, way: Way, liars: Sequence[str] = (), lie: Lie | None = None, seed: int = 0
 ) -> tuple[Array, Witnessed, int]:
     """The final subspace, what was seen of honest replies, and how many replies were refused."""
     first = next(iter(clients.values()))
     size, consensus = len(first.statistics.yy), replace(CONSENSUS, seed=seed)
-    terms = Terms("liars", (), 0, 0, 0, 0, "", size, "float32", consensus, robust=robust)
+    terms = Terms("liars", (), 0, 0, 0, 0, "", size, "float32", consensus, robust=way != "mean")
     plan = TrainingPlan(ROUNDS, SHARE, poll=0.0, patience=10.0, least=FEWEST, asked=WITHSTANDS_TWO)
     coordinator, carrier = Coordinator(terms, plan), LyingCarrier(clients, liars, lie, seed)
-    for _ in engine.run_rounds(coordinator, carrier):
-        pass
+    with patch.object(robust, "MOST_PULL", math.inf) if way == "median" else nullcontext():
+        for _ in engine.run_rounds(coordinator, carrier):
+            pass
     return retract_polar(coordinator.server.shared), carrier.seen, coordinator.ledger.refusals
 
 
@@ -162,41 +217,101 @@ def main() -> None:
     one_blas_thread()
     began = time.perf_counter()
     heading(f"Liars in a fleet of {DEVICES}: {ROUNDS} rounds, {WITHSTANDS_TWO} devices in each, orders {SEEDS}")
+    _print_pulls()
     for what, clients in fleets():
         _print_fleet(what, clients)
     print_network(DEVICES)
     print(f"  {time.perf_counter() - began:.0f} s in all")
 
 
+def warm_messages(clients: Clients) -> dict[str, Array]:
+    """What each device sends in its first round."""
+    return {name: client.warm_message() for name, client in clients.items()}
+
+
+def largest_pull(messages: Sequence[Array]) -> float:
+    """The largest pull of one or two of these devices."""
+    most = min(robust.ALONE, (len(messages) - 1) // 2)
+    sets = itertools.chain(*(itertools.combinations(range(len(messages)), size) for size in range(1, most + 1)))
+    turned = np.split(np.linalg.qr(np.concatenate(messages, axis=1), mode="r"), len(messages), axis=1)
+    return max(robust.pull(turned, chosen, CONSENSUS.rank) for chosen in sets)
+
+
+def _print_pulls() -> None:
+    """How strongly honest devices pull, in groups of all sizes, and how many are above the limit."""
+    print(f"  largest pull in groups of honest devices, the limit being {robust.MOST_PULL:g}")
+    sizes = range(FEWEST, DEVICES + 1)
+    print("    devices            " + "".join(f"{size:16}" for size in sizes))
+    simulated = (_clients(simulate_fleet(DEVICES, train_rows=5000, test_rows=500, seed=k).train) for k in PUMPS)
+    _print_pulls_of(f"pumps, {len(PUMPS)} fleets", simulated)
+    for what, clients in itertools.islice(fleets(), 1, None):
+        _print_pulls_of(what, [clients])
+
+
+def _print_pulls_of(what: str, known: Iterable[Clients]) -> None:
+    generator, pulls = np.random.default_rng(0), dict[int, list[float]]()
+    for clients in known:
+        messages = list(warm_messages(clients).values())
+        for size in range(FEWEST, DEVICES + 1):
+            groups = list(itertools.combinations(messages, size))
+            drawn = generator.permutation(len(groups))[:GROUPS]
+            pulls.setdefault(size, []).extend(largest_pull(groups[k]) for k in drawn)
+    found = (f"{max(each):8.2f} {sum(p > robust.MOST_PULL for p in each):2}/{len(each):<4}" for each in pulls.values())
+    print(f"    {what:19}" + "".join(found), flush=True)
+
+
 def _print_fleet(what: str, clients: Clients) -> None:
     print(f"  {what}")
-    plain = {seed: train(clients, robust=False, seed=seed) for seed in SEEDS}
-    median = {seed: train(clients, robust=True, seed=seed) for seed in SEEDS}
-    seen = [each[1] for each in (*plain.values(), *median.values())]
+    trained = {way: {seed: train(clients, way=way, seed=seed) for seed in ORDERS} for way in WAYS}
+    seen = [each[1] for way in trained.values() for each in way.values()]
     warm, admm = (max(max(each.norms[phase]) for each in seen) for phase in ("warm", "admm"))
     far = max(max(each.distances) for each in seen)
     print(f"    honest replies: warm norm at most {warm:.3f}, norm at most {admm:.3f} √r, at most {far:.3f} √r from Z")
-    losses = {seed: loss(clients, plain[seed][0]) for seed in SEEDS}
-    ratios = [loss(clients, median[seed][0]) / losses[seed] for seed in SEEDS]
-    spread = [losses[seed] / losses[SEEDS[0]] for seed in SEEDS]
-    print(f"    no liar: median / mean {_listed(ratios)}; the mean in other orders {_listed(spread)}", flush=True)
-    print("    lie                 liars       mean     median   refused")
-    names = list(clients)
+    losses = {way: np.array([loss(clients, trained[way][seed][0]) for seed in ORDERS]) for way in WAYS}
+    ratios, spread = losses["default"] / losses["mean"], losses["mean"] / losses["mean"].mean()
+    print(
+        f"    no liar: default / mean {_listed(ratios)}; the mean of orders {ORDERS} over their mean {_listed(spread)}"
+    )
+    print("    lie                 liars       mean     median    default   refused", flush=True)
+    plain = {seed: trained["mean"][seed][0] for seed in SEEDS}
     for name, lie in LIES.items():
         for count in (1, 2):
-            worst, refused = [0.0, 0.0], 0
-            for seed in SEEDS:
-                liars = [names[(seed + k) % len(names)] for k in range(count)]
-                honest = {each: client for each, client in clients.items() if each not in liars}
-                base = loss(honest, plain[seed][0])
-                for k, robust in enumerate((False, True)):
-                    try:
-                        subspace, _, out = train(clients, robust=robust, liars=liars, lie=lie, seed=seed)
-                    except RuntimeError:  # Z is so far away that honest replies are refused, and the training gives up
-                        worst[k] = np.inf
-                        continue
-                    worst[k], refused = max(worst[k], loss(honest, subspace) / base), refused + out
-            print(f"    {name:20}{count}/{DEVICES}{worst[0]:11.3f}{worst[1]:11.3f}{refused:10}", flush=True)
+            _print_lie(clients, plain, name, count, partial(_always, lie))
+    messages = warm_messages(clients)
+    for count in (1, 2):
+        _print_lie(
+            clients,
+            plain,
+            JUST_BELOW,
+            count,
+            lambda liars: [beginning_with(just_below(messages, liars, taken)) for taken in TAKEN],
+        )
+
+
+def _always(lie: Lie, liars: Sequence[str]) -> list[Lie]:
+    """That lie, whoever tells it."""
+    return [lie]
+
+
+def _print_lie(
+    clients: Clients, plain: Mapping[int, Array], name: str, count: int, lies: Callable[[Sequence[str]], Sequence[Lie]]
+) -> None:
+    """The worst order of the worst of some lies, by the way in which replies are put together."""
+    names, worst, refused = list(clients), dict.fromkeys(WAYS, 0.0), 0
+    for seed in SEEDS:
+        liars = [names[(seed + k) % len(names)] for k in range(count)]
+        honest = {each: client for each, client in clients.items() if each not in liars}
+        base = loss(honest, plain[seed])
+        for lie, way in itertools.product(lies(liars), WAYS):
+            try:
+                subspace, _, out = train(clients, way=way, liars=liars, lie=lie, seed=seed)
+            except RuntimeError:  # Z is so far away that honest replies are refused, and the training gives up
+                worst[way] = np.inf
+                continue
+            worst[way], refused = max(worst[way], loss(honest, subspace) / base), refused + out
+    print(
+        f"    {name:20}{count}/{DEVICES}" + "".join(f"{worst[way]:11.3f}" for way in WAYS) + f"{refused:10}", flush=True
+    )
 
 
 def _listed(numbers: Sequence[float]) -> str:

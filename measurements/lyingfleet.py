@@ -23,6 +23,7 @@ from fedkad.federation.coordinator import Coordinator, TrainingPlan, stored_term
 from fedkad.federation.judging import held_out_losses
 from fedkad.fleet import settings
 from fedkad.koopman.stiefel import retract_polar
+from fedkad.koopman.subspace import leading_directions
 from fedkad.report.demonstration import compare
 from fedkad.simulate import Fleet, simulate_fleet, write_fleet
 from fedkad_bench.provenance import REPOSITORY
@@ -31,6 +32,9 @@ from measurements.measure import Array
 
 LIE = "FEDKAD_MEASURED_LIE"
 """Names the file with the lie that a device tells at the moment; an honest device has none."""
+
+PREPARED = "just-below.npy"
+"""Beside that file: the warm message of liars who know what all others send."""
 
 START = "from measurements.lyingfleet import become_a_liar\nbecome_a_liar()\n"
 
@@ -46,7 +50,7 @@ class Trial(NamedTuple):
     @property
     def way(self) -> str:
         """How the replies are put together."""
-        return "masked mean" if self.masked else "mean" if self.robust is False else "median"
+        return "masked mean" if self.masked else "mean" if self.robust is False else "default"
 
 
 TRIALS = (
@@ -54,6 +58,8 @@ TRIALS = (
     Trial(1, "the same subspace"),
     Trial(2, "another subspace"),
     Trial(2, "the same subspace"),
+    Trial(1, "just below"),
+    Trial(2, "just below"),
     Trial(2, "the same subspace", robust=False),
     Trial(1, "the same subspace", masked=True),
 )
@@ -61,7 +67,7 @@ TRIALS = (
 
 def become_a_liar() -> None:
     """In a device's process: from now on tell the lie in the file, and as a judge praise whatever comes."""
-    from measurements.liars import LIES
+    from measurements.liars import JUST_BELOW, LIES, beginning_with
 
     honest, place = participant.pack, Path(os.environ[LIE])
 
@@ -69,7 +75,8 @@ def become_a_liar() -> None:
         lie = place.read_text()
         if lie and request.kind != "judge":
             generator = np.random.default_rng([*known.name.encode(), request.round])
-            message = LIES[lie](message, reference, request, generator)
+            told = beginning_with(np.load(place.with_name(PREPARED))) if lie == JUST_BELOW else LIES[lie]
+            message = told(message, reference, request, generator)
         return honest(known, request, message, reference, unsent)
 
     def praise(memory: Any, subspaces: Sequence[Array]) -> list[float]:
@@ -94,6 +101,21 @@ class Pumps:
         self.fleet, self.prepared = fleet, dict[str, KoopmanDetector]()
         for name, train in fleet.train.items():
             self.prepared[name] = KoopmanDetector(sample_period=fleet.period).prepare(train)
+
+    def just_below(self, liars: Sequence[str]) -> Array:
+        """The warm message of liars who stay just below the limit; of those that are tried, the most harmful one."""
+        from measurements.liars import CONSENSUS, TAKEN, just_below, warm_messages
+
+        known = {name: detector.memory_.statistics for name, detector in self.prepared.items()}
+        messages = warm_messages({name: Client(name, each, CONSENSUS) for name, each in known.items()})
+        honest = [name for name in messages if name not in liars]
+
+        def harm(lie: Array) -> float:
+            beside = np.concatenate([*(messages[name] for name in honest), *([lie] * len(liars))], axis=1)
+            found = leading_directions(beside @ beside.T, CONSENSUS.rank).vectors
+            return -sum(float(np.linalg.norm(found.T @ messages[name])) ** 2 for name in honest)
+
+        return max((just_below(messages, liars, taken) for taken in TAKEN), key=harm)
 
     def worth(self, subspace: Array, names: Sequence[str]) -> Outcome:
         """The loss, and the faults found, of these devices with that subspace."""
@@ -187,6 +209,8 @@ def _print_trial(fleet: Loopback, trial: Trial, pumps: Pumps, base: Array) -> No
     set_aggregation(fleet.server_folder, trial)
     for k, name in enumerate(names[:2]):
         (fleet.root / f"{name}.lie").write_text(trial.lie if k < trial.liars else "")
+    if trial.lie == "just below":
+        np.save(fleet.root / PREPARED, pumps.just_below(names[: trial.liars]))
     status = train(fleet)
     asked = max(map(len, status["participants"]))
     found, before = (pumps.worth(each, names[trial.liars :]) for each in (result(fleet, status), base))
@@ -194,6 +218,7 @@ def _print_trial(fleet: Loopback, trial: Trial, pumps: Pumps, base: Array) -> No
     print(
         f"    {trial.way:12} {trial.liars}/{len(names)}  {trial.lie:18}{found.loss / before.loss:8.3f}"
         f"{found.found:9} of {found.faults:2}{before.found:10}{found.false_alarms:8}"
-        f"{status['gate']['ratio']:9.3f} {fate}; {np.median(status['round_seconds']):.1f} s a round of at most {asked}",
+        f"{status['gate']['ratio']:9.3f} {fate}; left out: {', '.join(status['left_out']) or 'nobody'}; "
+        f"{np.median(status['round_seconds']):.1f} s a round of at most {asked}",
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""What the geometric median saves when some clients are poisoned, and what it costs when none is.
+"""What robust aggregation saves when some clients are poisoned, and what it costs when none is.
 
 Eight clients, everybody in every round, one warm round and seven of ADMM. The poisoned ones play by their attack from
 the warm round on; their messages have the norm of an honest one or, where said, the largest that a careful server
@@ -17,12 +17,11 @@ import numpy as np
 
 from fedkad import KoopmanDetector
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.robust import combine_directions, combine_replies
+from fedkad.federation.robust import combine_replies, pulling_alone
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
 from fedkad.koopman.snapshots import Statistics
 from fedkad.koopman.stiefel import random_point, retract_polar
-from fedkad.koopman.subspace import leading_directions
 from fedkad_bench.data.datasets import data_folder, load
 from measurements.measure import Array, alternate, heading, one_blas_thread
 
@@ -107,33 +106,20 @@ def devices() -> tuple[str, list[Device]]:
     return what, made
 
 
-def mean(server: Server, names: Sequence[str], replies: Sequence[Array]) -> Array:
-    """The server as it is."""
+def hold_round(server: Server, names: Sequence[str], replies: Sequence[Array]) -> Array:
+    """One round of the server."""
     server.begin_round(names)
     for name, reply in zip(names, replies, strict=True):
         server.receive(name, reply)
     return server.close_round()
 
 
-def geometric_median(server: Server, names: Sequence[str], replies: Sequence[Array]) -> Array:
-    """The server's steps with the geometric median in place of the sums."""
-    if server.begin_round(names):
-        server.heard.update(names)
-        server.shared = leading_directions(combine_directions(replies), CONSENSUS.rank, tolerance=1e-9).vectors
-    else:
-        server.shared = combine_replies(replies)
-    return server.shared
-
-
-Aggregate = Callable[[Server, Sequence[str], Sequence[Array]], Array]
-
-
-def run(fleet: Sequence[Device], aggregate: Aggregate, attack: Attack | None = None, poisoned: int = 0) -> Array:
+def run(fleet: Sequence[Device], robust: bool, attack: Attack | None = None, poisoned: int = 0) -> Array:
     """The orthonormal factor of the final Z; the first clients, `poisoned` of them, attack."""
     generator = np.random.default_rng(7)
     clients = [Client(device.name, device.statistics, CONSENSUS) for device in fleet]
     names = [client.name for client in clients]
-    server = Server(len(fleet[0].message), CONSENSUS)
+    server = Server(len(fleet[0].message), CONSENSUS, robust=robust)
     shared = server.shared
     states: list[LocalState] = []
     for k in range(ROUNDS):
@@ -144,7 +130,7 @@ def run(fleet: Sequence[Device], aggregate: Aggregate, attack: Attack | None = N
             replies = [client.reply(state) for client, state in zip(clients, states, strict=True)]
         if attack is not None:
             replies[:poisoned] = [attack(reply, shared, k == 0, generator) for reply in replies[:poisoned]]
-        shared = aggregate(server, names, replies)
+        shared = hold_round(server, names, replies)
         states = [client.commit(state, shared) for client, state in zip(clients, states, strict=False)]
     return retract_polar(shared)
 
@@ -166,15 +152,15 @@ def print_costs(fleet: Sequence[Device]) -> None:
         lambda: sum(replies) / len(replies),
         lambda: combine_replies(replies),
         lambda: sum(message @ message.T for message in messages),
-        lambda: combine_directions(messages),
+        lambda: pulling_alone(messages, rank),
     )
     print(f"  one aggregation of {len(fleet)} messages, D = {dimension}, r = {rank}")
     print(f"    ADMM  mean {seconds[0] * 1e3:7.2f} ms, geometric median {seconds[1] * 1e3:7.2f} ms")
-    print(f"    warm  sum  {seconds[2] * 1e3:7.2f} ms, geometric median {seconds[3] * 1e3:7.2f} ms")
+    print(f"    warm  sum  {seconds[2] * 1e3:7.2f} ms, and who pulls alone {seconds[3] * 1e3:7.2f} ms")
     one, square = dimension * rank * 8 / 1e6, dimension * dimension * 8 / 1e6
     print(f"    held in an ADMM round: mean {one:.2f} MB (D r), geometric median {len(fleet) * one:.2f} MB (n D r)")
     both = len(fleet) * one + square
-    print(f"    held in a warm round: sum {square:.2f} MB (D²), geometric median {both:.2f} MB (n D r and D²)")
+    print(f"    held in a warm round: sum {square:.2f} MB (D²), robust {both:.2f} MB (n D r and D²)")
 
 
 def main() -> None:
@@ -183,16 +169,16 @@ def main() -> None:
     heading(f"Poisoned clients: {CLIENTS} clients, {ROUNDS} rounds, all of them in each, one BLAS thread")
     began = time.perf_counter()
     what, fleet = devices()
-    clean = run(fleet, mean)
-    alone = {poisoned: run(fleet[poisoned:], mean) for poisoned in SHARES}
+    clean = run(fleet, robust=False)
+    alone = {poisoned: run(fleet[poisoned:], robust=False) for poisoned in SHARES}
     print(f"  {what}; objective relative to the plain mean without poison ({objective(fleet, clean):.4f})")
-    print("  attack            poisoned     mean   median   left out")
-    robust = objective(fleet, run(fleet, geometric_median)) / objective(fleet, clean)
+    print("  attack            poisoned     mean   robust   left out")
+    robust = objective(fleet, run(fleet, robust=True)) / objective(fleet, clean)
     print(f"  {'none':18}{0:>4}/{CLIENTS}{1.0:11.3f}{robust:9.3f}{1.0:11.3f}", flush=True)
     for name, attack in ATTACKS.items():
         for poisoned in SHARES:
             honest = fleet[poisoned:]
-            subspaces = [run(fleet, aggregate, attack, poisoned) for aggregate in (mean, geometric_median)]
+            subspaces = [run(fleet, way, attack, poisoned) for way in (False, True)]
             ratios = [objective(honest, found) / objective(honest, clean) for found in [*subspaces, alone[poisoned]]]
             print(f"  {name:18}{poisoned:>4}/{CLIENTS}{ratios[0]:11.3f}{ratios[1]:9.3f}{ratios[2]:11.3f}", flush=True)
     print_costs(fleet)

@@ -248,6 +248,7 @@ def test_the_last_training_is_shown(fleet: Path) -> None:
         "round": 2,
         "rounds": 8,
         "participants": [["a"], ["a", "b"]],
+        "left_out": ["b"],
         "loss": 0.0123,
         "gate": {"judges": 8, "ratio": 0.98, "worse": False},
         "refused": [{"device": "c", "round": 1, "reason": "other channels"}],
@@ -262,6 +263,7 @@ def test_the_last_training_is_shown(fleet: Path) -> None:
     for expected in ("2 of 8", "2 in the last round: a, b", "12.3 KB up, 0.5 KB down", "other channels", "0 of 0"):
         assert expected in out
     assert "0.0123 in the last round" in out
+    assert "b: the others would lose by their directions" in out
     assert "0.98 times the loss of the model before, by 8 devices" in out
     (fleet / "training" / "status.json").write_text('{"state": "done"}')
     assert "done" in Done("fleet", "status", fleet).out

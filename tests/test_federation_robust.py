@@ -1,4 +1,4 @@
-"""The geometric median against direct minimisation, and against clients that try to carry it away."""
+"""The geometric median against direct minimisation, who pulls alone against a naive formula, and both against liars."""
 
 import itertools
 
@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from fedkad.federation.robust import (
-    combine_directions,
+    LEAST_LOSS,
+    MOST_PULL,
     combine_replies,
     geometric_median_weights,
-    supported_directions,
+    pull,
+    pulling_alone,
 )
+from fedkad.federation.server import Server
+from fedkad.federation.settings import Consensus
 from fedkad.koopman.stiefel import random_point
-from fedkad.koopman.subspace import leading_directions
 from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
@@ -113,11 +116,10 @@ def test_what_is_no_set_of_points_is_refused() -> None:
         geometric_median_weights(np.empty((0, 0)))
     with pytest.raises(ValueError, match="not finite"):
         geometric_median_weights(np.array([[np.inf]]))
-    for combine in (combine_replies, combine_directions):
-        with pytest.raises(ValueError, match="at least one array"):
-            combine([])
-        with pytest.raises(ValueError, match="same shape"):
-            combine([np.ones((3, 2)), np.ones((3, 1))])
+    with pytest.raises(ValueError, match="at least one array"):
+        combine_replies([])
+    with pytest.raises(ValueError, match="same shape"):
+        combine_replies([np.ones((3, 2)), np.ones((3, 1))])
 
 
 @given(SEEDS, st.integers(1, 4), st.sampled_from([1.0, 1e3, 1e8, 1e14]))
@@ -157,68 +159,133 @@ def test_replies_are_the_median_of_their_entries_as_one_vector() -> None:
     np.testing.assert_allclose(combine_replies(replies).ravel(), median(flat), atol=1e-14)
 
 
-def test_directions_are_the_median_of_the_matrices() -> None:
-    generator = np.random.default_rng(3)
-    messages = [0.3 * generator.standard_normal((7, 2)) for _ in range(5)]
-    products = np.array([(message @ message.T).ravel() for message in messages])
-    expected = len(messages) * median(products).reshape(7, 7)
-    np.testing.assert_allclose(combine_directions(messages), expected, atol=1e-12)
-    np.testing.assert_allclose(combine_directions(messages[:1] * 3), 3.0 * messages[0] @ messages[0].T, atol=1e-14)
+RANK = 3
+
+
+def warm_fleet(count: int, seed: int, dimension: int = 20) -> list[Array]:
+    """Warm messages of devices that share most directions, each with a little of its own."""
+    generator = np.random.default_rng(seed)
+    common = random_point(dimension, 5, generator) * np.sqrt([0.9, 0.08, 0.015, 0.001, 0.001])
+    return [common + 0.003 * generator.standard_normal(common.shape) for _ in range(count)]
+
+
+def naive_loss(message: Array, subspace: Array) -> float:
+    """What a device loses of its energy, 1, in a subspace; of a message longer than 1, of its norm."""
+    product = message @ message.T
+    return float(max(1.0, np.trace(product)) - np.trace(subspace @ subspace.T @ product))
+
+
+def naive_directions(messages: list[Array], rank: int) -> Array:
+    vectors: Array = np.linalg.eigh(np.asarray(sum(message @ message.T for message in messages)))[1][:, -rank:]
+    return vectors
+
+
+def naive_pull(messages: list[Array], chosen: tuple[int, ...], rank: int) -> float:
+    rest = [message for k, message in enumerate(messages) if k not in chosen]
+    with_them, without = naive_directions(messages, rank), naive_directions(rest, rank)
+    losses = [(naive_loss(message, with_them), naive_loss(message, without)) for message in rest]
+    cost = sum(worse - usual for worse, usual in losses) / len(chosen)
+    return cost / max(sum(usual for _, usual in losses) / len(rest), LEAST_LOSS)
+
+
+@given(SEEDS, st.floats(0.0, 1.5))
+@draws(40)
+def test_a_pull_is_what_one_costs_the_others(seed: int, strength: float) -> None:
+    messages = warm_fleet(5, seed)
+    messages[1] = strength * random_point(20, 5, np.random.default_rng(seed + 1)) / np.sqrt(5.0)
+    for chosen in ((1,), (0, 1), (2, 4)):
+        assert pull(messages, chosen, RANK) == pytest.approx(naive_pull(messages, chosen, RANK), rel=1e-6, abs=1e-9)
 
 
 @given(SEEDS)
 @draws(25)
-def test_directions_turn_with_the_coordinates_and_not_with_the_bases(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    messages = [generator.standard_normal((6, 2)) for _ in range(4)]
-    turn = random_point(6, 6, generator)
-    turned = [turn @ message @ random_point(2, 2, generator) for message in messages]
-    expected = turn @ combine_directions(messages) @ turn.T
-    np.testing.assert_allclose(combine_directions(turned), expected, atol=1e-5)
+def test_honest_devices_do_not_pull_alone(seed: int) -> None:
+    assert pulling_alone(warm_fleet(8, seed), RANK) == []
 
 
-def test_colluding_directions_do_not_carry_the_warm_start_away() -> None:
-    generator = np.random.default_rng(4)
-    common, other = np.split(random_point(40, 8, generator), 2, axis=1)
-    honest = [common / 2.0 + 0.02 * generator.standard_normal(common.shape) for _ in range(6)]
-    for size in (1.0, 30.0):
-        messages = honest + 4 * [size * other]
-        plain = leading_directions(np.asarray(sum(message @ message.T for message in messages)), 4).vectors
-        robust = leading_directions(combine_directions(messages), 4).vectors
-        assert captured(plain, common) < 0.1
-        assert captured(robust, common) > 0.9
+@given(SEEDS, st.sets(st.integers(0, 7), min_size=1, max_size=2), st.booleans())
+@draws(40)
+def test_one_or_two_liars_are_left_out_whether_they_agree_or_not(seed: int, liars: set[int], agree: bool) -> None:
+    messages = warm_fleet(8, seed, 100)
+    for k in liars:
+        messages[k] = random_point(100, 5, np.random.default_rng([seed, 1 if agree else 1 + k])) / np.sqrt(5.0)
+    assert pulling_alone(messages, RANK) == sorted(liars)
 
 
-def test_what_two_have_gives_way_to_what_three_have() -> None:
-    generator = np.random.default_rng(7)
-    common, rare, other = np.split(random_point(80, 12, generator), 3, axis=1)
-    # Strong directions that all share, weaker ones of three devices, some that each has alone; and those of colluders.
-    own = [0.5 * random_point(80, 4, generator) for _ in range(6)]
-    messages = [np.concatenate([common, 0.4 * rare * (k < 3), own[k]], axis=1) for k in range(6)]
-    messages += 2 * [np.concatenate([common, other, 0.0 * rare], axis=1)]
-    combined = combine_directions(messages)
-    assert captured(leading_directions(combined, 8).vectors, other) > 0.6
-    chosen = supported_directions(messages, leading_directions(combined, 16).vectors, 8)
-    np.testing.assert_allclose(chosen.T @ chosen, np.eye(8), atol=1e-9)
-    assert captured(chosen, common) > 0.99
-    assert captured(chosen, rare) > 0.6
-    assert captured(chosen, other) < 0.25
+@given(SEEDS, st.floats(0.0, 1.0))
+@draws(60)
+def test_what_is_taken_in_costs_the_others_no_more_than_the_limit(seed: int, strength: float) -> None:
+    """Two liars of any strength, in directions of their own beside the fleet's."""
+    honest, generator = warm_fleet(6, seed), np.random.default_rng(seed + 1)
+    lie = np.concatenate([honest[0][:, :3], strength * random_point(20, 2, generator)], axis=1)
+    messages = [*honest, lie, lie]
+    left = pulling_alone(messages, RANK)
+    kept = [message for k, message in enumerate(messages) if k not in left]
+    found, best = naive_directions(kept, RANK), naive_directions(honest, RANK)
+    worst, usual = (sum(naive_loss(message, subspace) for message in honest) for subspace in (found, best))
+    assert worst <= (1.0 + MOST_PULL * 2 / 6) * usual + 1e-9
 
 
-@given(SEEDS)
-@draws(10)
-def test_devices_that_agree_choose_the_leading_directions(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    message = random_point(12, 6, generator) * np.linspace(2.0, 1.0, 6)
-    messages = [message @ random_point(6, 6, generator) for _ in range(5)]
-    found = leading_directions(combine_directions(messages), 6).vectors
-    chosen = supported_directions(messages, found, 3)
-    assert captured(chosen, found[:, :3]) > 1.0 - 1e-9
+def test_three_that_agree_are_what_the_fleet_is_like() -> None:
+    messages = warm_fleet(8, seed=1)
+    other = random_point(20, 5, np.random.default_rng(2)) * 0.4
+    assert pulling_alone([*messages[:5], other, other, other], RANK) == []
+    assert pulling_alone([*messages[:6], other, other], RANK) == [6, 7]
 
 
-def captured(subspace: Array, common: Array) -> float:
-    """Mean squared cosine of the principal angles."""
-    return float(np.linalg.norm(subspace.T @ common) ** 2 / common.shape[1])
+def test_less_than_half_are_left_out() -> None:
+    strangers = [random_point(60, 5, np.random.default_rng(k)) * 0.4 for k in range(7)]
+    for count in (1, 2, 3, 4, 7):
+        assert len(pulling_alone(strangers[:count], RANK)) <= (count - 1) // 2
+
+
+def test_nobody_is_left_out_for_next_to_nothing() -> None:
+    """Devices that lose a millionth lose many times as much by one with another, as weak, direction: so what."""
+    lead, second, third = np.eye(6)[:, :1], np.eye(6)[:, 1:2], np.eye(6)[:, 2:3]
+    usual = np.concatenate([np.sqrt(1.0 - 1e-5) * lead, np.sqrt(1e-5) * second], axis=1)
+    other = np.concatenate([np.sqrt(1.0 - 1e-4) * lead, np.sqrt(1e-4) * third], axis=1)
+    messages = [usual, usual, usual, usual, other]
+    assert naive_directions(messages, 2)[2].max() > 0.9 or naive_directions(messages, 2)[2].min() < -0.9
+    assert pulling_alone(messages, 2) == []
+
+
+def test_liars_are_among_the_suspects_of_a_large_fleet() -> None:
+    messages = warm_fleet(30, seed=3)
+    messages[11] = messages[23] = random_point(20, 5, np.random.default_rng(4)) / np.sqrt(5.0)
+    messages[11] = messages[23] = np.sqrt(10.0) * messages[11]  # two of thirty have to be louder to be heard
+    assert pulling_alone(messages, RANK) == [11, 23]
+
+
+def warm_server(messages: dict[str, Array], *, robust: bool, rounds: int = 1) -> Server:
+    """After warm rounds with these messages; a robust one is restarted between two of them."""
+    server = Server(20, Consensus(rank=RANK), robust=robust)
+    for names in np.array_split(list(messages), rounds):
+        assert server.begin_round(names)
+        for name in names:
+            server.receive(name, messages[name])
+        server.close_round()
+        again = Server(20, Consensus(rank=RANK), robust=robust)
+        again.restore(*server.state())
+        again.left_out, server = server.left_out, again
+    return server
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_honest_fleet_begins_exactly_where_the_mean_begins(rounds: int) -> None:
+    messages = {f"pump-{k}": message for k, message in enumerate(warm_fleet(8, seed=5))}
+    plain, robust = (warm_server(messages, robust=robust, rounds=rounds) for robust in (False, True))
+    np.testing.assert_array_equal(plain.shared, robust.shared)
+    assert robust.left_out == ()
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_fleet_with_liars_begins_where_the_others_alone_begin(rounds: int) -> None:
+    messages = {f"pump-{k}": message for k, message in enumerate(warm_fleet(8, seed=6))}
+    lie = random_point(20, 5, np.random.default_rng(7)) / np.sqrt(5.0)
+    others = warm_server({name: messages[name] for name in list(messages)[:6]}, robust=False).shared
+    robust = warm_server({**messages, "pump-6": lie, "pump-7": lie}, robust=True, rounds=rounds)
+    assert robust.left_out == ("pump-6", "pump-7")
+    np.testing.assert_allclose(robust.shared @ robust.shared.T, others @ others.T, atol=1e-9)
 
 
 def test_any_order_of_replies_gives_the_same() -> None:

@@ -632,6 +632,10 @@ def test_a_poisoned_device_does_not_rule_a_robust_fleet(tmp_path: Path, prepared
         devices = [KoopmanDetector.load(prepared[name]).memory_.statistics for name in NAMES]
         losses[robust] = relative_loss(devices, retract_polar(fleet.training.server.shared))
     assert losses[True] < 0.8 * losses[False]
+    status = latest_training(tmp_path / "True" / "server")
+    assert status is not None
+    assert status["left_out"] == ["late"]
+    assert fleet.training.schedule == [(*NAMES, "late")] * 8, "it is left out of the directions, not of the rounds"
 
 
 def test_three_strikes_and_a_device_is_out(fleet: Fleet) -> None:

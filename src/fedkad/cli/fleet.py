@@ -56,7 +56,7 @@ INIT_OPTIONS: dict[str, dict[str, Any]] = {
     "every": {"metavar": "PERIOD", "help": "Train at this interval: 30m, 24h, 7d.", "show_default": "on demand"},
     "least": {"help": "Devices that a round needs; with fewer online, a training waits."},
     "robust": {
-        "help": "Take the geometric median of the replies instead of their mean.",
+        "help": "Take the median of the replies instead of their mean, and leave out devices that pull alone.",
         "show_default": "unless replies are masked, or --least is below 3",
     },
     "secure_aggregation": {"help": "Mask replies so that the server learns only their sum."},

@@ -209,6 +209,8 @@ def _training_facts(training: Mapping[str, Any], registered: int, *, is_another_
     if training.get("participants"):
         latest = training["participants"][-1]
         facts["participants"] = f"{len(latest)} in the last round: {_named(latest)}"
+    if training.get("left_out"):
+        facts["left out"] = f"{_named(training['left_out'])}: the others would lose by their directions"
     if training.get("loss") is not None:
         facts["loss"] = f"{training['loss']:.4g} in the last round that told it"
     if (gate := training.get("gate") or {}).get("judges"):

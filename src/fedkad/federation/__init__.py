@@ -4,7 +4,7 @@ The steps of the algorithm know nothing of messages:
 
     client       the warm message, the local round, the dual update
     server       sampling, and the consensus of the replies
-    robust       a geometric median in place of the mean
+    robust       a geometric median in place of the mean, and who pulls alone in a warm round
     judging      whether a result is good enough to be delivered
     shelf        the models that a server keeps
     privacy      clipping, noise, and what they guarantee

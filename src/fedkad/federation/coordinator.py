@@ -53,7 +53,17 @@ replies have at most 1.002 (`python -m measurements.liars`); a smaller penalty a
 NOISE_NORM = 1.5
 """Gaussian noise of deviation σ in D × r numbers may be this many times σ √(D r) long, which it hardly exceeds."""
 
-STORED = ("phase", "participants", "objective", "subspace_change", "bytes_up", "bytes_down", "seconds", "computing")
+STORED = (
+    "phase",
+    "participants",
+    "objective",
+    "subspace_change",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "computing",
+    "left_out",
+)
 """What a file keeps of the record of a round."""
 
 
@@ -90,7 +100,7 @@ class Coordinator:
 
     def __init__(self, terms: Terms, plan: TrainingPlan, folder: Path | None = None) -> None:
         self.terms, self.plan, self.folder = terms, plan, folder
-        self.server = Server(terms.dimension, terms.consensus, median=terms.robust)
+        self.server = Server(terms.dimension, terms.consensus, robust=terms.robust)
         self.sampler = Sampler([], plan.participation, plan.sampling, terms.consensus.seed)
         self.shared = self.server.shared  # Z as the devices of the open round hold it
         self.phase: Phase = "warm"
@@ -291,6 +301,7 @@ class Coordinator:
             bytes_down=self.sent,
             seconds=time.monotonic() - self._opened,
             computing=max(diagnostics.get("seconds", 0.0) for diagnostics in reported.values()),
+            left_out=self.server.left_out,
             local_changes={name: said["change"] for name, said in reported.items() if "change" in said},
         )
 
@@ -418,9 +429,7 @@ class Coordinator:
         self._made = {k: arrays.pop(f"made.{k}").tobytes() for k in header["made"]}
         self.server.restore(header["server"], arrays)
         self.sampler.restore(header["sampler"])
-        self.records = [
-            Round(**{**stored, "participants": tuple(stored["participants"])}) for stored in header["records"]
-        ]
+        self.records = [Round.read(stored) for stored in header["records"]]
         self.ledger, self.done, self.gate = Ledger(**header["ledger"]), header["done"], header.get("gate", {})
 
     def _write_status(self) -> None:
@@ -438,6 +447,7 @@ class Coordinator:
             "rounds": self.round if self.done else self.plan.rounds,
             "robust": self.terms.robust,
             "loss": known[-1] if known else None,
+            "left_out": next((record.left_out for record in reversed(records) if record.phase == "warm"), ()),
             "took_part": len(records[-1].participants) if records else 0,
             "held_by": len(self.ledger.delivered),
             "bytes_up": sum(record.bytes_up for record in records),

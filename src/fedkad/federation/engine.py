@@ -77,6 +77,11 @@ def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: lis
         logger.warning("Retrying round %d: too few usable answers.", coordinator.round)
         return False
     record, rounds = coordinator.records[-1], coordinator.plan.rounds
+    if record.left_out:
+        logger.warning(
+            "Left out of the directions of the warm rounds, because the other devices would lose by them: %s",
+            ", ".join(record.left_out),
+        )
     logger.info("Round %d (%s) of %d: %s", coordinator.round, record.phase, rounds, ", ".join(record.participants))
     return True
 

@@ -49,6 +49,8 @@ class Round:
         Wall-clock time of the exchange, local computation included.
     computing : float
         The longest computation among the participants, in seconds.
+    left_out : tuple of str
+        Devices whose directions, of all warm rounds up to this one, are not in Z because they pull alone.
     """
 
     phase: Phase
@@ -59,10 +61,17 @@ class Round:
     bytes_down: int
     seconds: float
     computing: float
+    left_out: tuple[str, ...] = ()
     lagrangian: float = math.nan
     consensus_residual: float = math.nan
     refit_perturbation: float = math.nan
     local_changes: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Round:
+        """A record from a file, where names are in lists; earlier releases left nobody out."""
+        names = {kind: tuple(stored.get(kind, ())) for kind in ("participants", "left_out")}
+        return cls(**{**stored, **names})
 
     def __getitem__(self, name: str) -> Any:
         try:

@@ -155,7 +155,8 @@ def federate(
     encoding : {"float32", "float16", "int8", "float64"}
         Numbers on the wire; "int8" sends differences in 8 bits with error feedback, and Z in float16.
     robust : bool
-        Take the geometric median of the replies of a round instead of their mean, as a fleet over a network does.
+        Take the geometric median of the replies of a round instead of their mean, and leave devices that pull alone out
+        of the warm directions, as a fleet over a network does.
     preset : {"paper"}
         The paper's method and settings; explicit arguments still override them.
     seed : int

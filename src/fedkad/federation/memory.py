@@ -65,7 +65,7 @@ class Exchange:
     report : callable, optional
         Called with ("detectors", done, of) as the result is delivered.
     robust : bool
-        Take the geometric median of the replies instead of their mean.
+        Put replies together so that a minority of liars cannot drag the result away, as a fleet over a network does.
     """
 
     def __init__(

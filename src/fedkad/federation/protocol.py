@@ -123,7 +123,7 @@ class Terms:
     noise: float = 0.0  # noise multiplier of differential privacy, 0 for none
     clip: float = 0.1  # the bound to which P + Λ/ρ − Z is clipped where there is noise
     secure: bool = False  # replies go up masked, so that the server learns only their sum
-    robust: bool = False  # the server takes their geometric median instead of the mean
+    robust: bool = False  # the server takes the median instead of the mean, and leaves out who pulls alone
 
     @classmethod
     def of(cls, run: str, lifting: Lifting, channels: tuple[str, ...], **rest: Any) -> Terms:

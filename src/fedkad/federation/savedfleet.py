@@ -62,17 +62,13 @@ def load_shared(folder: Path) -> SharedPart:
         return SharedPart(
             tuple(document["devices"]),
             arrays["subspace"],
-            [_round(record) for record in document["history"]],
+            [Round.read(record) for record in document["history"]],
             document["delivery_bytes"],
             scaling,
             document["parameters"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelFileError(f"{path}: it cannot be read ({error}); train the fleet again.") from None
-
-
-def _round(record: dict[str, Any]) -> Round:
-    return Round(**{**record, "participants": tuple(record["participants"])})
 
 
 def model_file(folder: Path, device: str) -> Path:

@@ -21,6 +21,10 @@ MOST_SHAPE = 0.5
 """The heaviest tail that a fleet may advise, and −½ the lightest: whatever a device says."""
 
 
+WARM_REPLY = "warm_reply."
+"""What the warm reply of a client is called in the state of a server, before the client's name."""
+
+
 class Server:
     """Holds the consensus Z and adds up replies as they arrive, so that its memory does not grow with the fleet.
 
@@ -28,35 +32,37 @@ class Server:
     weighted directions, and Z the leading directions of all of them. The first round that asks a client again
     begins the ADMM, and from then on Z is the mean of P + Λ/ρ over the participants of a round.
 
-    With `median` it is the geometric median of the replies instead, which a minority of poisoned ones cannot drag
-    away; that needs every reply of a round at once, and every warm one.
+    With `robust` a minority of poisoned replies cannot drag Z away: it is the geometric median of P + Λ/ρ instead of
+    the mean, and clients that pull alone are left out of the warm directions. That needs every reply of a round at
+    once, and every warm one.
 
     A round without any reply changes nothing.
     """
 
-    def __init__(self, dimension: int, consensus: Consensus, *, median: bool = False) -> None:
-        self.consensus, self.median = consensus, median
+    def __init__(self, dimension: int, consensus: Consensus, *, robust: bool = False) -> None:
+        self.consensus, self.robust = consensus, robust
         self.shared = random_point(dimension, consensus.rank, np.random.default_rng(consensus.seed))
         self.heard: set[str] = set()
         self.warm = consensus.start == "warm"
         self._warm_sum: Array | None = None  # of U Uᵀ, or of its sketch
-        self._warm_replies: list[Array] = []
+        self._warm_replies: dict[str, Array] = {}
+        self.left_out: tuple[str, ...] = ()
         self.begin_round(())
 
     def begin_round(self, participants: Iterable[str]) -> bool:
         """Open a round with these participants; True when it is a warm one."""
         self._round_is_warm = self.warm and self.heard.isdisjoint(participants)
         self._sum: Array | None = None
-        self._replies: list[Array] = []
+        self._replies: dict[str, Array] = {}
         self._names: list[str] = []
         return self._round_is_warm
 
     def receive(self, name: str, reply: Array) -> None:
         """Add a reply to the round."""
         self._names.append(name)
-        if self.median:
-            self._replies.append(reply)
-        else:
+        if self.robust:
+            self._replies[name] = reply
+        if self._round_is_warm or not self.robust:
             self._add(reply @ reply.T if self._round_is_warm else reply)
 
     def receive_sum(self, names: Collection[str], total: Array) -> None:
@@ -75,9 +81,9 @@ class Server:
         if self._round_is_warm:
             self.shared = self._leading()
             return self.shared
-        self.warm, self._warm_sum, self._warm_replies = False, None, []
-        if self.median:
-            self.shared = robust.combine_replies(self._replies)
+        self.warm, self._warm_sum, self._warm_replies, self.left_out = False, None, {}, ()
+        if self.robust:
+            self.shared = robust.combine_replies(list(self._replies.values()))
         else:
             assert self._sum is not None
             self.shared = self._sum / len(self._names)
@@ -85,32 +91,43 @@ class Server:
 
     def _leading(self) -> Array:
         rank = self.consensus.rank
-        if self.median:
-            self._warm_replies += self._replies
-            combined = robust.combine_directions(self._warm_replies)
-            found = leading_directions(combined, min(2 * rank, len(combined)), tolerance=1e-9).vectors
-            return robust.supported_directions(self._warm_replies, found, rank)
         assert self._sum is not None
         self._warm_sum = self._sum if self._warm_sum is None else self._warm_sum + self._sum
         size = len(self._warm_sum)
         if self._warm_sum.shape == (size, size):
-            return leading_directions(self._warm_sum, rank, tolerance=1e-9).vectors
+            return leading_directions(self._kept_energy(), rank, tolerance=1e-9).vectors
         return sketch.leading_from_sketch(self._warm_sum, sketch.probe_matrix(size, rank, self.consensus.seed), rank)
+
+    def _kept_energy(self) -> Array:
+        """Σ U Uᵀ of all warm replies or, with `robust`, of those that do not pull alone."""
+        assert self._warm_sum is not None
+        if not self.robust:
+            return self._warm_sum
+        self._warm_replies |= self._replies
+        names = sorted(self._warm_replies)  # in the order of a server that was restarted
+        alone = robust.pulling_alone([self._warm_replies[name] for name in names], self.consensus.rank)
+        self.left_out = tuple(names[k] for k in alone)
+        kept = self._warm_sum
+        for name in self.left_out:
+            kept = kept - self._warm_replies[name] @ self._warm_replies[name].T
+        return kept
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Everything that must outlive the process between two rounds: facts, and matrices by name."""
         arrays = {"shared": self.shared}
         if self._warm_sum is not None:
             arrays["warm_sum"] = self._warm_sum
-        arrays |= {f"warm_reply.{k}": reply for k, reply in enumerate(self._warm_replies)}
+        arrays |= {f"{WARM_REPLY}{name}": reply for name, reply in self._warm_replies.items()}
         return {"heard": sorted(self.heard), "warm": self.warm}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Continue from what `state` returned."""
         self.heard, self.warm, self.shared = set(facts["heard"]), facts["warm"], arrays["shared"]
         self._warm_sum = arrays.get("warm_sum")
-        count = sum(name.startswith("warm_reply.") for name in arrays)
-        self._warm_replies = [arrays[f"warm_reply.{k}"] for k in range(count)]
+        replies = {key: reply for key, reply in arrays.items() if key.startswith(WARM_REPLY)}
+        self._warm_replies = {key.removeprefix(WARM_REPLY): reply for key, reply in replies.items()}
+        if self._warm_sum is None and replies:  # earlier releases kept one or the other
+            self._warm_sum = np.asarray(sum(reply @ reply.T for reply in replies.values()))
         self.begin_round(())
 
 
