@@ -25,7 +25,7 @@ python -m measurements.fleet_units     the units of a server and a device under 
 python -m measurements.edge            the agent on a device, against its budgets of memory, processor time and start
 python -m measurements.house           the agent's alarms over twelve weeks in a house, against a budget of one a week
 python -m measurements.servers         the agent's alarms on real servers, against the same budget
-python -m measurements.hours           whether the time of day as an input lowers false alarms; with the agent: measurements.house --hour
+python -m measurements.hours           whether the hour as an input lowers false alarms; with the agent: house --hour
 
 Each takes seconds to minutes. `python -m measurements.record NAME …` keeps what they print under results/.
 """
