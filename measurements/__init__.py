@@ -27,7 +27,7 @@ python -m measurements.edge            the agent on a device, against its budget
                                        with --fleet only what following the notice of a fleet adds
 python -m measurements.house           the agent's alarms over twelve weeks in a house, against a budget of one a week
 python -m measurements.servers         the agent's alarms on real servers, against the same budget
-python -m measurements.hours           whether the time of day as an input lowers false alarms
+python -m measurements.hours           whether the hour as an input lowers false alarms; with the agent: house --hour
 
 Each takes seconds to minutes. `python -m measurements.record NAME …` keeps what they print under results/.
 """

@@ -19,7 +19,9 @@ the same house without them.
 
 With `--answered-after 8` somebody acknowledges each incident that is a fault, and no other, eight hours after it was
 told; by default nobody answers. `--set` holds for every run; each `--against` adds a variant, of one setting or several
-with spaces between them.
+with spaces between them. With `--hour "day and week"` (or `day`, and as controls `17 h`, `17 h and 5 d`, which mean
+nothing) every message also carries sin and cos of one and two such turns, which are inputs of the detector; several
+may be named, and each is a variant.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
 
 from fedkad.edge.alarmstate import Alert
+from measurements.harmonics import HOURS, hour_values, with_hour
 from measurements.house_model import (
     BEGAN,
     DAY,
@@ -82,6 +86,7 @@ class HouseRun(NamedTuple):
     weeks: int
     settings: tuple[str, ...]
     answered_after: float  # hours until somebody acknowledges an incident that is a fault
+    hour: str  # which harmonics messages carry
 
 
 class Measured(NamedTuple):
@@ -96,25 +101,27 @@ Pair = tuple[Measured, Measured]
 """A run with faults, and its twin."""
 
 
-def configuration(house: House, settings: Sequence[str]) -> dict[str, Any]:
-    """The README's agent.toml for the devices of the house, with other settings."""
+def configuration(house: House, settings: Sequence[str], hour: str = "without") -> dict[str, Any]:
+    """The README's agent.toml for the devices of the house, with other settings, and with the hour."""
     document = {
         "devices": list(house.rows),
         "sampling": {"period": "1m"},
         "alarm": {"budget": "1/week"},
         "override": {
-            device: {"sampling": {"channels": list(channels)}, "detector": {"inputs": list(INPUTS.get(device, ()))}}
+            device: with_hour(
+                {"sampling": {"channels": list(channels)}, "detector": {"inputs": list(INPUTS.get(device, ()))}}, hour
+            )
             for device, channels in house.rows.items()
         },
     }
     return reduce(merged, map(setting, settings), document)
 
 
-def arriving(house: House, rows: int) -> Iterator[tuple[float, list[dict[str, Any]]]]:
+def arriving(house: House, rows: int, hour: str = "without") -> Iterator[tuple[float, list[dict[str, Any]]]]:
     """The messages of the house, minute by minute."""
     for row in range(rows):
-        moment = BEGAN + row * MINUTE
-        yield moment, [{"device": name, "last_seen": moment, **values} for name, values in house.messages(row)]
+        moment, more = BEGAN + row * MINUTE, hour_values(hour, row)
+        yield moment, [{"device": name, "last_seen": moment, **values, **more} for name, values in house.messages(row)]
 
 
 def house_of(run: str, seed: int, weeks: int) -> House:
@@ -132,7 +139,8 @@ def measure(case: HouseRun) -> Measured:
     house = house_of(case.run, case.seed, case.weeks)
     before = time.process_time() + os.times().children_user
     operator = Operator(lambda alert: not is_false(begun(alert), house.faults), case.answered_after * 3600.0)
-    alerts = replay(configuration(house, case.settings), arriving(house, case.weeks * WEEK), operator)
+    document = configuration(house, case.settings, case.hour)
+    alerts = replay(document, arriving(house, case.weeks * WEEK, case.hour), operator)
     return Measured(house.faults, incidents(alerts), time.process_time() + os.times().children_user - before)
 
 
@@ -241,6 +249,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--weeks", type=int, default=12)
     parser.add_argument("--answered-after", type=float, default=math.inf, help="hours; never unless it is given")
+    parser.add_argument("--hour", nargs="+", choices=HOURS, default=["without"], help="harmonics in every message")
     add_options(parser)
     chosen = parser.parse_args()
     one_blas_thread()
@@ -248,14 +257,17 @@ def main() -> None:
     seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
     heading(f"The agent's alarms in a house: {chosen.weeks} weeks, {chosen.seeds} seed(s), budget 1/week")
     with processes(chosen.jobs) as pool:
-        for name, settings in variants(chosen):
+        for (name, settings), hour in product(variants(chosen), chosen.hour):
             cases = [
-                HouseRun(run, seed, chosen.weeks, settings, chosen.answered_after) for run in names for seed in seeds
+                HouseRun(run, seed, chosen.weeks, settings, chosen.answered_after, hour)
+                for run in names
+                for seed in seeds
             ]
             measured = iter(pool.map(measure, cases))
             runs = {run: [next(measured) for _ in seeds] for run in names}
             spent = sum(each.seconds for some in runs.values() for each in some) / len(seeds)
-            print(f"  {name} ({spent:.0f} s of processor time per seed)")
+            with_hours = f", hour: {hour}" if HOURS[hour] else ""
+            print(f"  {name}{with_hours} ({spent:.0f} s of processor time per seed)")
             pairs = list(zip(runs["faults"], runs["twin"], strict=True))
             print_false(seeds, pairs, chosen.weeks)
             print_found(pairs)

@@ -248,5 +248,8 @@ def test_the_samples_of_any_device_are_found_where_every_one_is_wanted() -> None
         log.read(b"{", device=f"strange-{number}")
     assert len(log.ended()) == 4
     assert log.counted == [""] * 10
+    for below in (b"single", b"21.5", b'{"flow": "unknown"}'):  # as zigbee2mqtt has below each device
+        assert log.read(below, device="new/action") == []
+    assert len(log.counted) == 10
     log.decoder.add("new", DeviceSettings(Sampling(("flow", "heat"))))
     assert log.read({"flow": 1, "heat": 2}, device="new") == [Sample("new", None, {"flow": 1.0, "heat": 2.0})]

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -45,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """For tests that neither stop it nor look at its log; each uses topics and agents of its own."""
+    """For tests that neither stop it nor count in its log; each uses topics and agents of its own."""
     with Broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
@@ -60,6 +61,10 @@ def metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
+def is_logged(broker: Broker, text: str) -> bool:
+    return text in broker.log
+
+
 # -- every device ---------------------------------------------------------------------------------------------------
 
 
@@ -70,7 +75,7 @@ def test_every_device_that_publishes_is_watched_up_to_a_limit_and_after_a_restar
     with broker.client() as client:
         text = config(
             broker.source(topics=["every/{device}"]),
-            devices=(lamp, "*"),
+            devices=("*",),
             top={"most_devices": 3, "name": "every"},
             learning=learning(model),
             mqtt={"prefix": "seen"},
@@ -79,7 +84,6 @@ def test_every_device_that_publishes_is_watched_up_to_a_limit_and_after_a_restar
         process = Process(tmp_path / "agent", text)
         client.subscribe("seen/#", "homeassistant/device/#")
         with process:
-            process.wait_for_log('devices = ["*"] finds names of one level of a topic; name those of more levels')
             process.wait_for_log("connected.")
             client.publish("every/bridge", '{"state": "online"}')  # no device, because it has no channel
             for device in (lamp, "a", "b", "c"):
@@ -106,6 +110,44 @@ def test_every_device_that_publishes_is_watched_up_to_a_limit_and_after_a_restar
             wait_for(lambda: client.last("seen/b/told"), process.log)
         found = sorted(path.name for path in (tmp_path / "agent" / "state" / "devices").iterdir())
         assert found == ["a", "b", "hall%2Flamp"]
+
+
+def test_a_name_of_several_levels_is_found_and_no_service_beside_it_is_taken_for_a_device(
+    tmp_path: Path, model: Path, broker: Broker
+) -> None:
+    rows, lamp, own, port = series(20), "hall/lamp", "deep/hall%2Flamp", free_port()
+    source = broker.source(topics=["deep/{device}", "deep/{device}/value/{channel}"])
+    # The topics of the agent lie below those of the devices.
+    common = {"learning": learning(model), "mqtt": {"prefix": "deep"}, "prometheus": {"port": port}}
+    process = Process(tmp_path / "agent", config(source, devices=(lamp,), top={"name": "deep"}, **common))
+    with broker.client() as client:
+        with process:
+            process.wait_for_log("connected.")
+            client.publish_all(f"deep/{lamp}", [sample(rows, row) for row in range(10)])
+            process.assert_scored_once(rows[:10], lamp)
+            process.stop()
+        process.config.write_text(config(source, devices=("*",), top={"name": "deep", "most_devices": 2}, **common))
+        client.subscribe("deep/+/told")
+        with process:  # its session at the broker has the filters of before
+            process.wait_for_log("connected.", 2)
+            for service in ("hall/set", f"{lamp}/get", f"{lamp}/set/heat", "bridge/info", "x/state", "x/availability"):
+                client.publish(f"deep/{service}", sample(rows, 0))
+            client.publish(f"deep/{lamp}/action", "single")
+            client.publish("deep/fan/value/flow", "10.1")
+            client.publish_all(f"deep/{lamp}", [sample(rows, row) for row in range(10, 20)])
+            process.assert_scored_once(rows, lamp)
+            client.publish("deep/hall/2/lamp", sample(rows, 0))
+            process.wait_for_log("'hall/2/lamp' publishes, but is not watched: 2 devices are watched")
+            for told in ("mute 1h", "mute 0"):  # without an id it is obeyed as often as it comes
+                client.publish(f"{own}/tell", told)
+            wait_for(lambda: '"0"' in (client.last(f"{own}/told") or ""), process.log)
+            assert [each.content["argument"] for each in client.on(f"{own}/told")] == ["1h", "0"]
+            assert metrics(port)['fedkad_duplicates_total{device="hall/lamp"}'] == 0.0
+            for unsubscribed in (f"deep/{lamp}", f"{own}/tell"):  # other brokers would send twice what two filters have
+                wait_for(partial(is_logged, broker, f"\t{unsubscribed}\n"), f"{unsubscribed} is still wanted")
+    assert process.log.count("publishes and is watched") == process.log.count("fan publishes and is watched") == 1
+    assert "not a finite number" not in process.log
+    assert "source:" not in process.log
 
 
 # -- getting in -----------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ HOMES: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
             "zigbee2mqtt/hall/lamp": {"brightness": 254},
             "zigbee2mqtt/cellar/lamp": {"brightness": 1},
             "zigbee2mqtt/cellar/lamp/set": {"brightness": 1},
+            "zigbee2mqtt/cellar/lamp/set/brightness": 1,
         },
         {room: {"temperature", "humidity"} for room in ("kitchen", "hall", "Küche Süd")}
         | {"door": {"contact"}, "hall/lamp": {"brightness"}, "cellar/lamp": {"brightness"}},
@@ -107,6 +108,9 @@ def test_an_agent_finds_by_the_configuration_what_was_published(home: str) -> No
             for sample in decoder.decode(RawMessage(json.dumps(content).encode(), 0.0, *place)):
                 found.setdefault(sample.device or "", set()).update(sample.values)
     assert (found, refused) == (expected, [])
+    # Somebody who writes "*" instead of the names hears the same devices.
+    every = Topics(settings.source.topics, ["*"])
+    assert {each[0] for each in map(every.place, messages) if each is not None} >= expected.keys()
 
 
 def test_what_is_left_out_is_said_and_nothing_else_is_written() -> None:

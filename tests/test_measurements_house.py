@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
+from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedkad.edge.settingsfile import parse
 from measurements.house import Measured, arriving, at, configuration, delay, false_alarms, is_false
 from measurements.house_model import BEGAN, DAY, DURATIONS, MINUTE, WEEK, House, HouseFault, simulate_house, with_faults
 from measurements.replay import IncidentSpan, Operator, incidents, replay, seconds
@@ -38,6 +40,19 @@ def test_twins_differ_only_in_the_rows_of_faults(house: House) -> None:
         lost = faulty.arrives[device] != house.arrives[device]
         silent = next(fault for fault in own if fault.kind == "silent")
         assert silent.start <= np.flatnonzero(lost)[0] <= np.flatnonzero(lost)[-1] < silent.end
+
+
+def test_the_hour_is_in_every_message_and_an_input_of_every_detector(house: House) -> None:
+    hour = "day and week"
+    (_, first), *_, (_, later) = islice(arriving(house, WEEK + 1, hour), WEEK + 1)
+    phases = [{name: value for name, value in each[0].items() if name.startswith("hour.")} for each in (first, later)]
+    assert len(phases[0]) == 8
+    assert phases[0] == pytest.approx(phases[1], abs=1e-9)  # a week later it is the same
+    document = configuration(house, (), hour)
+    assert set(parse(document, Path()).devices) == set(house.rows)
+    for device, settings in document["override"].items():
+        assert settings["sampling"]["channels"] == [*house.rows[device], *phases[0]]
+        assert set(settings["detector"]["inputs"]) >= set(phases[0])
 
 
 def test_faults_have_the_stated_sizes(house: House) -> None:

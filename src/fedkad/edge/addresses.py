@@ -15,6 +15,9 @@ MOST_CHARACTERS, MOST_BYTES = 100, 200
 EVERY = "*"
 """In the place of a name: every device that publishes."""
 
+BRIDGE, REQUESTS, PRESENCE = "bridge", {"set", "get"}, {"availability", "lwt"}
+"""Levels of topics that are about a gateway, about what a device shall do, and about whether it is there."""
+
 
 def split_broker(url: str, section: str | None = None) -> tuple[str, int, bool]:
     """Host, port and whether TLS is used.
@@ -89,6 +92,52 @@ def is_agent_name(name: str) -> bool:
 def is_device_name(name: str) -> bool:
     """Whether a device can be called so, in topics and as a folder; it may have several levels."""
     return not re.search(r"[+#\x00-\x1f\x7f{}]", name) and name not in (".", "..") and all(name.split("/"))
+
+
+def is_service_name(name: str) -> bool:
+    """Whether a name of several levels is that of a service beside devices, as zigbee2mqtt has them, and of no device.
+
+    >>> [is_service_name(name) for name in ("bridge/info", "hall/lamp/set", "lamp/get/color", "lamp/availability")]
+    [True, True, True, True]
+    >>> is_service_name("hall/lamp"), is_service_name("set")
+    (False, False)
+    """
+    first, *others = name.lower().split("/")
+    return bool(others) and (first == BRIDGE or not REQUESTS.isdisjoint(others) or others[-1] in PRESENCE)
+
+
+def hears_below(topic: str) -> bool:
+    """Whether a name of several levels can be found in place of `{device}`: it is last, and something is before it.
+
+    >>> [hears_below(topic) for topic in ("zigbee2mqtt/{device}", "hall/{device}/{channel}", "{device}", "+/{device}")]
+    [True, False, False, False]
+    """
+    *before, last = without_share(topic).split("/")
+    return last == "{device}" and any(level not in ("+", "{channel}") for level in before)  # or it is all of a broker
+
+
+def without_share(topic: str) -> str:
+    """The topic under which messages of a shared subscription come.
+
+    >>> without_share("$share/agents/plant/{device}")
+    'plant/{device}'
+    """
+    return re.sub(r"^\$share/[^/]+/", "", topic)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether one filter of topics brings all that the other one does.
+
+    >>> [covers("a/#", each) for each in ("a/b", "a/+/c", "a/#", "b/#")], covers("a/+", "a/b"), covers("a/+", "a/#")
+    ([True, True, True, False], True, False)
+    """
+    given = narrow.split("/")
+    for at, level in enumerate(wide.split("/")):
+        if level == "#":
+            return True
+        if at == len(given) or given[at] == "#" or level not in ("+", given[at]):
+            return False
+    return wide.count("/") == narrow.count("/")
 
 
 def folder_name(device: str) -> str:

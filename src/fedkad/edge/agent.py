@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
-from fedkad.edge.addresses import EVERY
 from fedkad.edge.assembly import assemble
 from fedkad.edge.commands import Command
 from fedkad.edge.decoding import Decoder
@@ -70,8 +69,6 @@ class Agent:
         self.store = Store(self.settings.state / "agent.sqlite")
         closing.callback(self.store.close)
         settings = self.settings = self.settings.admitting(self.store.devices())
-        if EVERY in settings.devices and settings.source.kind == "mqtt":
-            logger.info('devices = ["*"] finds names of one level of a topic; name those of more levels, as hall/lamp.')
         self._readings: list[dict[str, Any]] = []
         self.watchers = {name: self._watcher(name, device) for name, device in settings.named.items()}
         self._inbox = Inbox(self.store, self.watchers)

@@ -100,7 +100,11 @@ def _source(
     name = source.client_id or f"fedkad-{settings.name}"
     is_shared = settings.mqtt.enabled and not settings.mqtt.broker
     connection = Connection(source, "source", name, is_lasting=True, will=publications.will() if is_shared else None)
-    made = MqttSource(connection, Topics(source.topics, settings.devices), store, receive)
+
+    def is_own(topic: str) -> bool:
+        return publications.is_own(topic) or topic.startswith(f"{settings.homeassistant.prefix}/")
+
+    made = MqttSource(connection, Topics(source.topics, settings.devices, is_own), store, receive)
     return made, [connection], made
 
 

@@ -58,6 +58,7 @@ class Decoder:
     def decode(self, message: RawMessage, header: bytes | None = None) -> list[Sample]:
         """The samples in a message, each with its device."""
         name = message.device
+        is_below = name is not None and self._is_below(name)
         reader: JsonReader | CsvReader
         try:
             if self._is_csv:
@@ -67,16 +68,22 @@ class Decoder:
                 reader = self._common if name is None else self._by_topic[self._known(name)]
                 samples = reader.read(message.payload, message.channel)
         except PayloadError as error:
+            if is_below:
+                return []
             # What is wrong with a header was logged when it came, and is wrong for every row below it.
             self._refuse(name or self._only or "", "payload", "" if error is self._rows else str(error))
             return []
         found = list(self._attributed(samples)) if name is None else [each._replace(device=name) for each in samples]
-        if reader.left_out:
+        if reader.left_out and not is_below:
             owner = name or self._only or (found[0].device if found else "")
             self._refuse(owner or "", "values", _not_numbers(reader.left_out))
         if self._unseen.is_watching:
             self._unseen.note(message, found, self._named_devices(message, found))
         return found
+
+    def _is_below(self, name: str) -> bool:
+        """Whether it may be no device at all: anything is published below a device, such as ``lamp/action``."""
+        return "/" in name and name not in self._own
 
     def _known(self, name: str) -> str:
         """The name itself, or that of every device that is not configured."""

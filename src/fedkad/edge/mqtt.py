@@ -64,6 +64,7 @@ class Connection:
         self._settings, self.section, self._client_id = settings, section, client_id
         self._where = f"[{section}] broker {self.host}:{self.port}"
         self._filters: list[str] = []
+        self._unwanted: list[str] = []
         self._requested: dict[int, list[str]] = {}  # subscriptions that are not answered, by their number
         self._connected: list[Callable[[], None]] = []
         self._listeners: dict[str, Callable[[bytes], None]] = {}
@@ -103,6 +104,10 @@ class Connection:
         self._filters += added
         if self.is_connected:
             self._request(added)
+
+    def unsubscribe(self, filters: Iterable[str]) -> None:
+        """End subscriptions with every later connection: a session of an earlier configuration may have them."""
+        self._unwanted += filters
 
     def _request(self, filters: list[str]) -> None:
         _, number = self.client.subscribe([(each, 1) for each in filters])
@@ -217,6 +222,8 @@ class Connection:
             self._request(list(self._filters))
         else:
             self._log_once(f"{self._where}: connected.")
+        if self._unwanted:  # after the others were asked for, so that nothing is missed
+            self.client.unsubscribe(list(self._unwanted))
         for then in self._connected:
             then()
 

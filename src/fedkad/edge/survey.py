@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from fedkad.edge.addresses import EVERY, is_device_name, is_short
+from fedkad.edge.addresses import EVERY, is_device_name, is_service_name, is_short
 from fedkad.edge.alerttext import span
 from fedkad.edge.history import table
 from fedkad.edge.payload import TIME_KEYS, PayloadError, decode_text, plain_number
@@ -43,10 +43,7 @@ OF_AN_AGENT = {"state", "incident", "faults", "budget"}
 """What the state of a device has that an agent publishes."""
 
 ZIGBEE = "zigbee2mqtt"
-"""The first level of topics of which the rest is the name of a device, which may have several levels,"""
-
-REQUESTS = {"set", "get"}
-"""unless it ends with one of these."""
+"""The first level of topics of which the rest is the name of a device, which may have several levels."""
 
 OF_A_HOUSE = {"homeassistant", ZIGBEE}
 """First levels of topics on a broker that Home Assistant listens to."""
@@ -233,8 +230,10 @@ def _places(topic: str, *, is_bare: bool) -> Iterator[Placed]:
     if any(mark in topic for mark in "+#{}$") or any(level.lower() in NO_DEVICES for level in levels):
         return
     name = "/".join(levels[1:])
+    if levels[0] == ZIGBEE and is_service_name(name):
+        return
     if levels[0] == ZIGBEE and not is_bare and is_device_name(name) and is_short(name):
-        if levels[-1] not in REQUESTS and name != EVERY:
+        if name != EVERY:
             yield Placed(f"{ZIGBEE}/{{device}}", name)
         return
     for at, name in enumerate(levels):

@@ -25,6 +25,9 @@ from fedkad.edge.status import DeviceStatus
 
 _RESERVED = {"%": "%25", "/": "%2F", "+": "%2B", "#": "%23", "\0": "%00"}
 
+LEAVES = {"state", "alert", "tell", "told", "status"}
+"""The last levels of an agent's topics."""
+
 
 class Publication(NamedTuple):
     """A message to publish."""
@@ -56,6 +59,18 @@ class Publications:
     def topic(self, device: str, leaf: str) -> str:
         """The topic of a device's `state`, `alert` or `status`; reserved characters are percent-encoded."""
         return f"{self.prefix}/{level(device)}/{leaf}"
+
+    def is_own(self, topic: str) -> bool:
+        """Whether an agent with this prefix publishes there, or is told something.
+
+        >>> own = Publications("plant")
+        >>> [own.is_own(topic) for topic in ("plant/a%2Fb/state", "plant/agent/hall/status", "plant/hall/lamp")]
+        [True, True, False]
+        """
+        if not topic.startswith(f"{self.prefix}/"):
+            return False
+        *names, leaf = topic.removeprefix(f"{self.prefix}/").split("/")
+        return leaf in LEAVES and (len(names) == 1 or (len(names) == 2 and names[0] == "agent"))
 
     def adding(self, device: str) -> Publications:
         """The same with one more device."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from paho.mqtt.client import MQTTMessage
 
-from fedkad.edge.addresses import EVERY
+from fedkad.edge.addresses import EVERY, covers, hears_below, is_service_name, without_share
 from fedkad.edge.mqtt import Connection
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.store import Store
@@ -28,38 +28,49 @@ MAX_WAITING = 1000
 
 
 class Topics:
-    """Which topics to subscribe to, and what they name.
+    """Which topics to subscribe to, and what they name; what `is_own` says to be an agent's own names no device.
+
+    With the device ``*`` a name may have several levels if it ends the topic. What another pattern names is never such
+    a name, and neither is a service beside the devices.
 
     >>> topics = Topics(["zigbee2mqtt/{device}", "hall/{device}/+/{channel}"], ["pump-1"])
     >>> topics.filters
     ['zigbee2mqtt/pump-1', 'hall/pump-1/+/+']
     >>> topics.place("zigbee2mqtt/pump-1"), topics.place("hall/pump-1/x/flow"), topics.place("other")
     (('pump-1', None), ('pump-1', 'flow'), None)
-    >>> every = Topics(["zigbee2mqtt/{device}"], ["hall/lamp", "*"])
-    >>> every.filters, every.place("zigbee2mqtt/pump-1"), every.place("zigbee2mqtt/hall/lamp")
-    (['zigbee2mqtt/hall/lamp', 'zigbee2mqtt/+'], ('pump-1', None), ('hall/lamp', None))
+    >>> every = Topics(["in/{device}", "in/{device}/{channel}"], ["*"])
+    >>> every.filters, every.covered
+    (['in/#'], ['in/+/+'])
+    >>> [every.place(f"in/{name}") for name in ("lamp", "lamp/flow", "hall/1/lamp", "hall/lamp/set")]
+    [('lamp', None), ('lamp', 'flow'), ('hall/1/lamp', None), None]
     """
 
-    def __init__(self, patterns: Iterable[str], devices: Collection[str]) -> None:
-        self.filters: list[str] = []
+    def __init__(
+        self, patterns: Iterable[str], devices: Collection[str], is_own: Callable[[str], bool] = lambda topic: False
+    ) -> None:
         self._exact: dict[str, Place] = {}
         self._wild: list[tuple[re.Pattern[str], str | None]] = []
+        self._deep: list[re.Pattern[str]] = []
+        self._is_own = is_own
+        asked: dict[str, None] = {}
         for pattern in patterns:
             named: Iterable[str | None] = devices if "{device}" in pattern else (None,)
             for device in named:
-                is_among_all = EVERY in devices and device not in (None, EVERY) and "/" not in (device or "")
-                if not is_among_all:  # brokers may send twice what two filters ask for
-                    self.filters.append(_filter(pattern, device))
+                asked[_filter(pattern, device)] = None
                 self._add(pattern if device == EVERY else pattern.replace("{device}", device or ""), device)
+        # Brokers may send twice what two filters ask for.
+        wider = {each: any(other != each and covers(other, each) for other in asked) for each in asked}
+        self.filters = [each for each in asked if not wider[each]]
+        self.covered = [each for each in asked if wider[each]]
 
     def _add(self, pattern: str, device: str | None) -> None:
-        pattern = re.sub(r"^\$share/[^/]+/", "", pattern)  # messages come under the shared topic
+        pattern = without_share(pattern)
         if re.search(r"[+#]|\{(channel|device)\}", pattern) is None:
             self._exact[pattern] = (device, None)
             return
-        text = re.sub(r"\\\{(channel|device)\\\}", r"(?P<\1>[^/]+)", re.escape(pattern))
-        text = text.replace(r"\+", "[^/]*").replace(r"/\#", "(?:/.*)?").replace(r"\#", ".*")
-        self._wild.append((re.compile(text), device))
+        self._wild.append((_expression(pattern, "[^/]+"), device))
+        if hears_below(pattern):
+            self._deep.append(_expression(pattern, "[^/]+(?:/[^/]+)+"))
 
     def place(self, topic: str) -> Place | None:
         """The device and channel of a topic; None for a topic that was not subscribed to."""
@@ -71,12 +82,28 @@ class Topics:
             if match:
                 named = match.groupdict()
                 return named.get("device", device), named.get("channel")
+        return self._below(topic)
+
+    def _below(self, topic: str) -> Place | None:
+        """The device with a name of several levels that a topic names, and its channel."""
+        for pattern in self._deep:
+            match = pattern.fullmatch(topic)
+            if match and not is_service_name(match["device"]) and not self._is_own(topic):
+                return match["device"], match.groupdict().get("channel")
         return None
+
+
+def _expression(pattern: str, device: str) -> re.Pattern[str]:
+    """The topics of a pattern, with an expression for the name of a device."""
+    text = re.escape(pattern).replace(r"\{channel\}", "(?P<channel>[^/]+)")
+    text = text.replace(r"\{device\}", f"(?P<device>{device})")
+    return re.compile(text.replace(r"\+", "[^/]*").replace(r"/\#", "(?:/.*)?").replace(r"\#", ".*"))
 
 
 def _filter(pattern: str, device: str | None) -> str:
     """What to subscribe to."""
-    return pattern.replace("{device}", "+" if device == EVERY else device or "").replace("{channel}", "+")
+    every = "#" if hears_below(pattern) else "+"
+    return pattern.replace("{device}", every if device == EVERY else device or "").replace("{channel}", "+")
 
 
 class MqttSource:
@@ -108,11 +135,15 @@ class MqttSource:
         self._digests: dict[int, bytes] = {}
         connection.on_message = self._receive
         connection.subscribe(topics.filters)
+        connection.unsubscribe(topics.covered)
 
     def hear(self, topic: str, device: str) -> None:
         """Take what is told about a device on that topic."""
         self._tells[topic] = device
-        self._connection.subscribe([topic])
+        if any(covers(each, topic) for each in self._topics.filters):  # it comes already, and must not come twice
+            self._connection.unsubscribe([topic])
+        else:
+            self._connection.subscribe([topic])
 
     @property
     def unacknowledged(self) -> int:
