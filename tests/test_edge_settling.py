@@ -101,6 +101,15 @@ def test_a_change_that_stays_becomes_normal_and_other_faults_are_still_found(mak
     assert any("is normal from now on" in line for line in lines)
 
 
+def test_a_fault_that_is_over_does_not_become_normal_while_its_incident_waits(make: Make) -> None:
+    with logged() as lines:
+        live = machine(800, 1)
+        live[100:278, 2] += 1.2  # over before it would settle, and not yet quiet for as long as it lasted
+        alerts = feed(make(), live, 0)
+    assert [alert for alert in alerts if alert["reason"] == "settled"] == []
+    assert any(line.endswith("does not become normal yet: it is quiet now, and may be over.") for line in lines)
+
+
 def test_what_has_become_normal_can_be_taken_back(make: Make) -> None:
     with logged():
         watcher = make()

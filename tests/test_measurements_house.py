@@ -133,7 +133,11 @@ def test_incidents_of_a_server_are_compared_with_its_labels() -> None:
     found = [IncidentSpan("a", "score", at(start), at(start), at(end), 2, "") for start, end in spans]
     health = IncidentSpan("a", "health", at(1300), at(1300), at(1301), 0, "")
     lasted = (10 + 5 + 1 + 1 + 101) / WEEK
-    assert compared([*found, health], 1000, labels) == pytest.approx(Watched(1.0, 2, 1, 2, 2, 2, 10, lasted))
+    assert compared([*found, health], 1000, labels) == pytest.approx(
+        Watched(1.0, 2, 1, 2, 0, 2, 10, lasted)
+    )  # both began before
     assert compared(found[3:4], 1000, labels) == pytest.approx(Watched(1.0, 0, 0, 2, 0, 0, 2, 1 / WEEK))
-    told = health._replace(start=at(1104), end=at(1105))
-    assert compared([found[3], told], 1000, labels) == pytest.approx(Watched(1.0, 0, 0, 2, 1, 0, 2, 1 / WEEK))
+    for row, told in [(1099, 0), (1100, 1), (1134, 1), (1135, 0)]:
+        alert = health._replace(start=at(row), told=at(row), end=at(row + 1))
+        met = int(told or row < 1110)
+        assert compared([found[3], alert], 1000, labels) == pytest.approx(Watched(1.0, 0, 0, 2, told, met, 2, 1 / WEEK))

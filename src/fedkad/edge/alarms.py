@@ -111,6 +111,11 @@ class Alarms:
         return self._state.open
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether the open incident is quiet now, and may be over."""
+        return self._state.quiet is not None
+
+    @property
     def incidents(self) -> int:
         """Incidents begun so far."""
         return self._state.incidents
@@ -153,6 +158,7 @@ class Alarms:
             self._go_back(row.time)
         state.time, state.score, state.threshold = row.time, reading.score, reading.threshold
         state.watched += self._period
+        self._note_departures(reading, outside)
         is_astray = outside > ASTRAY
         self._rate.count(row.time, reading.is_anomaly or is_astray)
         if reading.is_anomaly or (is_astray and state.incident is None and self._is_frequent()):
@@ -164,6 +170,20 @@ class Alarms:
             return self._take_normal(is_quiet=False)
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet)
+
+    def _note_departures(self, reading: Reading, outside: float) -> None:
+        """Note since when each channel is where it has not been; usually none is."""
+        state = self._state
+        far = reading.outside_by_channel if outside > BACK else ()
+        away = [name for name, distance in zip(self._channels, far, strict=False) if distance > BACK]
+        state.away = {name: min(state.away.get(name, state.time), state.time) for name in away}
+
+    def _departed(self, reading: Reading) -> str:
+        """The channel that is farthest from where it has been, of those that left within the window of the rate."""
+        state = self._state
+        recent = [name for name, since in state.away.items() if state.time - since <= self._settings.rate_window]
+        far = dict(zip(self._channels, reading.outside_by_channel.tolist(), strict=True)) if recent else {}
+        return max(recent, key=far.__getitem__, default="")
 
     def _stays_away(self, reading: Reading) -> bool:
         """Whether a channel that the open incident is about is still where it has not been."""
@@ -222,7 +242,7 @@ class Alarms:
         episode.add(float(state.time), is_critical, reading)
         if state.incident is None:
             state.astray = is_astray
-            return ended + self._begin(episode, is_critical, reading.is_anomaly)
+            return ended + self._begin(episode, is_critical, reading)
         state.astray = state.astray or is_astray
         return [self._alert("update", "worse", state.time)] if is_critical and not was_critical else self._continue()
 
@@ -254,17 +274,17 @@ class Alarms:
             return bool(state.score > 0.0)
         return bool(state.score >= self._settings.critical * state.threshold)
 
-    def _begin(self, excursion: Episode, is_critical: bool, is_abnormal: bool) -> list[Alert]:
+    def _begin(self, excursion: Episode, is_critical: bool, reading: Reading) -> list[Alert]:
         state = self._state
         if (state.time < state.cool_until or self._is_echo(excursion)) and not is_critical:
             return []
-        if is_abnormal and state.time - excursion.start >= self._settings.min_duration - self._slack:
+        if reading.is_anomaly and state.time - excursion.start >= self._settings.min_duration - self._slack:
             state.incident, kind, reason = excursion, "score", "threshold"
         elif self._is_frequent():
             state.incident, kind, reason = self._with_recent(excursion), "rate", "rate"
         else:
             return []
-        state.excursion, state.recent = None, []
+        state.excursion, state.recent, state.incident.departed = None, [], self._departed(reading)
         state.begun = [*state.begun[1 - MOST_BEGUN :], float(state.time)]
         if state.last is not None and state.time < state.echo_until:
             return self._go_on(state.last, kind)

@@ -13,9 +13,6 @@ from fedkad.detect.stream import Reading
 MAX_CHANNELS = 5
 """Channels that an alert names: someone who has looked at five sensors has found the cause or needs the plot."""
 
-MAIN = 0.2
-"""Share of its scores from which on an incident is about a channel, beside the one with the largest share."""
-
 LARGEST = sys.float_info.max
 
 MOST_BEGUN = 100
@@ -53,6 +50,9 @@ class Episode:
     expected: list[float] = field(default_factory=list)
     witness: str = ""
     sentence: str = ""
+    departed: str = (
+        ""  # the channel that was farthest from where it has been when an incident began, if it had just left
+    )
 
     def add(self, time: float, critical: bool, reading: Reading) -> None:
         """Count one abnormal row."""
@@ -66,12 +66,11 @@ class Episode:
                 self.witness, self.sentence = told.kind, told.sentence
         if score < 1e300 and all(map(math.isfinite, shares)):
             self.total += score
-            self.shares = [a + b for a, b in zip(self.shares or [0.0] * len(shares), shares, strict=True)]
+            self.shares = _sums(self.shares, shares)
 
     def joined(self, later: Episode) -> Episode:
         """Both as one; the other is the later one."""
         worse = later if later.peak > self.peak else self
-        shares = [a + b for a, b in zip(self.shares, later.shares, strict=False)] or self.shares or later.shares
         return replace(
             worse,
             start=min(self.start, later.start),
@@ -79,7 +78,8 @@ class Episode:
             samples=self.samples + later.samples,
             critical=self.critical or later.critical,
             total=self.total + later.total,
-            shares=shares,
+            shares=_sums(self.shares, later.shares),
+            departed=later.departed or self.departed,
         )
 
     def state(self) -> dict[str, Any]:
@@ -95,18 +95,18 @@ class Episode:
     def forget_channels(self) -> None:
         """Drop sums over channels that have changed."""
         self.total, self.shares, self.seen, self.expected = 0.0, [], [], []
-        self.witness = self.sentence = ""
+        self.witness = self.sentence = self.departed = ""
 
     def cause(self, channels: Sequence[str]) -> str:
         """The channel with the largest share of all scores so far; empty if that is not known."""
         return channels[max(range(len(channels)), key=self.shares.__getitem__)] if self._is_of(channels) else ""
 
     def about(self, channels: Sequence[str]) -> list[int]:
-        """The channels that it is about, by index: the first one, and those with a fifth of all scores so far."""
-        if not self._is_of(channels):
-            return []
-        most = max(self.shares)
-        return [k for k, share in enumerate(self.shares) if share == most or share >= MAIN * self.total]
+        """The channels that it is about, by index: that with the largest share, and that which departed.
+
+        The two differ where a new set-point is farther from what is known than all that follows it.
+        """
+        return [k for k, name in enumerate(channels) if name in (self.cause(channels), self.departed)]
 
     def _is_of(self, channels: Sequence[str]) -> bool:
         return self.total > 0.0 and len(self.shares) == len(channels)
@@ -125,6 +125,11 @@ class Episode:
             }
             for k in order
         ]
+
+
+def _sums(before: list[float], more: list[float]) -> list[float]:
+    """The sums of two lists, either of which may be empty."""
+    return [a + b for a, b in zip(before, more, strict=False)] or before or more
 
 
 class AbnormalRate:
@@ -178,6 +183,7 @@ class AlarmState:
     said: float = -math.inf  # time of the last alert
     updates: int = 0  # of the open incident that told nothing new
     begun: list[float] = field(default_factory=list)  # when the last incidents began, or came back
+    away: dict[str, float] = field(default_factory=dict)  # since when channels are where they have not been
     astray: bool = False  # whether the open incident went where the device has not been
     quiet: float | None = None  # since when an open incident has been quiet
     told: float = -math.inf  # rows up to this time belong to a reported incident, and do not count towards a rate

@@ -3,6 +3,7 @@
 A new set-point is an incident first. If it goes on steadily for `settle`, the device takes it for normal, unless that
 could hide a fault:
 
+- it must still be there: what is quiet may be over, and a fault that is over is no level;
 - the score must not grow: a drift is not a level;
 - every channel must be near to where it has been before, at most one range of its training beyond its bounds, unless
   it is an input: that is where somebody has put it;

@@ -530,6 +530,8 @@ class Watcher:
         rows = self._rows_since(self._settings.alarm.settle)
         if model is None or not isinstance(model.scoring, WitnessScoring):
             return "its model has no witnesses"
+        if self._alarms.is_quiet:
+            return "it is quiet now, and may be over"
         if not self._settling.is_steady:
             return "its scores still grow"
         if not len(rows):
