@@ -27,6 +27,7 @@ from fedkad.fleet.processes import LARGEST_LOG, LogFile, SupervisedProcess, endi
 from fedkad.fleet.registry import ActiveDevices, Registry
 from fedkad.fleet.reporting import Reporter
 from fedkad.fleet.settings import FILE, ServerFolder
+from fedkad.fleet.timedlog import timed
 from fedkad.fleet.trainings import Trainings, read_request
 from fedkad.locks import holding
 from fedkad.settingerror import SettingsError
@@ -288,7 +289,7 @@ class AppRuns:
         try:
             log.bound()
             with suppress(ControlError):  # Flower no longer knows the run, or does not answer
-                log.append(self.control.log(run))
+                log.append(timed(self.control.log(run), time.time()))
         except OSError as error:  # the run is over even if the disk is full
             logger.warning("%s: the output of run %d cannot be kept (%s); make room.", log.path, run, error.strerror)
         return True

@@ -16,8 +16,28 @@ from contextlib import suppress
 from fedkad.fleet.logline import stamp
 
 TIMED = re.compile(rb"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d")  # as we and nginx begin a line
+OUR_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 LONGEST_LINE = 65_536  # bytes; a longer one is written in pieces
 LAST_WORDS = 5.0  # seconds in which what an ended process has printed is in the file
+
+
+def timed(text: str, now: float) -> str:
+    r"""What a process that has ended had printed, with a time in every line.
+
+    A line without a time has that of the line before; the first ones have that of the first line with a time.
+
+    >>> print(timed("Start\n2026-01-02T03:04:05Z Round 1\n\nThe end", 0.0), end="")
+    2026-01-02T03:04:05Z Start
+    2026-01-02T03:04:05Z Round 1
+    2026-01-02T03:04:05Z The end
+    """
+    lines = [line for line in text.splitlines() if line]
+    last = next((match[0] for line in lines if (match := OUR_TIME.match(line))), stamp(now))
+    done = []
+    for line in lines:
+        last = match[0] if (match := OUR_TIME.match(line)) else last
+        done.append(f"{last}{line.removeprefix(last)}\n")
+    return "".join(done)
 
 
 class TimedLog:
