@@ -118,12 +118,13 @@ def test_a_device_whose_app_was_stopped_connects_again_and_takes_part(fleet: Fle
 
 
 def test_whatever_hangs_is_started_again_and_the_training_continues(fleet: Fleet) -> None:
-    for name in ("server", "pump-1"):
+    for name in ("pump-1", "server"):  # in this order, so that the server knows that pump-1 has left
         fleet.leave(name)
     impatient = {sabotage.IMPATIENT: "25"}
     fleet.start_server(impatient)
     fleet.start("pump-1", environment=impatient)
     fleet.wait_online("pump-1", seconds=PATIENCE)
+    fleet.until(lambda: bool(fleet.processes("pump-1", "flower.supernode")), "pump-1 connected")
     (link,), (*_, node) = fleet.processes("server", "flower-superlink"), fleet.processes("pump-1", "flower.supernode")
     for process in (link, node):
         os.kill(process, signal.SIGSTOP)
