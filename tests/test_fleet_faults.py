@@ -125,8 +125,10 @@ def test_whatever_hangs_is_started_again_and_the_training_continues(fleet: Fleet
     fleet.start("pump-1", environment=impatient)
     fleet.wait_online("pump-1", seconds=PATIENCE)
     fleet.until(lambda: bool(fleet.processes("pump-1", "flower.supernode")), "pump-1 connected")
-    (link,), (*_, node) = fleet.processes("server", "flower-superlink"), fleet.processes("pump-1", "flower.supernode")
-    for process in (link, node):
+    for process in (
+        *fleet.processes("server", "flower-superlink"),
+        *fleet.processes("pump-1", "flower.supernode"),
+    ):
         os.kill(process, signal.SIGSTOP)
     fleet.until(lambda: "superlink: has not answered" in fleet.said("server"), "the SuperLink missed")
     fleet.until(lambda: "The connection of pump-1 has hung" in fleet.said("pump-1"), "the connection missed")

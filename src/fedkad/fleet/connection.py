@@ -187,18 +187,17 @@ class DeviceClient:
             if self.away_since is not None:
                 self._log_connected()
             self.away_since = None
-        elif self._is_new(SuperNodeEvent.CALL_FAILED) and self.away_since is None:
-            self.away_since = now
+        elif self._is_new(SuperNodeEvent.CALL_FAILED):
+            self.progress.restart()  # it tries again and again, and marks nothing meanwhile
+            self.away_since = now if self.away_since is None else self.away_since
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
             self._log_once(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
             if self.follower.files.server != self.folder.server:  # found by its notice
                 self._disconnect()
 
     def _notice_hang(self) -> None:
-        """End the process if it hangs; while it waits for a server that is away, it marks nothing."""
-        if self.away_since is not None:
-            self.progress.restart()
-        elif self.progress.is_stuck():
+        """End the process if it hangs, also if it does so while the server is away."""
+        if self.progress.is_stuck():
             minutes = self.progress.patience / 60.0
             self._log_once(
                 f"The connection of {self.folder.device} has hung for {minutes:g} minutes; connecting again."
