@@ -37,6 +37,12 @@ EXPLAINED = np.array([3.0, 6.0, 1.0]), np.array([1.0, 3.2, 0.0]), np.array([1.5,
 class StubReading(Reading):
     """A reading with the shares and expectations that a test wants; without them it must not be explained."""
 
+    inputs: Sequence[str] = ()
+
+    @property
+    def commands(self) -> list[str]:
+        return list(self.inputs)
+
     def __init__(
         self, score: float, threshold: float, abnormal: bool, explained: tuple[Array, Array, Array] | None
     ) -> None:
@@ -80,12 +86,14 @@ class FarReading(StubReading):
         return np.array([0.0, self.far, 0.0])
 
 
-def stray(alarms: Alarms, outside: Iterable[float], start: float, score: float = 3.0) -> list[Alert]:
+def stray(
+    alarms: Alarms, outside: Iterable[float], start: float, score: float = 3.0, inputs: Sequence[str] = ()
+) -> list[Alert]:
     """Rows a minute apart that are so far outside, all with one score."""
     alerts = []
     for k, far in enumerate(outside):
         reading = FarReading(score, THRESHOLD, score > THRESHOLD, EXPLAINED)
-        reading.far = far
+        reading.far, reading.inputs = far, inputs
         alerts += alarms.update(GridRow(start + 60.0 * k, reading.seen, True, True), reading, outside=far)
     return alerts
 
@@ -133,6 +141,33 @@ def test_a_level_that_comes_by_day_and_goes_at_night_is_one_incident() -> None:
     assert [alert["reason"] for alert in stray(alarms, night, 2340 * 60.0)] == ["cleared"]
     restored = Alarms("pump", DWELLING, 60.0, NAMES, json.loads(json.dumps(alarms.state())))
     assert restored.state() == alarms.state()
+
+
+def test_a_set_point_may_have_left_within_a_day_before_its_incident() -> None:
+    for command, hours, reasons in [("pressure", 10, []), ("pressure", 25, ["cleared"]), ("flow", 10, ["cleared"])]:
+        inputs = [command]
+        alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+        stray(alarms, [0.5] * (60 * hours), 0.0, inputs=inputs)
+        begun = 3600.0 * hours
+        reading = FarReading(10.0, THRESHOLD, True, (np.array([8.0, 1.5, 0.5]), *EXPLAINED[1:]))
+        reading.far, reading.inputs = 0.5, inputs
+        (start,) = alarms.update(GridRow(begun, reading.seen, True, True), reading, outside=0.5)
+        assert start["event"] == "start"
+        assert [alert["reason"] for alert in stray(alarms, [0.5] * 300, begun + 60.0, inputs=inputs)] == reasons
+        # By night it is where it was, and the incident waits for the day.
+        if not reasons:
+            assert stray(alarms, [0.0] * 250, begun + 301 * 60.0, inputs=inputs) == []
+            assert [each["reason"] for each in stray(alarms, [0.0] * 60, begun + 551 * 60.0)] == ["cleared"]
+    # What has no part in the score, or was told already, did not begin it.
+    for share, told in [(0.1, False), (1.5, True)]:
+        alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+        stray(alarms, [0.5] * 120, 0.0, inputs=NAMES)
+        if told:
+            alarms.silence(7200.0)
+        reading = FarReading(10.0, THRESHOLD, True, (np.array([8.0, share, 0.5]), *EXPLAINED[1:]))
+        reading.far, reading.inputs = 0.5, NAMES
+        alarms.update(GridRow(7200.0, reading.seen, True, True), reading, outside=0.5)
+        assert [alert["reason"] for alert in stray(alarms, [0.5] * 10, 7260.0, inputs=NAMES)] == ["cleared"]
 
 
 ECHOING = replace(DWELLING, budget="1/week", rate_limit=0.0)

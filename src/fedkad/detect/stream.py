@@ -93,6 +93,11 @@ class Reading:
         return told.sentence if told else ""
 
     @property
+    def commands(self) -> list[str]:
+        """Channels that are inputs: what people or a controller set."""
+        return [self._setup.channel_names[k] for k in np.flatnonzero(self._setup.inputs)]
+
+    @property
     def absent(self) -> list[str]:
         """Channels that are missing in the sample; a score is about the others."""
         return [self._setup.channel_names[k] for k in np.flatnonzero(np.isnan(self.seen))]

@@ -33,6 +33,9 @@ ASTRAY = 2.0
 BACK = 0.25
 """An incident goes on while the device is farther outside than this: its new level is news, and not learned."""
 
+PART = 0.1
+"""A channel has a part in a score from this share of it on."""
+
 LONGEST_WAIT = 86400.0
 """Seconds between two updates of an incident that has lasted for long."""
 
@@ -72,7 +75,8 @@ class Alarms:
     ...     row = GridRow(float(second), np.array([3.2, 1.0]), True, True)
     ...     reading = SimpleNamespace(
     ...         state="ok", score=score, threshold=6.0, is_anomaly=score > 6.0,
-    ...         shares=np.array([7.0, 2.0]), seen=row.values, expected=np.array([5.1, 1.2]), told=None)
+    ...         shares=np.array([7.0, 2.0]), seen=row.values, expected=np.array([5.1, 1.2]), told=None,
+    ...         commands=[])
     ...     for alert in alarms.update(row, reading):
     ...         print(alert["event"], alert["id"], alert["duration"])
     ...         print(alert["text"])
@@ -179,9 +183,16 @@ class Alarms:
         state.away = {name: min(state.away.get(name, state.time), state.time) for name in away}
 
     def _departed(self, reading: Reading) -> str:
-        """The channel that is farthest from where it has been, of those that left within the window of the rate."""
-        state = self._state
-        recent = [name for name, since in state.away.items() if state.time - since <= self._settings.rate_window]
+        """The channel that is farthest from where it has been, of those that have just left.
+
+        That is within the window of the rate. A command may have left within `settle`, if no incident was told since
+        and it has a part in the score: a new set-point may show hours later, when the heating is needed.
+        """
+        state, settings = self._state, self._settings
+        recent = [name for name, since in state.away.items() if state.time - since <= settings.rate_window]
+        if commands := [name for name in reading.commands if state.told < state.away.get(name, -math.inf)]:
+            shares = dict(zip(self._channels, (reading.shares / reading.shares.sum()).tolist(), strict=True))
+            recent += [n for n in commands if shares[n] > PART and state.time - state.away[n] <= settings.settle]
         far = dict(zip(self._channels, reading.outside_by_channel.tolist(), strict=True)) if recent else {}
         return max(recent, key=far.__getitem__, default="")
 
@@ -285,6 +296,7 @@ class Alarms:
         else:
             return []
         state.excursion, state.recent, state.incident.departed = None, [], self._departed(reading)
+        state.astray = state.astray or state.incident.departed in reading.commands
         state.begun = [*state.begun[1 - MOST_BEGUN :], float(state.time)]
         if state.last is not None and state.time < state.echo_until:
             return self._go_on(state.last, kind)
@@ -357,7 +369,7 @@ class Alarms:
     def _clear_after(self) -> float:
         """How long it must be quiet; after an incident that went astray, as long as that lasted, up to a night.
 
-        A new level that comes by day and goes at night is one incident then, and may settle.
+        A new level that comes by day and goes at night is one incident then, and may settle. So is a new set-point.
         """
         incident, least = self._state.incident, self._settings.clear_after
         assert incident is not None
