@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedkad.detect import modelfile
-from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
 from fedkad.edge import checking, main
@@ -116,8 +117,9 @@ def test_a_port_in_use_is_noticed_unless_the_agent_itself_has_it(tmp_path: Path)
         refused(tmp_path, f"[prometheus] port = {port} is not available on 127.0.0.1", prometheus={"port": port})
         (tmp_path / "state").mkdir()
         with holding(tmp_path / "state" / "agent.lock", "held"):
-            checked(tmp_path, prometheus={"port": port})
-    checked(tmp_path, prometheus={"port": port})
+            said = checked(tmp_path, prometheus={"port": port})
+            assert said.endswith("It may be the agent that runs with this state.")
+    assert "It may be" not in checked(tmp_path, prometheus={"port": port})
 
 
 def test_who_is_told_of_alerts_and_of_states(tmp_path: Path) -> None:
@@ -175,11 +177,17 @@ def test_the_state_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # -- models ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_model_has_rows_enough(tmp_path: Path, model: Path) -> None:
-    few = {"detector": {"window": 60, "horizon": 2}, "learning": {"first": 261}}
-    refused(tmp_path, "pump: first = 261 must be at least 262 rows: window 60 + horizon 2 + 200.", **few)
-    checked(tmp_path, detector=few["detector"], learning={"first": 262})
-    checked(tmp_path, detector=few["detector"], learning={"first": 261, "model": str(model)})  # none is fitted
+def test_a_first_model_can_be_fitted_to_the_rows_that_it_waits_for(tmp_path: Path, model: Path) -> None:
+    long = {"window": 250, "horizon": 2}
+    wanted = "pump: first = 270 must be at least 271 rows, because window 250 and horizon 2 leave fewer than 20 windows"
+    refused(tmp_path, wanted, detector=long, learning={"first": 270})
+    checked(tmp_path, detector=long, learning={"first": 271})
+    checked(tmp_path, detector=long, learning={"first": 270, "model": str(model)})  # none is fitted
+    rows = np.sin(np.arange(271.0)[:, None] / [7.0, 5.0])
+    with pytest.warns(FewRowsWarning):
+        KoopmanDetector(window=250, horizon=2).fit(rows)
+    with pytest.raises(ValueError, match="at least 20 are needed"):
+        KoopmanDetector(window=250, horizon=2).fit(rows[1:])
 
 
 def test_a_threshold_from_few_rows_is_noted(tmp_path: Path, model: Path) -> None:
@@ -188,6 +196,7 @@ def test_a_threshold_from_few_rows_is_noted(tmp_path: Path, model: Path) -> None
         "expect false alarms, or set a larger first in [learning]."
     )
     assert checked(tmp_path, learning={"first": 699}).split("\n")[1:] == [note]
+    assert "first = 200, but" in checked(tmp_path, learning={"first": 200})
     assert "\n" not in checked(tmp_path, learning={"first": 700})
     assert "\n" not in checked(tmp_path, learning={"first": 699}, alarm={"threshold": 3.0})
     assert "\n" not in checked(tmp_path, learning={"first": 699, "model": str(model)})

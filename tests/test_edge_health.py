@@ -191,7 +191,7 @@ def test_what_a_person_accepts_is_not_told_again() -> None:
     health = Health("pump", PLAN)
     alerts = fed(health, rows(150))
     assert shown(alerts) == [("start", "stuck", "flow"), ("end", "stuck", "flow")]
-    health.accept(alerts[1])
+    assert health.accept(alerts[1], 300.0) == [], "it is over"
     assert fed(health, [(time + 500.0, a, b) for time, a, b in rows(20)]) == []
 
 

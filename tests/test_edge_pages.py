@@ -103,8 +103,10 @@ def test_the_commands_of_the_page_about_the_agent_run(tmp_path: Path) -> None:
     lines = [json.dumps({"time": 1_772_366_400 + k, "flow": row[0], "pressure": row[1]}) for k, row in enumerate(rows)]
     with Broker(tmp_path, lasting=False) as broker, broker.client() as client:
         house = House(tmp_path / "desk", broker, client)
-        house.desk.program("some-logger", f'cat "{house.desk.root}/last-month.csv"')
-        (house.desk.root / "last-month.csv").write_text("\n".join(lines) + "\n")
+        house.desk.program("some-logger", f'cat "{house.desk.root}/lines"')
+        (house.desk.root / "lines").write_text("\n".join(lines) + "\n")
+        table = [f"{1_772_366_400 + k},{row[0]},{row[1]}" for k, row in enumerate(rows)]
+        (house.desk.root / "last-month.csv").write_text("\n".join(["time,flow,pressure", *table]) + "\n")
         (house.desk.root / "other").mkdir()
         elsewhere = {"": house.type, "with a broker": lambda text: house.type(f"cd other\n{text}")}
         follow(PAGES / "agent.md", house.desk, elsewhere)

@@ -143,7 +143,7 @@ def test_devices_that_were_found_can_be_asked_and_told(tmp_path: Path, model: Pa
         site.file.write_text("".join(f"{line}\n" for line in lines))
         process.wait_for_readings(40, "hall/pump")
         wait_for(lambda: "hall/pump-" in site.ask("incidents", "hall/pump").out, process.log)
-        assert "hall/pump  monitored" in site.ask("status").out
+        assert "hall/pump  ok" in site.ask("status").out
         identity = process.alerts("hall/pump")[0]["id"]
         said = site.tell("hall/pump", "normal", identity)
         assert (said.status, "learned as normal" in said.out) == (0, True), said
@@ -395,6 +395,12 @@ def test_a_recording_is_replayed_as_it_was_alarmed_and_nothing_is_touched(tmp_pa
     site.process.config.write_text(site.process.config.read_text().replace("[alarm]", "[alarm]\nmin_duration = 500"))
     assert site.ask("replay", str(table)).out.startswith("No incidents.")
     assert site.ask("replay", str(tmp_path / "none.csv")).err.endswith("name a recording, JSON lines or CSV.\n")
+    assert "this is a folder" in site.ask("replay", str(tmp_path)).err
+    for wrong in ("", "time,other\n1,2\n"):
+        table.write_text(wrong)
+        said = site.ask("replay", str(table))
+        assert said.status == 1, said.out
+        assert f"samples.csv: there is no row of pump; lines must have {', '.join(CHANNELS)}" in said.err
     assert digests(tmp_path / "state") == before
 
 

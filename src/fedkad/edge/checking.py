@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.learning import FEWEST_PAIRS
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import EVERY, split_broker
@@ -31,9 +32,6 @@ from fedkad.edge.sources.lines import first_line
 from fedkad.fleet.files import FleetFileError
 from fedkad.locks import is_held
 
-BEYOND_WINDOW = 200
-"""Rows that a first model needs in addition to its window and its horizon."""
-
 
 def check(settings: AgentSettings) -> str:
     """Check everything that the configuration names; returns what would be watched, and notes about it.
@@ -50,8 +48,8 @@ def check(settings: AgentSettings) -> str:
         _check_login(settings.mqtt, "mqtt")
     _check_webhook(settings.webhook)
     _check_folder(settings.state, "state")
-    if settings.prometheus.port and not is_held(settings.state / "agent.lock"):  # else the agent itself has the port
-        check_port(settings.prometheus)
+    if settings.prometheus.port:
+        _check_metrics(settings, notes)
     with_model = sum(_has_model(name, device, notes) for name, device in settings.named.items())
     if EVERY in settings.devices:
         _check_others(settings.devices[EVERY], notes)
@@ -150,6 +148,16 @@ def _check_folder(path: Path, key: str) -> None:
         raise SettingsError(f"{path}: the agent may not write to {there}; allow it, or set another {key}.")
 
 
+def _check_metrics(settings: AgentSettings, notes: list[str]) -> None:
+    """Refuse a port that is in use, unless it may be the agent itself that uses it."""
+    try:
+        check_port(settings.prometheus)
+    except SettingsError as error:
+        if not is_held(settings.state / "agent.lock"):
+            raise
+        notes.append(f"{error} It may be the agent that runs with this state.")
+
+
 # -- models ---------------------------------------------------------------------------------------------------------
 
 
@@ -213,11 +221,11 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
 
 def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
     first, detector = device.first_rows, KoopmanDetector(**device.detector)
-    least = detector.window + detector.horizon + BEYOND_WINDOW
+    least = detector.window + detector.horizon - 1 + FEWEST_PAIRS
     if first < least:
         raise SettingsError(
-            f"{name}: first = {first} must be at least {least} rows: window {detector.window} "
-            f"+ horizon {detector.horizon} + {BEYOND_WINDOW}."
+            f"{name}: first = {first} must be at least {least} rows, because window {detector.window} "
+            f"and horizon {detector.horizon} leave fewer than {FEWEST_PAIRS} windows to fit a model to."
         )
     if first < ENOUGH_ROWS and isinstance(device.alarm.threshold, str):  # a number was chosen by someone
         notes.append(

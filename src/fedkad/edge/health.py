@@ -170,14 +170,19 @@ class Health:
             self._open[key] = known
         return known
 
-    def accept(self, alert: Mapping[str, Any]) -> None:
-        """Take it as normal that the channel of this alert stood still for so long, because a person says so."""
-        channel = alert["channel"]
-        if alert["fault"] == "stuck" and channel in self._names:
+    def accept(self, alert: Mapping[str, Any], time: float) -> list[Alert]:
+        """Take what this alert tells for normal, because a person says so: a fault that is open ends.
+
+        A channel that was stuck may stand still for so long from now on.
+        """
+        key = fault, channel = alert["fault"], alert["channel"]
+        is_open = key in self._open and self._open[key]["id"] == alert["id"]
+        if fault == "stuck" and channel in self._names:
             rows = round(alert["duration"] / self._sampling.period) + 1
-            if ("stuck", channel) in self._open:
+            if is_open:
                 rows = self._runs.length(self._names.index(channel))
             self._runs.allow(self._names.index(channel), rows)
+        return [self._end(key, time, time, "normal")] if is_open else []
 
     # -- which faults there are ---------------------------------------------------------------------------------------
 

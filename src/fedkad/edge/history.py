@@ -100,7 +100,7 @@ def _state(state: Mapping[str, Any], orders: StandingOrders) -> str:
         return "learning, its period is not known yet"
     progress = (state.get("shown") or {}).get("learning")
     if progress is None:
-        return "monitored"
+        return "ok"
     return f"learning, {progress['have']} of {progress['need']} rows, {span(progress['seconds'])} left"
 
 

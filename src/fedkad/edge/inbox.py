@@ -43,6 +43,7 @@ class Inbox:
         except CommandError as error:
             command = Command(f"refused-{now:.6f}", device, "", "", "", now)
             self._store.put_command(command, published=False)
+            logger.info("%s: somebody told what is no command, which is refused: %s", device, error)
             self._answer(command, str(error), accepted=False)
         else:
             self._store.put_command(command, published=False)

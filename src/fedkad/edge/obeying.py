@@ -175,11 +175,11 @@ class Obedience:
             start, end = min(_seconds(each["start"]) for each in impossible), _seconds(impossible[-1]["time"])
             end = max(end, self.time) if impossible[-1]["event"] == "start" else end
             obeyed = self._learned(self._learn(start, end, _mark(command)), start)
+        ended = [alert for fault in (*impossible, *stuck) for alert in self.health.accept(fault, self.time)]
         for fault in stuck:
-            self.health.accept(fault)
             still = f"It is normal that {fault['channel']} of {self.device} stands still for so long."
             obeyed = obeyed._replace(reply=f"{obeyed.reply} {still}".strip())
-        return obeyed
+        return obeyed._replace(alerts=ended)
 
     def _learn(self, start: float, end: float, mark: str) -> int:
         """Learn the rows of a time as confirmed, with those before that fill the window; returns how many there are."""

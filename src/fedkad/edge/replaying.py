@@ -40,6 +40,8 @@ WEEK = 7 * 86400.0
 
 def replay(settings: AgentSettings, recording: Path) -> str:
     """Run the agent over a recording; returns its incidents and a summary for each device."""
+    if recording.is_dir():
+        raise SettingsError(f"{recording}: this is a folder; name a recording, JSON lines or CSV.")
     if not recording.is_file():
         raise SettingsError(f"{recording}: no such file; name a recording, JSON lines or CSV.")
     with suppress(StoreError):  # then the agent was never started
@@ -57,6 +59,12 @@ def replay(settings: AgentSettings, recording: Path) -> str:
             agent.close()
         visitor = StoreVisitor(alone.state)
         found, states = visitor.incidents(), visitor.states()
+    if not any(state.get("seq") for state in states.values()):
+        channels = dict.fromkeys(name for device in settings.devices.values() for name in device.sampling.channels)
+        raise SettingsError(
+            f"{recording}: there is no row of {', '.join(settings.devices)}; lines must have {', '.join(channels)}, "
+            f"and in {settings.source.device_key!r} the name of the device unless there is only one."
+        )
     head = ("device", "rows", "scored", "incidents", "per week", "open at the end")
     summary = table(head, [_summary(name, states.get(name, {})) for name in dict.fromkeys((*settings.named, *states))])
     return "\n\n".join([incident_table(found) if found else "No incidents.", summary])

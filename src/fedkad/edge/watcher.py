@@ -414,7 +414,7 @@ class Watcher:
         A device that is muted, or stale during maintenance, has no faults, though no row may come to say so.
         """
         clock, lasted = time.time(), self._staleness.lasted(now)
-        since = clock - lasted if self._row is None else self._row.time
+        since = clock - lasted if (last := self._last_time) is None else last
         is_muted = self._orders.is_muted(clock)
         if is_muted or (self._staleness.reason and self._why_silent(clock, clock)):
             alerts = self._health.silence(since + lasted, "muted" if is_muted else "maintenance")
@@ -424,6 +424,13 @@ class Watcher:
             alerts = self._health.note_silence(since + lasted, since, self._silence())
         self.is_changed = self.is_changed or bool(alerts)
         return alerts
+
+    @property
+    def _last_time(self) -> float | None:
+        """The time of the last row, or after a restart of the last that was scored; None if neither is known."""
+        if self._row is not None:
+            return self._row.time
+        return self._alarms.time if math.isfinite(self._alarms.time) else None
 
     def _silence(self) -> str:
         """Why the device is stale, with the channels that have never come: there is no row without them."""
@@ -455,7 +462,8 @@ class Watcher:
         device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
         obeyed = device.obey(command)
         for alert in obeyed.alerts:
-            self._conclude(alert, self._alarms.time)
+            if alert["kind"] != "health":
+                self._conclude(alert, self._alarms.time)
         self.is_changed = True
         if self.model.stream is None:
             self._reading = None
