@@ -170,6 +170,30 @@ def test_a_set_point_may_have_left_within_a_day_before_its_incident() -> None:
         assert [alert["reason"] for alert in stray(alarms, [0.5] * 10, 7260.0, inputs=NAMES)] == ["cleared"]
 
 
+def test_who_is_away_is_looked_at_once_a_minute_and_when_an_incident_begins() -> None:
+    looks: list[float] = []
+
+    class Costly(FarReading):
+        @property
+        def outside_by_channel(self) -> Array:
+            looks.append(self.far)
+            return super().outside_by_channel
+
+    alarms = Alarms("pump", DWELLING, 1.0, NAMES)
+    for second in range(630):
+        reading = Costly(3.0 if second < 629 else 10.0, THRESHOLD, second == 629, EXPLAINED)
+        reading.far = 0.5 if second >= 10 else 0.0
+        alerts = alarms.update(GridRow(float(second), reading.seen, True, True), reading, outside=reading.far)
+        assert len(looks) == second // 60 or second == 629
+    assert [alert["event"] for alert in alerts] == ["start"]
+    assert alarms.state()["away"] == {"pressure": 60.0}
+    # What left a moment ago is known when an incident begins, though nobody has looked yet.
+    alarms = Alarms("pump", DWELLING, 1.0, NAMES)
+    stray(alarms, [0.0] * 3, 0.0)
+    stray(alarms, [0.5], 121.0, score=10.0)
+    assert alarms.state()["incident"]["departed"] == "pressure"
+
+
 ECHOING = replace(DWELLING, budget="1/week", rate_limit=0.0)
 
 

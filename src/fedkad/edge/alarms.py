@@ -36,6 +36,9 @@ BACK = 0.25
 PART = 0.1
 """A channel has a part in a score from this share of it on."""
 
+LOOKS = 60
+"""How often in the window of the rate it is looked which channels are away: that costs as much as many scores."""
+
 LONGEST_WAIT = 86400.0
 """Seconds between two updates of an incident that has lasted for long."""
 
@@ -97,6 +100,7 @@ class Alarms:
         self._device, self._settings, self._period, self._channels = device, settings, period, list(channels)
         self._slack, self._is_provisional, self._pause = SLACK * period, False, settings.pause(period)
         self._limit = settings.rate_limit if settings.rate_window > 0.0 else 0.0
+        self._look_every = max(settings.rate_window / LOOKS, period)
         allowed = parse_budget(settings.budget) if settings.budget else None
         self._echoes = 0.0 if allowed is None else REST / allowed
         state = state or {}
@@ -160,9 +164,13 @@ class Alarms:
         state = self._state
         if row.time < state.time:
             self._go_back(row.time)
+        is_look_due = row.time // self._look_every != state.time // self._look_every
         state.time, state.score, state.threshold = row.time, reading.score, reading.threshold
         state.watched += self._period
-        self._note_departures(reading, outside)
+        if outside <= BACK:
+            state.away = {}
+        elif is_look_due:
+            self._note_departures(reading)
         is_astray = outside > ASTRAY
         self._rate.count(row.time, reading.is_anomaly or is_astray)
         if reading.is_anomaly or (is_astray and state.incident is None and self._is_frequent()):
@@ -175,10 +183,9 @@ class Alarms:
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet)
 
-    def _note_departures(self, reading: Reading, outside: float) -> None:
-        """Note since when each channel is where it has not been; usually none is."""
-        state = self._state
-        far = reading.outside_by_channel if outside > BACK else ()
+    def _note_departures(self, reading: Reading) -> None:
+        """Note since when each channel is where it has not been."""
+        state, far = self._state, reading.outside_by_channel
         away = [name for name, distance in zip(self._channels, far, strict=False) if distance > BACK]
         state.away = {name: min(state.away.get(name, state.time), state.time) for name in away}
 
@@ -188,6 +195,7 @@ class Alarms:
         That is within the window of the rate. A command may have left within `settle`, if no incident was told since
         and it has a part in the score: a new set-point may show hours later, when the heating is needed.
         """
+        self._note_departures(reading)
         state, settings = self._state, self._settings
         recent = [name for name, since in state.away.items() if state.time - since <= settings.rate_window]
         if commands := [name for name in reading.commands if state.told < state.away.get(name, -math.inf)]:
