@@ -248,14 +248,61 @@ def test_what_became_normal_may_echo_for_as_long_as_it_took() -> None:
     assert flare(without, 0, 8.0) == flare(without, 60, 8.0) == ["start", "end"]
 
 
-def test_an_incident_that_waits_for_its_level_to_come_back_gives_way_to_another_one() -> None:
-    alarms = Alarms("pump", DWELLING, 60.0, NAMES)
-    (begun,) = stray(alarms, [4.0] * 120, 0.0, score=9.0)
-    assert stray(alarms, [0.0] * 60, 7200.0) == [], "it is quiet, and not for as long as it lasted"
-    assert flare(alarms, 180, 8.0) == [], "the same channel goes on"
-    assert stray(alarms, [0.0] * 60, 200 * 60.0) == []
-    alerts = update(alarms, 260 * 60.0, 8.0, THRESHOLD, True, explained=(np.array([1.0, 3.0, 6.0]), *EXPLAINED[1:]))
-    assert [(alert["event"], alert["id"] == begun["id"]) for alert in alerts] == [("end", True), ("start", False)]
+@pytest.mark.parametrize(
+    ("minute", "score", "blamed", "budget", "told"),
+    [
+        (180, 8.0, "pressure", "1/week", []),  # an echo
+        (180, 8.0, "pressure", "", []),
+        (180, 12.0, "pressure", "1/week", ["end", "update"]),  # worse: the same once more
+        (180, 8.0, "level", "1/week", ["end", "update"]),  # another channel, at once
+        (180, 8.0, "level", "", ["end", "start"]),
+        (500, 8.0, "pressure", "1/week", ["end", "start"]),  # too late for an echo
+        (500, 8.0, "pressure", "", []),
+    ],
+)
+def test_an_incident_that_waits_for_its_level_to_come_back_gives_way_to_news(
+    minute: int, score: float, blamed: str, budget: str, told: list[str]
+) -> None:
+    alarms = Alarms("pump", replace(DWELLING, budget=budget, rate_limit=0.0), 60.0, NAMES)
+    (begun,) = stray(alarms, [4.0] * 600, -599 * 60.0, score=9.0)
+    assert stray(alarms, [0.0] * minute, 60.0) == [], "it is quiet, and not for as long as it lasted"
+    shares = np.where(np.array(NAMES) == blamed, 6.0, 1.0)
+    alerts = update(alarms, 60.0 * (minute + 1), score, THRESHOLD, True, explained=(shares, *EXPLAINED[1:]))
+    assert [alert["event"] for alert in alerts] == told
+    assert [alert["id"] == begun["id"] for alert in alerts] == [True, "update" in told][: len(told)]
+    if not told:  # nor does it wait for longer
+        alerts = stray(alarms, [0.0] * (600 - minute - 1), 60.0 * (minute + 2), score=5.9)
+        assert [(alert["event"], alert["duration"]) for alert in alerts] == [("end", 599 * 60.0)]
+
+
+def test_an_incident_that_waits_goes_on_when_its_level_comes_back() -> None:
+    alarms = Alarms("pump", ECHOING, 60.0, NAMES)
+    (begun,) = stray(alarms, [4.0] * 600, -599 * 60.0, score=9.0)
+    assert stray(alarms, [0.0] * 500, 60.0) == []
+    assert stray(alarms, [4.0] * 600, 501 * 60.0, score=9.0) == []
+    alerts = stray(alarms, [0.0] * 721, 1101 * 60.0)
+    assert [(alert["event"], alert["id"]) for alert in alerts] == [("end", begun["id"])]
+
+
+@pytest.mark.parametrize("blamed", ["pressure", "level"])
+def test_what_follows_a_new_set_point_late_belongs_to_it(blamed: str) -> None:
+    shares = np.where(np.array(NAMES) == blamed, 6.0, 1.0)
+    for inputs, told in [(NAMES, []), ([], ["end", "start"])]:
+        alarms = Alarms("pump", ECHOING, 60.0, NAMES)
+        stray(alarms, [4.0] * 600, -599 * 60.0, score=9.0, inputs=inputs)
+        stray(alarms, [0.0] * 500, 60.0, inputs=inputs)
+        reading = FarReading(8.0, THRESHOLD, True, (shares, *EXPLAINED[1:]))
+        reading.inputs = inputs
+        alerts = alarms.update(GridRow(501 * 60.0, reading.seen, True, True), reading)
+        assert [alert["event"] for alert in alerts] == told
+
+
+def test_what_lasts_is_news_although_an_incident_of_the_same_channel_waits() -> None:
+    alarms = Alarms("pump", replace(ECHOING, rate_limit=0.2), 60.0, NAMES)
+    stray(alarms, [4.0] * 600, -599 * 60.0, score=9.0)
+    assert stray(alarms, [0.0] * 200, 60.0) == []
+    alerts = [alert for k in range(80) for alert in update(alarms, 60.0 * (201 + k), 8.0, THRESHOLD, True)]
+    assert [(alert["event"], alert["reason"]) for alert in alerts] == [("end", "cleared"), ("update", "again")]
 
 
 def test_nothing_is_told_of_an_incident_while_it_is_quiet() -> None:

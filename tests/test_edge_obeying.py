@@ -205,7 +205,7 @@ def test_what_was_called_normal_can_be_taken_back_once(post: Post) -> None:
     accepted, reply = post.tell("undo")
     assert not accepted
     assert "only the last normal can be taken back" in reply
-    assert [alert["event"] for alert in same_again(post)][:1] == ["start"]
+    assert [alert["reason"] for alert in same_again(post)][:1] == ["again"]
 
 
 def test_the_history_of_an_incident_is_as_before_once_its_normal_is_taken_back(post: Post) -> None:

@@ -68,6 +68,8 @@ def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
             watcher.put_state()
             watcher._store.commit()
             alerts += watcher.settle()
+    for alert in alerts:
+        watcher._store.put_alert([], alert)
     watcher.put_state()
     watcher._store.commit()
     return alerts
@@ -120,6 +122,39 @@ def test_what_has_become_normal_can_be_taken_back(make: Make) -> None:
     assert [alert["event"] for alert in alerts] == ["start"]
 
 
+def test_what_is_taken_back_and_still_there_is_told_again_and_stays_a_fault(make: Make) -> None:
+    live = changed(1200, 1, warmer)
+    with logged() as lines:
+        watcher = make()
+        (settled,) = [alert for alert in feed(watcher, live[:450], 0) if alert["reason"] == "settled"]
+        assert watcher.obey(Command("1", "pump", "undo", "", "anna")).alerts == []
+        watcher.put_state()
+        watcher._store.commit()
+        watcher._store.close()
+        watcher = make()  # killed meanwhile
+        alerts = feed(watcher, live[450:], 450)
+    assert (alerts[0]["event"], alerts[0]["reason"], alerts[0]["id"]) == ("update", "again", settled["id"])
+    assert datetime.fromisoformat(alerts[0]["time"]).timestamp() - BEGIN < 450 + 20
+    assert alerts[0]["acknowledged"] == "anna"
+    assert [alert for alert in alerts if alert["event"] != "update"] == [], "it is open"
+    assert any(line.endswith("does not become normal yet: anna has acknowledged it as a fault.") for line in lines)
+
+
+def test_what_is_taken_back_and_over_is_not_told_again(make: Make) -> None:
+    live = changed(1200, 1, warmer)
+    live[400:, 2] -= 1.2
+    live[900:, 2] += 1.2
+    with logged():
+        watcher = make()
+        (settled,) = [alert for alert in feed(watcher, live[:450], 0) if alert["reason"] == "settled"]
+        watcher.obey(Command("1", "pump", "undo", "", "anna"))
+        alerts = feed(watcher, live[450:], 450)
+    assert settled["id"] not in [alert["id"] for alert in alerts], "a new fault is another incident"
+    incident = watcher.status().incident
+    assert incident is not None
+    assert incident["acknowledged"] is None
+
+
 def drifting(live: Array) -> None:
     live[100:, 2] += 1.0 + np.arange(len(live) - 100) / 150.0
 
@@ -164,9 +199,6 @@ def test_what_has_become_normal_and_was_taken_back_is_so_in_the_history(make: Ma
     with logged():
         watcher = make()
         alerts = feed(watcher, changed(450, 1, warmer), 0)
-        for alert in alerts:
-            watcher._store.put_alert([], alert)
-        watcher._store.commit()
         assert watcher.obey(Command("1", "pump", "undo")).alerts == []
         watcher._store.commit()
     (settled,) = [alert for alert in alerts if alert["reason"] == "settled"]

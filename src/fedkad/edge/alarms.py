@@ -18,7 +18,7 @@ from typing import Any
 
 from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import parse_budget
-from fedkad.edge.alarmstate import MOST_BEGUN, AbnormalRate, AlarmState, Alert, Episode, as_number
+from fedkad.edge.alarmstate import EPISODES, MOST_BEGUN, AbnormalRate, AlarmState, Alert, Episode, as_number
 from fedkad.edge.alerttext import alert_text, as_datetime, format_time
 from fedkad.edge.budget import MARGINAL, REST
 from fedkad.edge.grid import GridRow
@@ -173,15 +173,16 @@ class Alarms:
             self._note_departures(reading)
         is_astray = outside > ASTRAY
         self._rate.count(row.time, reading.is_anomaly or is_astray)
+        is_away = state.incident is not None and outside > BACK and self._stays_away(reading)
         if reading.is_anomaly or (is_astray and state.incident is None and self._is_frequent()):
-            return self._take_abnormal(reading, is_astray)
+            return self._take_abnormal(reading, is_astray, is_away)
         if state.incident is None and state.excursion is None:
             return []
-        if state.incident is not None and outside > BACK and self._stays_away(reading):
+        if state.incident is not None and is_away:
             state.astray, state.incident.last = state.astray or is_astray, row.time
             return self._take_normal(is_quiet=False)
         is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
-        return self._take_normal(is_quiet)
+        return self._take_normal(is_quiet or self._waits)
 
     def _note_departures(self, reading: Reading) -> None:
         """Note since when each channel is where it has not been."""
@@ -218,6 +219,17 @@ class Alarms:
         state.open = {**state.open, "acknowledged": sender}
         return [self._alert("update", "acknowledged", state.time)]
 
+    def take_back(self, identity: str, sender: str) -> None:
+        """Note that somebody does not take an incident for normal any more: if it is still there, it is told again.
+
+        It is acknowledged then, and so it does not become normal once more by itself.
+        """
+        state = self._state
+        state.echo_until = state.cool_until = -math.inf
+        if state.incident is None and state.taken is not None and state.last_id == identity:
+            state.last, state.taken, state.last_acknowledged = state.taken, None, sender
+            state.echo_channels, state.echo_until = [], state.time + self._settings.settle
+
     def silence(self, time: float, reason: str = "maintenance") -> list[Alert]:
         """Begin maintenance, or the like: an open incident ends, and what was counted towards another one is dropped.
 
@@ -250,10 +262,14 @@ class Alarms:
         state.cool_until = min(state.cool_until, time + self._pause - self._slack)
         state.echo_until = min(state.echo_until, time + max(self._echoes, self._settings.settle))
 
-    def _take_abnormal(self, reading: Reading, is_astray: bool) -> list[Alert]:
-        state = self._state
+    def _take_abnormal(self, reading: Reading, is_astray: bool, is_away: bool) -> list[Alert]:
+        state, ended = self._state, []
         self._note_channels()
-        ended = self._end_before_another(reading)
+        if self._waits and not is_away:
+            if not self._is_news(reading):
+                return []
+            ended = [self._end(state.time, "cleared")]
+            state.cool_until = -math.inf  # the pause has been
         state.quiet = None
         if (episode := state.incident or state.excursion) is None:
             episode = state.excursion = Episode(float(state.time), float(state.time))
@@ -265,25 +281,35 @@ class Alarms:
         state.astray = state.astray or is_astray
         return [self._alert("update", "worse", state.time)] if is_critical and not was_critical else self._continue()
 
-    def _end_before_another(self, reading: Reading) -> list[Alert]:
-        """End an incident that only waits for its level to come back, if another channel departs: that is news."""
-        state, quiet = self._state, self._state.quiet
-        if state.incident is None or quiet is None:
-            return []
-        if int(reading.shares.argmax()) in state.incident.about(self._channels):
-            return []
-        if state.time - quiet < self._settings.clear_after + self._pause or not self._is_rare():
-            return []
-        alert = self._end(state.time, "cleared")
-        state.cool_until = -math.inf  # the pause has been
-        return [alert]
+    @property
+    def _waits(self) -> bool:
+        """Whether the open incident would be over, and only waits for its level to come back."""
+        quiet = self._state.quiet
+        if self._state.incident is None or quiet is None or not self._is_rare():
+            return False
+        return self._state.time - quiet >= self._settings.clear_after + self._pause
+
+    def _is_news(self, reading: Reading) -> bool:
+        """Whether an abnormal row has nothing to do with the incident that waits: no echo of it, or no brief one.
+
+        What follows a new set-point, even the next morning and in any channel, belongs to it.
+        """
+        state, incident = self._state, self._state.incident
+        assert incident is not None
+        assert state.quiet is not None
+        if state.score > MARGINAL * incident.peak or self._is_frequent(state.quiet):
+            return True
+        if incident.departed in reading.commands:
+            return False
+        is_late = 0.0 < self._echoes <= state.time - state.quiet - self._settings.clear_after
+        return is_late or int(reading.shares.argmax()) not in incident.about(self._channels)
 
     def _note_channels(self) -> None:
         state = self._state
         if self._channels == state.channels:
             return
         state.channels = self._channels
-        for episode in (state.incident, state.excursion, state.last, *state.recent):
+        for episode in (*(getattr(state, name) for name in EPISODES), *state.recent):
             if episode is not None:
                 episode.forget_channels()
 
@@ -329,10 +355,11 @@ class Alarms:
             return False
         return excursion.peak <= MARGINAL * state.echo_peak and state.time - excursion.start < ECHO_LASTS
 
-    def _is_frequent(self) -> bool:
+    def _is_frequent(self, since: float | None = None) -> bool:
+        """Whether many rows of the window are abnormal, of those that belong to no incident unless `since` is given."""
         if not self._limit:
             return False
-        scored, abnormal = self._rate.since(self._state.told)
+        scored, abnormal = self._rate.since(self._state.told if since is None else since)
         half = 0.5 * self._settings.rate_window - self._slack
         return scored * self._period >= half and abnormal >= self._limit * scored
 
@@ -406,8 +433,10 @@ class Alarms:
         about = range(len(self._channels)) if reason == "settled" else incident.about(self._channels)
         state.echo_channels, state.echo_peak = [self._channels[k] for k in about], incident.peak
         lasts = {"cleared": self._echoes, "settled": self._settings.settle}.get(reason, 0.0)
-        state.echo_until = time + lasts - self._slack if lasts else -math.inf
+        over = time if state.quiet is None else min(state.quiet + self._settings.clear_after, time)
+        state.echo_until = over + lasts - self._slack if lasts else -math.inf
         state.last, state.last_id = incident if reason == "cleared" else None, alert["id"]
+        state.taken = incident if reason in ("settled", "normal") else None
         state.last_acknowledged = alert["acknowledged"]
         state.open = state.incident = state.quiet = None
         state.told, state.cool_until = state.time, time + self._pause - self._slack

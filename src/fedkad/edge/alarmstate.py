@@ -21,6 +21,9 @@ MOST_BEGUN = 100
 BUCKETS = 60
 """The window is counted in this many parts, so that months of rows need no more memory than a minute."""
 
+EPISODES = ("incident", "excursion", "last", "taken")
+"""The fields of the state that are an episode or nothing."""
+
 Alert = dict[str, Any]
 """An alert as it is stored and delivered, ready for JSON."""
 
@@ -197,6 +200,7 @@ class AlarmState:
     incident: Episode | None = None
     excursion: Episode | None = None
     last: Episode | None = None  # the last incident, if it may come back
+    taken: Episode | None = None  # the last incident, if it was taken for normal
     recent: list[Episode] = field(default_factory=list)  # at most two, too short for an incident: part of a rate
 
     def to_json(self) -> dict[str, Any]:
@@ -207,7 +211,7 @@ class AlarmState:
     def from_json(cls, state: Mapping[str, Any]) -> AlarmState:
         """The inverse of `to_json`; fields that are None or missing keep their defaults."""
         known = {name: state[name] for name in cls.__slots__ if state.get(name) is not None}
-        known |= {name: Episode.restored(known[name]) for name in ("incident", "excursion", "last") if name in known}
+        known |= {name: Episode.restored(known[name]) for name in EPISODES if name in known}
         return cls(**{**known, "recent": [Episode.restored(each) for each in state.get("recent", [])]})
 
 

@@ -206,7 +206,10 @@ class Obedience:
         taken = self.taken
         incident = self.store.incident(self.device, taken.incident) if taken.incident else None
         if incident is not None:
-            self._correct(incident, taken.reason, incident.get("acknowledged") or taken.acknowledged)
+            acknowledged = incident.get("acknowledged") or taken.acknowledged
+            self._correct(incident, taken.reason, acknowledged)
+            self.alarms.take_back(incident["id"], acknowledged or command.sender or "somebody")
+            self.learner.leave_out_between(_seconds(incident["start"]), self.time)  # it may be there still
         reply = "The model of before is in use again, without what was learned since."
         return self._obeyed(reply)._replace(taken=TakenForNormal())
 
