@@ -330,6 +330,27 @@ def test_a_device_learns_anew_from_new_rows(post: Post) -> None:
     last.close()
 
 
+def test_what_is_normal_while_the_file_of_the_model_is_gone_is_learned_anew(post: Post) -> None:
+    incident = trouble(post)
+    (post.folder / "pump" / "model.safetensors").unlink()
+    reply = "The file of its model is gone: pump learns anew, from the next 300 normal rows."
+    assert post.tell("normal") == (True, reply)
+    assert (post.alerts[-1]["event"], post.alerts[-1]["id"]) == ("end", incident["id"])
+    assert post.watcher.status().state == "learning"
+    post.feed(series(800)[400:] + SHIFT)
+    post.watcher.learn()
+    assert post.watcher.status().state != "learning"
+
+
+def test_what_was_normal_before_the_file_of_the_model_was_gone_is_refused_with_what_to_do(post: Post) -> None:
+    trouble(post)
+    post.feed(series(400)[140:200])
+    (post.folder / "pump" / "model.safetensors").unlink()
+    refused = (False, "The file of the model of pump is gone; put it back, or tell relearn.")
+    assert post.tell("normal") == refused
+    assert post.watcher.status().state == "ok"  # it goes on to be judged by the model in memory
+
+
 def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_fit(post: Post) -> None:
     assert trouble(post)["provisional"] is False  # the model was given
     assert post.tell("relearn")[0]

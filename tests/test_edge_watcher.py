@@ -486,6 +486,36 @@ def test_a_device_whose_model_is_taken_away_says_so_once_and_is_monitored(
     assert "ok" in shown_status(watcher)
 
 
+def test_settings_hold_for_a_model_whose_file_was_taken_away(make: Make, tmp_path: Path, said: list[str]) -> None:
+    watcher = make(alarm={"threshold": 2.5})
+    own = KoopmanDetector.load(tmp_path / "pump" / "model.safetensors").threshold_
+    feed(watcher, series(50))
+    commit(watcher)
+    (tmp_path / "pump" / "model.safetensors").unlink()
+    assert watcher.status().threshold == 2.5
+    others: list[tuple[str | float, float]] = [(9.5, 9.5), ("", own), (3.5, 3.5)]
+    for number, (threshold, expected) in enumerate(others):
+        alarm = replace(watcher._configured.alarm, threshold=threshold)
+        watcher.configure(replace(watcher._configured, alarm=alarm))
+        feed(watcher, series(60)[50 + number : 51 + number], 50 + number)
+        assert (watcher.status().state, watcher.status().threshold) == ("ok", expected)
+        commit(watcher)
+
+
+def test_a_tolerance_that_the_model_cannot_have_is_said_and_the_rest_of_the_settings_holds(
+    make: Make, tmp_path: Path, said: list[str]
+) -> None:
+    train = Series(series(900, 0), CHANNELS)
+    KoopmanDetector(window=6, rank=5, observables=16, scoring="motion").fit(train).save(tmp_path / "motion")
+    watcher = make(learning={"model": str(tmp_path / "motion")})
+    alarm = replace(watcher._configured.alarm, threshold=9.5, tolerance={"flow": 1.0})
+    watcher.configure(replace(watcher._configured, alarm=alarm))
+    feed(watcher, series(50))
+    assert watcher.status().threshold == 9.5
+    assert "the model has no witnesses" in said[-1]
+    assert said[-1].endswith("The device continues without a tolerance.")
+
+
 def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None:
     watcher = make()
     feed(watcher, series(50))
