@@ -455,6 +455,95 @@ def test_rows_of_few_incidents_are_kept_and_of_each_only_so_many(post: Post, mon
     assert max(kept.values()) == 12
 
 
+# -- replies over a broker ------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A broker that confirms what was published when the test says so."""
+
+    def __init__(self, post: Post) -> None:
+        self._post, self.replies, self._waiting = post, list[dict[str, Any]](), list[Callable[[], None]]()
+
+    def hear(self, *payloads: str) -> None:
+        """Let messages come together, and the agent commit, obey and reply."""
+        for payload in payloads:
+            self._post.inbox.receive("pump", payload.encode())
+        self.commit()
+        self._post.carry_out()
+        self.commit()
+        self.publish()
+
+    def commit(self) -> None:
+        self._post.commit()
+        self._post.inbox.committed()
+
+    def publish(self) -> None:
+        self._post.inbox.publish_replies(self._take)
+
+    def _take(self, device: str, told: Any, confirm: Callable[[], None]) -> bool:
+        self.replies.append(told)
+        self._waiting.append(confirm)
+        return True
+
+    def confirm(self) -> None:
+        for confirm in self._waiting:
+            confirm()
+        self._waiting.clear()
+
+
+def mute(argument: str, identity: str = "7") -> str:
+    return json.dumps({"id": identity, "verb": "mute", "argument": argument, "from": "anna"})
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_another_command_with_an_id_that_was_used_is_refused(post: Post, together: bool) -> None:
+    told = Told(post)
+    for payloads in [[mute("0"), mute("5h")]] if together else [[mute("0")], [mute("5h")]]:
+        told.hear(*payloads)
+        told.confirm()
+        told.publish()
+    accepted, refused = told.replies
+    assert (accepted["id"], accepted["argument"], accepted["accepted"]) == ("7", "0", True)
+    assert refused == {
+        "id": "7",
+        "verb": "mute",
+        "argument": "5h",
+        "from": "anna",
+        "accepted": False,
+        "reply": "The id '7' was told with 'mute 0' before; use another id.",
+    }
+    assert post.watcher.status().muted is None
+    told.commit()
+    told.hear(mute("0"))  # a repetition is answered again, also when it was refused
+    told.hear(mute("5h"))
+    assert told.replies[2:] == [accepted, refused]
+    told.hear(mute("5h", "8"))
+    assert told.replies[-1]["accepted"]
+    assert post.watcher.status().muted is not None
+
+
+def test_a_command_that_comes_again_with_the_confirmation_of_its_reply_is_answered_again(post: Post) -> None:
+    told = Told(post)
+    told.hear(mute("0"))
+    told.confirm()
+    told.hear(mute("0"))
+    assert [reply["id"] for reply in told.replies] == ["7", "7"]
+
+
+def test_a_reply_that_was_confirmed_is_not_published_again_with_the_next(post: Post) -> None:
+    told = Told(post)
+    for number in range(20):
+        told.confirm()  # those of before, while the next ones come
+        told.hear("{", mute("soon", f"bad-{number}"))
+        told.publish()
+    assert len(told.replies) == 40
+    assert len({reply["id"] for reply in told.replies}) == 40
+    told.confirm()
+    told.publish()
+    told.commit()
+    assert post.store.replies() == []
+
+
 # -- kills ----------------------------------------------------------------------------------------------------------
 
 
