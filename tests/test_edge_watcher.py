@@ -220,6 +220,23 @@ def test_an_incident_near_the_threshold_raises_it(make: Make) -> None:
     assert watcher.status().threshold == pytest.approx(threshold * np.exp(0.1), rel=1e-3)
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_an_incident_near_the_threshold_that_somebody_acknowledges_does_not_raise_it(make: Make, is_over: bool) -> None:
+    watcher, live = make(alarm={"budget": "1/day", "clear_after": 2.0}), series(300)
+    threshold = watcher.model.current.threshold if watcher.model.current is not None else 0.0
+    live[150, 0] += 0.35
+    alerts = feed(watcher, live[:152])
+    assert [alert["event"] for alert in alerts] == ["start"]
+    alerts += feed(watcher, live[152:200], 152) if is_over else []
+    watcher._store.put_alert([], alerts[-1])
+    commit(watcher)
+    watcher.obey(Command("1", "pump", "acknowledge", "", "anna", BEGIN))
+    row = 200 if is_over else 152
+    alerts += feed(watcher, live[row:], row)
+    assert [alert["event"] for alert in alerts] == ["start", "end"]
+    assert watcher.status().threshold == pytest.approx(threshold, rel=1e-3)
+
+
 def test_what_happens_again_and_again_is_learnt_from(make: Make) -> None:
     """One in fifty samples jumps: the first five incidents are taken for faults, and then it is the model."""
     watcher, live = make(learning={"every": 100}, alarm={"clear_after": 2.0}), series(1000)
