@@ -748,3 +748,50 @@ def test_the_same_input_gives_the_same_alarms_whatever_the_hash_seed(tmp_path: P
         found.append(process.readings())
     assert found[0] == found[1] == found[2]
     assert any(line.get("abnormal") for line in found[0])
+
+
+def how_they_arrive(folder: Path, lines: list[str], how: str, text: dict[str, Any]) -> Process:
+    """An agent that has read all of the lines, which came in that way."""
+    names, count = ("pump", "fan"), len(lines)
+    if how == "file":
+        (folder / "samples.jsonl").write_text("\n".join(lines) + "\n")
+        with Process(folder, config({"kind": "file", "path": "samples.jsonl"}, devices=names, **text)) as process:
+            process.wait_for_readings(count)
+        return process
+    if how == "broker":
+        with Broker(folder, lasting=False) as broker, broker.client() as client:
+            source = broker.source(topics=["in"])
+            with Process(folder, config(source, devices=names, **text)) as process:
+                process.wait_for_log("connected.")
+                client.publish_all("in", lines)
+                process.wait_for_readings(count)
+        return process
+    with Process(folder, config({"kind": "stdin"}, devices=names, **text), piped=True) as process:
+        if how == "one by one":
+            for number, line in enumerate(lines):
+                process.feed(line)
+                if number % 50 == 0:
+                    process.wait_for_readings(number + 1)
+        else:
+            process.write("\n".join(lines))
+        assert process.end_of_input() == 0
+    return process
+
+
+def test_the_same_samples_give_the_same_alarms_however_they_arrive(tmp_path: Path) -> None:
+    """A model judges what comes after the row that it was due by, though more has arrived already."""
+    rows = {name: broken(broken(series(760, seed), 420, 426), 700, 706) for seed, name in enumerate(("pump", "fan"))}
+    rows["fan"][550:, 0] += 1.0  # it stays there, and becomes normal
+    lines = [sample(rows[name], row, device=name) for row in range(760) for name in rows]
+    alarm = {"settle": 60, "clear_after": 5, "cool_down": 0}
+    text = {"learning": {"first": 300, "every": 100}, "detector": SMALL, "alarm": alarm}
+    found = {}
+    for how in ("at once", "one by one", "file", "broker"):
+        (tmp_path / how).mkdir()
+        process = how_they_arrive(tmp_path / how, lines, how, text)
+        found[how] = [(process.readings(name), process.alerts(name)) for name in rows]
+        assert process.log.count("a first model was fitted to 300 rows") == 2
+        assert "is normal from now on" in process.log
+        assert process.log.count("more rows were learned") >= 4
+    for how, said in found.items():
+        assert said == found["at once"], how

@@ -113,6 +113,17 @@ def test_a_fault_that_comes_and_goes_counts_once_until_the_loop_has_rested() -> 
     assert loop.threshold(2.0, 1.5) == pytest.approx(2.0 * math.exp(GAIN * (2.0 - REST)))
 
 
+def test_a_device_that_is_broken_for_months_does_not_go_deaf() -> None:
+    """Every hour the score is a little above the threshold: that is never above three times the fitted one."""
+    loop, used = BudgetLoop(1.0 / WEEK), [2.0]
+    for hour in range(90 * 24):
+        loop.watch(3600.0)
+        loop.count(str(hour), 1.1 * used[-1])
+        used.append(loop.threshold(2.0, 1.5))
+    assert max(used) == pytest.approx(3.0 * 2.0)
+    assert used[-1] > 0.9 * max(used)
+
+
 def test_the_state_of_early_versions_was_one_number() -> None:
     assert BudgetLoop(1.0 / WEEK, 0.2).factor == pytest.approx(math.exp(0.2))
 

@@ -107,7 +107,7 @@ def test_a_commit_while_it_connects_says_nothing_before_hello(
     may_connect.set()
     desk.connected(2)
     desk.expect_nothing(lambda: "Sending PUBLISH to desk (d1" in broker.log)  # it comes again, and is known
-    until(lambda: desk.source.unacknowledged, lambda: desk.source.poll(0.02), "it does not come again")
+    until(lambda: desk.source.unacknowledged, lambda: list(desk.source.poll(0.02)), "it does not come again")
     desk.commit()
     until(lambda: acknowledged(broker) == 1, desk.poll, "it was not acknowledged")
     assert not [text for text in said if "does not answer" in text]
@@ -148,7 +148,7 @@ def test_a_topic_that_is_no_text_is_acknowledged_and_left_out(tmp_path: Path, sa
         wild.qos = 1
         desk.connection._on_message(desk.connection.client, None, wild)
         until(lambda: acknowledged(broker) == 1, desk.poll, "it was not acknowledged")
-        assert desk.source.poll(0.0) == []
+        assert list(desk.source.poll(0.0)) == []
         assert "not UTF-8" in said[-1]
         desk.close()
 
@@ -160,7 +160,7 @@ def test_messages_without_a_promise_do_not_pile_up(tmp_path: Path, said: list[st
             message = paho.MQTTMessage(topic=b"in/pump")
             message.qos = int(k >= 2 * MAX_WAITING)
             desk.source._receive(message)
-        assert len(desk.source.poll(0.0)) == 2 * MAX_WAITING  # those that cannot be sent again, up to a bound
+        assert len(list(desk.source.poll(0.0))) == 2 * MAX_WAITING  # those that cannot be sent again, up to a bound
         desk.close()
 
 

@@ -21,6 +21,7 @@ SOURCE_CHECKS = (
     checks.check_hands_out_in_order,
     checks.check_acknowledges_only_after_the_commit,
     checks.check_resumes_where_it_was,
+    checks.check_hands_out_only_what_is_asked_for,
     checks.check_survives_garbage,
     checks.check_closes_twice,
 )

@@ -330,6 +330,27 @@ def test_a_device_learns_anew_from_new_rows(post: Post) -> None:
     last.close()
 
 
+def test_what_is_normal_while_the_file_of_the_model_is_gone_is_learned_anew(post: Post) -> None:
+    incident = trouble(post)
+    (post.folder / "pump" / "model.safetensors").unlink()
+    reply = "The file of its model is gone: pump learns anew, from the next 300 normal rows."
+    assert post.tell("normal") == (True, reply)
+    assert (post.alerts[-1]["event"], post.alerts[-1]["id"]) == ("end", incident["id"])
+    assert post.watcher.status().state == "learning"
+    post.feed(series(800)[400:] + SHIFT)
+    post.watcher.learn()
+    assert post.watcher.status().state != "learning"
+
+
+def test_what_was_normal_before_the_file_of_the_model_was_gone_is_refused_with_what_to_do(post: Post) -> None:
+    trouble(post)
+    post.feed(series(400)[140:200])
+    (post.folder / "pump" / "model.safetensors").unlink()
+    refused = (False, "The file of the model of pump is gone; put it back, or tell relearn.")
+    assert post.tell("normal") == refused
+    assert post.watcher.status().state == "ok"  # it goes on to be judged by the model in memory
+
+
 def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_fit(post: Post) -> None:
     assert trouble(post)["provisional"] is False  # the model was given
     assert post.tell("relearn")[0]
@@ -432,6 +453,95 @@ def test_rows_of_few_incidents_are_kept_and_of_each_only_so_many(post: Post, mon
     last = [post.alerts[k]["id"] for k in range(len(post.alerts)) if post.alerts[k]["event"] == "start"][-2:]
     assert list(kept) == last
     assert max(kept.values()) == 12
+
+
+# -- replies over a broker ------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A broker that confirms what was published when the test says so."""
+
+    def __init__(self, post: Post) -> None:
+        self._post, self.replies, self._waiting = post, list[dict[str, Any]](), list[Callable[[], None]]()
+
+    def hear(self, *payloads: str) -> None:
+        """Let messages come together, and the agent commit, obey and reply."""
+        for payload in payloads:
+            self._post.inbox.receive("pump", payload.encode())
+        self.commit()
+        self._post.carry_out()
+        self.commit()
+        self.publish()
+
+    def commit(self) -> None:
+        self._post.commit()
+        self._post.inbox.committed()
+
+    def publish(self) -> None:
+        self._post.inbox.publish_replies(self._take)
+
+    def _take(self, device: str, told: Any, confirm: Callable[[], None]) -> bool:
+        self.replies.append(told)
+        self._waiting.append(confirm)
+        return True
+
+    def confirm(self) -> None:
+        for confirm in self._waiting:
+            confirm()
+        self._waiting.clear()
+
+
+def mute(argument: str, identity: str = "7") -> str:
+    return json.dumps({"id": identity, "verb": "mute", "argument": argument, "from": "anna"})
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_another_command_with_an_id_that_was_used_is_refused(post: Post, together: bool) -> None:
+    told = Told(post)
+    for payloads in [[mute("0"), mute("5h")]] if together else [[mute("0")], [mute("5h")]]:
+        told.hear(*payloads)
+        told.confirm()
+        told.publish()
+    accepted, refused = told.replies
+    assert (accepted["id"], accepted["argument"], accepted["accepted"]) == ("7", "0", True)
+    assert refused == {
+        "id": "7",
+        "verb": "mute",
+        "argument": "5h",
+        "from": "anna",
+        "accepted": False,
+        "reply": "The id '7' was told with 'mute 0' before; use another id.",
+    }
+    assert post.watcher.status().muted is None
+    told.commit()
+    told.hear(mute("0"))  # a repetition is answered again, also when it was refused
+    told.hear(mute("5h"))
+    assert told.replies[2:] == [accepted, refused]
+    told.hear(mute("5h", "8"))
+    assert told.replies[-1]["accepted"]
+    assert post.watcher.status().muted is not None
+
+
+def test_a_command_that_comes_again_with_the_confirmation_of_its_reply_is_answered_again(post: Post) -> None:
+    told = Told(post)
+    told.hear(mute("0"))
+    told.confirm()
+    told.hear(mute("0"))
+    assert [reply["id"] for reply in told.replies] == ["7", "7"]
+
+
+def test_a_reply_that_was_confirmed_is_not_published_again_with_the_next(post: Post) -> None:
+    told = Told(post)
+    for number in range(20):
+        told.confirm()  # those of before, while the next ones come
+        told.hear("{", mute("soon", f"bad-{number}"))
+        told.publish()
+    assert len(told.replies) == 40
+    assert len({reply["id"] for reply in told.replies}) == 40
+    told.confirm()
+    told.publish()
+    told.commit()
+    assert post.store.replies() == []
 
 
 # -- kills ----------------------------------------------------------------------------------------------------------

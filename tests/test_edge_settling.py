@@ -1,7 +1,9 @@
 """A change that stays becomes the new normal, and a fault does not."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-Make = Callable[[], Watcher]
+Make = Callable[..., Watcher]
 
 
 @pytest.fixture
@@ -52,8 +54,9 @@ def make(tmp_path: Path, model: Path) -> Make:
         Learning(model=str(model), folder=str(tmp_path / "pump"), every=0),
     )
 
-    def made() -> Watcher:
-        return Watcher("pump", settings, Store(tmp_path / "agent.sqlite"))
+    def made(**learning: Any) -> Watcher:
+        own = replace(settings, learning=replace(settings.learning, **learning))
+        return Watcher("pump", own, Store(tmp_path / "agent.sqlite"))
 
     return made
 
@@ -153,6 +156,30 @@ def test_what_is_taken_back_and_over_is_not_told_again(make: Make) -> None:
     incident = watcher.status().incident
     assert incident is not None
     assert incident["acknowledged"] is None
+
+
+def test_where_the_file_of_the_model_is_gone_the_device_learns_anew_instead(make: Make, tmp_path: Path) -> None:
+    with logged() as lines:
+        watcher = make(first=300)
+        live = changed(900, 1, warmer)
+        alerts = feed(watcher, live[:200], 0)
+        shutil.rmtree(tmp_path / "pump")
+        assert not watcher.model.is_renewed()
+        alerts += feed(watcher, live[200:400], 200)
+        (end,) = [alert for alert in alerts if alert["event"] == "end"]
+        assert (end["id"], end["reason"]) == (alerts[0]["id"], "no model")
+        assert sum("is gone; the incident ends, and the device learns again" in line for line in lines) == 1
+        assert watcher.status().state == "learning"
+        assert watcher.status().threshold is None
+        watcher._store.close()
+        watcher = make(first=300)  # a restart does not bring back what was given
+        feed(watcher, live[400:], 400)
+        assert watcher.is_learning_due
+        watcher.learn()
+        fault = machine(60, 3, 900) + np.array([0.0, 0.0, 1.2])
+        assert feed(watcher, fault, 900) == []
+        fault[:, 0] += 3.0
+        assert [alert["event"] for alert in feed(watcher, fault, 960)][:1] == ["start"]
 
 
 def drifting(live: Array) -> None:

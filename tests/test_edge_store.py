@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedkad.edge import store as module
+from fedkad.edge.commands import Command
 from fedkad.edge.store import MIGRATIONS, Store, StoreError
 from tests.fixtures.broker import logged
 
@@ -155,6 +156,22 @@ def test_incidents_of_an_older_version_are_found_by_their_device(path: Path) -> 
     ((*_, plan),) = store._connected().execute(f"EXPLAIN QUERY PLAN {INCIDENTS}", ("p",)).fetchall()
     assert "incident_of_device" in plan
     assert store._connected().execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
+def test_the_commands_of_an_older_version_are_kept(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript(f"{';'.join(MIGRATIONS[:5])}; PRAGMA user_version = 5;")
+    put = "INSERT INTO command VALUES (?, ?, 'p', 'mute', '1h', 'anna', 1.0, ?, 1, 0)"
+    old.executemany(put, [(1, "answered", "p is mute."), (2, "waiting", None)])
+    old.commit()
+    old.close()
+    store = Store(path)
+    assert store.commands() == [Command("waiting", "p", "mute", "1h", "anna", 1.0)]
+    ((command, accepted, reply),) = store.replies()
+    assert (command.id, accepted, reply) == ("answered", True, "p is mute.")
+    store.put_command(command, published=False)  # it comes again
+    store.commit()
+    assert len(store.replies()) == 1
 
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:

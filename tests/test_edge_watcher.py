@@ -220,6 +220,23 @@ def test_an_incident_near_the_threshold_raises_it(make: Make) -> None:
     assert watcher.status().threshold == pytest.approx(threshold * np.exp(0.1), rel=1e-3)
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_an_incident_near_the_threshold_that_somebody_acknowledges_does_not_raise_it(make: Make, is_over: bool) -> None:
+    watcher, live = make(alarm={"budget": "1/day", "clear_after": 2.0}), series(300)
+    threshold = watcher.model.current.threshold if watcher.model.current is not None else 0.0
+    live[150, 0] += 0.35
+    alerts = feed(watcher, live[:152])
+    assert [alert["event"] for alert in alerts] == ["start"]
+    alerts += feed(watcher, live[152:200], 152) if is_over else []
+    watcher._store.put_alert([], alerts[-1])
+    commit(watcher)
+    watcher.obey(Command("1", "pump", "acknowledge", "", "anna", BEGIN))
+    row = 200 if is_over else 152
+    alerts += feed(watcher, live[row:], row)
+    assert [alert["event"] for alert in alerts] == ["start", "end"]
+    assert watcher.status().threshold == pytest.approx(threshold, rel=1e-3)
+
+
 def test_what_happens_again_and_again_is_learnt_from(make: Make) -> None:
     """One in fifty samples jumps: the first five incidents are taken for faults, and then it is the model."""
     watcher, live = make(learning={"every": 100}, alarm={"clear_after": 2.0}), series(1000)
@@ -484,6 +501,36 @@ def test_a_device_whose_model_is_taken_away_says_so_once_and_is_monitored(
     feed(watcher, series(60)[50:], 50)
     assert watcher.status().state == "ok"
     assert "ok" in shown_status(watcher)
+
+
+def test_settings_hold_for_a_model_whose_file_was_taken_away(make: Make, tmp_path: Path, said: list[str]) -> None:
+    watcher = make(alarm={"threshold": 2.5})
+    own = KoopmanDetector.load(tmp_path / "pump" / "model.safetensors").threshold_
+    feed(watcher, series(50))
+    commit(watcher)
+    (tmp_path / "pump" / "model.safetensors").unlink()
+    assert watcher.status().threshold == 2.5
+    others: list[tuple[str | float, float]] = [(9.5, 9.5), ("", own), (3.5, 3.5)]
+    for number, (threshold, expected) in enumerate(others):
+        alarm = replace(watcher._configured.alarm, threshold=threshold)
+        watcher.configure(replace(watcher._configured, alarm=alarm))
+        feed(watcher, series(60)[50 + number : 51 + number], 50 + number)
+        assert (watcher.status().state, watcher.status().threshold) == ("ok", expected)
+        commit(watcher)
+
+
+def test_a_tolerance_that_the_model_cannot_have_is_said_and_the_rest_of_the_settings_holds(
+    make: Make, tmp_path: Path, said: list[str]
+) -> None:
+    train = Series(series(900, 0), CHANNELS)
+    KoopmanDetector(window=6, rank=5, observables=16, scoring="motion").fit(train).save(tmp_path / "motion")
+    watcher = make(learning={"model": str(tmp_path / "motion")})
+    alarm = replace(watcher._configured.alarm, threshold=9.5, tolerance={"flow": 1.0})
+    watcher.configure(replace(watcher._configured, alarm=alarm))
+    feed(watcher, series(50))
+    assert watcher.status().threshold == 9.5
+    assert "the model has no witnesses" in said[-1]
+    assert said[-1].endswith("The device continues without a tolerance.")
 
 
 def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None:

@@ -145,6 +145,47 @@ def test_a_kill_between_fitting_and_committing_counts_no_row_twice(tmp_path: Pat
     assert not watcher.is_learning_due
 
 
+def fed_by(folder: Path, period: float, rows: Array, **learning: Any) -> tuple[list[int], list[dict[str, Any]]]:
+    """After how many rows a device with that period learned, without a word about that, and its alerts."""
+    settings = DeviceSettings(
+        Sampling(channels=CHANNELS, period=period),
+        Alarm(clear_after=0.0, cool_down=0.0, rate_limit=0.0, settle=0.0),
+        Learning(folder=str(folder / "pump"), **learning),
+        {"window": 6, "rank": 5, "observables": 16},
+    )
+    watcher, learned, alerts = Watcher("pump", settings, Store(folder / "agent.sqlite")), list[int](), []
+    for k, row in enumerate(rows):
+        sample = Sample("pump", BEGIN + period * k, dict(zip(CHANNELS, map(float, row), strict=True)))
+        alerts += watcher.take(sample, BEGIN + period * k)
+        if watcher.is_learning_due:
+            commit(watcher)
+            watcher.learn()
+            learned.append(k + 1)
+    return learned, alerts
+
+
+def calm(rows: int) -> Array:
+    return wandering(rows) - np.where(np.arange(rows) < FIRST + 50, 0.0, 6.0)[:, None] * np.array([1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(("period", "expected"), [(60.0, [1440]), (120.0, [720, 1440]), (600.0, [700, 1008])])
+def test_a_first_model_has_seen_a_day_and_700_rows_and_is_young_for_a_week(
+    tmp_path: Path, period: float, expected: list[int]
+) -> None:
+    learned, _ = fed_by(tmp_path, period, calm(1800))
+    assert learned == expected
+
+
+def test_alarms_are_provisional_until_a_week_has_passed(tmp_path: Path) -> None:
+    first, day = 200, 144  # rows of ten minutes
+    rows = calm(first + 7 * day)
+    for days in (1, 3, 5.8, 6.2):
+        rows[first + int(days * day), 0] += 5.0
+    _, alerts = fed_by(tmp_path, 600.0, rows, first=first)
+    told = [alert["provisional"] for alert in alerts if alert["event"] == "start" and alert["kind"] == "score"]
+    assert told == [True, True, True, False]
+
+
 def test_a_model_of_a_set_number_of_rows_is_never_young(tmp_path: Path) -> None:
     live, watcher = wandering(FIRST + 10), make(tmp_path, first=FIRST)
     feed(watcher, live, 0)

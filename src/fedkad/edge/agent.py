@@ -89,7 +89,7 @@ class Agent:
             closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
         if settings.fleet.enabled:
             closing.callback(Membership(list(member_folders(settings).values())).close)
-        self._heard_from: dict[str, None] = {}  # devices since the last round, in that order
+        self._heard_from: dict[str, None] = {}  # devices of the last messages that may have to learn, in that order
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
         self._log_limit = HourlyLimit()
 
@@ -109,12 +109,17 @@ class Agent:
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             self._notifier.ready(f"watching {len(self.watchers)} device(s)")
-            while not self._is_stopping and not (self.source.is_finished and not self.store.is_dirty):
+            while not (self._is_stopping or self._is_done):
                 self.step(IDLE)
             self._finish()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether the source has ended, and nothing is left to learn or to commit."""
+        return self.source.is_finished and not self._heard_from and not self.store.is_dirty
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._is_stopping = True
@@ -132,8 +137,7 @@ class Agent:
         if self._is_disk_full:  # what was taken must be committed before anything else is taken
             self._wait(min(timeout, max(self._retry_at - now, 0.0)))
         else:
-            for message in self.source.poll(0.0 if self.source.is_finished else self._poll_timeout(timeout, now)):
-                self.take(message)
+            self._take_batch(0.0 if self.source.is_finished else self._poll_timeout(timeout, now))
             if self.source.unacknowledged:  # perhaps only messages that need nothing but an acknowledgement
                 self._note_change()
             if self.source.is_finished:
@@ -164,6 +168,18 @@ class Agent:
             if not self._connections:
                 time.sleep(timeout)
             if time.monotonic() >= until:
+                return
+
+    def _take_batch(self, timeout: float) -> None:
+        """Take what has arrived, up to the message after which a device is due to learn.
+
+        The messages after it are judged by what it learns, however many arrive together.
+        """
+        if self._heard_from:  # another device is due by the same message
+            return
+        for message in self.source.poll(timeout):
+            self.take(message)
+            if self._find_due() is not None:
                 return
 
     def take(self, message: RawMessage) -> None:
@@ -212,13 +228,21 @@ class Agent:
     def _note_change(self) -> None:
         self._uncommitted_since = self._uncommitted_since or time.monotonic()
 
+    def _find_due(self) -> Watcher | None:
+        """The first device that was heard and has to learn, or settle; those before it have not."""
+        while self._heard_from:
+            watcher = self.watchers[next(iter(self._heard_from))]
+            if watcher.is_learning_due or watcher.is_settling_due:
+                return watcher
+            del self._heard_from[watcher.name]
+        return None
+
     def _learn(self) -> None:
-        """Let one device learn, or settle: the samples of the others must not wait for several."""
-        heard = [self.watchers[name] for name in self._heard_from]
-        self._heard_from.clear()
-        due = next((watcher for watcher in heard if watcher.is_learning_due or watcher.is_settling_due), None)
+        """Let one device learn, or settle; what else has to be done does not wait for several."""
+        due = self._find_due()
         if due is None or not self.commit():
             return
+        del self._heard_from[due.name]  # whatever comes of it, it is not due again before its next sample
         if due.is_settling_due:
             self._outbox.put(due.settle(while_waiting=lambda: self._wait(SHORT_POLL)))
         else:
@@ -238,7 +262,8 @@ class Agent:
         if self._tells is not None:
             for _ in range(BATCH):  # each poll reads one message of the broker
                 self._connections[-1].poll(0.0)
-            self._tells.poll(0.0)
+            for _ in self._tells.poll(0.0):  # it hands out no samples
+                pass
             if self._tells.unacknowledged:
                 self._note_change()
         for command in self._inbox.waiting():

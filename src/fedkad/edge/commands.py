@@ -44,7 +44,7 @@ class CommandError(ValueError):
 
 @dataclass(frozen=True)
 class Command:
-    """What `sender` told about a device at that `time`; one with the same id is the same command."""
+    """What `sender` told about a device at that `time`; one with the same `key` is the same command, and acts once."""
 
     id: str
     device: str
@@ -52,6 +52,11 @@ class Command:
     argument: str = ""
     sender: str = ""
     time: float = 0.0  # seconds since 1970
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Device, id, verb and argument."""
+        return self.device, self.id, self.verb, self.argument
 
     def __str__(self) -> str:
         return f"{self.verb} {self.argument}".strip()

@@ -32,8 +32,8 @@ class Inbox:
         self._version = -1  # of the file when it was last looked at
         self._has_new = self._has_replies = True  # there may be some from before
         self.has_changed = False  # there are commands or replies that are not committed
-        self._on_its_way: set[tuple[str, str]] = set()  # replies that the broker has not confirmed
-        self._confirmed: list[Command] = []
+        self._on_its_way: set[Command] = set()  # their replies are published, and that is not committed
+        self._confirmed: list[Command] = []  # by the broker, and that is not committed
 
     def receive(self, device: str, payload: bytes) -> None:
         """Keep the command in a message about a device; what cannot be one is only answered."""
@@ -51,6 +51,8 @@ class Inbox:
 
     def committed(self) -> None:
         """Hand out and publish what has just been committed."""
+        self._on_its_way.difference_update(self._confirmed)
+        self._confirmed.clear()
         if self.has_changed:
             self.has_changed, self._has_new, self._has_replies = False, True, True
 
@@ -73,6 +75,7 @@ class Inbox:
         who = f"{command.device}: {sender} told {quoted(str(command))}"
         try:
             check(command, self._watchers)
+            self._refuse_used_id(command)
             obeyed = self._watchers[command.device].obey(command, while_waiting)
         except (CommandError, OSError) as error:
             logger.info("%s, which is refused: %s", who, error)
@@ -86,6 +89,11 @@ class Inbox:
         self._answer(command, obeyed.reply, accepted=True)
         return obeyed.alerts
 
+    def _refuse_used_id(self, command: Command) -> None:
+        """Raise a `CommandError` if another command came first with the same id: it is no repetition."""
+        if (first := self._store.first_with_id(command)) != str(command):
+            raise CommandError(f"The id {quoted(command.id)} was told with {quoted(first)} before; use another id.")
+
     def _answer(self, command: Command, reply: str, *, accepted: bool) -> None:
         self._store.put_reply(command, reply, accepted=accepted)
         self.has_changed = True
@@ -97,24 +105,20 @@ class Inbox:
         """
         if self._has_replies:
             self._has_replies = not all(self._offer(publish, *found) for found in self._store.replies())
-        for command in self._confirmed:
-            self._store.put_published(command)
-        has_confirmed = bool(self._confirmed)
-        self._confirmed.clear()
-        return has_confirmed
+        return bool(self._confirmed)
 
     def _offer(self, publish: Publish, command: Command, accepted: bool, reply: str) -> bool:
         """Publish a reply unless it is on its way; False without a connection."""
-        key = command.device, command.id
-        if key in self._on_its_way:
+        if command in self._on_its_way:
             return True
         told = {"id": command.id, "verb": command.verb, "argument": command.argument, "from": command.sender}
 
         def confirm() -> None:
-            self._on_its_way.discard(key)
+            # At once: if the command comes again before the next commit, it is to be answered again after all.
+            self._store.put_published(command)
             self._confirmed.append(command)
 
         is_sent = publish(command.device, {**told, "accepted": accepted, "reply": reply}, confirm)
         if is_sent:
-            self._on_its_way.add(key)
+            self._on_its_way.add(command)
         return is_sent

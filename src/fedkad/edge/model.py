@@ -66,6 +66,7 @@ class DeviceModel:
         self._previous, self._undone, self._anew = (
             self._folder.path / name for name in ("previous.safetensors", "undone", "anew")
         )
+        self._read: Model | None = None  # as the file has it, without what the settings make of it
         self.current: Model | None = None
         self.lowest = 0.0
         self.stream: Stream | None = None
@@ -116,10 +117,24 @@ class DeviceModel:
         return self.current.learnt_through.partition("+")[2] if self.current else ""
 
     def configure(self, settings: DeviceSettings) -> None:
-        """Use another threshold or budget and other settings for learning; everything must be committed just before."""
+        """Use another threshold or budget and other settings for learning; everything must be committed just before.
+
+        They hold for the model that is in use, whatever has become of its file.
+        """
         self._settings = settings
-        if self.current is not None and self.reload():
-            self.restart()
+        if self._read is None:
+            return
+        try:
+            check_tolerance(self._read, self._folder.model, settings)
+        except SettingsError as error:
+            logger.warning("%s The device continues without a tolerance.", error)
+        self._use(self._read)
+        self.restart()
+
+    @property
+    def has_file(self) -> bool:
+        """Whether there is a file in the folder, without which the model in use can judge, but not learn."""
+        return self._folder.version() is not None
 
     def is_renewed(self) -> bool:
         """Whether another model was put in place; that the one in use was taken away is logged once."""
@@ -157,9 +172,14 @@ class DeviceModel:
         if note := period_note(model, self._settings):
             logger.warning("%s: %s", self._device, note)
         self._anew.unlink(missing_ok=True)  # there is a first model again
+        self._use(model)
+        return True
+
+    def _use(self, model: Model) -> None:
+        """Judge by this model from now on, with the threshold and the tolerance that are configured."""
+        self._read = model
         self.current = _with_tolerance(self._with_configured_threshold(model), self._settings)
         self.lowest = self._find_lowest(self.current)
-        return True
 
     def _rename(self, version: tuple[int, int], why: str, mark: str) -> None:
         """Put a file that is of no use out of the way, unless another one has just taken its place."""
@@ -341,7 +361,7 @@ class DeviceModel:
 
     def forget(self) -> None:
         """Score nothing until there is another model."""
-        self.current = self.stream = self._version = None
+        self._read = self.current = self.stream = self._version = None
 
 
 def _near(model: Model, scaled: Array) -> Array:

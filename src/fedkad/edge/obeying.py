@@ -147,6 +147,8 @@ class Obedience:
                 return self._accept(meant, command)
             start, end = _seconds(incident["start"]), _seconds(incident["time"])
             end = max(end, self.time) if self._is_open(incident) else end
+        if self.alarms.open is not None and not self.model.has_file:
+            return self._learn_without_file(command)
         count = self._learn(start, end, _mark(command))
         if incident is None:
             opened = self.alarms.open
@@ -159,6 +161,11 @@ class Obedience:
             taken = TakenForNormal(incident["id"], incident["reason"], incident.get("acknowledged"))
             self._correct(incident, "normal", None)
         return self._learned(count, start)._replace(alerts=alerts, taken=taken)
+
+    def _learn_without_file(self, command: Command) -> Obeyed:
+        """Learn anew: a model without its file cannot learn what is normal, and the incident would stay open."""
+        obeyed = self._relearn(command)
+        return obeyed._replace(reply=f"The file of its model is gone: {obeyed.reply}")
 
     def _learned(self, count: int, start: float) -> Obeyed:
         reply = f"{count} rows since {format_time(start)} are learned as normal."
@@ -185,6 +192,8 @@ class Obedience:
         """Learn the rows of a time as confirmed, with those before that fill the window; returns how many there are."""
         if self.model.current is None:
             raise CommandError(f"{self.device} has no model yet, and takes all rows that come for normal.")
+        if not self.model.has_file:
+            raise CommandError(f"The file of the model of {self.device} is gone; put it back, or tell relearn.")
         lead = self.model.memory * self.settings.sampling.period
         rows = self.store.rows_between(self.device, start - lead, end, len(self.settings.sampling.channels))
         if not rows:

@@ -62,6 +62,14 @@ MIGRATIONS = (
     CREATE TABLE evidence (device TEXT, incident TEXT, seq INTEGER, time REAL, vals BLOB,
         PRIMARY KEY (device, incident, seq)) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE command RENAME TO command_before;
+    CREATE TABLE command (number INTEGER PRIMARY KEY, id TEXT NOT NULL, device TEXT NOT NULL, verb TEXT NOT NULL,
+        argument TEXT NOT NULL, sender TEXT NOT NULL, time REAL NOT NULL, reply TEXT, accepted INTEGER,
+        published INTEGER NOT NULL, UNIQUE (device, id, verb, argument));
+    INSERT INTO command SELECT * FROM command_before;
+    DROP TABLE command_before;
+    """,
 )
 """The steps from one version of the file to the next; a new file takes all of them."""
 
@@ -79,9 +87,11 @@ MAX_EVIDENCE, MAX_PROVEN = 2048, 20
 
 PUT_COMMAND = (
     "INSERT INTO command (id, device, verb, argument, sender, time, published) VALUES (?, ?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (device, id) DO UPDATE SET published = min(published, excluded.published)"
+    " ON CONFLICT (device, id, verb, argument) DO UPDATE SET published = min(published, excluded.published)"
 )
 """Keep a command; one that is there already only gets its reply published again, if it came over a broker."""
+
+THIS_COMMAND = "device = ? AND id = ? AND verb = ? AND argument = ?"
 
 
 NO_FAULT = """alert NOT LIKE '%"kind": "health"%'"""
@@ -263,6 +273,11 @@ class Store:
         query = "SELECT id, device, verb, argument, sender, time FROM command WHERE reply IS NULL ORDER BY number"
         return [Command(*found) for found in self._read(query)]
 
+    def first_with_id(self, command: Command) -> str:
+        """The verb and the argument that came first with the id of a command, which is kept itself."""
+        query = "SELECT verb, argument FROM command WHERE device = ? AND id = ? ORDER BY number LIMIT 1"
+        return " ".join(self._read(query, command.device, command.id)[0]).strip()
+
     def replies(self) -> list[tuple[Command, bool, str]]:
         """Commands with whether they were accepted and the reply, where that is still to be published."""
         query = (
@@ -362,16 +377,13 @@ class Store:
 
     def put_reply(self, command: Command, reply: str, *, accepted: bool) -> None:
         """Answer a command, so that it never acts again."""
-        self._collect(
-            "UPDATE command SET reply = ?, accepted = ? WHERE device = ? AND id = ?",
-            *(reply, accepted, command.device, command.id),
-        )
+        self._collect(f"UPDATE command SET reply = ?, accepted = ? WHERE {THIS_COMMAND}", reply, accepted, *command.key)
         older = "SELECT number FROM command ORDER BY number DESC LIMIT 1 OFFSET ?"
         self._collect(f"DELETE FROM command WHERE reply IS NOT NULL AND number <= ({older})", MAX_COMMANDS)
 
     def put_published(self, command: Command) -> None:
         """Note that a reply was published."""
-        self._collect("UPDATE command SET published = 1 WHERE device = ? AND id = ?", command.device, command.id)
+        self._collect(f"UPDATE command SET published = 1 WHERE {THIS_COMMAND}", *command.key)
 
     def put_delivered(self, keys: Iterable[int]) -> None:
         """Remove alerts that were delivered."""

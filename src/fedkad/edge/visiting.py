@@ -18,7 +18,7 @@ from fedkad.edge.addresses import EVERY
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.commands import Command
 from fedkad.edge.settings import AgentSettings
-from fedkad.edge.store import MIGRATIONS, PUT_COMMAND, StoreError
+from fedkad.edge.store import MIGRATIONS, PUT_COMMAND, THIS_COMMAND, StoreError
 
 PATIENCE = 5.0
 """Seconds that a visit waits while the agent writes."""
@@ -111,8 +111,7 @@ def with_known(settings: AgentSettings) -> AgentSettings:
 
 
 def _found(database: sqlite3.Connection, command: Command) -> list[Any]:
-    query = "SELECT accepted, reply FROM command WHERE device = ? AND id = ?"
-    return database.execute(query, (command.device, command.id)).fetchall()
+    return database.execute(f"SELECT accepted, reply FROM command WHERE {THIS_COMMAND}", command.key).fetchall()
 
 
 def _plain(text: str) -> Any:

@@ -323,7 +323,10 @@ class Watcher:
         if self.model.stream is not None or (incident := self._alarms.open) is None:
             return []
         self.is_changed = True
-        logger.warning("%s: the model that judged %s is gone; the incident ends.", self.name, incident["id"])
+        logger.warning(
+            "%s: the model that judged %s is gone; the incident ends, and the device learns again.",
+            *(self.name, incident["id"]),
+        )
         return self._alarms.silence(self._alarms.time, "no model")
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
@@ -511,27 +514,40 @@ class Watcher:
         return bool(settle) and is_this and self._settling.is_due(self._alarms.time, settle)
 
     def settle(self, while_waiting: Callable[[], None] = lambda: None) -> list[Alert]:
-        """Take what the open incident shows for normal, if it may be; everything must be committed just before."""
+        """Take what the open incident shows for normal, if it may be; everything must be committed just before.
+
+        Where the file of the model is gone, nothing can be added to it, and the device learns anew.
+        """
         opened, model, settle = self._alarms.open, self.model.current, self._settings.alarm.settle
         assert opened is not None
         self.is_changed = True
         reason = self._why_unsettled(opened, model)
         if not reason:
             try:
-                rows = self._steady_rows(model)
-                self.learner.confirm(rows, f"settled{self._alarms.incidents}", while_waiting)
+                self._learn_settled(f"settled{self._alarms.incidents}", while_waiting)
             except (ValueError, OSError) as error:
                 reason = f"its rows cannot be learned: {error}"
         if reason:
             self._settling.look_later(settle)
             logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened["id"], reason)
             return []
-        logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
-        self._taken = TakenForNormal(opened["id"])
-        alerts = self._alarms.silence(self._alarms.time, "settled")
+        if self.model.current is None:
+            self._reading, self._taken = None, TakenForNormal()
+            alerts = self._end_without_model()
+        else:
+            logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
+            self._taken = TakenForNormal(opened["id"])
+            alerts = self._alarms.silence(self._alarms.time, "settled")
         for alert in alerts:
             self._conclude(alert, self._alarms.time)
         return alerts
+
+    def _learn_settled(self, mark: str, while_waiting: Callable[[], None]) -> None:
+        """Learn the rows that settle; or all that follow, if there is no file to add them to."""
+        if self.model.has_file:
+            self.learner.confirm(self._steady_rows(self.model.current), mark, while_waiting)
+        else:
+            self.learner.begin_anew(self._rows, mark, while_waiting)
 
     def _why_unsettled(self, incident: Alert, model: Model | None) -> str:
         """Why the open incident must not become normal yet; empty if it may."""

@@ -56,6 +56,7 @@ class DeviceState:
 
         Without `wait`, a lock that another process holds raises a `HeldError`.
         """
+        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed all of it
         path = self.path / f"{what}.lock"
         with waiting_for(path) if wait else holding(path, f"{path}: another process is at work on it."):
             yield

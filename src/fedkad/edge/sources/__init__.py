@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 BATCH = 16
@@ -21,7 +22,8 @@ class SampleSource(Protocol):
     """What the agent expects of a source.
 
     Messages are handed out by `poll`, their effects are committed together with `put_position`, and then `acknowledge`
-    is called: only then may the source confirm to the sender that they have arrived.
+    is called: only then may the source confirm to the sender that they have arrived. The agent may stop in the middle
+    of what `poll` returns and commit: what it has not asked for is not handed out, and comes with the next `poll`.
     """
 
     @property
@@ -36,8 +38,8 @@ class SampleSource(Protocol):
     def unacknowledged(self) -> int:
         """Messages handed out and not acknowledged; a sender may send no more until some are."""
 
-    def poll(self, timeout: float) -> list[RawMessage]:
-        """The messages that have arrived; waits up to `timeout` seconds for one."""
+    def poll(self, timeout: float) -> Iterator[RawMessage]:
+        """The messages that have arrived, each handed out when asked for; waits up to `timeout` seconds for one."""
 
     def put_position(self) -> None:
         """Put the position after the last message handed out into the store."""

@@ -8,8 +8,9 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,38 +31,58 @@ LOOKS = 2
 
 
 class LineSplitter:
-    r"""Joins chunks of bytes into whole lines.
+    r"""Joins chunks of bytes into whole lines, which wait here until they are asked for.
 
     >>> splitter = LineSplitter()
-    >>> splitter.feed(b"1,2\n3,"), splitter.feed(b"4\r\n"), splitter.rest()
-    ([b'1,2'], [b'3,4'], [])
+    >>> splitter.feed(b"1,2\n3,")
+    >>> next(splitter.lines()), splitter.held
+    (b'1,2', 2)
+    >>> splitter.feed(b"4\r\n5")
+    >>> splitter.end()
+    >>> list(splitter.lines()), splitter.held
+    ([b'3,4', b'5'], 0)
+
+    Attributes
+    ----------
+    held : int
+        Bytes of all that was not asked for, and of a line that is not complete yet.
     """
 
     def __init__(self) -> None:
-        self._begun = b""
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that the piece completes."""
-        *lines, self._begun = (self._begun + piece).split(b"\n")
-        if len(self._begun) > MAX_LINE:
-            lines.append(self._begun)
-            self._begun = b""
-        return list(_filled(lines))
-
-    def rest(self) -> list[bytes]:
-        """The last line, if the input ends without a newline."""
-        rest, self._begun = self._begun, b""
-        return list(_filled([rest]))
+        self._begun, self.held = b"", 0
+        self._whole = deque[bytes]()
 
     @property
-    def held(self) -> int:
-        """Bytes of a line that is not complete yet."""
-        return len(self._begun)
+    def has_lines(self) -> bool:
+        """Whether whole lines wait; they may be blank."""
+        return bool(self._whole)
+
+    def feed(self, piece: bytes) -> None:
+        """Take a piece, which may complete lines."""
+        self.held += len(piece)
+        *lines, self._begun = (self._begun + piece).split(b"\n")
+        self._whole.extend(line + b"\n" for line in lines)
+        if len(self._begun) > MAX_LINE:
+            self.end()
+
+    def end(self) -> None:
+        """Take what there is of the last line for all of it: nobody will complete it."""
+        if self._begun:
+            self._whole.append(self._begun)
+            self._begun = b""
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines that wait and are not blank; one that was not asked for goes on waiting."""
+        while self._whole:
+            line = self._whole.popleft()
+            self.held -= len(line)
+            if content := _content(line):
+                yield content
 
 
-def _filled(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines that are not blank, without their line ends; a tab at the end of a line is an empty cell."""
-    return (line.rstrip(b"\r\n") for line in lines if line.strip())
+def _content(line: bytes) -> bytes:
+    """A line without its end, empty if it is blank; a tab at the end is an empty cell."""
+    return line.rstrip(b"\r\n") if line.strip() else b""
 
 
 class _LineSource:
@@ -73,11 +94,14 @@ class _LineSource:
         self._has_header, self._splitter = has_header, LineSplitter()
         self.header: bytes | None = None
 
-    def _messages(self, lines: list[bytes]) -> list[RawMessage]:
-        if self._has_header and self.header is None and lines:
-            self.header = lines.pop(0)
+    def _messages(self) -> Iterator[RawMessage]:
+        """The lines that wait, without the header, which is kept."""
         now = time.time()
-        return [RawMessage(line, now) for line in lines]
+        for line in self._splitter.lines():
+            if self._has_header and self.header is None:
+                self.header = line
+            else:
+                yield RawMessage(line, now)
 
     def acknowledge(self) -> None:
         """Nothing to do."""
@@ -89,20 +113,22 @@ class StdinSource(_LineSource):
     def __init__(self, *, has_header: bool = False, descriptor: int = 0) -> None:
         super().__init__(has_header)
         self._descriptor, self._has_ended = descriptor, False
-        self._waiting: deque[RawMessage] = deque()
 
     @property
     def is_finished(self) -> bool:
         """Whether the input has ended and all of it was handed out."""
-        return self._has_ended and not self._waiting
+        return self._has_ended and not self._splitter.has_lines
 
-    def poll(self, timeout: float) -> list[RawMessage]:
-        """The next lines, a batch at most: a recording that comes at once must not outrun what is learned from it."""
-        if not self._waiting and not self._has_ended and select.select([self._descriptor], [], [], timeout)[0]:
-            piece = os.read(self._descriptor, CHUNK)
-            self._has_ended = not piece
-            self._waiting.extend(self._messages(self._splitter.feed(piece) if piece else self._splitter.rest()))
-        return [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+    def poll(self, timeout: float) -> Iterator[RawMessage]:
+        """The next lines, a batch at most: what they cause is told before the rest of a recording is read."""
+        has_lines = self._splitter.has_lines
+        if not has_lines and not self._has_ended and select.select([self._descriptor], [], [], timeout)[0]:
+            if piece := os.read(self._descriptor, CHUNK):
+                self._splitter.feed(piece)
+            else:
+                self._has_ended = True
+                self._splitter.end()
+        return islice(self._messages(), BATCH)
 
     def put_position(self) -> None:
         """A pipe has no position to return to."""
@@ -131,32 +157,33 @@ class FileSource(_LineSource):
         self._last = b""
         self._is_failure_logged, self._missed = False, 0
 
-    def poll(self, timeout: float) -> list[RawMessage]:
+    def poll(self, timeout: float) -> Iterator[RawMessage]:
         """The lines that were appended; sleeps for `timeout` if there are none."""
         try:
-            lines = self._next_lines()
+            has_more = self._splitter.has_lines or self._read_on()
         except OSError as error:
             self._let_go(error)
-            lines = None
-        if lines is None:
+            has_more = False
+        if not has_more:
             time.sleep(timeout)
-            return []
-        return self._messages(lines)
+        return self._messages()
 
-    def _next_lines(self) -> list[bytes] | None:
-        """The lines in the next piece of the file; None if it has not grown."""
+    def _read_on(self) -> bool:
+        """Read the next piece of the file; False if it has not grown."""
         if self._file is None:
             self._open()
         piece = self._next_piece()
         if not piece and self._was_replaced():
             piece = self._next_piece()  # written just before it was replaced
             is_whole = os.fstat(self._file.fileno()).st_size >= self._read  # not truncated
-            if not piece and is_whole and (rest := self._splitter.rest()):
-                return rest  # nobody will complete this line; the new file is next
+            if not piece and is_whole and self._splitter.held:
+                self._splitter.end()  # nobody will complete this line; the new file is next
+                return True
             if not piece:
                 self._follow(self._path.open("rb"))
                 piece = self._next_piece()
-        return self._splitter.feed(piece) if piece else None
+        self._splitter.feed(piece)
+        return bool(piece)
 
     def _next_piece(self) -> bytes:
         last = self._last
@@ -287,4 +314,4 @@ def _bytes_before(file: BinaryIO, offset: int) -> bytes:
 
 def first_line(file: BinaryIO) -> bytes | None:
     """The first line that is not blank, which names the columns of a table."""
-    return next(_filled(iter(lambda: file.readline(MAX_LINE), b"")), None)
+    return next(filter(None, map(_content, iter(lambda: file.readline(MAX_LINE), b""))), None)

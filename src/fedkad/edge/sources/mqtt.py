@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from paho.mqtt.client import MQTTMessage
 
@@ -130,7 +131,7 @@ class MqttSource:
     ) -> None:
         self._connection, self._topics, self._store = connection, topics, store
         self._tells, self._tell, self._beyond = dict[str, str](), receive, beyond
-        self._received: list[Received] = []
+        self._received = deque[Received]()
         self._handed_out: list[Received] = []
         self._digests: dict[int, bytes] = {}
         connection.on_message = self._receive
@@ -150,15 +151,20 @@ class MqttSource:
         """Messages that the broker waits for an acknowledgement of."""
         return len(self._handed_out)
 
-    def poll(self, timeout: float) -> list[RawMessage]:
+    def poll(self, timeout: float) -> Iterator[RawMessage]:
         """The messages that have arrived, up to a batch: one round of the agent's loop per message would cost more."""
-        self._connection.poll(timeout)
+        self._connection.poll(0.0 if self._received else timeout)
         found = 0
         while found < len(self._received) < BATCH:
             found = len(self._received)
             self._connection.read_next()
-        received, self._received = self._received, []
-        return [message for each in received if (message := self._hand_out(each)) is not None]
+        return self._messages()
+
+    def _messages(self) -> Iterator[RawMessage]:
+        """The samples that have arrived; what comes between them is only taken or acknowledged."""
+        while self._received:
+            if (message := self._hand_out(self._received.popleft())) is not None:
+                yield message
 
     def _receive(self, message: MQTTMessage) -> None:
         # Not handed out yet: a message that arrives while the agent stops must not be acknowledged.
