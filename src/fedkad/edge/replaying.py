@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from fedkad.edge.addresses import EVERY
 from fedkad.edge.agent import Agent
 from fedkad.edge.alerttext import short_number, span
-from fedkad.edge.history import incident_table, table
+from fedkad.edge.history import as_they_are, incident_table, table
 from fedkad.edge.process import log_to_stderr
 from fedkad.edge.settings import (
     AgentSettings,
@@ -64,7 +64,8 @@ def replay(settings: AgentSettings, recording: Path) -> Replayed:
             os.dup2(file.fileno(), 0)
         is_whole = _run(alone)
         visitor = StoreVisitor(alone.state)
-        found, states = visitor.incidents(), visitor.states()
+        states = visitor.states()
+        found = as_they_are(visitor.incidents(), states)
     has_rows = any(state.get("seq") for state in states.values())
     if is_whole and not has_rows:
         channels = dict.fromkeys(name for device in settings.devices.values() for name in device.sampling.channels)
