@@ -166,6 +166,21 @@ def test_a_time_that_no_message_has_is_said_once_if_it_is_wanted() -> None:
 # -- what cannot be used --------------------------------------------------------------------------------------------
 
 
+def test_the_arrival_says_which_of_two_hours_is_meant() -> None:
+    berlin, line = DeviceSettings(Sampling(("flow",), zone="Europe/Berlin")), b'{"time": "2026-10-25T02:30", "flow": 1}'
+    first, second = 1792888200.0, 1792891800.0
+    table = SourceSettings(kind="stdin", format="csv")
+    for arrival in (first, second):
+        for source, device, payload, header in (
+            (STDIN, None, line, None),
+            (MQTT, "a", line, None),
+            (table, None, b"2026-10-25T02:30,1", b"time,flow"),
+        ):
+            message = RawMessage(payload, arrival + 2.0, device)
+            (found,) = Decoder(source, {"a": berlin}, print).decode(message, header)
+            assert found.time == arrival
+
+
 def test_values_that_are_no_numbers_are_named_and_the_first_is_quoted() -> None:
     log = Log(pump=("flow", "heat"))
     log.read({"flow": "off", "heat": 1})

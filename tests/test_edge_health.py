@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedkad.edge.alerttext import span
 from fedkad.edge.grid import GridRow
 from fedkad.edge.health import FAULTS, Beyond, Health
 from fedkad.edge.settings import Sampling
@@ -130,6 +131,26 @@ def test_a_stuck_channel_is_told_while_it_is_stuck_and_its_release_is_no_news() 
     (end,) = fed(health, noisy(11, 191))
     assert (end["event"], end["duration"], end["reason"]) == ("end", 40.0, "recovered")
     assert end["text"].startswith("pump: over, lasted 40 s; flow has been 0.25")
+
+
+def test_a_channel_that_is_silent_is_told_soon_once_it_has_shown_that_it_sends_often() -> None:
+    plan = Sampling(channels=NAMES, period=1.0)  # stale after ten seconds
+    for steady, told in ((20, 6 * 3600.0), (150, 10.0)):
+        health = Health("pump", plan)
+        rows = [(time, math.nan, b) for time, _, b in noisy(6 * 3600 + 300, steady)]
+        (start,) = fed(health, [*noisy(steady), *rows])
+        assert shown([start]) == [("start", "channel silent", "flow")]
+        assert start["duration"] == told
+        (fault,) = health.open  # described as it is now, to a tenth
+        words = f"flow has sent nothing for {span(fault['duration'])}, and the others are judged without it"
+        assert (fault["sentence"], fault["text"]) == (words, f"pump: {words}")
+        assert fault["duration"] <= 6 * 3600 + 300 <= 1.1 * fault["duration"]
+
+
+def test_a_silence_that_is_no_fault_yet_is_no_news_when_it_ends() -> None:
+    health = Health("pump", Sampling(channels=NAMES, period=1.0))
+    assert fed(health, [*noisy(20), *((time, math.nan, b) for time, _, b in noisy(15, 20)), *noisy(1, 35)]) == []
+    assert [health.is_recovering(time) for time in (35.0, 39.0, 40.0)] == [True, True, False]
 
 
 def test_what_comes_and_goes_is_one_fault() -> None:

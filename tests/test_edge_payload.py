@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -310,6 +311,38 @@ def test_moments(value: object, seconds: float) -> None:
 def test_what_is_no_moment(value: object) -> None:
     with pytest.raises(ValueError, match=r"The time under 'ts' is .*; send a number"):
         read_timestamp(value, UTC, "ts")
+
+
+TURNED = datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp()
+"""When clocks in Berlin go from 3:00 back to 2:00."""
+
+
+def on_the_clock(moments: list[float]) -> list[str]:
+    """The moments as a clock in Berlin shows them, without a zone."""
+    berlin = ZoneInfo("Europe/Berlin")
+    return [datetime.fromtimestamp(moment, berlin).replace(tzinfo=None).isoformat() for moment in moments]
+
+
+@pytest.mark.parametrize("period", [10.0, 300.0, 900.0, 1800.0])
+@pytest.mark.parametrize("table", [True, False])
+def test_a_recording_goes_on_forward_through_the_hour_that_comes_twice(period: float, table: bool) -> None:
+    moments = [TURNED - 7200.0 + period * k for k in range(int(14400.0 / period))]
+    shown = on_the_clock(moments)
+    if table:
+        rows = CsvReader(["flow"], "Europe/Berlin", "", "time,flow")
+        read = [rows.read(f"{each},1".encode(), TURNED + 1e6)[0].time for each in shown]
+    else:
+        lines = reader("flow", zone="Europe/Berlin")
+        read = [lines.read(json.dumps({"time": each, "flow": 1}).encode())[0].time for each in shown]
+    assert read == moments
+
+
+def test_a_live_time_in_the_hour_that_comes_twice_is_the_one_near_its_arrival() -> None:
+    for moment in (TURNED - 3000.0, TURNED - 60.0, TURNED + 60.0, TURNED + 3000.0):
+        live = reader("flow", zone="Europe/Berlin")  # as after a restart: it has heard nothing before
+        for time in (moment, moment - 20.0, moment + 20.0):  # one that is late, too
+            (shown,) = on_the_clock([time])
+            assert live.read(json.dumps({"time": shown, "flow": 1}).encode(), None, moment + 30.0)[0].time == time
 
 
 def test_in_the_hour_that_comes_twice_the_first_is_meant() -> None:

@@ -308,6 +308,7 @@ IN_AN_OVERRIDE = {
         'window = "a"': 'window = "a" in [override.pump-1.detector] must be an integer',
         "rank = 500": "rank = 500 in [override.pump-1.detector] must be at most 168",
         "observables = 0\nwindow = 2": "rank = 24 in [override.pump-1.detector] must be at most 4",
+        'inputs = ["flow", "flwo"]': 'inputs = "flwo" in [override.pump-1.detector] must be channels in [sampling]',
     },
 }
 
@@ -334,6 +335,11 @@ def test_what_is_wrong_between_two_sections_names_both() -> None:
         match=re.escape("stale_after = 5.0 in [sampling] must be at least the period, 60 s in [override.p"),
     ):
         parsed(LEAST + "stale_after = 5\n[override.pump-1.sampling]\nperiod = 60")
+    text = LEAST + '[detector]\ninputs = ["flow"]\n[override.pump-2.sampling]\nchannels = ["heat"]'
+    with pytest.raises(SettingsError, match=re.escape('"flow" in [detector] must be channels in [override.pump-2.sam')):
+        parsed(text)
+    with pytest.raises(SettingsError, match=re.escape('inputs = "flwo" in [detector] must be channels in [sampling]')):
+        parsed(LEAST.replace('["pump-1", "pump-2"]', '["*"]') + '[detector]\ninputs = ["flwo"]')
     text = BROKER + 'topics = ["{device}/{channel}"]\n[override.p.sampling]\nclock = "count"'
     with pytest.raises(SettingsError, match=re.escape('clock = "count" in [override.p.sampling] must be message or')):
         parsed(text)
@@ -400,6 +406,8 @@ def test_no_gap_is_carried_over_if_so_it_is_written() -> None:
         LEAST + "[learning]\nfirst = 1000000\nevery = 1000000",
         f'devices = ["{"x" * 100}"]\n[sampling]\nchannels = ["a"]',
         LEAST + "[detector]\nrank = 168",
+        LEAST + '[detector]\ninputs = ["pressure"]',
+        LEAST.replace('"flow"', '"1"') + '[detector]\ninputs = ["1"]',
         LEAST + '[[maintenance]]\nfrom = "0001-01-01T00:00:00+00:00"\nuntil = 9999-12-31T00:00:00Z',
         BROKER + 'topics = ["{device}"]\n[override.p.sampling]\nclock = "count"',
     ],

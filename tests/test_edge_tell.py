@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
+import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +20,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.edge import telling
+from fedkad.edge.main import main
+from fedkad.edge.mqtt import Connection
+from fedkad.edge.survey import Survey
 from tests.fixtures.broker import (
     CHANNELS,
     EPOCH,
@@ -193,12 +201,97 @@ def test_what_publishes_is_discovered_and_can_be_watched(tmp_path: Path) -> None
         assert (checked.status, "2 device(s) from mqtt://127.0.0.1" in checked.out) == (0, True), checked
         again = ask(tmp_path, *words)
         assert (again.status, "there is such a file already; name another one" in again.err) == (1, True), again
+        nowhere = ask(tmp_path, *words, "-o", str(tmp_path / "nowhere" / "x.toml"))  # not after a minute of listening
+        assert (nowhere.status, "create it, or name another --output" in nowhere.err) == (1, True), nowhere
         with Process(output.parent, output.read_text() + "[stdout]\nreadings = true") as process:
             process.wait_for_log("connected.")
             client.publish_all("home/hall", [sample(rows, row) for row in range(40)])
             process.wait_for_readings(40, "hall")
     away = ask(tmp_path, "discover", f"127.0.0.1:{broker.port}", "-o", str(tmp_path / "x"), "--seconds", "0.5")
     assert (away.status, "there is no connection after 0.5 s" in away.err) == (1, True), away
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, after: Callable[[], bool]) -> None:
+    """Let Ctrl-C come in the middle of a function, as soon as something is so."""
+    work = getattr(where, name)
+
+    def interrupted(*arguments: Any) -> Any:
+        if after():
+            raise KeyboardInterrupt
+        return work(*arguments)
+
+    monkeypatch.setattr(where, name, interrupted)
+
+
+def said_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> Said:
+    """Run `fedkad-agent` in this process."""
+    monkeypatch.setattr(sys, "argv", ["fedkad-agent", *arguments])
+    monkeypatch.setattr("fedkad.edge.main.limit_memory", lambda: None)  # this process does more than that
+    monkeypatch.setattr("fedkad.edge.discovering.log_to_stderr", lambda: None)
+    return Said(main(), *capsys.readouterr())
+
+
+def test_who_has_heard_enough_gets_what_was_heard_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "agent.toml"
+    with Broker(tmp_path) as broker, broker.client() as client:
+        client.publish("home/hall", sample(series(1), 0), retain=True)
+        heard: list[Survey] = []
+
+        def note(survey: Survey, *message: Any) -> None:
+            take(survey, *message)
+            heard.append(survey)
+
+        take = Survey.note
+        monkeypatch.setattr(Survey, "note", note)
+        interrupting(monkeypatch, Connection, "poll", lambda: bool(heard))
+        said = said_here(monkeypatch, capsys, "discover", f"127.0.0.1:{broker.port}", "-o", str(output))
+    assert said.status == 0, said
+    assert re.match(r"Interrupted after \d+ of 60 s; this was published until then.", said.out)
+    assert "home/hall  flow, pressure, heat" in said.out
+    assert 'channels = ["flow", "pressure", "heat"]' in output.read_text()
+
+
+def test_who_waits_no_longer_is_told_that_the_command_is_left(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(tmp_path, model)
+    with site.process:
+        site.write(TROUBLE[:30])
+        site.wait()
+        site.process.kill()
+    words = ("tell", str(site.process.config), "pump", "mute", "1h")
+    interrupting(monkeypatch, time, "sleep", lambda: True)
+    said = said_here(monkeypatch, capsys, *words)
+    assert said == (130, "", "Accepted; the agent has not replied yet, and acts on it as soon as it can.\n")
+    assert "1 command(s) wait for it" in site.ask("status").out
+    interrupting(monkeypatch, telling, "with_known", lambda: True)
+    assert said_here(monkeypatch, capsys, *words) == (130, "", "")
+
+
+def test_a_user_without_a_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert telling.user_name() == "uid 54321"
+
+
+@pytest.mark.parametrize("question", ["incidents", "status", "replay"])
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, model: Path, question: str) -> None:
+    site = Site(tmp_path, model)
+    with site.process:
+        site.write(TROUBLE[:30])
+        site.wait()
+        assert site.process.stop() == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [question, str(site.process.config), *[str(site.file)] * (question == "replay")]
+    with os.fdopen(writer, "wb") as out, (tmp_path / "err").open("wb") as errors:
+        process = ForkedAgent(words, os.environ, out, errors)
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 141
+    assert (tmp_path / "err").read_text() == ""
 
 
 def test_what_is_told_while_the_agent_is_away_is_done_when_it_comes_back(tmp_path: Path, model: Path) -> None:
@@ -402,6 +495,41 @@ def test_a_recording_is_replayed_as_it_was_alarmed_and_nothing_is_touched(tmp_pa
         assert said.status == 1, said.out
         assert f"samples.csv: there is no row of pump; lines must have {', '.join(CHANNELS)}" in said.err
     assert digests(tmp_path / "state") == before
+
+
+def test_a_packed_recording_is_replayed_too(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "agent.toml").write_text(config({"kind": "stdin"}, learning={"model": str(model)}))
+    lines = [",".join(map(str, (EPOCH + k, *TROUBLE[k].tolist()))) for k in range(len(TROUBLE))]
+    packed = gzip.compress("\n".join([f"time,{','.join(CHANNELS)}", *lines]).encode())
+    recording = tmp_path / "samples.csv.gz"
+    recording.write_bytes(packed)
+    said = ask(tmp_path, "replay", str(tmp_path / "agent.toml"), str(recording))
+    assert (said.status, f"pump    {len(TROUBLE)} " in said.out) == (0, True), said
+    for damaged in (packed[:-20], b"no gzip"):
+        recording.write_bytes(damaged)
+        said = ask(tmp_path, "replay", str(tmp_path / "agent.toml"), str(recording))
+        assert (said.status, "samples.csv.gz: the gzip data is damaged" in said.err) == (1, True), said
+
+
+def test_a_replay_that_is_interrupted_says_so(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "agent.toml").write_text(config({"kind": "stdin"}, learning={"model": str(model)}))
+    file, rows = tmp_path / "samples.jsonl", series(200)
+    with file.open("w") as written:
+        for first in range(0, 100_000, 200):
+            written.writelines(
+                json.dumps({"time": EPOCH + first + k, **dict(zip(CHANNELS, row, strict=True))}) + "\n"
+                for k, row in enumerate(rows.tolist())
+            )
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as errors:
+        process = ForkedAgent(
+            ["replay", str(tmp_path / "agent.toml"), str(file)], {**os.environ, "TMPDIR": str(tmp_path)}, out, errors
+        )
+        process.stdin.close()
+        wait_for(lambda: any(rows_committed(each, "pump") for each in tmp_path.glob("fedkad-replay-*/state")))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    assert (tmp_path / "out").read_text().startswith(f"Interrupted: {file} was not read to its end")
+    assert (tmp_path / "err").read_text() == ""
 
 
 def test_a_replay_without_a_model_learns_from_the_recording(tmp_path: Path) -> None:

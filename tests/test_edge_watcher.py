@@ -18,7 +18,7 @@ from fedkad.detect.series import Series
 from fedkad.edge import model as edge_model
 from fedkad.edge.alerttext import format_time, short_number
 from fedkad.edge.commands import Command
-from fedkad.edge.history import status
+from fedkad.edge.history import incidents, status
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import (
     BY_PERIOD,
@@ -758,6 +758,26 @@ def test_a_device_is_silent_until_it_has_sent_for_a_while_and_a_kill_tells_nothi
     assert alerts[0]["duration"] == 11.0
 
 
+def test_a_fault_that_is_open_is_shown_as_it_is_now(make: Make) -> None:
+    watcher, now = make(), time.monotonic()
+    feed(watcher, series(50))
+    (start,) = watcher.tick(now + 11.0)
+    for seconds, words in ((12.0, "11 s"), (30.0, "30 s"), (900.0, "15 min")):
+        watcher.is_changed = False
+        assert watcher.tick(now + seconds) == []
+        assert watcher.is_changed == (seconds > 12.0)  # not every second is written to the disk
+        (fault,) = watcher.status().faults
+        assert fault["sentence"] == f"no sample has come for {words}"
+    assert fault["duration"] == pytest.approx(900.0, abs=5.0)
+    assert (fault["id"], fault["start"], fault["text"]) == (start["id"], start["start"], f"pump: {fault['sentence']}")
+    watcher._store.put_alert([], start)
+    commit(watcher)
+    settings = AgentSettings({"pump": watcher._configured}, state=watcher._store.path.parent)
+    (row,) = incidents(settings, "pump", 5).splitlines()[1:]
+    assert "  15 min  " in row
+    assert row.endswith("no sample has come for 15 min")
+
+
 def test_no_device_is_silent_while_the_agent_hears_nobody_nor_just_after(make: Make) -> None:
     watcher, now = make(), time.monotonic()
     assert watcher.tick(now + 11.0, hears=False) == watcher.tick(now + 19.0) == []
@@ -773,7 +793,22 @@ def test_a_channel_that_has_never_come_is_named(make: Make) -> None:
         patched.setattr(time, "monotonic", lambda: now + 5.0)
         take(watcher, BEGIN + 60, {"flow": 1.0, "current": 2.0}, BEGIN + 60)
     (alert,) = watcher.tick(now + 12.0)
-    assert alert["sentence"] == "samples come, but none could be judged for 10 s, since pressure has never come"
+    assert alert["sentence"] == "samples come, but none could be judged for 12 s, since pressure has never come"
+
+
+def test_a_channel_that_has_never_come_is_in_the_state_at_once_and_a_fault_after_two_hours(make: Make) -> None:
+    watcher, now = make(sampling={"stale_after": BY_PERIOD}), time.monotonic()
+    alerts = []
+    with pytest.MonkeyPatch.context() as patched:
+        for minute in range(125):
+            patched.setattr(time, "monotonic", lambda minute=minute: now + 60.0 * minute)
+            take(watcher, BEGIN + 60.0 * minute, {"flow": 1.0, "current": 2.0}, BEGIN)
+            assert watcher.status().why == "pressure has never come" or minute > 120
+            alerts += watcher.tick(now + 60.0 * minute + 5.0)
+    (alert,) = alerts
+    assert alert["sentence"] == "samples come, but none could be judged for 2 h, since pressure has never come"
+    watcher.tick(now + 60.0 * 124.0 + 300.0)
+    assert (watcher.status().why or "").startswith("no sample has come for"), "its samples have ended, too"
 
 
 def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make) -> None:
@@ -857,6 +892,45 @@ def test_a_device_with_a_sign_of_life_every_hour_is_not_silent_between(make: Mak
         take(watcher, BEGIN + 3600.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + 3600.0 * k)
     assert watcher.tick(time.monotonic() + 7200.0) == []
     assert told(watcher.tick(time.monotonic() + 9100.0)) == [("start", "silent", None)]
+
+
+def slow(
+    make: Make, until: float, period: float = INFERRED, kills: frozenset[int] = frozenset()
+) -> list[tuple[float, str, str]]:
+    """The hour, event and fault of what is told in a day of temperatures, with a humidity once an hour until then."""
+    plan = {"channels": ("heat", "humidity"), "period": period, "max_gap": BY_PERIOD, "stale_after": BY_PERIOD}
+    new = {"learning": {"model": ""}, "sampling": plan}
+    found, begun, k = [], time.monotonic(), 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: begun + 300.0 * k)
+        watcher = make(**new)
+        for k in range(288):
+            values = {"heat": 20.0 + 0.1 * k}
+            if k % 12 == 11 and k < 12 * until:
+                values["humidity"] = 50.0 + k
+            alerts = take(watcher, BEGIN + 300.0 * k, values, BEGIN + 300.0 * k) + watcher.tick(begun + 300.0 * k + 5.0)
+            found += [(k / 12, alert["event"], alert["fault"]) for alert in alerts]
+            commit(watcher)
+            if k in kills:
+                watcher._store.close()
+                watcher = make(**new)
+    watcher._store.close()
+    return found
+
+
+@pytest.mark.parametrize("period", [INFERRED, 300.0])
+def test_a_channel_that_comes_once_an_hour_is_never_silent(make: Make, period: float) -> None:
+    assert slow(make, 24.0, period) == []
+
+
+@pytest.mark.parametrize(("until", "told"), [(1.0, 7.0), (2.0, 8.0), (6.0, 7.75), (12.0, 13.75)])
+@pytest.mark.parametrize("kills", [frozenset(), frozenset({15, 40, 75, 90, 91, 150})])
+def test_a_slow_channel_that_dies_is_told_by_its_rhythm_or_after_six_hours(
+    make: Make, until: float, told: float, kills: frozenset[int]
+) -> None:
+    ((hour, event, fault),) = slow(make, until, 300.0, kills)
+    assert (event, fault) == ("start", "channel silent")
+    assert hour == pytest.approx(told, abs=0.3)
 
 
 @pytest.mark.parametrize("kills", [set(), {3, 20, 21, 30}])

@@ -63,10 +63,10 @@ class Decoder:
         try:
             if self._is_csv:
                 reader = self._csv(header)
-                samples = reader.read(message.payload)
+                samples = reader.read(message.payload, message.arrival)
             else:
                 reader = self._common if name is None else self._by_topic[self._known(name)]
-                samples = reader.read(message.payload, message.channel)
+                samples = reader.read(message.payload, message.channel, message.arrival)
         except PayloadError as error:
             if is_below:
                 return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -20,19 +21,31 @@ POLL = 0.2
 
 
 def discover(source: SourceSettings, topic: str, seconds: float, output: Path, show: Callable[[str], None]) -> None:
-    """Listen to a topic for so many seconds, show what was published, and write what an agent would follow."""
+    """Listen to a topic for so many seconds, show what was published, and write what an agent would follow.
+
+    Ctrl-C ends the listening early, and what was heard until then is shown and written.
+    """
     if find_spec("paho") is None:
         raise SettingsError("discover needs pip install 'fedkad[edge]'.")
-    if output.exists():
-        raise SettingsError(f"{output}: there is such a file already; name another one with --output.")
+    _check_output(output)
     log_to_stderr()
-    survey = listen(source, topic, seconds)
+    survey = listen(source, topic, seconds, show)
     show(f"{survey.table()}\n")
     output.write_text(survey.plan().text(source), encoding="utf-8")
     show(f"{output} is written; look at it, and then try fedkad-agent --check {output}.")
 
 
-def listen(source: SourceSettings, topic: str, seconds: float) -> Survey:
+def _check_output(output: Path) -> None:
+    """Refuse, before anything is heard, a file that could not be written after it."""
+    if output.exists():
+        raise SettingsError(f"{output}: there is such a file already; name another one with --output.")
+    if not output.parent.is_dir():
+        raise SettingsError(f"{output}: there is no folder {output.parent}; create it, or name another --output.")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise SettingsError(f"{output}: you may not write to {output.parent}; name another --output.")
+
+
+def listen(source: SourceSettings, topic: str, seconds: float, show: Callable[[str], None]) -> Survey:
     """What is published within so many seconds after the connection was made, retained messages included."""
     from fedkad.edge.mqtt import Connection
 
@@ -49,8 +62,11 @@ def listen(source: SourceSettings, topic: str, seconds: float) -> Survey:
         connection.poll(POLL)
     if not connection.is_connected:
         raise SettingsError(f"{source.broker}: there is no connection after {seconds:g} s; see above.")
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        connection.poll(POLL)
+    begun = time.monotonic()
+    try:
+        while time.monotonic() < begun + seconds:
+            connection.poll(POLL)
+    except KeyboardInterrupt:
+        show(f"Interrupted after {time.monotonic() - begun:.0f} of {seconds:g} s; this was published until then.\n")
     connection.close()
     return survey

@@ -146,12 +146,19 @@ class SampleGrid:
         """The channels that have never come, without which there are no rows; empty once all have."""
         if self._seen:
             return []
-        return [name for name, slot in zip(self._names, self._measured, strict=True) if slot == NEVER]
+        waiting = set().union(*self._open.values())
+        measured = zip(self._names, self._measured, strict=True)
+        return [name for name, slot in measured if slot == NEVER and name not in waiting]
 
     @property
     def rhythm(self) -> float:
         """The seconds for which the most silent channel is silent when all is well; 0 if none repeats a silence."""
         return max(self._rhythm.slots, default=0) * self._period
+
+    @property
+    def silences(self) -> list[int]:
+        """The slots for which each channel is silent when all is well, 0 if it repeats none; not to be changed."""
+        return self._rhythm.slots
 
     def flush(self) -> list[GridRow]:
         """Close all slots up to the newest with data: the source has been silent longer than `lateness`."""

@@ -1,7 +1,7 @@
 """Faults of sensors, told as alerts of their own beside those of incidents.
 
     silent           the device: no row for `stale_after`
-    channel silent   a channel without a value for `stale_after`, while others come
+    channel silent   a channel without a value for `stale_after`, while others come (`absence`)
     stuck            a channel that stands still for longer than it ever did (`standstill`)
     impossible       a value more than five ranges outside of all that the channel has shown
     period           samples that come at another interval than the configured one
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.edge.absence import SLACK, Absence
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import as_datetime, format_time, span
 from fedkad.edge.grid import GridRow, without
@@ -32,8 +33,8 @@ FAULTS = ("silent", "channel silent", "stuck", "impossible", "period")
 RECOVERING = ("channel silent", "stuck")
 """Faults after which a channel returns with a jump: it is no news, as long as the window remembers what was before."""
 
-SLACK = 1e-3
-"""Durations may fall short by this share of a period, because times in seconds since 1970 are rounded."""
+RENEWED = 1.1
+"""What is open is described anew, in the state and the list of incidents, when it has lasted longer by this factor."""
 
 Array = NDArray[np.float64]
 Key = tuple[str, str]
@@ -75,7 +76,7 @@ class Health:
         self._interval: float | None = state.get("interval")
         is_same = state.get("channels") == self._names
         self._runs = Standstill(len(self._names), state.get("runs") if is_same else None)
-        self._missing: dict[str, float] = dict(state.get("missing", {})) if is_same else {}
+        self._absence = Absence(sampling, state if is_same else None)
         self._faulty: set[Key] = {(fault, channel) for fault, channel in state.get("faulty", [])} if is_same else set()
         self._recovered: float | None = state.get("recovered")
 
@@ -88,14 +89,14 @@ class Health:
             "gone": [[*key, time] for key, time in self._gone.items()],
             "interval": self._interval,
             "runs": self._runs.state(),
-            "missing": self._missing,
+            **self._absence.state(),
             "faulty": sorted(map(list, self._faulty)),
             "recovered": self._recovered,
         }
 
     @property
     def open(self) -> list[Alert]:
-        """The start of every fault that is open, the oldest first; not to be changed."""
+        """The start of every fault that is open, described as it is now, the oldest first; not to be changed."""
         return list(self._open.values())
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -104,6 +105,7 @@ class Health:
         self,
         row: GridRow,
         impossible: Sequence[Beyond] = (),
+        rhythm: Sequence[int] = (),
         *,
         judges: bool = True,
         learns: bool = True,
@@ -111,28 +113,31 @@ class Health:
     ) -> list[Alert]:
         """Take the next row; returns its alerts, usually none.
 
-        How long channels stand still is learned if it `learns`, and judged if it `judges`; `memory` is the number of
-        rows that the score of a row depends on.
+        How long channels stand still is learned if it `learns`, and judged if it `judges`; `rhythm` has the slots for
+        which each channel is silent when all is well, and `memory` is the number of rows that the score of a row
+        depends on.
         """
         values = without(row.values, [each.channel for each in impossible]) if impossible else row.values
         self._runs.add(values, learns=learns)
         if not row.observed:  # nothing was measured, which neither begins nor ends anything
             return []
         found = self._stuck(values) if judges else {}
-        if not row.complete or self._missing:
-            found |= self._silent_channels(row)
+        silent: set[Key] = set()
+        if not row.complete or not self._absence.is_idle:
+            silent = self._tell_absence(row, rhythm or [0] * len(self._names), found)
         for each in impossible:
             found["impossible", self._names[each.channel]] = self._impossible(row, each)
         if self._interval is not None:
             found["period", ""] = self._period(self._interval)
-        if not found and not self._open and not self._faulty:
+        faulty = silent | found.keys()
+        if not faulty and not self._open and not self._faulty:
             return []
         recovered = row.time + memory * self._sampling.period
-        if any(fault in RECOVERING and (fault, channel) not in found for fault, channel in self._faulty):
+        if any(fault in RECOVERING and (fault, channel) not in faulty for fault, channel in self._faulty):
             self._recovered = recovered
         elif self._recovered is not None and self._recovered > recovered:  # the clock was set back
             self._recovered = None
-        self._faulty = set(found)
+        self._faulty = faulty
         return self._judge(row.time, found)
 
     def is_recovering(self, time: float) -> bool:
@@ -151,8 +156,12 @@ class Health:
 
     def note_silence(self, time: float, since: float, sentence: str) -> list[Alert]:
         """No row has come between `since` and `time`."""
-        self._gone.pop(("silent", ""), None)
-        return [] if ("silent", "") in self._open else [self._begin(("silent", ""), since, time, sentence)]
+        key = ("silent", "")
+        self._gone.pop(key, None)
+        if key not in self._open:
+            return [self._begin(key, since, time, sentence)]
+        self._renew(key, time, sentence)
+        return []
 
     def note_interval(self, interval: float | None) -> None:
         """Samples agree that they come at that interval, which is not the period; None if that is not so."""
@@ -206,17 +215,17 @@ class Health:
             f'set period = "{interval:.12g}s" in [sampling]'
         )
 
-    def _silent_channels(self, row: GridRow) -> dict[Key, str]:
-        """Channels that have had no value for `stale_after`."""
-        absent = [name for name, is_nan in zip(self._names, np.isnan(row.values).tolist(), strict=True) if is_nan]
-        self._missing = {name: min(self._missing.get(name, row.time), row.time) for name in absent}
-        allowed = self._sampling.silent_after - self._sampling.hold - self._slack
-        told = span(self._sampling.silent_after)
-        return {
-            ("channel silent", name): f"{name} has sent nothing for {told}, and the others are judged without it"
-            for name, since in self._missing.items()
-            if row.time - since >= allowed
-        }
+    def _tell_absence(self, row: GridRow, rhythm: Sequence[int], found: dict[Key, str]) -> set[Key]:
+        """Add the channels that should have sent to what is `found`; returns all that are silent for so long.
+
+        When one of these comes back, it comes with a jump, whether its silence was a fault or not.
+        """
+        silent = self._absence.take(row, rhythm)
+        for name, lasted in silent.items():
+            if self._absence.is_fault(name, lasted, rhythm):
+                sentence = f"{name} has sent nothing for {span(lasted)}, and the others are judged without it"
+                found["channel silent", name] = sentence
+        return {("channel silent", name) for name in silent}
 
     # -- from faults to alerts ----------------------------------------------------------------------------------------
 
@@ -224,7 +233,9 @@ class Health:
         alerts = []
         for key, sentence in found.items():
             self._gone.pop(key, None)
-            if key not in self._open:
+            if key in self._open:
+                self._renew(key, time, sentence)
+            else:
                 alerts.append(self._begin(key, self._start(key, time), time, sentence))
         for key in [key for key in self._open if key not in found]:
             if key[1] and key[1] not in self._names:
@@ -241,7 +252,7 @@ class Health:
         if fault == "stuck":
             return time - (self._runs.length(self._names.index(channel)) - 1) * self._sampling.period
         if fault == "channel silent":
-            return self._missing[channel] - self._sampling.hold
+            return self._absence.since[channel]
         return time
 
     def _begin(self, key: Key, start: float, time: float, sentence: str) -> Alert:
@@ -265,10 +276,24 @@ class Health:
         }
         return alert
 
+    def _renew(self, key: Key, time: float, sentence: str) -> None:
+        """Describe what is open as it is now, if it has lasted for clearly longer; nobody is told."""
+        opened = self._open[key]
+        lasted = round(time - _start_of(opened), 3)
+        if lasted > RENEWED * opened["duration"]:
+            text = f"{self._device}: {sentence}"
+            now = {"time": format_time(time), "duration": lasted, "sentence": sentence, "text": text}
+            self._open[key] = opened | now
+
     def _end(self, key: Key, gone: float, time: float, reason: str) -> Alert:
         begun = self._open.pop(key)
         self._gone.pop(key, None)
-        lasted = max(round(gone - datetime.fromisoformat(begun["start"]).timestamp(), 3), 0.0)
+        lasted = max(round(gone - _start_of(begun), 3), 0.0)
         how = "over" if reason == "recovered" else f"over ({reason})"
         text = f"{self._device}: {how}, lasted {span(lasted)}; {begun['sentence']}"
         return begun | {"event": "end", "time": format_time(time), "duration": lasted, "reason": reason, "text": text}
+
+
+def _start_of(alert: Alert) -> float:
+    """When a fault began, in seconds since 1970."""
+    return datetime.fromisoformat(alert["start"]).timestamp()

@@ -19,7 +19,8 @@ def incidents(settings: AgentSettings, device: str, last: int) -> str:
     devices = with_known(settings).named
     if device and device not in devices:
         raise SettingsError(f"There is no device {device!r}; the devices are {', '.join(list(devices)[:8])}.")
-    found = StoreVisitor(settings.state).incidents(device, last)
+    visitor = StoreVisitor(settings.state)
+    found = as_they_are(visitor.incidents(device, last), visitor.states())
     return incident_table(found) if found else "No incidents."
 
 
@@ -46,6 +47,14 @@ def status(settings: AgentSettings) -> str:
     running = "runs" if is_held(settings.state / "agent.lock") else "does not run"
     told = f"; {waiting} command(s) wait for it" if waiting else ""
     return "\n".join([f"The agent {settings.name} {running}{told}.", "", table(head, lines)])
+
+
+def as_they_are(alerts: Iterable[Alert], states: Mapping[str, Mapping[str, Any]]) -> list[Alert]:
+    """The alerts, those of faults that are open as the states of the devices describe them now."""
+    opened = {
+        fault["id"]: fault for state in states.values() for fault in (state.get("health") or {}).get("open") or []
+    }
+    return [opened.get(alert["id"], alert) for alert in alerts]
 
 
 def incident_table(alerts: Iterable[Alert]) -> str:

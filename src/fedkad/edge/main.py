@@ -15,6 +15,9 @@ from fedkad import __version__
 MMAP_THRESHOLD, LARGE = -3, 1 << 17
 """The parameter of glibc for the size from which freed memory is returned to the system at once, and that size."""
 
+INTERRUPTED, UNREAD = 130, 141
+"""The exit status after Ctrl-C, and after the reader of the output has gone, as a shell has them of other programs."""
+
 QUESTIONS = """
 to an agent that runs, or will:
   fedkad-agent tell CONFIG.toml DEVICE VERB [ARGUMENT]   normal, mute, acknowledge, relearn, budget, undo
@@ -36,6 +39,15 @@ def main() -> int:
     limit_memory()
     try:
         work()
+        sys.stdout.flush()  # while it can still be said that nobody reads it
+    except KeyboardInterrupt as error:
+        if str(error):
+            print(error, file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who reads our output has seen enough; the flush at exit must not fail because of it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except OSError as error:
         sentence = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
     except ValueError as error:
@@ -147,14 +159,17 @@ def _asking(arguments: Sequence[str]) -> Work:
 
 def _replaying(arguments: Sequence[str]) -> Work:
     parser = _parser("replay", "Show what a recording would have alarmed; the state of the agent is not touched.")
-    parser.add_argument("recording", type=Path, metavar="FILE", help="JSON lines, or CSV")
+    parser.add_argument("recording", type=Path, metavar="FILE", help="JSON lines, or CSV; .gz as well")
     given = parser.parse_args(arguments)
 
     def work() -> None:
         from fedkad.edge.replaying import replay
         from fedkad.edge.settingsfile import load
 
-        print(replay(load(given.config), given.recording))
+        replayed = replay(load(given.config), given.recording)
+        print(replayed.text)
+        if not replayed.is_whole:
+            raise KeyboardInterrupt
 
     return work
 

@@ -33,6 +33,29 @@ class Sample(NamedTuple):
     values: dict[str, float]
 
 
+class Near(NamedTuple):
+    """What is near to a time that is read, in seconds since 1970: its arrival, and the last time before it."""
+
+    arrival: float = math.nan
+    last: float = math.nan
+
+    def meant(self, first: float, second: float) -> float:
+        """Which of the two moments is meant that a clock shows alike, because it is set back between them.
+
+        A live time is near to its arrival. A recording has no arrival that says anything, but its times go forward, if
+        not strictly: some come a little late.
+        """
+        apart = second - first
+        nearest = min(first, second, key=lambda moment: abs(moment - self.arrival))
+        if abs(nearest - self.arrival) <= 0.5 * apart:
+            return nearest
+        return second if first < self.last - 0.25 * apart else first
+
+
+UNPLACED = Near()
+"""Nothing is known of what is near to a time."""
+
+
 class PayloadReader:
     """The base of both readers; see `fedkad.edge.readers.JsonReader` for the parameters.
 
@@ -48,6 +71,12 @@ class PayloadReader:
         self._known = frozenset(self.channels)
         self._zone = find_zone(zone)
         self._device_key, self._time_key = device_key, time_key
+        self._arrival = self._last = math.nan  # of the message, and the last time in it or before it
+
+    def _timestamp(self, value: object, key: str) -> float:
+        """Read the timestamp under a key."""
+        self._last = read_timestamp(value, self._zone, key, Near(self._arrival, self._last))
+        return self._last
 
     def _time_keys(self, keys: Iterable[str]) -> list[str]:
         """The keys that hold a timestamp and are not channels, in the order of `TIME_KEYS`."""
@@ -113,11 +142,12 @@ def find_zone(name: str) -> tzinfo | None:
         ) from None
 
 
-def read_timestamp(value: object, zone: tzinfo | None, key: str = "time") -> float:
+def read_timestamp(value: object, zone: tzinfo | None, key: str = "time", near: Near = UNPLACED) -> float:
     """Read a timestamp: a number of s, ms, µs or ns since 1970, told apart by its size, or an ISO-8601 string.
 
     Strings without a zone are in `zone`, None for that of the machine; in the hour that is repeated when clocks are set
-    back, the earlier of the two moments is meant. `key` is where the message has the value.
+    back, what is `near` says which of the two moments is meant: the earlier one if nothing is. `key` is where the
+    message has the value.
 
     >>> read_timestamp(1451649600512, None), read_timestamp("1451649600", None)
     (1451649600.512, 1451649600.0)
@@ -129,7 +159,7 @@ def read_timestamp(value: object, zone: tzinfo | None, key: str = "time") -> flo
 send a number of seconds or milliseconds since 1970, or ISO-8601 text, from 1970 to 2261.
     """
     try:
-        seconds = _seconds(value, zone)
+        seconds = _seconds(value, zone, near)
     except (ValueError, OverflowError, OSError):
         seconds = math.nan
     if 0.0 <= seconds < _END:
@@ -168,7 +198,7 @@ def quoted(value: object) -> str:
     return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "..."
 
 
-def _seconds(value: object, zone: tzinfo | None) -> float:
+def _seconds(value: object, zone: tzinfo | None, near: Near) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
     if not isinstance(value, str):
@@ -179,10 +209,13 @@ def _seconds(value: object, zone: tzinfo | None) -> float:
         # Digits alone stay an integer, so that nanoseconds are not rounded before they are divided.
         return _scaled(int(digits) if digits.isdigit() else number)
     moment = datetime.fromisoformat(value.strip())
-    if moment.tzinfo is None and zone is not None:
-        moment = moment.replace(tzinfo=zone)
-    # Without a zone, timestamp() assumes that of the machine. It overflows for years far out of range: refuse them.
-    return moment.timestamp() if moment.year in YEARS else math.nan
+    if moment.year not in YEARS:  # timestamp() overflows for years far out of range
+        return math.nan
+    if moment.tzinfo is not None:
+        return moment.timestamp()
+    # Without a zone, timestamp() assumes that of the machine.
+    first, second = (moment.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+    return near.meant(first, second) if first < second else first
 
 
 def _scaled(number: float) -> float:

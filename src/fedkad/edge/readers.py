@@ -30,7 +30,6 @@ from fedkad.edge.payload import (
     decode_text,
     plain_number,
     quoted,
-    read_timestamp,
 )
 from fedkad.tables.cells import is_missing
 
@@ -80,9 +79,9 @@ class JsonReader(PayloadReader):
         # A channel such as "values.flow" makes "values" an ordinary part of a path.
         self._envelopes = frozenset(ENVELOPES) - firsts
 
-    def read(self, payload: bytes, channel: str | None = None) -> list[Sample]:
+    def read(self, payload: bytes, channel: str | None = None, arrival: float = nan) -> list[Sample]:
         """Read a message; `channel` is the one that its topic names. Empty if it has no configured channel."""
-        self.left_out = {}
+        self.left_out, self._arrival = {}, arrival
         if channel is not None and channel not in self._known:
             return []
         text = decode_text(payload)
@@ -233,10 +232,10 @@ class JsonReader(PayloadReader):
     def _time(self, record: dict[str, Any]) -> float | None:
         if self._time_key:
             value = _at(record, self._time_key)
-            return None if value is None else read_timestamp(value, self._zone, self._time_key)
+            return None if value is None else self._timestamp(value, self._time_key)
         for key in self._time_keys(record):
             if record[key] is not None:
-                return read_timestamp(record[key], self._zone, key)
+                return self._timestamp(record[key], key)
         return None
 
     def _device(self, record: dict[str, Any]) -> str | None:
@@ -340,9 +339,9 @@ in [sampling].
         self._time_column = (columns.index(times[0]), times[0]) if times else None
         self._device_column = columns.index(device_key) if device_key and device_key in columns else None
 
-    def read(self, line: bytes) -> list[Sample]:
+    def read(self, line: bytes, arrival: float = nan) -> list[Sample]:
         """Read a row; empty if it is blank, has no value, or repeats the header, as restarted loggers do."""
-        self.left_out = {}
+        self.left_out, self._arrival = {}, arrival
         text = decode_text(line).strip("\r\n")
         if not text.strip() or text == self._header:
             return []
@@ -371,7 +370,7 @@ in [sampling].
         if self._time_column is None:
             return None
         at, name = self._time_column
-        return None if is_missing(cells[at]) else read_timestamp(cells[at], self._zone, name)
+        return None if is_missing(cells[at]) else self._timestamp(cells[at], name)
 
     def _device(self, cells: list[str]) -> str | None:
         return None if self._device_column is None else self._device_name(cells[self._device_column].strip() or None)

@@ -6,20 +6,22 @@ models that the devices have now. Nothing of its state is touched, and nobody is
 
 from __future__ import annotations
 
+import gzip
 import logging
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedkad.edge.addresses import EVERY
 from fedkad.edge.agent import Agent
 from fedkad.edge.alerttext import short_number, span
-from fedkad.edge.history import incident_table, table
+from fedkad.edge.history import as_they_are, incident_table, table
 from fedkad.edge.process import log_to_stderr
 from fedkad.edge.settings import (
     AgentSettings,
@@ -36,10 +38,18 @@ from fedkad.edge.store import StoreError
 from fedkad.edge.visiting import StoreVisitor, with_known
 
 WEEK = 7 * 86400.0
+SUMMARY = ("device", "rows", "scored", "incidents", "per week", "open at the end")
 
 
-def replay(settings: AgentSettings, recording: Path) -> str:
-    """Run the agent over a recording; returns its incidents and a summary for each device."""
+class Replayed(NamedTuple):
+    """What a recording would have alarmed; `is_whole` is false if the replay was interrupted before its end."""
+
+    text: str
+    is_whole: bool
+
+
+def replay(settings: AgentSettings, recording: Path) -> Replayed:
+    """Run the agent over a recording, to its end or until Ctrl-C: its incidents and a summary for each device."""
     if recording.is_dir():
         raise SettingsError(f"{recording}: this is a folder; name a recording, JSON lines or CSV.")
     if not recording.is_file():
@@ -50,30 +60,58 @@ def replay(settings: AgentSettings, recording: Path) -> str:
     logging.getLogger("fedkad.edge").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="fedkad-replay-") as folder:
         alone = _alone(settings, Path(folder), recording)
-        with recording.open("rb") as file:
+        with _unpacked(recording, Path(folder)).open("rb") as file:
             os.dup2(file.fileno(), 0)
-        agent = Agent(alone)
-        try:
-            agent.run()
-        finally:
-            agent.close()
+        is_whole = _run(alone)
         visitor = StoreVisitor(alone.state)
-        found, states = visitor.incidents(), visitor.states()
-    if not any(state.get("seq") for state in states.values()):
+        states = visitor.states()
+        found = as_they_are(visitor.incidents(), states)
+    has_rows = any(state.get("seq") for state in states.values())
+    if is_whole and not has_rows:
         channels = dict.fromkeys(name for device in settings.devices.values() for name in device.sampling.channels)
         raise SettingsError(
             f"{recording}: there is no row of {', '.join(settings.devices)}; lines must have {', '.join(channels)}, "
             f"and in {settings.source.device_key!r} the name of the device unless there is only one."
         )
-    head = ("device", "rows", "scored", "incidents", "per week", "open at the end")
-    summary = table(head, [_summary(name, states.get(name, {})) for name in dict.fromkeys((*settings.named, *states))])
-    return "\n\n".join([incident_table(found) if found else "No incidents.", summary])
+    summaries = [_summary(name, states.get(name, {})) for name in dict.fromkeys((*settings.named, *states))]
+    parts = [incident_table(found) if found else "No incidents.", table(SUMMARY, summaries)]
+    if not is_whole:
+        parts.insert(0, f"Interrupted: {recording} was not read to its end, and what follows is about a part of it.")
+    return Replayed("\n\n".join(parts), is_whole)
+
+
+def _run(settings: AgentSettings) -> bool:
+    """Run an agent until its input ends; false if it was interrupted before."""
+    agent = Agent(settings)
+    try:
+        agent.run()
+        return agent.source.is_finished
+    finally:
+        agent.close()
+
+
+def _unpacked(recording: Path, folder: Path) -> Path:
+    """A file with the lines of a recording: the recording itself unless it is compressed."""
+    if not _is_packed(recording):
+        return recording
+    unpacked = folder / "recording"
+    try:
+        with gzip.open(recording) as packed, unpacked.open("wb") as file:
+            shutil.copyfileobj(packed, file)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SettingsError(f"{recording}: the gzip data is damaged ({error}); fetch or compress it again.") from None
+    return unpacked
+
+
+def _is_packed(recording: Path) -> bool:
+    return recording.suffix.lower() == ".gz"
 
 
 def _alone(settings: AgentSettings, folder: Path, recording: Path) -> AgentSettings:
     """The settings of an agent that reads lines, tells nobody, and has all that it writes in a folder."""
     source, is_lines = settings.source, settings.source.kind != "mqtt"
-    has_rows = recording.suffix.lower() == ".csv" or (is_lines and source.format == "csv")
+    plain = recording.with_suffix("") if _is_packed(recording) else recording
+    has_rows = plain.suffix.lower() == ".csv" or (is_lines and source.format == "csv")
     read = SourceSettings(
         kind="stdin", format="csv" if has_rows else "json", device_key=source.device_key, time_key=source.time_key
     )

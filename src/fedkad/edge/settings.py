@@ -359,14 +359,17 @@ class DeviceSettings:
         return replace(self, learning=replace(self.learning, folder=folder, model=model))
 
     def check(self, section: FileSection) -> None:
-        """Raise a `SettingError` for a rank that no data can have, or a tolerance of a channel that is not there.
+        """Raise a `SettingError` for a rank that no data can have, or for a channel that is not there.
 
-        The first would be found only after all rows are there, the second never.
+        The rank and the inputs would be found only after all rows are there, a tolerance never.
         """
         detector, channels = KoopmanDetector(**self.detector), len(self.sampling.channels)
         place = section.inner("alarm").place("tolerance")
         if unknown := [name for name in self.alarm.tolerance if name not in self.sampling.channels]:
             raise SettingError("tolerance", unknown[0], "about channels in [sampling]", place)
+        if missing := [name for name in detector.inputs if name not in self.sampling.channels]:
+            known = f"channels in [{section.inner('sampling').place('channels')}]"
+            raise SettingError("inputs", missing[0], known, section.inner("detector").place("inputs"))
         if self.alarm.tolerance and detector.scoring != "witnesses":
             raise SettingError("tolerance", dict(self.alarm.tolerance), 'left out, or scoring "witnesses"', place)
         most = channels * detector.window + detector.observables

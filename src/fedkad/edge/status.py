@@ -9,11 +9,15 @@ from typing import Any
 from fedkad.detect.threshold import SECONDS, parse_budget
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
-from fedkad.edge.alerttext import format_time
+from fedkad.edge.alerttext import format_time, span
 from fedkad.edge.settings import BY_PERIOD, Sampling
 
 STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance", "muted")
 """The states of a device; an incident may be open in most of them."""
+
+
+AWAITED = 7200.0
+"""Seconds that a channel has to come for the first time: many sensors give a sign of life once an hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,7 @@ class DeviceStatus:
     why: str | None = None  # the device is stale, or its window broken
     budget: Mapping[str, Any] | None = None  # false alarms allowed, and alarms measured
     incident: Alert | None = None  # the last alert of the open incident
-    faults: Sequence[Alert] = ()  # the starts of the faults of sensors that are open
+    faults: Sequence[Alert] = ()  # the faults of sensors that are open, as they are now
     muted: float | None = None  # until when, in seconds since 1970; None if it is not
     heard: float | None = None  # when the last sample arrived, in seconds since 1970
     counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
@@ -93,7 +97,7 @@ class Staleness:
     >>> staleness.note_sample(5.0)
     >>> staleness.note_row(5.0)
     >>> staleness.check(14.0), staleness.check(16.0), staleness.check(17.0), staleness.reason
-    (False, True, False, 'no sample has come for 11 s')
+    (False, True, False, 'no sample has come for 12 s')
     """
 
     def __init__(self, sampling: Sampling, now: float) -> None:
@@ -121,23 +125,25 @@ class Staleness:
         self._has_unflushed = self._has_unflushed and not is_due
         return is_due
 
-    def check(self, now: float, rhythm: float = 0.0) -> bool:
-        """Whether the device has become stale; True once, then `reason` says why.
+    def check(self, now: float, rhythm: float = 0.0, *, awaits: bool = False) -> bool:
+        """Whether the device has become stale; True once, and from then on `reason` says why, until now.
 
-        Without a written `stale_after` it may be silent for twice as long as it is by its rhythm.
+        Without a written `stale_after` it may be silent for twice as long as it is by its rhythm, and a channel that
+        it `awaits`, because it has never come, has longer.
         """
         is_written = self._sampling.stale_after != BY_PERIOD
         allowed = self._sampling.silent_after if is_written else max(self._sampling.silent_after, 2.0 * rhythm)
-        if self.reason or now - self._last_row <= allowed:
+        is_heard = self._was_heard and now - self._last_sample < allowed
+        patience = max(allowed, AWAITED) if is_heard and awaits and not is_written else allowed
+        if not self.reason and now - self._last_row <= patience:
             return False
-        silent = now - self._last_sample
+        was_stale, self.is_heard = bool(self.reason), is_heard
+        self.reason = self._why(now)
+        return not was_stale
+
+    def _why(self, now: float) -> str:
         if not self._was_heard:
-            self.reason = (
-                "no sample has come since the agent was started; check its name, and topics or path in [source]"
-            )
-        elif silent < allowed:
-            self.is_heard = True
-            self.reason = f"samples come, but none could be judged for {allowed:g} s"
-        else:
-            self.reason = f"no sample has come for {silent:.0f} s"
-        return True
+            return "no sample has come since the agent was started; check its name, and topics or path in [source]"
+        if self.is_heard:
+            return f"samples come, but none could be judged for {span(round(now - self._last_row))}"
+        return f"no sample has come for {span(round(now - self._last_sample))}"

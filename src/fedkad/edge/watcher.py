@@ -192,6 +192,7 @@ class Watcher:
         self._staleness.note_sample(time.monotonic())
         self.is_changed, self._heard = True, arrival
         if self._first is not None:
+            self._staleness.note_row(time.monotonic())  # it waits for its period, and for nothing else
             return self._find_period(self._first, sample, arrival)
         sampling, moment = self._settings.sampling, sample.time
         if sampling.clock == "count":
@@ -311,6 +312,7 @@ class Watcher:
         alerts = self._health.take(
             row,
             model.impossible(row.values),
+            self._grid.silences,
             judges=model.stream is not None,
             learns=self._alarms.open is None,
             memory=model.memory,
@@ -403,7 +405,7 @@ class Watcher:
             self._conclude(alert, self._alarms.time)
         if self._staleness.is_flush_due(now):
             alerts += self.flush()
-        if self._staleness.check(now, self._grid.rhythm):
+        if self._staleness.check(now, self._grid.rhythm, awaits=bool(self._grid.unseen)):
             self.is_changed = True
             logger.warning("%s: %s; it is stale.", self.name, self._silence())
             if self._row is not None:
@@ -416,7 +418,7 @@ class Watcher:
 
         A device that is muted, or stale during maintenance, has no faults, though no row may come to say so.
         """
-        clock, lasted = time.time(), self._staleness.lasted(now)
+        clock, lasted, opened = time.time(), self._staleness.lasted(now), self._health.open
         since = clock - lasted if (last := self._last_time) is None else last
         is_muted = self._orders.is_muted(clock)
         if is_muted or (self._staleness.reason and self._why_silent(clock, clock)):
@@ -425,7 +427,7 @@ class Watcher:
             return []  # it sends, or its samples may still be on their way
         else:
             alerts = self._health.note_silence(since + lasted, since, self._silence())
-        self.is_changed = self.is_changed or bool(alerts)
+        self.is_changed = self.is_changed or self._health.open != opened
         return alerts
 
     @property
@@ -438,7 +440,7 @@ class Watcher:
     def _silence(self) -> str:
         """Why the device is stale, with the channels that have never come: there is no row without them."""
         unseen = self._grid.unseen if self._staleness.is_heard else []
-        return self._staleness.reason + (f", since {', '.join(unseen)} has never come" if unseen else "")
+        return self._staleness.reason + (f", since {_never_come(unseen)}" if unseen else "")
 
     def flush(self) -> list[Alert]:
         """Judge the rows that still wait for late values."""
@@ -621,6 +623,8 @@ class Watcher:
         """What is missing, in words: the period, or channels while the others are judged."""
         if self._first is not None:
             return "its period is not known yet"
+        if self._heard is not None and (unseen := self._grid.unseen):
+            return _never_come(unseen)
         reading = self._reading
         absent = reading.absent if reading is not None and reading.state == "ok" else []
         return f"judged without {', '.join(absent)}" if absent else ""
@@ -653,3 +657,8 @@ class Watcher:
         need = self.learner.needed
         have = min(self.learner.fresh, need)
         return {"have": have, "need": need, "seconds": (need - have) * self._settings.sampling.period}
+
+
+def _never_come(channels: Sequence[str]) -> str:
+    """That these channels have never come, in words."""
+    return f"{', '.join(channels)} {'have' if len(channels) > 1 else 'has'} never come"
