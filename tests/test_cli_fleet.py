@@ -395,6 +395,54 @@ def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pyte
     assert "error: The training broke off" in done.err
 
 
+def test_waiting_tells_what_a_training_waits_for(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
+    training = fleet / "training"
+
+    def finish() -> None:
+        (training / "waits").write_text("waits for devices; 1 online, 3 needed")
+        time.sleep(0.3)
+        finish_trainings(fleet, "run-1")
+        (training / "wanted").unlink()
+
+    done, _ = wait_for_training(fleet, finish)
+    assert (done.status, done.out) == (0, "Training run-1 is done.\n")
+    assert done.err.count("The training waits for devices; 1 online, 3 needed.") == 1
+
+
+def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.cli.fleet.SHORT_PAUSE", 0.01)
+    training = fleet / "training"
+    assert "there is no training to cancel" in fails("fleet", "train", fleet, "--cancel")
+    trainings.request_training(training)
+    assert document("fleet", "train", fleet, "--cancel") == {"wanted": False, "cancelled": True}
+    assert status_of(fleet)["wanted"] is False
+    (training / "wanted").unlink()
+    for end, said in (
+        ((training / "wanted").unlink, "The training is cancelled."),
+        (lambda: finish_trainings(fleet, "run-1"), "too late to cancel it. Training run-1 is done."),
+    ):
+        trainings.request_training(training)
+        with locks.holding(fleet / "server.lock", ""):
+            thread = threading.Thread(target=when_cancelled, args=(training, end))
+            thread.start()
+            done = Done("fleet", "train", fleet, "--cancel")
+            thread.join()
+        assert said in done.out + done.err
+    monkeypatch.setattr("fedkad.cli.fleet.LONGEST_END", 0.0)
+    trainings.request_training(training)
+    with locks.holding(fleet / "server.lock", ""):
+        assert "its run does not end yet" in fails("fleet", "train", fleet, "--cancel")
+
+
+def when_cancelled(training: Path, end: Callable[[], None]) -> None:
+    """Do what a server does once a training is cancelled."""
+    while trainings.is_requested(training):
+        time.sleep(0.01)
+    end()
+    (training / "wanted").unlink(missing_ok=True)
+
+
 def test_waiting_ends_with_the_server(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
     monkeypatch.setattr("fedkad.cli.fleet.AWAY", 0.0)

@@ -7,6 +7,7 @@ with it: no device has been told, and each drops what it holds as pending. Every
 
     training.safetensors   the training in progress, as of its last closed round
     status.json            what people and programs want to know about the last one
+    waits                  what the training in progress waits for, while it does
 
 What is left of a training that is done is on the `shelf`.
 """
@@ -41,7 +42,10 @@ Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
 
-UNDER_WAY, STATUS = "training.safetensors", "status.json"
+UNDER_WAY, STATUS, WAITS = "training.safetensors", "status.json", "waits"
+TRAINING, DELIVERING, CANCELLED, DONE = "training", "delivering", "cancelled", "done"
+MOST_NAMED = 8
+"""Devices that a sentence names."""
 
 WARM_NORM = 1.0 + 1e-2
 """A warm message is as long as the root of a share of energy, up to rounding."""
@@ -108,6 +112,7 @@ class Coordinator:
         self.ledger = Ledger()
         self.done = False
         self.gate: dict[str, Any] = {}  # what devices said of the result before its delivery
+        self.waits: str | None = None  # what for, if rounds cannot be held
         self.sent = 0  # bytes down since the round, or the delivery, began
         self._holders: set[str] = set()  # devices that hold the newest Z already
         self._tried: set[str] = set()
@@ -150,6 +155,9 @@ class Coordinator:
             groups = [fresh, [name for name in usable if name in self.server.heard], usable]
         group = next((group for group in groups if len(group) >= self.plan.least), None)
         if group is None:
+            out = [name for name in there if name not in usable]
+            why = f", and left out because their answers could not be used: {_named(out)}" if out else ""
+            self._wait_for(f"devices; {len(there)} online, {self.plan.least} needed{why}")
             return []
         chosen = self.sampler.next(group, of=len(usable), least=self._fewest(group, len(usable)))
         self._tried.update(chosen if self.server.warm else ())
@@ -270,6 +278,7 @@ class Coordinator:
     def close(self) -> bool:
         """End the round; False if too few answered, and then nothing has happened."""
         if len(self._taken) < max(self.plan.least, 1):
+            self._wait_for(self._lacking_answers())
             self._await({}, 1.0)
             self._write_status()
             return False
@@ -287,7 +296,28 @@ class Coordinator:
         self._made = {made: payload for made, payload in self._made.items() if made in needed}
         self._save(UNDER_WAY)
         self._write_status()
+        self._wait_for(None)
         return True
+
+    def _lacking_answers(self) -> str:
+        """What an attempt at a round lacked, and who did not answer; why is in the status."""
+        silent = sorted(set(self._open).difference(self._taken))
+        names = f", none from {_named(silent)}" if silent else ""
+        return f"usable answers; {len(self._taken)} came, {self.plan.least} needed{names}"
+
+    def _wait_for(self, what: str | None) -> None:
+        """Say what keeps the training from its next round, once; None if nothing does any more."""
+        before, self.waits = self.waits, None if what is None else f"waits for {what}"
+        if self.waits == before:
+            return
+        if self.waits is not None:
+            logger.warning("The training %s.", self.waits)
+        if self.folder is None:
+            return
+        if self.waits is None:
+            (self.folder / WAITS).unlink(missing_ok=True)
+        else:
+            write_atomically(self.folder / WAITS, self.waits.encode())
 
     def _record(self, change: float) -> Round:
         reported = {name: taken.diagnostics for name, taken in self._taken.items()}
@@ -460,8 +490,14 @@ class Coordinator:
 
     def _state(self) -> str:
         if self.done:
-            return shelf.KEPT_BACK if self.gate.get("worse") else "done"
-        return "delivering" if self.finished else "training"
+            return shelf.KEPT_BACK if self.gate.get("worse") else DONE
+        return DELIVERING if self.finished else TRAINING
+
+
+def _named(names: Sequence[str]) -> str:
+    """Some of the names, in a sentence."""
+    more = ["…"] if len(names) > MOST_NAMED else []
+    return ", ".join([*names[:MOST_NAMED], *more])
 
 
 def check_matrix(matrix: Array, phase: Phase, terms: Terms) -> None:
@@ -506,10 +542,28 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
         return None
 
 
+def abandon(folder: Path) -> None:
+    """Give the training in progress up, whose app must have ended: the next one begins anew.
+
+    Devices to which its result was going out get the current model again.
+    """
+    (folder / UNDER_WAY).unlink(missing_ok=True)
+    known = _known_status(folder)
+    if known.get("state") == DELIVERING and stored_terms(folder, RESULT) is not None:
+        shelf.forget_holders(folder, lambda name: True)
+    if known.get("state") in (TRAINING, DELIVERING):
+        write_atomically(folder / STATUS, json.dumps({**known, "state": CANCELLED}, indent=1).encode())
+
+
 def is_status_of(folder: Path, run: str) -> bool:
     """Whether the status is of that run, or of none: another training that has begun since keeps its own."""
+    return bool(_known_status(folder).get("run", run) == run)
+
+
+def _known_status(folder: Path) -> dict[str, Any]:
+    """What the status says; empty if there is none that can be read."""
     try:
         known = json.loads((folder / STATUS).read_text())
     except (FileNotFoundError, ValueError):
-        return True
-    return not isinstance(known, dict) or known.get("run") == run
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -300,6 +300,10 @@ class AppRuns:
         self.control.stop_all()
         return self.control.submit(self.app, {"folder": str(self.folder.root), "job": job})
 
+    def stop(self) -> None:
+        """Stop the run that is under way."""
+        self.control.stop_all()
+
     def has_ended(self, run: int) -> bool:
         """Whether a run is over; if so its output is kept in a file, since Flower shows it nowhere."""
         if not self.control.has_ended(run):
