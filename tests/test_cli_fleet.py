@@ -395,11 +395,15 @@ def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pyte
     assert "error: The training broke off" in done.err
 
 
-def test_waiting_tells_what_a_training_waits_for(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_outlasts_a_status_that_cannot_be_read_and_tells_what_a_training_waits_for(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
     training = fleet / "training"
 
     def finish() -> None:
+        (training / "status.json").write_text("junk")
+        time.sleep(0.3)
         (training / "waits").write_text("waits for devices; 1 online, 3 needed")
         time.sleep(0.3)
         finish_trainings(fleet, "run-1")
@@ -407,6 +411,7 @@ def test_waiting_tells_what_a_training_waits_for(fleet: Path, monkeypatch: pytes
 
     done, _ = wait_for_training(fleet, finish)
     assert (done.status, done.out) == (0, "Training run-1 is done.\n")
+    assert done.err.count("status.json: this is not the report of a training") == 1
     assert done.err.count("The training waits for devices; 1 online, 3 needed.") == 1
 
 

@@ -17,6 +17,7 @@ from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.federation import shelf
 from fedkad.fleet import extra, registry, trainings
+from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.outcome import CANCELLED, DONE, TrainingOutcome, outcome_of
 from fedkad.fleet.settings import (
     FleetSettings,
@@ -386,7 +387,10 @@ def _progress(training: Path, request: trainings.TrainingRequest) -> str:
     """How far a training is, or what it waits for; empty if there is nothing to tell yet."""
     if (waits := trainings.read_waits(training)) is not None:
         return f"The training {waits}."
-    status = trainings.read_status(training) or {}
+    try:
+        status = trainings.read_status(training) or {}
+    except FleetFileError as error:  # which the app writes anew
+        return str(error)
     is_told = status.get("run", request.after) != request.after
     return f"round {status.get('round')} of {status.get('rounds')}: {status.get('state')}" if is_told else ""
 
