@@ -608,6 +608,15 @@ def test_an_operator_sees_the_models_and_goes_back(fleet: Path) -> None:
     assert json.loads((fleet / "training" / "result.json").read_text())["delivered"] == []
 
 
+def test_a_file_that_is_no_model_is_named(fleet: Path) -> None:
+    finish_trainings(fleet, "run-1", "run-2")
+    (fleet / "training" / "models" / "run-0.safetensors").write_bytes(b"junk")
+    done = Done("fleet", "history", fleet, "--json")
+    assert [each["run"] for each in json.loads(done.out)] == ["run-2", "run-1"]
+    assert "run-0.safetensors" in done.err
+    assert done.err.endswith("It is left out.\n")
+
+
 def test_an_operator_delivers_to_one_device_again(fleet: Path) -> None:
     assert "There is no device pump-1" in fails("fleet", "deliver", fleet, "pump-1")
     document("fleet", "add", fleet, "pump-1")

@@ -409,7 +409,10 @@ def _print_outcome(outcome: TrainingOutcome, as_json: bool, is_new: bool) -> Non
 @one_sentence
 def history(folder: Folder, as_json: AsJson = False) -> None:
     """List the models that the server keeps: the current one, those before it, and those that were kept back."""
-    models = shelf.listed(ServerFolder.existing(folder).training)
+    training = ServerFolder.existing(folder).training
+    models = shelf.listed(training)
+    for sentence in shelf.unreadable(training):
+        note(f"{sentence} It is left out.")
     if as_json:
         print_json([model._asdict() for model in models])
     elif models:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -349,15 +348,22 @@ class Coordinator:
         return requests if self.terms.secure else self.expect(requests)
 
     def _current(self) -> bytes | None:
-        """The current model as it would go down in this training; None if there is none that can be compared."""
-        theirs = None if self.folder is None else stored_terms(self.folder, RESULT)
+        """The current model as it would go down in this training; None if there is none that can be compared.
+
+        If it was lost, the newest of those before it stands for it: many devices still hold one like it.
+        """
+        if self.folder is None:
+            return None
+        file, theirs = RESULT, stored_terms(self.folder, RESULT)
+        if theirs is None and (kept := shelf.earlier(self.folder)):
+            file = shelf.shelved(kept[0])
+            theirs = stored_terms(self.folder, file)
         if theirs is None or theirs.run == self.terms.run:
             return None
         if any(getattr(theirs, name) != getattr(self.terms, name) for name in ("channels", "lifting", "shape")):
             return None
-        assert self.folder is not None
         found = Coordinator(theirs, self.plan, self.folder)
-        found.restore(RESULT)
+        found.restore(file)
         return wire.encode(found.server.shared, wire.downward(self.terms.encoding))
 
     def verdict(self) -> Verdict:
@@ -536,9 +542,9 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
     try:
         return Terms.read(read_model(path, KIND)[0]["terms"])
     except (ModelFileError, ProtocolError) as error:
-        aside = path.with_suffix(".unreadable")
-        os.replace(path, aside)
-        logger.warning("%s; the file is now %s. Restore it from a backup, or train anew.", error, aside.name)
+        aside, back = shelf.set_aside(path), "go back to an earlier model with `fedkad fleet rollback`, "
+        remedy = f"{back if file == RESULT else ''}restore it from a backup, or train anew"
+        logger.warning("%s The file is now %s; %s.", error, aside.name, remedy)
         return None
 
 

@@ -39,7 +39,9 @@ def main(grid: Grid, context: Context) -> None:
         known = settings.load(folder)
         coordinator = resume(place, known) if job == "train" else finished(place, known)
         if coordinator is None:
-            logger.warning("There is no result to deliver.")
+            logger.warning(
+                "There is no model to deliver; train, or go back to an earlier one with `fedkad fleet rollback`."
+            )
             return
         carrier = Carrier(grid, folder, coordinator.terms)
         for _ in engine.run_rounds(coordinator, carrier):
