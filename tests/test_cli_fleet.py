@@ -395,6 +395,59 @@ def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pyte
     assert "error: The training broke off" in done.err
 
 
+def test_waiting_outlasts_a_status_that_cannot_be_read_and_tells_what_a_training_waits_for(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
+    training = fleet / "training"
+
+    def finish() -> None:
+        (training / "status.json").write_text("junk")
+        time.sleep(0.3)
+        (training / "waits").write_text("waits for devices; 1 online, 3 needed")
+        time.sleep(0.3)
+        finish_trainings(fleet, "run-1")
+        (training / "wanted").unlink()
+
+    done, _ = wait_for_training(fleet, finish)
+    assert (done.status, done.out) == (0, "Training run-1 is done.\n")
+    assert done.err.count("status.json: this is not the report of a training") == 1
+    assert done.err.count("The training waits for devices; 1 online, 3 needed.") == 1
+
+
+def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedkad.cli.fleet.SHORT_PAUSE", 0.01)
+    training = fleet / "training"
+    assert "there is no training to cancel" in fails("fleet", "train", fleet, "--cancel")
+    trainings.request_training(training)
+    assert document("fleet", "train", fleet, "--cancel") == {"wanted": False, "cancelled": True}
+    assert status_of(fleet)["wanted"] is False
+    (training / "wanted").unlink()
+    for end, said in (
+        ((training / "wanted").unlink, "The training is cancelled."),
+        (lambda: finish_trainings(fleet, "run-1"), "too late to cancel it. Training run-1 is done."),
+    ):
+        trainings.request_training(training)
+        with locks.holding(fleet / "server.lock", ""):
+            thread = threading.Thread(target=when_cancelled, args=(training, end))
+            thread.start()
+            done = Done("fleet", "train", fleet, "--cancel")
+            thread.join()
+        assert said in done.out + done.err
+    monkeypatch.setattr("fedkad.cli.fleet.LONGEST_END", 0.0)
+    trainings.request_training(training)
+    with locks.holding(fleet / "server.lock", ""):
+        assert "its run does not end yet" in fails("fleet", "train", fleet, "--cancel")
+
+
+def when_cancelled(training: Path, end: Callable[[], None]) -> None:
+    """Do what a server does once a training is cancelled."""
+    while trainings.is_requested(training):
+        time.sleep(0.01)
+    end()
+    (training / "wanted").unlink(missing_ok=True)
+
+
 def test_waiting_ends_with_the_server(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
     monkeypatch.setattr("fedkad.cli.fleet.AWAY", 0.0)
@@ -553,6 +606,15 @@ def test_an_operator_sees_the_models_and_goes_back(fleet: Path) -> None:
     shown = Done("fleet", "history", fleet).out
     assert shown.index("run-2") < shown.index("earlier") < shown.index("run-1") < shown.index("current")
     assert json.loads((fleet / "training" / "result.json").read_text())["delivered"] == []
+
+
+def test_a_file_that_is_no_model_is_named(fleet: Path) -> None:
+    finish_trainings(fleet, "run-1", "run-2")
+    (fleet / "training" / "models" / "run-0.safetensors").write_bytes(b"junk")
+    done = Done("fleet", "history", fleet, "--json")
+    assert [each["run"] for each in json.loads(done.out)] == ["run-2", "run-1"]
+    assert "run-0.safetensors" in done.err
+    assert done.err.endswith("It is left out.\n")
 
 
 def test_an_operator_delivers_to_one_device_again(fleet: Path) -> None:

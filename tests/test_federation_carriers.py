@@ -163,5 +163,5 @@ def test_an_error_of_a_participant_is_raised_where_it_runs() -> None:
 
 def test_a_training_that_nobody_answers_gives_up() -> None:
     coordinator = Coordinator(make_terms("float32"), make_plan(deadline=0.0, least=6))
-    with pytest.raises(RuntimeError, match="a round needs 6 devices, 5 are online"):
+    with pytest.raises(RuntimeError, match="the training waits for devices; 5 online, 6 needed; it can continue"):
         next(engine.run_rounds(coordinator, in_memory(coordinator.terms)))

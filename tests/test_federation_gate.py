@@ -258,6 +258,38 @@ def test_an_earlier_model_is_taken_back_and_delivered_to_all(fleet: Folders) -> 
         shelf.take_back(fleet.place, "run-9")
 
 
+@pytest.mark.parametrize("damage", [b"damaged", None])
+def test_a_current_model_that_is_lost_is_replaced_by_the_newest_that_is_kept(
+    fleet: Folders, damage: bytes | None
+) -> None:
+    for run in ("run-1", "run-2", "run-3"):
+        fleet.train(run)
+    fleet.train("run-4", spoil=1.0)
+    path = fleet.place / RESULT
+    path.unlink() if damage is None else path.write_bytes(damage)
+    assert len(shelf.unreadable(fleet.place)) == (damage is not None)
+    assert shelf.take_back(fleet.place) == "run-2"
+    assert states(fleet) == {"run-4": KEPT_BACK, "run-2": CURRENT, "run-1": EARLIER}
+    assert not shelf.unreadable(fleet.place)
+    aside = path.with_suffix(".unreadable")
+    assert (aside.read_bytes() if aside.exists() else None) == damage
+    assert shelf.take_back(fleet.place) == "run-1", "now it goes back from there"
+
+
+def test_without_a_current_model_a_result_is_judged_by_the_newest_that_is_kept(
+    fleet: Folders, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet.train("run-1")
+    fleet.train("run-2")
+    (fleet.place / RESULT).write_bytes(b"damaged")
+    spoiled = fleet.train("run-3", spoil=1.0)
+    assert spoiled.status()["state"] == KEPT_BACK
+    assert spoiled.gate["judges"] == len(NAMES)
+    assert "go back to an earlier model with `fedkad fleet rollback`" in caplog.text
+    assert fleet.train("run-4").status()["state"] == "done"
+    assert states(fleet) == {"run-4": CURRENT, "run-3": KEPT_BACK, "run-1": EARLIER}
+
+
 def test_one_device_gets_the_current_model_once_more(fleet: Folders) -> None:
     with pytest.raises(ShelfError, match="no model to deliver yet"):
         shelf.forget_holders(fleet.place, lambda name: True)

@@ -23,7 +23,7 @@ from fedkad import FewRowsWarning, KoopmanDetector, __version__, federate
 from fedkad.detect.tail import fit_tail
 from fedkad.detect.threshold import USUAL_SHAPE, choose_level
 from fedkad.federation import wire
-from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, stored_terms
+from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, abandon, stored_terms
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.history import Round
@@ -636,6 +636,51 @@ def test_a_poisoned_device_does_not_rule_a_robust_fleet(tmp_path: Path, prepared
     assert status is not None
     assert status["left_out"] == ["late"]
     assert fleet.training.schedule == [(*NAMES, "late")] * 8, "it is left out of the directions, not of the rounds"
+
+
+def test_what_keeps_a_training_from_its_next_round_is_said_once(
+    tmp_path: Path, prepared: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(tmp_path, prepared, make_terms(), TrainingPlan(participation=1.0, least=3))
+    waits = fleet.folder / "server" / "waits"
+    for _ in range(2):
+        assert fleet.training.choose(["a", "b"]) == []
+    assert waits.read_text() == "waits for devices; 2 online, 3 needed"
+    for _ in range(3):
+        asked = fleet.training.open(fleet.training.choose(NAMES))
+        for name, request in asked.items():
+            answer = {**fleet.ask(name, request), "payload": b""} if name in ("c", "d") else fleet.ask(name, request)
+            fleet.training.take(name, answer)
+        assert not fleet.training.close()
+        assert waits.read_text() == "waits for usable answers; 2 came, 3 needed, none from c, d"
+    assert fleet.training.choose(NAMES) == []
+    left_out = "and left out because their answers could not be used: c, d"
+    assert waits.read_text() == f"waits for devices; 4 online, 3 needed, {left_out}"
+    assert len(caplog.messages) == 3
+    assert fleet.round(["a", "b", "late"])
+    assert not waits.exists()
+
+
+def test_a_training_that_is_abandoned_begins_anew_and_the_current_model_goes_to_all_again(fleet: Fleet) -> None:
+    folder = fleet.folder / "server"
+    finish(fleet)
+    for name in NAMES:
+        fleet.delivered(name)
+    fleet.training.finish()
+    for rounds, held in ((1, sorted(NAMES)), (6, [])):
+        fleet.terms = replace(fleet.terms, run=f"run-{rounds}")
+        fleet.training = Coordinator(fleet.terms, fleet.plan, folder)
+        while fleet.training.round < rounds:
+            fleet.round(fleet.training.choose(NAMES))
+        abandon(folder)
+        assert stored_terms(folder, UNDER_WAY) is None
+        status = json.loads((folder / "status.json").read_text())
+        assert (status["run"], status["state"]) == (fleet.terms.run, "cancelled")
+        known = json.loads((folder / "result.json").read_text())
+        assert (known["model"], sorted(known["delivered"])) == ("run-1", held), "whoever may have got the result"
+    before = (folder / "status.json").read_text()
+    abandon(folder)
+    assert (folder / "status.json").read_text() == before
 
 
 def test_three_strikes_and_a_device_is_out(fleet: Fleet) -> None:

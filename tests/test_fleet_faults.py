@@ -117,6 +117,21 @@ def test_a_device_whose_app_was_stopped_connects_again_and_takes_part(fleet: Fle
     assert "pump-1 began to answer the server and did not finish" in fleet.said("pump-1")
 
 
+def test_a_training_that_is_cancelled_ends_and_the_next_one_begins_anew(fleet: Fleet) -> None:
+    before = fleet.begin(rounds=4)
+    fleet.wait_round(1, before)
+    held = fleet.hold("pump-1")
+    cancelled = fleet.status()
+    fleet.command("fleet", "train", str(fleet.server_folder), "--cancel")
+    assert not fleet.processes("server", "flwr-serverapp")
+    assert (fleet.status()["run"], fleet.status()["state"]) == (cancelled["run"], "cancelled")
+    held.release()
+    before = fleet.begin(rounds=4)
+    assert before == cancelled["run"]
+    fleet.finish(before)
+    assert fleet.status()["run"] != cancelled["run"]
+
+
 def test_whatever_hangs_is_started_again_and_the_training_continues(fleet: Fleet) -> None:
     for name in ("pump-1", "server"):  # in this order, so that the server knows that pump-1 has left
         fleet.leave(name)

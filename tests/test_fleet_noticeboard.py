@@ -29,6 +29,7 @@ from fedkad.federation.deliveryfile import read_delivery, write_delivery
 from fedkad.federation.protocol import ProtocolError
 from fedkad.fleet import attendance, certificates, devicefolder, enrolment, waiting
 from fedkad.fleet.attendance import Attendance
+from fedkad.fleet.connection import DeviceClient
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.following import JITTER, SAID_EVERY, Follower
 from fedkad.fleet.notice import EVERYBODY, LIFE, Invitation, NamedModel, NoticeError
@@ -135,6 +136,16 @@ def test_a_notice_is_renewed_long_before_it_expires(desk: Desk) -> None:
     assert desk.show() == first
     desk.clock.now += 20
     assert desk.show() > first
+
+
+def test_a_board_knows_that_its_notice_should_have_been_renewed(desk: Desk) -> None:
+    assert not desk.board.is_overdue, "there is none"
+    desk.show()
+    assert not desk.board.is_overdue
+    desk.clock.now += LIFE / 2 + 10
+    assert desk.board.is_overdue
+    desk.show()
+    assert not desk.board.is_overdue
 
 
 def test_no_two_notices_have_the_same_tag(desk: Desk) -> None:
@@ -330,8 +341,48 @@ def test_a_device_from_which_notices_are_withheld_does_nothing_about_the_last_on
     served.clock.now += LIFE
     assert not follower.is_called
     assert follower.model is None
+    for _ in ("it has not changed since", "here it is in full"):
+        with pytest.raises(NoticeError, match="has expired"):
+            follower.look()
+        assert not follower.tag
     with pytest.raises(NoticeError, match="has expired"):
         served.follower().look()
+    served.show(EVERYBODY)
+    follower.look()
+    assert follower.is_called
+    assert follower.model is not None
+
+
+def test_a_connected_device_says_once_that_its_notice_has_expired_and_stays(
+    served: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedkad.fleet.connection")
+    served.device.flower.mkdir()
+    served.show(EVERYBODY)
+    client = DeviceClient(served.device, "")
+    client.follower = served.follower()
+
+    def is_called() -> bool:
+        client.follower.next_look = 0.0
+        return client._is_called()
+
+    assert is_called()
+    assert not caplog.messages
+    served.clock.now += LIFE
+    for _ in range(3):
+        assert is_called()
+        client._log_once("pump: something else")
+    assert len([message for message in caplog.messages if "The notice has expired" in message]) == 1
+    served.show(EVERYBODY)
+    assert is_called()
+    assert is_called()
+    assert caplog.messages[-1] == f"pump: accepts the notice of {served.device.server} again"
+    served.clock.now += LIFE
+    assert is_called()
+    served.show()
+    assert not is_called(), "the new notice calls nobody"
+    served.clock.now += LIFE
+    assert not is_called(), "and it does not begin to by getting old"
 
 
 def test_a_server_without_notices_has_its_devices_connected_as_before(served: Desk) -> None:

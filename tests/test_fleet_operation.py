@@ -574,6 +574,39 @@ def test_a_full_disk_does_not_end_the_server(
     assert (tmp_path / "logs" / "app.log").read_text().endswith("Z words\n")
 
 
+def test_a_server_that_cannot_renew_its_notice_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from fedkad.fleet import enrolment, noticeboard, registry, settings
+    from fedkad.fleet.notice import LIFE
+    from fedkad.fleet.operation import Supervisor
+
+    def no_room(path: Path, content: bytes, moment: int) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    folder = enrolment.make_fleet(tmp_path / "fleet", settings.FleetSettings(model=settings.ModelSettings(("a",))))
+    with registry.changing(folder.registry) as devices:
+        registry.add(devices, "a", "key a")
+    book: Any = Book()
+    supervisor = Supervisor(folder, book, tmp_path)
+    assert supervisor.attend()
+    said = "is older than half its life of 24 hours and cannot be renewed"
+    with monkeypatch.context() as full:
+        full.setattr(noticeboard, "_write_public", no_room)
+        full.setattr(supervisor.board, "clock", lambda: time.time() + 0.4 * LIFE)
+        assert supervisor.attend()
+        full.setattr(supervisor.board, "clock", lambda: time.time() + 0.6 * LIFE)
+        assert not supervisor.attend()
+        assert not supervisor.attend()
+    assert caplog.text.count(said) == 1
+    assert supervisor.attend()
+    assert not supervisor.is_notice_overdue
+    monkeypatch.setattr(supervisor.board, "clock", lambda: time.time() + 0.6 * LIFE)
+    monkeypatch.setattr(book, "nodes", lambda: (_ for _ in ()).throw(OSError("no answer")))
+    assert not supervisor.attend()
+    assert caplog.text.count(said) == 2, "whatever keeps it from its work"
+
+
 def test_the_end_of_a_run_counts_even_if_its_output_cannot_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

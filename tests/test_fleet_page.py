@@ -164,6 +164,8 @@ def test_the_commands_of_the_runbook_run(machines: Machines) -> None:
             machines.background("server", "fedkad server fleet")
             wait(lambda: is_listening(machines.port), 300, "the server listening")
         for command in typed:
+            if command.endswith("--cancel"):
+                machines.run("server", "fedkad fleet train fleet")
             (machines.background if how == LEFT_RUNNING else machines.run)(machine, command)
     device = devicefolder.load(machines.root / "pump-1" / "pump-1")
     key = certificates.public_part(device.key.read_bytes()).decode()

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from fedkad import locks
 from fedkad.fleet import trainings
+from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.outcome import CANCELLED, DONE, outcome_of
 from fedkad.fleet.trainings import ATTEMPTS, DELIVERY_PAUSE, Trainings
 
 HERE = {"a": True, "b": True}
@@ -20,6 +23,7 @@ class Flower:
     def __init__(self) -> None:
         self.jobs: list[str] = []
         self.over: set[int] = set()
+        self.stopped = 0
 
     def submit(self, job: str) -> int:
         self.jobs.append(job)
@@ -27,6 +31,9 @@ class Flower:
 
     def has_ended(self, run: int) -> bool:
         return run in self.over
+
+    def stop(self) -> None:
+        self.stopped += 1
 
     def end(self) -> None:
         self.over.add(len(self.jobs))
@@ -221,6 +228,93 @@ def test_the_last_result_is_delivered_after_another_training_was_given_up(world:
     world.status(run="good", state="done", delivered=["a"])
     world.status(run="bad", state="training", delivered=[])
     assert world.step() == ["deliver"]
+
+
+def test_what_the_app_waits_for_is_logged_once(world: World) -> None:
+    trainings.request_training(world.folder)
+    world.step()
+    for came in (1, 2):
+        (world.folder / "waits").write_text(f"waits for usable answers; {came} came, 3 needed")
+        world.step()
+    assert world.last_logged == "train: waits for usable answers; 1 came, 3 needed"
+    (world.folder / "waits").unlink()
+    world.step()
+    assert world.trainings.waits is None
+    (world.folder / "waits").write_text("waits for devices; 0 online, 1 needed")
+    world.step()
+    assert world.last_logged == "train: waits for devices; 0 online, 1 needed"
+    world.flower.end()  # the app died, and another follows
+    world.step()
+    world.now += 100.0
+    world.step()
+    assert trainings.read_waits(world.folder) is None
+
+
+# -- a training that is cancelled ------------------------------------------------------------------------------------
+
+
+def test_a_training_under_way_that_is_cancelled_leaves_nothing_and_the_next_one_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, caplog, every=3600.0)
+    assert trainings.cancel_training(tmp_path) is None
+    world.step()
+    world.status(run="r", state="training", round=1)
+    (tmp_path / "training.safetensors").write_bytes(b"one round")
+    request = trainings.cancel_training(tmp_path)
+    assert request is not None
+    assert trainings.cancel_training(tmp_path) is None
+    assert not trainings.is_requested(tmp_path)
+    with pytest.raises(FleetFileError, match="has not ended yet"):
+        trainings.request_training(tmp_path)
+    assert outcome_of(tmp_path, request) is None
+    world.step()
+    assert world.flower.stopped == 1
+    world.flower.end()
+    world.step()
+    assert world.last_logged == "train: run 1 is cancelled"
+    with locks.holding(tmp_path / "app.lock", ""):  # Flower is faster than the app
+        assert world.step() == ["train"]
+        assert trainings.read_waits(tmp_path) == "is cancelled, and waits for its app to end"
+        assert (tmp_path / "training.safetensors").exists()
+    assert world.step() == ["train"], "the next one is due in an hour"
+    assert trainings.read_waits(tmp_path) is None
+    outcome = outcome_of(tmp_path, request)
+    assert outcome is not None
+    assert outcome.state == CANCELLED
+    assert not (tmp_path / "training.safetensors").exists()
+    assert trainings.read_status(tmp_path) == {"run": "r", "state": "cancelled", "round": 1}
+    assert trainings.request_training(tmp_path)
+    assert world.step() == ["train", "train"]
+    assert world.flower.stopped == 1
+
+
+def test_a_request_that_is_cancelled_while_it_waits_is_closed_even_by_a_later_server(world: World) -> None:
+    trainings.request_training(world.folder)
+    assert world.step({"a": False}) == []
+    assert trainings.cancel_training(world.folder) is not None
+    again = World(world.folder, world.caplog)
+    assert again.step() == []
+    assert not (world.folder / "wanted").exists()
+
+
+def test_an_unreadable_request_can_be_cancelled(world: World) -> None:
+    (world.folder / "wanted").write_text("")
+    assert trainings.cancel_training(world.folder) is not None
+    assert world.step() == []
+
+
+def test_a_training_that_was_done_before_it_could_be_cancelled_is_done(world: World) -> None:
+    trainings.request_training(world.folder)
+    world.step()
+    request = trainings.cancel_training(world.folder)
+    assert request is not None
+    world.status(run="r", state="done")
+    world.flower.end()
+    world.step()
+    outcome = outcome_of(world.folder, request)
+    assert outcome is not None
+    assert outcome.state == DONE
 
 
 # -- no request is lost, none is fulfilled twice ---------------------------------------------------------------------

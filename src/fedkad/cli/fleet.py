@@ -17,7 +17,8 @@ from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.federation import shelf
 from fedkad.fleet import extra, registry, trainings
-from fedkad.fleet.outcome import DONE, TrainingOutcome, outcome_of
+from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.outcome import CANCELLED, DONE, TrainingOutcome, outcome_of
 from fedkad.fleet.settings import (
     FleetSettings,
     ModelSettings,
@@ -32,8 +33,12 @@ from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import parse_duration
 
+LONGEST_END, SHORT_PAUSE = 120.0, 0.5  # seconds in which a run that is cancelled ends, and between two looks at it
 AWAY = 60.0  # seconds after which a server that was stopped does not seem to come back
-BUSY = "{}: a training or a delivery is under way; try again when it is done."
+BUSY = (
+    "{}: a training or a delivery is under way; try again when it is done, or end the training with "
+    "`fedkad fleet train {} --cancel`."
+)
 SECTIONS: tuple[Callable[..., Any], ...] = (Place, ModelSettings, TrainingSettings, Privacy, NoticeSettings)
 INIT_OPTIONS: dict[str, dict[str, Any]] = {
     "bind": {
@@ -322,10 +327,17 @@ def train(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for the outcome; exit status 1 unless a model was delivered.")
     ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End the training that is requested or under way; the current model stays.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask the running server for a training; while one is requested or under way, this adds no other."""
     server = ServerFolder.existing(folder)
+    if cancel:
+        _cancel(server, folder)
+        print_json({"wanted": False, "cancelled": True}) if as_json else print_line("The training is cancelled.")
+        return
     if not locks.is_held(server.lock):
         raise ValueError(not_running(folder))
     is_new = trainings.request_training(server.training)
@@ -339,6 +351,20 @@ def train(
         print_line(f"{begun if is_new else known} Follow it with fedkad fleet status --follow {quoted(folder)}.")
 
 
+def _cancel(server: ServerFolder, folder: Path) -> None:
+    """Cancel the training, and wait until a running server has ended it."""
+    request, end = trainings.cancel_training(server.training), time.monotonic() + LONGEST_END
+    if request is None:
+        raise ValueError(f"{folder}: there is no training to cancel; none is requested or under way.")
+    while (outcome := outcome_of(server.training, request)) is None and locks.is_held(server.lock):
+        if time.monotonic() > end:
+            log = server.logs / "server.log"
+            raise ValueError(f"{folder}: the training is cancelled, and its run does not end yet; see {log}.")
+        time.sleep(SHORT_PAUSE)
+    if outcome is not None and outcome.state != CANCELLED:
+        raise ValueError(f"It was too late to cancel it. {outcome.sentence}")
+
+
 def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
     """Wait until the training that is requested has ended, and tell its rounds meanwhile."""
     request, told, seen = trainings.read_request(server.training), "", time.monotonic()
@@ -349,13 +375,24 @@ def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
             seen = time.monotonic()
         elif time.monotonic() - seen > AWAY:
             raise ValueError(f"{not_running(folder)} The training then goes on.")
-        status = trainings.read_status(server.training) or {}
-        words = f"round {status.get('round')} of {status.get('rounds')}: {status.get('state')}"
-        if status.get("run", request.after) != request.after and words != told:
+        words = _progress(server.training, request)
+        if words not in ("", told):
             typer.echo(words, err=True)
             told = words
         time.sleep(PAUSE)
     return outcome
+
+
+def _progress(training: Path, request: trainings.TrainingRequest) -> str:
+    """How far a training is, or what it waits for; empty if there is nothing to tell yet."""
+    if (waits := trainings.read_waits(training)) is not None:
+        return f"The training {waits}."
+    try:
+        status = trainings.read_status(training) or {}
+    except FleetFileError as error:  # which the app writes anew
+        return str(error)
+    is_told = status.get("run", request.after) != request.after
+    return f"round {status.get('round')} of {status.get('rounds')}: {status.get('state')}" if is_told else ""
 
 
 def _print_outcome(outcome: TrainingOutcome, as_json: bool, is_new: bool) -> None:
@@ -372,7 +409,10 @@ def _print_outcome(outcome: TrainingOutcome, as_json: bool, is_new: bool) -> Non
 @one_sentence
 def history(folder: Folder, as_json: AsJson = False) -> None:
     """List the models that the server keeps: the current one, those before it, and those that were kept back."""
-    models = shelf.listed(ServerFolder.existing(folder).training)
+    training = ServerFolder.existing(folder).training
+    models = shelf.listed(training)
+    for sentence in shelf.unreadable(training):
+        note(f"{sentence} It is left out.")
     if as_json:
         print_json([model._asdict() for model in models])
     elif models:
@@ -394,7 +434,7 @@ def rollback(
 ) -> None:
     """Make an earlier model the current one again; a running server then delivers it to all devices."""
     server = ServerFolder.existing(folder)
-    with locks.holding(server.training / "app.lock", BUSY.format(server.training)):
+    with locks.holding(server.training / trainings.APP_LOCK, BUSY.format(server.training, quoted(folder))):
         run = shelf.take_back(server.training, training)
     if as_json:
         print_json({"current": run})
@@ -414,7 +454,7 @@ def deliver(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None
         raise ValueError(
             f"{device} fetches the current model by itself; for another time, remove delivered.json from its folder."
         )
-    with locks.holding(server.training / "app.lock", BUSY.format(server.training)):
+    with locks.holding(server.training / trainings.APP_LOCK, BUSY.format(server.training, quoted(folder))):
         shelf.forget_holders(server.training, lambda name: name == device)
     if as_json:
         print_json({"device": device})

@@ -7,6 +7,7 @@ with it: no device has been told, and each drops what it holds as pending. Every
 
     training.safetensors   the training in progress, as of its last closed round
     status.json            what people and programs want to know about the last one
+    waits                  what the training in progress waits for, while it does
 
 What is left of a training that is done is on the `shelf`.
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,10 @@ Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
 
-UNDER_WAY, STATUS = "training.safetensors", "status.json"
+UNDER_WAY, STATUS, WAITS = "training.safetensors", "status.json", "waits"
+TRAINING, DELIVERING, CANCELLED, DONE = "training", "delivering", "cancelled", "done"
+MOST_NAMED = 8
+"""Devices that a sentence names."""
 
 WARM_NORM = 1.0 + 1e-2
 """A warm message is as long as the root of a share of energy, up to rounding."""
@@ -108,6 +111,7 @@ class Coordinator:
         self.ledger = Ledger()
         self.done = False
         self.gate: dict[str, Any] = {}  # what devices said of the result before its delivery
+        self.waits: str | None = None  # what for, if rounds cannot be held
         self.sent = 0  # bytes down since the round, or the delivery, began
         self._holders: set[str] = set()  # devices that hold the newest Z already
         self._tried: set[str] = set()
@@ -150,6 +154,9 @@ class Coordinator:
             groups = [fresh, [name for name in usable if name in self.server.heard], usable]
         group = next((group for group in groups if len(group) >= self.plan.least), None)
         if group is None:
+            out = [name for name in there if name not in usable]
+            why = f", and left out because their answers could not be used: {_named(out)}" if out else ""
+            self._wait_for(f"devices; {len(there)} online, {self.plan.least} needed{why}")
             return []
         chosen = self.sampler.next(group, of=len(usable), least=self._fewest(group, len(usable)))
         self._tried.update(chosen if self.server.warm else ())
@@ -270,6 +277,7 @@ class Coordinator:
     def close(self) -> bool:
         """End the round; False if too few answered, and then nothing has happened."""
         if len(self._taken) < max(self.plan.least, 1):
+            self._wait_for(self._lacking_answers())
             self._await({}, 1.0)
             self._write_status()
             return False
@@ -287,7 +295,28 @@ class Coordinator:
         self._made = {made: payload for made, payload in self._made.items() if made in needed}
         self._save(UNDER_WAY)
         self._write_status()
+        self._wait_for(None)
         return True
+
+    def _lacking_answers(self) -> str:
+        """What an attempt at a round lacked, and who did not answer; why is in the status."""
+        silent = sorted(set(self._open).difference(self._taken))
+        names = f", none from {_named(silent)}" if silent else ""
+        return f"usable answers; {len(self._taken)} came, {self.plan.least} needed{names}"
+
+    def _wait_for(self, what: str | None) -> None:
+        """Say what keeps the training from its next round, once; None if nothing does any more."""
+        before, self.waits = self.waits, None if what is None else f"waits for {what}"
+        if self.waits == before:
+            return
+        if self.waits is not None:
+            logger.warning("The training %s.", self.waits)
+        if self.folder is None:
+            return
+        if self.waits is None:
+            (self.folder / WAITS).unlink(missing_ok=True)
+        else:
+            write_atomically(self.folder / WAITS, self.waits.encode())
 
     def _record(self, change: float) -> Round:
         reported = {name: taken.diagnostics for name, taken in self._taken.items()}
@@ -319,15 +348,22 @@ class Coordinator:
         return requests if self.terms.secure else self.expect(requests)
 
     def _current(self) -> bytes | None:
-        """The current model as it would go down in this training; None if there is none that can be compared."""
-        theirs = None if self.folder is None else stored_terms(self.folder, RESULT)
+        """The current model as it would go down in this training; None if there is none that can be compared.
+
+        If it was lost, the newest of those before it stands for it: many devices still hold one like it.
+        """
+        if self.folder is None:
+            return None
+        file, theirs = RESULT, stored_terms(self.folder, RESULT)
+        if theirs is None and (kept := shelf.earlier(self.folder)):
+            file = shelf.shelved(kept[0])
+            theirs = stored_terms(self.folder, file)
         if theirs is None or theirs.run == self.terms.run:
             return None
         if any(getattr(theirs, name) != getattr(self.terms, name) for name in ("channels", "lifting", "shape")):
             return None
-        assert self.folder is not None
         found = Coordinator(theirs, self.plan, self.folder)
-        found.restore(RESULT)
+        found.restore(file)
         return wire.encode(found.server.shared, wire.downward(self.terms.encoding))
 
     def verdict(self) -> Verdict:
@@ -460,8 +496,14 @@ class Coordinator:
 
     def _state(self) -> str:
         if self.done:
-            return shelf.KEPT_BACK if self.gate.get("worse") else "done"
-        return "delivering" if self.finished else "training"
+            return shelf.KEPT_BACK if self.gate.get("worse") else DONE
+        return DELIVERING if self.finished else TRAINING
+
+
+def _named(names: Sequence[str]) -> str:
+    """Some of the names, in a sentence."""
+    more = ["…"] if len(names) > MOST_NAMED else []
+    return ", ".join([*names[:MOST_NAMED], *more])
 
 
 def check_matrix(matrix: Array, phase: Phase, terms: Terms) -> None:
@@ -500,16 +542,34 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
     try:
         return Terms.read(read_model(path, KIND)[0]["terms"])
     except (ModelFileError, ProtocolError) as error:
-        aside = path.with_suffix(".unreadable")
-        os.replace(path, aside)
-        logger.warning("%s; the file is now %s. Restore it from a backup, or train anew.", error, aside.name)
+        aside, back = shelf.set_aside(path), "go back to an earlier model with `fedkad fleet rollback`, "
+        remedy = f"{back if file == RESULT else ''}restore it from a backup, or train anew"
+        logger.warning("%s The file is now %s; %s.", error, aside.name, remedy)
         return None
+
+
+def abandon(folder: Path) -> None:
+    """Give the training in progress up, whose app must have ended: the next one begins anew.
+
+    Devices to which its result was going out get the current model again.
+    """
+    (folder / UNDER_WAY).unlink(missing_ok=True)
+    known = _known_status(folder)
+    if known.get("state") == DELIVERING and stored_terms(folder, RESULT) is not None:
+        shelf.forget_holders(folder, lambda name: True)
+    if known.get("state") in (TRAINING, DELIVERING):
+        write_atomically(folder / STATUS, json.dumps({**known, "state": CANCELLED}, indent=1).encode())
 
 
 def is_status_of(folder: Path, run: str) -> bool:
     """Whether the status is of that run, or of none: another training that has begun since keeps its own."""
+    return bool(_known_status(folder).get("run", run) == run)
+
+
+def _known_status(folder: Path) -> dict[str, Any]:
+    """What the status says; empty if there is none that can be read."""
     try:
         known = json.loads((folder / STATUS).read_text())
     except (FileNotFoundError, ValueError):
-        return True
-    return not isinstance(known, dict) or known.get("run") == run
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -42,24 +42,18 @@ def run_rounds(coordinator: Coordinator, carrier: RequestCarrier) -> Iterator[Ro
 
 
 def _hold_round(coordinator: Coordinator, carrier: RequestCarrier) -> None:
-    plan, began, was_asked = coordinator.plan, time.monotonic(), False
+    """Try until a round is closed; what the training waits for meanwhile, the coordinator says."""
+    plan, began = coordinator.plan, time.monotonic()
     while True:
-        there = carrier.devices()
-        names = coordinator.choose(there)
+        names = coordinator.choose(carrier.devices())
         if names and _attempt_round(coordinator, carrier, names):
             return
-        was_asked = was_asked or bool(names)
         if time.monotonic() - began >= plan.patience:
-            break
+            raise RuntimeError(
+                f"No round was closed within {plan.patience:g} s: the training {coordinator.waits}; it can continue "
+                f"from round {coordinator.round}."
+            )
         time.sleep(plan.poll)
-    why = f"Too few devices answered within {plan.patience:g} s"
-    if not was_asked:
-        out = sum(coordinator.ledger.is_out(name) for name in there)
-        why = (
-            f"No device could be asked within {plan.patience:g} s: a round needs {plan.least} devices, {len(there)} "
-            f"are online, and {out} of these are left out because their answers could not be used"
-        )
-    raise RuntimeError(f"{why}; the training can continue from round {coordinator.round}.")
 
 
 def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: list[str]) -> bool:
@@ -74,7 +68,6 @@ def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: lis
         _collect(coordinator, carrier, requests, coordinator.take)
     _log_refusals(coordinator, before)
     if not coordinator.close():
-        logger.warning("Retrying round %d: too few usable answers.", coordinator.round)
         return False
     record, rounds = coordinator.records[-1], coordinator.plan.rounds
     if record.left_out:

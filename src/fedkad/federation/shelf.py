@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,29 +41,57 @@ class ShelvedModel(NamedTuple):
 
 
 def listed(folder: Path) -> list[ShelvedModel]:
-    """All models that are kept, newest first; a file that cannot be read is left out."""
-    files = [*([folder / RESULT] if (folder / RESULT).exists() else ()), *_shelved(folder)]
-    return sorted(_described(files), key=lambda model: model.run, reverse=True)
+    """All models that are kept, newest first; a file that cannot be read is left out, and `unreadable` names it."""
+    found = [each for each in map(_described, _files(folder)) if isinstance(each, ShelvedModel)]
+    return sorted(found, key=lambda model: model.run, reverse=True)
 
 
-def _described(files: Collection[Path]) -> Iterator[ShelvedModel]:
-    for file in files:
-        try:
-            header, _ = read_model(file, KIND)
-        except ModelFileError:
-            continue
-        gate = header.get("gate", {})
-        kept = KEPT_BACK if gate.get("worse") else EARLIER
-        state = CURRENT if file.name == RESULT else kept
-        held = len(header["ledger"]["delivered"])
-        yield ShelvedModel(header["terms"]["run"], state, len(header["records"]), gate, held)
+def unreadable(folder: Path) -> list[str]:
+    """A sentence about each file that should hold a model and cannot be read."""
+    return [each for each in map(_described, _files(folder)) if isinstance(each, str)]
+
+
+def earlier(folder: Path) -> list[str]:
+    """The runs of the models to go back to, newest first: those before the current one, or all if that was lost."""
+    there = listed(folder)
+    current = next((model.run for model in there if model.state == CURRENT), None)
+    return [model.run for model in there if model.state == EARLIER and (current is None or model.run < current)]
+
+
+def shelved(run: str) -> str:
+    """The file of a model beside the current one, in a server's folder."""
+    return f"{MODELS}/{run}.safetensors"
+
+
+def _files(folder: Path) -> list[Path]:
+    return [*([folder / RESULT] if (folder / RESULT).exists() else ()), *_shelved(folder)]
+
+
+def _described(file: Path) -> ShelvedModel | str:
+    """What a file holds, or why it cannot be read."""
+    try:
+        header, _ = read_model(file, KIND)
+    except ModelFileError as error:
+        return str(error)
+    gate = header.get("gate", {})
+    kept = KEPT_BACK if gate.get("worse") else EARLIER
+    state = CURRENT if file.name == RESULT else kept
+    held = len(header["ledger"]["delivered"])
+    return ShelvedModel(header["terms"]["run"], state, len(header["records"]), gate, held)
+
+
+def set_aside(file: Path) -> Path:
+    """Keep a file that cannot be read under another name; returns that."""
+    aside = file.with_suffix(".unreadable")
+    os.replace(file, aside)
+    return aside
 
 
 def put_away(folder: Path, file: Path) -> None:
     """Keep a copy of a model beside the current one."""
     run = read_model(file, KIND)[0]["terms"]["run"]
     (folder / MODELS).mkdir(mode=0o700, exist_ok=True)
-    write_atomically(folder / MODELS / f"{run}.safetensors", file.read_bytes())
+    write_atomically(folder / shelved(run), file.read_bytes())
     for old in _shelved(folder)[:-MOST_KEPT]:
         old.unlink()
 
@@ -71,20 +99,19 @@ def put_away(folder: Path, file: Path) -> None:
 def take_back(folder: Path, run: str | None = None) -> str:
     """Make an earlier model the current one, by default the one before; returns its run."""
     there = {model.run: model for model in listed(folder)}
-    earlier = [model.run for model in there.values() if model.state == EARLIER]
     if run is None:
-        current = next((model.run for model in there.values() if model.state == CURRENT), "")
-        earlier = [each for each in earlier if each < current]
-        if not earlier:
+        run = next(iter(earlier(folder)), None)
+        if run is None:
             raise ShelfError("There is no earlier model to go back to; see `fedkad fleet history`.")
-        run = earlier[0]
     if run not in there or there[run].state == CURRENT:
         what = "is the current model already" if run in there else "is not among the models that are kept"
         raise ShelfError(f"{run} {what}; see `fedkad fleet history`.")
-    chosen = folder / MODELS / f"{run}.safetensors"
+    chosen = folder / shelved(run)
     content = chosen.read_bytes()
-    if (folder / RESULT).exists():
+    if any(model.state == CURRENT for model in there.values()):
         put_away(folder, folder / RESULT)
+    elif (folder / RESULT).exists():
+        set_aside(folder / RESULT)
     write_atomically(folder / RESULT, content)
     chosen.unlink(missing_ok=True)
     forget_holders(folder, lambda name: True)

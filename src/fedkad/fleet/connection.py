@@ -83,7 +83,7 @@ class DeviceClient:
         self.log, self.wait, self.follower = LogFile(folder.log), Backoff(), Follower(folder)
         self.delivery, self.refusal = Delivery(folder.delivered), FileWatch(folder.refusal)
         self.last_request = self.called = time.monotonic()
-        self.last_logged = ""
+        self.last_logged = self.notice_failure = ""
         self.child: ChildProcess | None = None
         self._reset()
 
@@ -120,16 +120,22 @@ class DeviceClient:
         if self.follower.is_due:
             with suppress(UnreachableError):
                 self._look()
-        if self.follower.is_called:
+        if self.follower.may_stay:
             self.called = time.monotonic()
             return True
         return self._owes_reply() and time.monotonic() - self.called < SETTLE
 
     def _look(self) -> None:
+        """Look at the notice, and say once that it is not accepted, and that it is again."""
+        failure = ""
         try:
             self.follower.look()
         except (NoticeError, OSError) as error:
-            self._log_once(str(error))
+            failure = str(error)
+        if failure != self.notice_failure:
+            again = f"{self.folder.device}: accepts the notice of {self.follower.files.server} again"
+            logger.log(logging.WARNING if failure else logging.INFO, "%s", failure or again)
+        self.notice_failure = failure
 
     def tend(self) -> None:
         """Start the process if it is not running, follow what it does, and explain it when it ends."""

@@ -85,6 +85,17 @@ class Follower:
         if answer.status == OK:
             self._accept(answer.content)
             self.tag = answer.tag
+        elif answer.status == NOT_MODIFIED:
+            self._check_kept()
+
+    def _check_kept(self) -> None:
+        """Refuse the last notice once it has expired, and have all of it sent from then on."""
+        try:
+            if self.last is not None:
+                check_new(None, self.last, self.clock())
+        except NoticeError:
+            self.tag = ""
+            raise
 
     def _accept(self, content: bytes) -> None:
         trusted = self.folder.ca_certificate.read_bytes()
@@ -127,6 +138,14 @@ class Follower:
         if self.last is None or not self.has_notices:
             return True
         return self.last.calls(self.folder.device, self.clock())
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether a device that is connected stays so: a notice that has expired calls nobody, and sends nobody away.
+
+        A server that could not renew its notice would lose its devices otherwise, although it is there.
+        """
+        return self.is_called or (self.last is not None and self.last.includes(self.folder.device))
 
     @property
     def model(self) -> NamedModel | None:

@@ -104,8 +104,12 @@ class FleetNotice:
 
     def calls(self, device: str, now: float) -> bool:
         """Whether a device is called; nobody is by a notice that has expired."""
+        return now < self.expires and self.includes(device)
+
+    def includes(self, device: str) -> bool:
+        """Whether a device is among those that the notice called when it was written."""
         invitation = self.tidings.invitation
-        return invitation is not None and now < self.expires and invitation.includes(device)
+        return invitation is not None and invitation.includes(device)
 
 
 def place(salt: str, device: str) -> int:

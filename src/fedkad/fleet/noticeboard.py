@@ -66,12 +66,21 @@ class NoticeBoard:
         except (FileNotFoundError, NoticeError):
             return None
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the notice should have been renewed by now: devices ignore it when its life is over."""
+        last = self.last()
+        return last is not None and self._is_half_over(last)
+
+    def _is_half_over(self, notice: FleetNotice) -> bool:
+        return notice.expires < self.clock() + LIFE / 2
+
     def show(self, period: float, invitation: Invitation | None, devices: int) -> None:
         """Tell the devices, so many of them, what is true now."""
         last, tidings, now = self.last(), self._tidings(period, invitation, devices), self.clock()
         certificate = self.folder.notice_certificate.read_bytes()
         said = None if last is None else (last.tidings, last.key_since)
-        if last is None or said != (tidings, certified_since(certificate)) or last.expires < now + LIFE / 2:
+        if last is None or said != (tidings, certified_since(certificate)) or self._is_half_over(last):
             self._write(last, tidings, now, certificate)
 
     def _tidings(self, period: float, invitation: Invitation | None, devices: int) -> Tidings:

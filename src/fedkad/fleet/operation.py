@@ -20,8 +20,8 @@ from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.guards import SILENT, LinkGuard, RunGuard
 from fedkad.fleet.logline import kept_in
-from fedkad.fleet.notice import EVERYBODY, Invitation, invite
-from fedkad.fleet.noticeboard import NoticeBoard
+from fedkad.fleet.notice import EVERYBODY, LIFE, Invitation, invite
+from fedkad.fleet.noticeboard import NOTICE, NoticeBoard
 from fedkad.fleet.overview import Looks
 from fedkad.fleet.processes import LARGEST_LOG, LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
 from fedkad.fleet.registry import ActiveDevices, Registry
@@ -185,6 +185,7 @@ class Supervisor:
         self.devices = ActiveDevices(folder.registry)
         self.known: Registry = {}
         self.last_failure = ""
+        self.is_notice_overdue = False
         self.refused_keys: set[str] = set()
         self.began = time.monotonic()
 
@@ -197,14 +198,32 @@ class Supervisor:
             self._report(f"The server cannot do its work ({error}); make room or repair it, the server then continues.")
         except (ControlError, FleetFileError) as error:
             self.is_unanswered = type(error) is ControlError
-            if self.is_ready or time.monotonic() - self.began > SILENT:  # while Flower is starting, it may fail
+            if not self._is_starting:
                 whats = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}
                 what = whats.get(type(error))
                 self._report(f"{what} ({error}); see {self.folder.logs}/superlink.log" if what else str(error))
         else:
-            self.last_failure = ""
+            self.last_failure, self.is_notice_overdue = "", False
             return True
+        if not self._is_starting:
+            self._warn_of_notice()
         return False
+
+    @property
+    def _is_starting(self) -> bool:
+        """Whether Flower is starting, and may fail."""
+        return not self.is_ready and time.monotonic() - self.began <= SILENT
+
+    def _warn_of_notice(self) -> None:
+        """Say once that the notice grows old, because a server that cannot do its work does not renew it."""
+        with suppress(OSError):  # said already
+            before, self.is_notice_overdue = self.is_notice_overdue, self.board.is_overdue
+            if self.is_notice_overdue and not before:
+                logger.warning(
+                    "%s is older than half its life of %d hours and cannot be renewed; mend what the server has said "
+                    "before, or devices will ignore it.",
+                    *(self.folder.public / NOTICE, LIFE // 3600),
+                )
 
     def _report(self, failure: str) -> None:
         """Log a failure unless it was the last one logged."""
@@ -280,6 +299,10 @@ class AppRuns:
         """Start a run, and stop any other: a run may have started although Flower's answer was lost."""
         self.control.stop_all()
         return self.control.submit(self.app, {"folder": str(self.folder.root), "job": job})
+
+    def stop(self) -> None:
+        """Stop the run that is under way."""
+        self.control.stop_all()
 
     def has_ended(self, run: int) -> bool:
         """Whether a run is over; if so its output is kept in a file, since Flower shows it nowhere."""

@@ -6,13 +6,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedkad.federation.shelf import KEPT_BACK
-from fedkad.fleet.trainings import ATTEMPTS, TrainingRequest, is_fulfilled, read_request, read_result, read_status
+from fedkad.fleet.trainings import (
+    ATTEMPTS,
+    TrainingRequest,
+    is_cancelled,
+    is_fulfilled,
+    read_request,
+    read_result,
+    read_status,
+)
 
-DONE, FAILED = "done", "failed"
+DONE, CANCELLED, FAILED = "done", "cancelled", "failed"
 
 
 class TrainingOutcome(NamedTuple):
-    """`done`, `kept back` or `failed`; the run, if there is one; and a sentence."""
+    """`done`, `kept back`, `cancelled` or `failed`; the run, if there is one; and a sentence."""
 
     state: str
     run: str | None
@@ -30,6 +38,8 @@ def outcome_of(training: Path, request: TrainingRequest) -> TrainingOutcome | No
             worse = f"{judges} devices lose {ratio:.3g} times as much with it as with the current model"
             return TrainingOutcome(KEPT_BACK, run, f"The model of training {run} is not delivered: {worse}.")
         return TrainingOutcome(DONE, run, f"Training {run} is done.")
+    if is_cancelled(training, request):
+        return TrainingOutcome(CANCELLED, None, "The training was cancelled.")
     log = training.parent / "logs" / "app.log"
     return TrainingOutcome(
         FAILED, None, f"The training broke off {ATTEMPTS} times without a new round; see {log}, then ask again."

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedkad.atomicfile import write_atomically
+from fedkad.federation.shelf import KEPT_BACK
 from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.outcome import DONE, outcome_of
+from fedkad.fleet.outcome import CANCELLED, DONE, FAILED, outcome_of
 from fedkad.fleet.overview import (
     NEVER,
     OFFLINE,
@@ -66,7 +67,7 @@ class Reporter:
         outcome = outcome_of(self.folder.training, request)
         if outcome is not None:
             self.outcomes[outcome.state] += 1
-            if outcome.state != DONE:
+            if outcome.state not in (DONE, CANCELLED):  # whoever cancelled it knows
                 self.tell(f"training {outcome.state}", outcome.sentence)
 
     def look(self, devices: Registry, nodes: Mapping[str, Node] | None, looks: Looks | None = None) -> None:
@@ -131,7 +132,7 @@ class Reporter:
             yield from metric(
                 "training_end_timestamp_seconds", "When the last one ended.", {"": float(ended.read_text())}
             )
-        outcomes = {state: self.outcomes[state] for state in (DONE, "kept back", "failed")}
+        outcomes = {state: self.outcomes[state] for state in (DONE, KEPT_BACK, CANCELLED, FAILED)}
         about = "Trainings that ended since the server was started."
         yield from metric("trainings_total", about, labelled("outcome", outcomes), kind="counter")
         ends = {owner: end.timestamp() for owner, end in certificate_ends(self.folder).items()}

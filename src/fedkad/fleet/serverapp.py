@@ -21,6 +21,7 @@ from fedkad.fleet import settings
 from fedkad.fleet.carrier import Carrier
 from fedkad.fleet.logline import LogLine
 from fedkad.fleet.settings import FleetSettings
+from fedkad.fleet.trainings import APP_LOCK
 from fedkad.koopman.lifting import Lifting
 
 logger = logging.getLogger(__name__)
@@ -34,11 +35,13 @@ def main(grid: Grid, context: Context) -> None:
     folder, job = Path(str(context.run_config["folder"])), str(context.run_config["job"])
     place = folder / "training"
     place.mkdir(parents=True, exist_ok=True)
-    with locks.holding(place / "app.lock", f"{place}: another run works on this training; wait until it ends."):
+    with locks.holding(place / APP_LOCK, f"{place}: another run works on this training; wait until it ends."):
         known = settings.load(folder)
         coordinator = resume(place, known) if job == "train" else finished(place, known)
         if coordinator is None:
-            logger.warning("There is no result to deliver.")
+            logger.warning(
+                "There is no model to deliver; train, or go back to an earlier one with `fedkad fleet rollback`."
+            )
             return
         carrier = Carrier(grid, folder, coordinator.terms)
         for _ in engine.run_rounds(coordinator, carrier):

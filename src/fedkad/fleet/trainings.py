@@ -4,6 +4,7 @@ A request for a training is a file. It exists from the request until a training 
 of the app nor one of the server loses it. It names the training that was the last one done at the time: the request is
 fulfilled once another one is, whatever the clock says. A request made while one is pending or under way adds nothing,
 and the caller is told so; one made after a training is done, but before the server has noticed, asks for another.
+Another file names the request that was cancelled last: the server ends the run that works on it, and closes it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedkad.federation.coordinator import STATUS
+from fedkad.federation.coordinator import STATUS, WAITS, abandon
 from fedkad.federation.shelf import mend_holders, read_holders
 from fedkad.fleet.files import FleetFileError, write_private
-from fedkad.locks import waiting_for
+from fedkad.locks import HeldError, holding, waiting_for
 
 logger = logging.getLogger(__name__)
 
 TRAIN, DELIVER = "train", "deliver"
-WANTED, ENDED, WAITS = "wanted", "ended", "waits"
+WANTED, CANCELLED, ENDED = "wanted", "cancelled", "ended"
+APP_LOCK = "app.lock"
+"""Held by the app while it trains or delivers, and by whoever must not do so at the same time."""
 
 ATTEMPTS = 5  # failures in a row, without a round completed, before a request is dropped
 FIRST_WAIT = 5.0  # seconds until a training that broke off is tried again; doubled each time
@@ -44,6 +47,9 @@ class Runs(Protocol):
     def has_ended(self, run: int) -> bool:
         """Whether a run is over."""
 
+    def stop(self) -> None:
+        """Have the run that is under way end; its app follows within seconds."""
+
 
 class TrainingRequest(NamedTuple):
     """The last run that was done at the time of the request, or an empty string, and a unique token."""
@@ -57,14 +63,37 @@ def request_training(training: Path) -> bool:
     with _locked(training):
         if is_requested(training):
             return False
+        request = read_request(training)
+        if request is not None and is_cancelled(training, request):
+            raise FleetFileError(f"{training}: the training that was cancelled has not ended yet; try again.")
         _write_request(training)
         return True
 
 
+def cancel_training(training: Path) -> TrainingRequest | None:
+    """Ask for the end of the training that is requested or under way; None if there is none."""
+    with _locked(training):
+        if not is_requested(training):
+            return None
+        request = read_request(training)
+        if request is None or not request.token:
+            request = _write_request(training)
+        write_private(training / CANCELLED, request.token.encode())
+        return request
+
+
+def is_cancelled(training: Path, request: TrainingRequest) -> bool:
+    """Whether this request was cancelled."""
+    try:
+        return (training / CANCELLED).read_text() == request.token
+    except FileNotFoundError:
+        return False
+
+
 def is_requested(training: Path) -> bool:
-    """Whether a training is requested or under way."""
+    """Whether a training is requested or under way, and not cancelled."""
     request = read_request(training)
-    return request is not None and not is_fulfilled(training, request)
+    return request is not None and not is_fulfilled(training, request) and not is_cancelled(training, request)
 
 
 def read_request(training: Path) -> TrainingRequest | None:
@@ -100,7 +129,7 @@ def read_status(training: Path) -> dict[str, Any] | None:
 
 
 def read_waits(training: Path) -> str | None:
-    """What a training waits for, as the server has written it; None if none waits."""
+    """What a training waits for, as the server or, during a run, its app has written it; None if none waits."""
     try:
         return (training / WAITS).read_text()
     except FileNotFoundError:
@@ -117,9 +146,10 @@ def _last_done(training: Path) -> str:
     return str((read_result(training) or {}).get("run", ""))
 
 
-def _write_request(training: Path) -> None:
+def _write_request(training: Path) -> TrainingRequest:
     request = TrainingRequest(_last_done(training), secrets.token_hex(8))
     write_private(training / WANTED, json.dumps(request._asdict()).encode())
+    return request
 
 
 @contextmanager
@@ -208,12 +238,14 @@ class Trainings:
         With `by_call`, devices connect only when a training calls them, and fetch its result by themselves.
         """
         if self.run is not None:
-            if self.runs.has_ended(self.run):
-                self._settle(self.run)
+            self._follow(self.run)
             return
         if (mended := mend_holders(self.training)) is not None:
             logger.warning("%s", mended)
         self._tidy()
+        if self._is_ending():
+            self._tell_waiting("is cancelled, and waits for its app to end")
+            return
         present = {name for name, is_online in online.items() if is_online}
         waits = self._request_due(len(present), len(online), by_call=by_call) if self._is_due() else None
         request = read_request(self.training)
@@ -268,18 +300,31 @@ class Trainings:
         return None if enough else f"waits for devices; {present} online, {needed} needed"
 
     def _tell_waiting(self, waits: str | None) -> None:
-        """Log once that a training waits, and keep for `fedkad fleet status` what it waits for."""
-        if waits is not None and self.waits is None:
-            logger.warning("%s: %s", TRAIN, waits)
+        """Keep for `fedkad fleet status` what a training waits for, and log it."""
         if waits is None:
             (self.training / WAITS).unlink(missing_ok=True)
         elif waits != self.waits:
             write_private(self.training / WAITS, waits.encode())
+        self._log_waiting(waits)
+
+    def _log_waiting(self, waits: str | None) -> None:
+        """Log once that a training waits."""
+        if waits is not None and self.waits is None:
+            logger.warning("%s: %s", TRAIN, waits)
         self.waits = waits
 
     def _start(self, job: str) -> None:
         self.run, self.job = self.runs.submit(job), job
         logger.info("%s: run %d started", job, self.run)
+
+    def _follow(self, run: int) -> None:
+        """Follow a run: end it if its training was cancelled, and say what its app waits for."""
+        if self.runs.has_ended(run):
+            self._settle(run)
+            return
+        if self.job == TRAIN and is_cancelled(self.training, self.request):
+            self.runs.stop()
+        self._log_waiting(read_waits(self.training))
 
     def _settle(self, run: int) -> None:
         """Draw the consequences of a run that is over."""
@@ -290,20 +335,38 @@ class Trainings:
             if not self._tidy():  # there already is a new request
                 self._close()
             logger.info("%s: run %d is done", TRAIN, run)
+        elif is_cancelled(self.training, self.request):
+            logger.info("%s: run %d is cancelled", TRAIN, run)
         else:
             self._retry(run)
 
     def _tidy(self) -> bool:
-        """Close a request that is fulfilled, possibly under an earlier server; rewrite one that cannot be read."""
+        """Close a request that is fulfilled or cancelled, maybe under an earlier server; rewrite an unreadable one."""
         with _locked(self.training):
             request = read_request(self.training)
-            if request is not None and is_fulfilled(self.training, request):
+            if request is not None and (is_fulfilled(self.training, request) or self._is_given_up(request)):
                 self._close()
                 (self.training / WANTED).unlink()
                 return True
             if request is not None and not request.token:
                 _write_request(self.training)
         return False
+
+    def _is_given_up(self, request: TrainingRequest) -> bool:
+        """Whether a request was cancelled, and nothing is left of its training; not while its app still ends."""
+        if not is_cancelled(self.training, request):
+            return False
+        try:
+            with holding(self.training / APP_LOCK, "held by the app"):
+                abandon(self.training)
+        except HeldError:
+            return False
+        return True
+
+    def _is_ending(self) -> bool:
+        """Whether the request is cancelled, and its app has not ended yet."""
+        request = read_request(self.training)
+        return request is not None and is_cancelled(self.training, request)
 
     def _retry(self, run: int) -> None:
         """Wait before the next attempt, or drop the request after the last one."""
