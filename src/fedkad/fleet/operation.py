@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import os
 import socket
@@ -27,7 +28,7 @@ from fedkad.fleet.overview import Looks
 from fedkad.fleet.processes import LARGEST_LOG, LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
 from fedkad.fleet.registry import ActiveDevices, Registry
 from fedkad.fleet.reporting import Reporter
-from fedkad.fleet.settings import FILE, ServerFolder
+from fedkad.fleet.settings import FILE, Place, ServerFolder
 from fedkad.fleet.timedlog import timed
 from fedkad.fleet.trainings import Trainings, read_request
 from fedkad.locks import holding
@@ -45,6 +46,7 @@ WARN_DAYS, DAY = 30.0, 86_400.0
 CALLED_WITHIN, CONNECTED_WITHIN = 2.0, 60.0
 """Periods of the notice in which a device that is on has seen a call, and seconds in which it has connected then."""
 
+EVERYWHERE = ("0.0.0.0", "::")
 FREED_WITHIN = 10.0  # seconds in which the processes of a server that was killed release its ports
 
 
@@ -56,7 +58,9 @@ def serve(folder: ServerFolder, app: Path = APP) -> None:
         prepare(folder)
         place = folder.settings.place
         sockets = passed_sockets()
-        if not sockets:
+        if sockets:
+            check_passed(sockets, place)
+        else:
             check_port("port", place.bind, place.port)
         check_port("control_port", "127.0.0.1", place.control_port)
         *others, front = flower.server_commands(folder).items()
@@ -76,7 +80,7 @@ def _supervised(
 
 
 def check_port(key: str, host: str, port: int) -> None:
-    """Refuse a port that is in use, before nginx and Flower fail on it again and again."""
+    """Refuse a port that cannot be had, before nginx and Flower fail on it again and again."""
     deadline, family = time.monotonic() + FREED_WITHIN, socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         try:
@@ -87,12 +91,28 @@ def check_port(key: str, host: str, port: int) -> None:
                 raise FleetFileError(
                     f"This machine has no address {host}; correct bind in [place] of fleet.toml."
                 ) from None
-            if time.monotonic() > deadline:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                taken = error.errno == errno.EADDRINUSE
+                remedy = f"stop the program that does, or change {key}" if taken else f"change bind or {key}"
+                why = os.strerror(error.errno or 0)
                 raise FleetFileError(
-                    f"The server cannot listen on port {port} ({error.strerror}); stop the program that does, "
-                    f"or change {key} in fleet.toml."
+                    f"The server cannot listen on port {port} ({why}); {remedy} in fleet.toml."
                 ) from None
         time.sleep(0.2)
+
+
+def check_passed(sockets: Sequence[int], place: Place) -> None:
+    """Refuse a socket of systemd's that is not where this server listens: nginx would drop it without a word."""
+    hosts = set(map(ipaddress.ip_address, [place.bind] if place.bind else EVERYWHERE))
+    for number in sockets:
+        with socket.socket(fileno=os.dup(number)) as passed:
+            family, name = passed.family, passed.getsockname()
+        is_ours = family in (socket.AF_INET, socket.AF_INET6) and name[1] == place.port
+        if not is_ours or ipaddress.ip_address(name[0]) not in hosts:
+            raise FleetFileError(
+                f"The socket that systemd passes on is at {name}, where this server does not listen; write "
+                f"ListenStream={proxy.listening(place)[0]} into its unit, or correct bind and port in fleet.toml."
+            )
 
 
 def _operate(
