@@ -165,7 +165,9 @@ def fed_by(folder: Path, period: float, rows: Array, **learning: Any) -> tuple[l
 
 
 def calm(rows: int) -> Array:
-    return wandering(rows) - np.where(np.arange(rows) < FIRST + 50, 0.0, 6.0)[:, None] * np.array([1.0, 0.0, 0.0])
+    later = np.arange(rows)[:, None] >= FIRST + 50
+    found: Array = wandering(rows) - 6.0 * later * np.array([1.0, 0.0, 0.0])
+    return found
 
 
 @pytest.mark.parametrize(("period", "expected"), [(60.0, [1440]), (120.0, [720, 1440]), (600.0, [700, 1008])])

@@ -187,9 +187,9 @@ def test_a_device_says_whether_the_address_the_clock_or_the_authority_is_wrong(
 
 def test_a_certificate_fits_the_addresses_that_it_names(authority: KeyPair) -> None:
     made = certificates.make_server_certificate(authority, "2001:db8::1").public
-    assert certificates.fits(made, "2001:0db8:0::1")
-    assert certificates.fits(made, "localhost")
-    assert not certificates.fits(made, "fleet.example")
+    assert certificates.is_valid_for(made, ["2001:0db8:0::1"])
+    assert certificates.is_valid_for(made, ["localhost"])
+    assert not certificates.is_valid_for(made, ["fleet.example"])
 
 
 def test_openssh_can_make_the_key_of_a_device(tmp_path: Path) -> None:

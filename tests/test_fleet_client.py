@@ -16,6 +16,7 @@ from fedkad.fleet import clientapp, connection, devicefolder
 from fedkad.fleet.certificates import make_device_key
 from fedkad.fleet.connection import DeviceClient
 from fedkad.fleet.flower.supernode import CALL_OVER, SuperNodeEvent
+from fedkad.fleet.reaching import Fetched
 
 
 @pytest.fixture
@@ -53,6 +54,21 @@ def test_a_client_tells_systemd_that_it_is_ready_and_alive(client: DeviceClient,
             assert systemd.recv(1000) == b"READY=1\nSTATUS=connects pump"
             assert [systemd.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
             process.terminate()
+
+
+def test_a_client_with_the_key_of_another_device_says_so_once_and_does_not_connect(
+    client: DeviceClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.folder.key.write_bytes(make_device_key().key)
+    monkeypatch.setattr(connection, "reach", lambda files: None)
+    monkeypatch.setattr(client.follower.files, "get", lambda path, headers: Fetched(200, "", b"press"))
+    client.follower.has_looked = True
+    for _ in range(2):
+        client.wait.clear()
+        client.tend()
+    assert client.child is None
+    (said,) = caplog.messages
+    assert said.startswith(f"{client.folder.key}: this is the key of press, and this device is pump; ")
 
 
 @pytest.mark.parametrize("over", CALL_OVER)

@@ -217,6 +217,15 @@ def test_tokens_expire_and_are_replaced_and_withdrawn(site: Site) -> None:
         site.token("pump-6")
 
 
+def test_a_list_of_names_is_text(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    path.write_bytes("Pumpe-süd\n".encode("latin-1"))
+    said = fails("fleet", "token", site.folder.root, "--from", path)
+    assert said == f"error: {path}: the file is not UTF-8 text; save the file as UTF-8."
+    path.write_bytes(b"\xef\xbb\xbfpump-1\r\n")
+    assert Done("fleet", "token", site.folder.root, "--from", path).out.startswith("fedkad://pump-1:")
+
+
 def test_tokens_for_a_list_on_the_command_line(site: Site, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("pump-1\n\n pump-2 \npump-1\n")
     done = Done("fleet", "token", site.folder.root, "--from", tmp_path / "names.txt", "pump-0")

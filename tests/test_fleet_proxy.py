@@ -21,12 +21,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import certificates, enrolment, limits, registry, settings
+from fedkad.fleet import certificates, devicefolder, enrolment, limits, registry, settings
+from fedkad.fleet.connection import foreign_key
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.limits import largest_reply
 from fedkad.fleet.operation import Door, check_port
 from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all
+from fedkad.fleet.reaching import ServerFiles
 from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
 from measurements.loopback import descendants, free_port, wait
 
@@ -275,6 +277,26 @@ def test_masks_need_more_room_than_numbers() -> None:
 def test_an_address_that_this_machine_lacks_is_said_at_once() -> None:
     with pytest.raises(FleetFileError, match=r"has no address 192\.0\.2\.77; correct bind in \[place\]"):
         check_port("port", "192.0.2.77", free_port())
+
+
+def test_a_port_that_cannot_be_had_is_said_with_what_to_change() -> None:
+    with pytest.raises(FleetFileError, match=r"Invalid argument\); change bind or port in fleet\.toml"):
+        check_port("port", "fe80::1", free_port())
+
+
+def test_a_device_learns_whose_key_it_has(fronted: Fronted, tmp_path: Path) -> None:
+    server = fronted.folder.settings.place.reached_at
+    devicefolder.write(tmp_path / "own", "pump", server, b"", (fronted.folder.devices / "pump/device.key").read_bytes())
+    devicefolder.write(tmp_path / "foreign", "x", server, b"", (tmp_path / "own/device.key").read_bytes())
+    devicefolder.write(tmp_path / "unknown", "x", server, b"", certificates.make_device_key().key)
+    files = ServerFiles([server], fronted.folder.ca_certificate, "")
+    own, foreign, unknown = (devicefolder.load(tmp_path / name) for name in ("own", "foreign", "unknown"))
+    assert foreign_key(own, files) is None
+    assert foreign_key(unknown, files) is None, "Flower refuses it"
+    said = foreign_key(foreign, files)
+    assert said is not None
+    assert said.startswith(f"{foreign.key}: this is the key of pump, and this device is x; bring it")
+    assert files.get("/elsewhere", {}).status == 403, "as a server of an earlier release answers"
 
 
 def test_nginx_accepts_what_is_written_for_many_devices(tmp_path: Path) -> None:

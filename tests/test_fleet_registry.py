@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,34 @@ def test_a_period_that_makes_no_sense_is_named(tmp_path: Path) -> None:
     for text in ("0h", "-1h", "5", "h", "1 x", "5w"):
         with pytest.raises(SettingError, match="must be"):
             settings.check(FleetSettings(model=ModelSettings(("a",)), training=TrainingSettings(every=text)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("address", "https://x", "a host name or an IP address, without a port and without https://"),
+        ("address", "", "a host name or an IP address"),
+        ("address", "[::1]", "a host name or an IP address"),
+        ("bind", "fe80::1", "none that begins with fe80"),
+        ("bind", "fe80::1%lo", "none that begins with fe80"),
+        ("bind", "fd00::1%lo", "an IP address of this machine"),
+    ],
+)
+def test_where_a_server_cannot_be_is_named_when_its_settings_are_read(
+    tmp_path: Path, key: str, value: str, words: str
+) -> None:
+    settings.save(tmp_path, FleetSettings(Place("x"), ModelSettings(("a",))))
+    path = tmp_path / settings.FILE
+    path.write_text(re.sub(f'^{key} = ".*"', f'{key} = "{value}"', path.read_text(), flags=re.MULTILINE))
+    with pytest.raises(SettingError) as told:
+        settings.load(tmp_path)
+    assert str(told.value).startswith(f'{path}: {key} = "{value}" in [place] must be ')
+    assert words in str(told.value)
+
+
+def test_other_addresses_of_a_machine_can_be_bound_to() -> None:
+    for address in ("", "127.0.0.1", "169.254.1.1", "::", "fd00::1"):
+        settings.check(FleetSettings(Place(bind=address), ModelSettings(("a",))))
 
 
 # -- the folder of a device -------------------------------------------------------------------------------------

@@ -192,6 +192,10 @@ def test_a_message_that_nobody_takes_is_dropped_and_told(caplog: pytest.LogCaptu
     [
         ("metrics", "fedkad.prom", "the whole path of a file that ends in .prom"),
         ("webhook", "hooks.example/secret", "begins with https://"),
+        ("webhook", "http://", "begins with https://"),
+        ("webhook", "http://[::1/secret", "begins with https://"),
+        ("webhook", "https://hooks.example:99999/secret", "begins with https://"),
+        ("webhook", "https://me:secret@hooks.example/", "begins with https://"),
         ("silent", "long", "a duration"),
     ],
 )
@@ -199,4 +203,5 @@ def test_settings_that_make_no_sense_are_named(key: str, value: str, words: str)
     chosen = FleetSettings(model=ModelSettings(("a",)), reporting=ReportingSettings(**{key: value}))
     with pytest.raises(SettingsError, match=words) as told:
         settings.check(chosen)
+    assert f"{key} = " in str(told.value)
     assert "secret" not in str(told.value)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.processes import passed_sockets
+from fedkad.fleet.settings import Place
 
 UNITS = Path(__file__).parent.parent / "examples" / "systemd"
 
@@ -47,3 +50,41 @@ def test_only_sockets_that_are_meant_for_this_process_are_taken(monkeypatch: pyt
     assert passed_sockets() == ()
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
     assert passed_sockets() == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("host", "bind", "remedy"),
+    [
+        ("127.0.0.1", "127.0.0.1", ""),
+        ("0.0.0.0", "", ""),
+        ("::", "", ""),
+        ("::1", "0:0::1", ""),
+        ("127.0.0.1", "", "ListenStream={port} into"),
+        ("::", "127.0.0.1", "ListenStream=127.0.0.1:{port} into"),
+        ("0.0.0.0", "::1", r"ListenStream=\[::1\]:{port} into"),
+    ],
+)
+def test_a_socket_at_which_the_server_would_not_answer_is_refused(host: str, bind: str, remedy: str) -> None:
+    pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
+    from fedkad.fleet.operation import check_passed
+
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as passed:
+        port = passed.getsockname()[1]
+        if remedy:
+            with pytest.raises(FleetFileError, match=remedy.format(port=port)):
+                check_passed([passed.fileno()], Place(port=port, bind=bind))
+        else:
+            check_passed([passed.fileno()], Place(port=port, bind=bind))
+        with pytest.raises(FleetFileError, match="correct bind and port"):
+            check_passed([passed.fileno()], Place(port=port - 1, bind=bind))
+        assert passed.getsockname()[1] == port, "it is still open"
+
+
+def test_a_socket_of_another_kind_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
+    from fedkad.fleet.operation import check_passed
+
+    with socket.socket(socket.AF_UNIX) as passed:
+        passed.bind(str(tmp_path / "socket"))
+        with pytest.raises(FleetFileError, match="where this server does not listen"):
+            check_passed([passed.fileno()], Place())

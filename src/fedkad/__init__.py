@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fedkad.federation.inprocess import Federation, federate
 
 __all__ = ["WITNESSES", "Federation", "FewRowsWarning", "KoopmanDetector", "NotFittedError", "federate"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "Federation": "fedkad.federation.inprocess",

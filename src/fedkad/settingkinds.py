@@ -18,6 +18,7 @@ from datetime import tzinfo
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from urllib.parse import SplitResult, urlsplit
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,28 @@ def parse_duration(text: str) -> float | None:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|m|min|h|d)", text)
     return float(found[1]) * {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}[found[2]] if found else None
+
+
+def split_address(url: str) -> SplitResult | None:
+    """The parts of an address; None if it has no host, a port that does not exist, a user, or a space."""
+    try:
+        parts = urlsplit(url)
+        fine = bool(parts.hostname) and parts.port != 0  # a port out of range is a ValueError
+    except ValueError:
+        return None
+    return parts if fine and "@" not in parts.netloc and not re.search(r"[\s\x00-\x1f\x7f]", url) else None
+
+
+def is_web_address(text: str) -> bool:
+    """Whether something can be posted to it.
+
+    >>> [is_web_address(text) for text in ("https://hooks.example/x", "http://", "http://[::1", "hooks.example")]
+    [True, False, False, False]
+    """
+    parts = split_address(text)
+    if parts is None or parts.scheme not in ("http", "https"):
+        return False
+    return (parts.path + parts.query).isascii()  # urllib sends nothing else, but finds a host by its name in any script
 
 
 def kind_of(hint: Any) -> Any:

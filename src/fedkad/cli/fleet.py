@@ -173,8 +173,7 @@ def token(
     extra.require()
     from fedkad.fleet.enrolment import make_tokens
 
-    listed = [] if names is None else [line.strip() for line in names.read_text(encoding="utf-8").splitlines()]
-    wanted = list(dict.fromkeys(filter(None, (*(devices or ()), *listed))))
+    wanted = list(dict.fromkeys(filter(None, (*(devices or ()), *_listed(names)))))
     if not wanted:
         raise typer.BadParameter("name a device, or a file with names.", param_hint="'DEVICE' / '--from'")
     life = parse_duration(valid)
@@ -187,6 +186,14 @@ def token(
     for each in made:
         print_line(str(each))
     note(f"on each device: fedkad fleet join TOKEN, within {valid} and while the server is running.")
+
+
+def _listed(names: Path | None) -> list[str]:
+    """The lines of a file, which may begin with the mark of an editor."""
+    try:
+        return [] if names is None else [line.strip() for line in names.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise ValueError(f"{names}: the file is not UTF-8 text; save the file as UTF-8.") from None
 
 
 @app.command()

@@ -71,12 +71,13 @@ def quoted(path: Path) -> str:
 
 def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
     """All that is known of a fleet now, and what is wrong with its server, if anything."""
-    from fedkad.fleet import attendance
+    from fedkad.fleet import attendance, keyfiles
     from fedkad.fleet.overview import Looks, certificate_ends, counts_of, privacy_of, seen_devices
 
     devices, known = registry.read(server.registry), server.settings
     running = locks.is_held(server.lock)
     nodes, trouble = _nodes(server) if running else (None, not_running(folder))
+    damage = next(keyfiles.damages(server), None) if running else None
     active = registry.active(devices)
     by_call = known.notice.is_by_call(len(active))
     recent = time.time() - attendance.recently(known.notice.seconds)
@@ -94,7 +95,7 @@ def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
         "privacy": privacy_of(known),
         "certificates": {owner: end.isoformat() for owner, end in certificate_ends(server).items()},
     }
-    return document, trouble
+    return document, trouble if damage is None else str(damage)
 
 
 def _training(server: ServerFolder) -> dict[str, Any] | None:
@@ -114,6 +115,8 @@ def _nodes(server: ServerFolder) -> tuple[dict[str, Node] | None, str]:
     try:
         with open_control(server.settings.place.control_port, server.ca_certificate) as control:
             return control.nodes(), ""
+    except FleetFileError as error:
+        return None, str(error)
     except ControlError as error:
         return None, f"{server.root}: the server is running, but Flower does not answer ({error}); see {server.logs}."
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from urllib.parse import SplitResult, urlsplit
 
 from fedkad.settingerror import SettingError
+from fedkad.settingkinds import split_address
 
 MOST_CHARACTERS, MOST_BYTES = 100, 200
 """Of a name, which becomes a part of topics and the name of a folder."""
@@ -25,7 +25,7 @@ def split_broker(url: str, section: str | None = None) -> tuple[str, int, bool]:
     >>> split_broker("mqtts://broker.example")
     ('broker.example', 8883, True)
     """
-    parts = _split(url)
+    parts = split_address(url)
     if parts is None or parts.scheme not in ("mqtt", "mqtts") or parts.path.strip("/") or re.search("[?#]", url):
         allowed = "mqtt://host:port or mqtts://host:port, and nothing else"
         if "@" in url:
@@ -33,14 +33,6 @@ def split_broker(url: str, section: str | None = None) -> tuple[str, int, bool]:
         raise SettingError("broker", without_login(url), allowed, section)
     secure = parts.scheme == "mqtts"
     return str(parts.hostname), parts.port or (8883 if secure else 1883), secure
-
-
-def is_web_address(text: str) -> bool:
-    """Whether alerts can be posted to it."""
-    parts = _split(text)
-    if parts is None or parts.scheme not in ("http", "https"):
-        return False
-    return (parts.path + parts.query).isascii()  # urllib sends nothing else, but finds a host by its name in any script
 
 
 def is_header(name: str, value: str) -> bool:
@@ -152,13 +144,3 @@ def folder_name(device: str) -> str:
 def is_short(name: str) -> bool:
     """Whether a name is short enough."""
     return len(name) <= MOST_CHARACTERS and len(name.encode(errors="replace")) <= MOST_BYTES
-
-
-def _split(url: str) -> SplitResult | None:
-    """The parts of an address; None if it has no host, a port that does not exist, a user, or a space."""
-    try:
-        parts = urlsplit(url)
-        fine = bool(parts.hostname) and parts.port != 0  # a port out of range is a ValueError
-    except ValueError:
-        return None
-    return parts if fine and "@" not in parts.netloc and not re.search(r"[\s\x00-\x1f\x7f]", url) else None

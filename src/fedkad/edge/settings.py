@@ -33,6 +33,7 @@ from fedkad.settingkinds import (
     ValueKind,
     at_least,
     between,
+    is_web_address,
 )
 from fedkad.settingsfile import FileSection
 
@@ -105,7 +106,7 @@ PREFIX = Rule(addresses.is_topic_prefix, "the beginning of a topic, such as a/b,
 PORT_OR_NONE = Rule(lambda port: 0 <= port < 65536, "a port from 1 to 65535, or 0 for none")
 OWN_ADDRESS = Rule(addresses.is_own_address, "an IP address of this machine, or localhost")
 WEB_ADDRESS = Rule(
-    lambda url: not url or addresses.is_web_address(url),
+    lambda url: not url or is_web_address(url),
     "http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces",
     shown=addresses.without_login,
 )

@@ -80,6 +80,17 @@ def make_notice_certificate(authority: KeyPair) -> KeyPair:
     return _issued(authority, ed25519.Ed25519PrivateKey.generate(), "FedKAD notices", {purpose: True})
 
 
+def check_pair(pair: KeyPair) -> None:
+    """Raise a `KeyFileError` unless the key is that of the certificate, the first one if there are several."""
+    shown = x509.load_pem_x509_certificate(pair.public).public_key()
+    try:
+        key = load_pem_private_key(pair.key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise KeyFileError("is not a private key as PEM without a passphrase") from None
+    if key.public_key() != shown:
+        raise KeyFileError("is not the key of the certificate beside it")
+
+
 def _issued(
     authority: KeyPair, key: SigningKey, subject: str, extensions: Mapping[x509.ExtensionType, bool]
 ) -> KeyPair:
@@ -132,12 +143,6 @@ def end_of(certificate: bytes) -> datetime:
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
     """Days until a certificate expires; negative if it has."""
     return (end_of(certificate) - (now or datetime.now(UTC))) / timedelta(days=1)
-
-
-def fits(certificate: bytes, address: str) -> bool:
-    """Whether a server's certificate is one for this address."""
-    names = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return _general_name(address) in names.value
 
 
 def make_device_key() -> KeyPair:

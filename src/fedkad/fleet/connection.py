@@ -10,9 +10,9 @@ from enum import Enum, auto
 from pathlib import Path
 
 from fedkad.fleet import flower
-from fedkad.fleet.certificates import KeyFileError, public_part
-from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
+from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.files import FleetFileError, identity
+from fedkad.fleet.flower.proxy import WHOSE_KEY
 from fedkad.fleet.flower.supernode import (
     CALL_OVER,
     COLLECTED,
@@ -24,10 +24,11 @@ from fedkad.fleet.flower.supernode import (
     SuperNodeLog,
 )
 from fedkad.fleet.following import Follower
+from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.progress import MARK, ProgressWatch
-from fedkad.fleet.reaching import ServerFiles, UnreachableError
+from fedkad.fleet.reaching import OK, ServerFiles, UnreachableError
 from fedkad.locks import holding
 from fedkad.systemd import SystemdNotifier
 
@@ -55,10 +56,7 @@ def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) 
     """
     refusal = f"{folder.root}: a client is already running in this folder; stop it first."
     with holding(folder.lock, refusal), until_stopped():
-        try:
-            public_part(folder.key.read_bytes())
-        except KeyFileError as error:  # Flower could not use it either
-            raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
+        key_header(folder)  # Flower could not use a damaged key either
         return DeviceClient(folder, data).run(once=once, idle=idle)
     return ClientExit.STOPPED
 
@@ -73,6 +71,22 @@ def reach(files: ServerFiles) -> str | None:
     except UnreachableError as error:
         return str(error)
     return None
+
+
+def foreign_key(folder: DeviceFolder, files: ServerFiles) -> str | None:
+    """What is wrong with a key that is another device's, in one sentence; None if it is not.
+
+    Flower would let the device in under the other's name, and the server refuse every reply. A server of an earlier
+    release does not say whose key it is; one that nobody has is left to Flower.
+    """
+    answer = files.get(WHOSE_KEY, key_header(folder))
+    owner = answer.content.decode(errors="replace")
+    if answer.status != OK or owner == folder.device:
+        return None
+    return (
+        f"{folder.key}: this is the key of {owner}, and this device is {folder.device}; bring it the key that was made "
+        f"for it, or another from `fedkad fleet renew` on the server."
+    )
 
 
 class DeviceClient:
@@ -158,13 +172,14 @@ class DeviceClient:
             if trouble is None and not self.follower.has_looked:  # it was away when this process began
                 self._look()
                 return
+            trouble = trouble or foreign_key(self.folder, self.follower.files)
             if trouble is None:
                 self._reset()
                 self.folder = replace(self.folder, server=self.follower.files.server)
                 command = flower.device_command(self.folder, self.data)
                 self.child = ChildProcess(command, self.log, flower.environment(self.folder.flower))
                 return
-        except UnreachableError as error:
+        except (UnreachableError, FleetFileError) as error:
             trouble = str(error)
         except OSError as error:
             trouble = f"The connection of {self.folder.device} cannot be started ({error}); trying again."

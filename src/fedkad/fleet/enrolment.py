@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import certificates, devicefolder, flower, noticeboard, registry, settings, tokens
+from fedkad.fleet import certificates, devicefolder, flower, keyfiles, noticeboard, registry, settings, tokens
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.files import FleetFileError, private, write_private
 from fedkad.fleet.flower import proxy
@@ -60,12 +60,25 @@ def prepare(folder: ServerFolder) -> None:
         needed.mkdir(mode=0o700, exist_ok=True)
     noticeboard.open_to_all(folder.public)
     if not folder.notice_key.exists() or not folder.notice_certificate.exists():  # of a fleet of an earlier release
-        _write_notice_key(folder, _authority(folder))
-    if not certificates.is_valid_for(folder.server_certificate.read_bytes(), folder.settings.place.addresses):
-        _write_server_certificate(folder, _authority(folder), folder.settings.place)
-        logger.info("the server has a new certificate, because its addresses have changed")
+        _write_notice_key(folder, keyfiles.authority(folder))
+    if not folder.secret.exists():  # nobody but the two processes that read it when they start knows it
+        write_private(folder.secret, secrets.token_bytes(48))
+        logger.info("%s was missing, and is made anew", folder.secret)
+    if (reason := _outdated(folder)) is not None:
+        _write_server_certificate(folder, keyfiles.authority(folder), folder.settings.place)
+        logger.info("the server has a new certificate, because %s", reason)
+    for damage in keyfiles.damages(folder):
+        raise damage
     flower.write_configuration(folder)
     admit_at_the_door(folder)
+
+
+def _outdated(folder: ServerFolder) -> str | None:
+    """Why the server needs another certificate; None if it does not."""
+    if not folder.server_certificate.exists():
+        return "it had none"  # the writing of one was interrupted
+    is_valid = certificates.is_valid_for(keyfiles.server_pair(folder).public, folder.settings.place.addresses)
+    return None if is_valid else "its addresses have changed"
 
 
 def admit_at_the_door(folder: ServerFolder) -> bool:
@@ -83,7 +96,7 @@ def admit_at_the_door(folder: ServerFolder) -> bool:
 def make_tokens(folder: ServerFolder, names: Sequence[str], life: float) -> list[OneTimeToken]:
     """A token for each of these devices, valid once and for so many seconds."""
     secrets_of = tokens.issue(folder.tokens, registry.read(folder.registry), names, life)
-    present = certificates.each_authority(folder.ca_certificate.read_bytes())[0]
+    present = certificates.each_authority(keyfiles.trusted(folder))[0]
     server, fingerprint = folder.settings.place.reached_at, hashlib.sha256(present).hexdigest()
     return [OneTimeToken(name, secret, server, fingerprint) for name, secret in secrets_of.items()]
 
@@ -127,7 +140,7 @@ def add_device(folder: ServerFolder, name: str, public_key: Path | None) -> Path
         private_key, known_by = _device_key(public_key)
         registry.add(devices, name, known_by)
         place, server = folder.devices / name, folder.settings.place.reached_at
-        devicefolder.write(place, name, server, folder.ca_certificate.read_bytes(), private_key)
+        devicefolder.write(place, name, server, keyfiles.trusted(folder), private_key)
         return place
 
 
@@ -137,7 +150,7 @@ def renew_device(folder: ServerFolder, name: str, public_key: Path | None) -> Pa
         private_key, known_by = _device_key(public_key)
         registry.renew(devices, name, known_by)
         place = folder.devices / name
-        devicefolder.write_key(place, folder.ca_certificate.read_bytes(), private_key)
+        devicefolder.write_key(place, keyfiles.trusted(folder), private_key)
         return place / devicefolder.KEY if private_key else None
 
 
@@ -156,13 +169,14 @@ def renew_server(folder: ServerFolder) -> None:
 
     Once a device has seen a notice of the new key, it refuses those of the old one.
     """
-    _write_server_certificate(folder, _authority(folder), folder.settings.place)
-    _write_notice_key(folder, _authority(folder))
+    authority = keyfiles.authority(folder)
+    _write_server_certificate(folder, authority, folder.settings.place)
+    _write_notice_key(folder, authority)
 
 
 def begin_authority(folder: ServerFolder) -> None:
     """Make the next authority, which devices learn to trust by the notice while the present one goes on certifying."""
-    authority, made = _authority(folder), certificates.make_authority(folder.settings.place.address)
+    authority, made = keyfiles.authority(folder), certificates.make_authority(folder.settings.place.address)
     present, *others = certificates.each_authority(authority.public)
     if others:
         raise FleetFileError(f"{folder.next_certificate}: devices are learning to trust this one; finish that first.")
@@ -178,32 +192,31 @@ def finish_authority(folder: ServerFolder) -> None:
 
     The server must not be running. What a kill interrupts can be done again: the next one is removed last.
     """
-    announced = certificates.each_authority(folder.ca_certificate.read_bytes())[-1]
-    made = folder.next_certificate.read_bytes() if folder.next_certificate.exists() else b""
-    if certificates.as_bundle([announced]) != made:
+    announced = certificates.each_authority(keyfiles.trusted(folder))[-1]
+    made = keyfiles.next_authority(folder) if folder.next_certificate.exists() else None
+    if made is None or certificates.as_bundle([announced]) != made.public:
         raise FleetFileError(f"{folder.root}: there is no next authority; make one with `fedkad fleet renew` first.")
-    write_private(folder.ca_key, folder.next_key.read_bytes())
-    write_private(folder.ca_certificate, made)
+    write_private(folder.ca_key, made.key)
+    write_private(folder.ca_certificate, made.public)
     renew_server(folder)
     for done in (folder.next_voucher, folder.next_key, folder.next_certificate):
         done.unlink(missing_ok=True)
 
 
-def _authority(folder: ServerFolder) -> KeyPair:
-    return KeyPair(folder.ca_key.read_bytes(), folder.ca_certificate.read_bytes())
-
-
 def _write_server_certificate(folder: ServerFolder, authority: KeyPair, place: Place) -> None:
     made = certificates.make_server_certificate(authority, *place.addresses)
-    write_private(folder.server_key, made.key)
-    write_private(folder.server_certificate, made.public)
+    _write_pair(folder.server_key, folder.server_certificate, made)
 
 
 def _write_notice_key(folder: ServerFolder, authority: KeyPair) -> None:
     made = certificates.make_notice_certificate(authority)
-    folder.notice_certificate.unlink(missing_ok=True)  # a kill in between leaves no pair that does not fit
-    write_private(folder.notice_key, made.key)
-    write_private(folder.notice_certificate, made.public)
+    _write_pair(folder.notice_key, folder.notice_certificate, made)
+
+
+def _write_pair(key: Path, certificate: Path, made: KeyPair) -> None:
+    certificate.unlink(missing_ok=True)  # a kill in between leaves no pair that does not fit
+    write_private(key, made.key)
+    write_private(certificate, made.public)
 
 
 def _device_key(public_key: Path | None) -> tuple[bytes | None, str]:

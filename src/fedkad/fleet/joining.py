@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from base64 import b64encode
 from pathlib import Path
 
 from fedkad.fleet import devicefolder
-from fedkad.fleet.certificates import as_bundle, make_device_key, public_part
+from fedkad.fleet.certificates import as_bundle, make_device_key
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.following import PATH as NOTICE
+from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import check_new, unverified, verify
 from fedkad.fleet.reaching import ServerFiles
 from fedkad.fleet.tokens import OneTimeToken, TokenError
@@ -49,10 +49,10 @@ def find_authority(token: OneTimeToken) -> bytes:
 def _be_admitted(token: OneTimeToken, folder: devicefolder.DeviceFolder) -> None:
     """Show the token until the server has admitted the key; it looks every few seconds."""
     files = ServerFiles([token.server], folder.ca_certificate, devicefolder.REMEDY)
-    public = b64encode(public_part(folder.key.read_bytes())).decode()
+    shown = {HEADER: token.secret, **key_header(folder)}
     began = time.monotonic()
     while True:
-        answer = files.get(PATH, {HEADER: token.secret, "flwr-public-key": public})
+        answer = files.get(PATH, shown)
         if answer.status == ADMITTED:
             return
         if answer.status == REFUSED and time.monotonic() - began > KNOWN_WITHIN:

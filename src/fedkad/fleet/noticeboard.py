@@ -18,8 +18,9 @@ from fedkad.atomicfile import write_atomically
 from fedkad.federation.coordinator import current_delivery
 from fedkad.federation.deliveryfile import write_delivery
 from fedkad.federation.shelf import RESULT
-from fedkad.fleet.certificates import each_authority
+from fedkad.fleet.certificates import KeyPair, each_authority
 from fedkad.fleet.files import FileIdentity, identity
+from fedkad.fleet.keyfiles import notice_pair, trusted
 from fedkad.fleet.notice import (
     LIFE,
     FleetNotice,
@@ -78,26 +79,26 @@ class NoticeBoard:
     def show(self, period: float, invitation: Invitation | None, devices: int) -> None:
         """Tell the devices, so many of them, what is true now."""
         last, tidings, now = self.last(), self._tidings(period, invitation, devices), self.clock()
-        certificate = self.folder.notice_certificate.read_bytes()
+        signer = notice_pair(self.folder)
         said = None if last is None else (last.tidings, last.key_since)
-        if last is None or said != (tidings, certified_since(certificate)) or self._is_half_over(last):
-            self._write(last, tidings, now, certificate)
+        if last is None or said != (tidings, certified_since(signer.public)) or self._is_half_over(last):
+            self._write(last, tidings, now, signer)
 
     def _tidings(self, period: float, invitation: Invitation | None, devices: int) -> Tidings:
         folder = self.folder
-        *_, newest = authorities = each_authority(folder.ca_certificate.read_bytes())
+        *_, newest = authorities = each_authority(trusted(folder))
         voucher = folder.next_voucher.read_bytes() if len(authorities) > 1 else b""
         named = tuple(NamedAuthority(each, voucher if each == newest else b"") for each in authorities)
         return Tidings(period, invitation, self._current_model(devices), folder.settings.place.servers, named)
 
-    def _write(self, last: FleetNotice | None, tidings: Tidings, now: float, certificate: bytes) -> None:
+    def _write(self, last: FleetNotice | None, tidings: Tidings, now: float, signer: KeyPair) -> None:
         """Write the next notice.
 
         Its number is at least the clock's, so that a server that was restored from a backup does not fall behind what
         devices have seen. It is also the time of the file, of which nginx makes the ETag: no two notices share one.
         """
         number = max(int(now), 0 if last is None else last.sequence + 1)
-        content = sign(tidings, number, now, self.folder.notice_key.read_bytes(), certificate)
+        content = sign(tidings, number, now, *signer)
         _write_public(self.folder.public / NOTICE, content, number)
         called = "nobody" if tidings.invitation is None else f"places below {tidings.invitation.below}"
         logger.info("notice %d: calls %s, current model %s", number, called, tidings.model and tidings.model.run)

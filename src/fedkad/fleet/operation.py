@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import os
 import socket
@@ -11,22 +12,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fedkad.fleet import flower
+from fedkad.fleet import flower, keyfiles
 from fedkad.fleet.attendance import Attendance, recently
-from fedkad.fleet.certificates import days_left, fits
+from fedkad.fleet.certificates import days_left, is_valid_for
 from fedkad.fleet.enrolment import admit_at_the_door, admit_newcomers, prepare
 from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError, open_control
 from fedkad.fleet.guards import SILENT, LinkGuard, RunGuard
+from fedkad.fleet.keyfiles import FOR_PROCESSES, read_certificates
 from fedkad.fleet.logline import kept_in
-from fedkad.fleet.notice import EVERYBODY, LIFE, Invitation, invite
+from fedkad.fleet.notice import EVERYBODY, LIFE, Invitation, NoticeError, invite
 from fedkad.fleet.noticeboard import NOTICE, NoticeBoard
 from fedkad.fleet.overview import Looks
 from fedkad.fleet.processes import LARGEST_LOG, LogFile, SupervisedProcess, ending_all, passed_sockets, until_stopped
 from fedkad.fleet.registry import ActiveDevices, Registry
 from fedkad.fleet.reporting import Reporter
-from fedkad.fleet.settings import FILE, ServerFolder
+from fedkad.fleet.settings import FILE, Place, ServerFolder
 from fedkad.fleet.timedlog import timed
 from fedkad.fleet.trainings import Trainings, read_request
 from fedkad.locks import holding
@@ -44,6 +46,7 @@ WARN_DAYS, DAY = 30.0, 86_400.0
 CALLED_WITHIN, CONNECTED_WITHIN = 2.0, 60.0
 """Periods of the notice in which a device that is on has seen a call, and seconds in which it has connected then."""
 
+EVERYWHERE = ("0.0.0.0", "::")
 FREED_WITHIN = 10.0  # seconds in which the processes of a server that was killed release its ports
 
 
@@ -55,7 +58,9 @@ def serve(folder: ServerFolder, app: Path = APP) -> None:
         prepare(folder)
         place = folder.settings.place
         sockets = passed_sockets()
-        if not sockets:
+        if sockets:
+            check_passed(sockets, place)
+        else:
             check_port("port", place.bind, place.port)
         check_port("control_port", "127.0.0.1", place.control_port)
         *others, front = flower.server_commands(folder).items()
@@ -75,7 +80,7 @@ def _supervised(
 
 
 def check_port(key: str, host: str, port: int) -> None:
-    """Refuse a port that is in use, before nginx and Flower fail on it again and again."""
+    """Refuse a port that cannot be had, before nginx and Flower fail on it again and again."""
     deadline, family = time.monotonic() + FREED_WITHIN, socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         try:
@@ -86,12 +91,28 @@ def check_port(key: str, host: str, port: int) -> None:
                 raise FleetFileError(
                     f"This machine has no address {host}; correct bind in [place] of fleet.toml."
                 ) from None
-            if time.monotonic() > deadline:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                taken = error.errno == errno.EADDRINUSE
+                remedy = f"stop the program that does, or change {key}" if taken else f"change bind or {key}"
+                why = os.strerror(error.errno or 0)
                 raise FleetFileError(
-                    f"The server cannot listen on port {port} ({error.strerror}); stop the program that does, "
-                    f"or change {key} in fleet.toml."
+                    f"The server cannot listen on port {port} ({why}); {remedy} in fleet.toml."
                 ) from None
         time.sleep(0.2)
+
+
+def check_passed(sockets: Sequence[int], place: Place) -> None:
+    """Refuse a socket of systemd's that is not where this server listens: nginx would drop it without a word."""
+    hosts = set(map(ipaddress.ip_address, [place.bind] if place.bind else EVERYWHERE))
+    for number in sockets:
+        with socket.socket(fileno=os.dup(number)) as passed:
+            family, name = passed.family, passed.getsockname()
+        is_ours = family in (socket.AF_INET, socket.AF_INET6) and name[1] == place.port
+        if not is_ours or ipaddress.ip_address(name[0]) not in hosts:
+            raise FleetFileError(
+                f"The socket that systemd passes on is at {name}, where this server does not listen; write "
+                f"ListenStream={proxy.listening(place)[0]} into its unit, or correct bind and port in fleet.toml."
+            )
 
 
 def _operate(
@@ -131,39 +152,64 @@ class Door:
         self.certificate = identity(folder.server_certificate)
         self.made_of: tuple[FileIdentity | None, ...] = ()
         self.is_stale = False
-        self.last_failure = ""
+        self.failures = LastFailure()
+        self.damages: list[str] = []  # of the files of its processes, as of the last look
+        self.named: list[str] = []
 
     def receive(self) -> None:
         """Add the devices that have shown a token."""
         try:
             admit_newcomers(self.folder)
         except (OSError, FleetFileError) as error:
-            self._report(error)
+            self.failures.report(str(error))
 
     def attend(self) -> None:
         """Write the files of the proxy if something has changed, and have it read them."""
+        self._attend_to_keys()
+        made_of = tuple(map(identity, (self.folder.registry, self.folder.tokens, self.folder.root / FILE)))
+        try:
+            if made_of != self.made_of:
+                self.is_stale = admit_at_the_door(self.folder) or self.is_stale
+                self.made_of = made_of
+            self.failures.clear()
+        except (OSError, FleetFileError, SettingsError) as error:  # it goes on with what it knows
+            self.failures.report(str(error))
+        if self.is_stale and (self.process.child is None or proxy.reload(self.folder.root, self.process.child)):
+            self.is_stale = False
+
+    def _attend_to_keys(self) -> None:
+        """Take up a new certificate, if its key fits: the processes go on with what they have read at their start."""
+        last, self.damages = self.damages, [str(error) for error in keyfiles.damages(self.folder, *FOR_PROCESSES)]
+        lasting = [damage for damage in self.damages if damage in last]  # not of a renewal that is under way
+        for damage in lasting:
+            if damage not in self.named:
+                logger.warning("%s", damage)
+        self.named = lasting
+        if self.damages:
+            return
         before, self.certificate = self.certificate, identity(self.folder.server_certificate)
         if self.certificate != before:
             logger.info("the server has a new certificate")
             self.is_stale = True
             if self.superlink.child is not None:
                 self.superlink.child.end()
-        made_of = tuple(map(identity, (self.folder.registry, self.folder.tokens, self.folder.root / FILE)))
-        try:
-            if made_of != self.made_of:
-                self.is_stale = admit_at_the_door(self.folder) or self.is_stale
-                self.made_of = made_of
-            self.last_failure = ""
-        except (OSError, FleetFileError, SettingsError) as error:  # it goes on with what it knows
-            self._report(error)
-        if self.is_stale and (self.process.child is None or proxy.reload(self.folder.root, self.process.child)):
-            self.is_stale = False
 
-    def _report(self, error: Exception) -> None:
+
+class LastFailure:
+    """Logs what fails again and again once."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def report(self, failure: str) -> None:
         """Log a failure unless it was the last one logged."""
-        if str(error) != self.last_failure:
-            logger.warning("%s", error)
-        self.last_failure = str(error)
+        if failure != self.said:
+            logger.warning("%s", failure)
+        self.said = failure
+
+    def clear(self) -> None:
+        """Log the next one, whatever it is: this time nothing has failed."""
+        self.said = ""
 
 
 class Supervisor:
@@ -184,29 +230,34 @@ class Supervisor:
         self.is_ready = self.is_unanswered = False
         self.devices = ActiveDevices(folder.registry)
         self.known: Registry = {}
-        self.last_failure = ""
-        self.is_notice_overdue = False
+        self.failures, self.unshown, self.aging = LastFailure(), LastFailure(), LastFailure()
         self.refused_keys: set[str] = set()
         self.began = time.monotonic()
 
     def attend(self) -> bool:
         """Bring Flower's devices up to date and take the next step of a training; False if that failed."""
+        is_done = self._is_attended()
+        if not self._is_starting:
+            self._warn_of_notice()
+        return is_done
+
+    def _is_attended(self) -> bool:
         self.is_unanswered = False
         try:
             self._attend()
         except OSError as error:
-            self._report(f"The server cannot do its work ({error}); make room or repair it, the server then continues.")
+            self.failures.report(
+                f"The server cannot do its work ({error}); make room or repair it, the server then continues."
+            )
         except (ControlError, FleetFileError) as error:
             self.is_unanswered = type(error) is ControlError
             if not self._is_starting:
                 whats = {RefusedError: "Flower refuses a request", ControlError: "Flower does not answer"}
                 what = whats.get(type(error))
-                self._report(f"{what} ({error}); see {self.folder.logs}/superlink.log" if what else str(error))
+                self.failures.report(f"{what} ({error}); see {self.folder.logs}/superlink.log" if what else str(error))
         else:
-            self.last_failure, self.is_notice_overdue = "", False
+            self.failures.clear()
             return True
-        if not self._is_starting:
-            self._warn_of_notice()
         return False
 
     @property
@@ -217,19 +268,13 @@ class Supervisor:
     def _warn_of_notice(self) -> None:
         """Say once that the notice grows old, because a server that cannot do its work does not renew it."""
         with suppress(OSError):  # said already
-            before, self.is_notice_overdue = self.is_notice_overdue, self.board.is_overdue
-            if self.is_notice_overdue and not before:
-                logger.warning(
-                    "%s is older than half its life of %d hours and cannot be renewed; mend what the server has said "
-                    "before, or devices will ignore it.",
-                    *(self.folder.public / NOTICE, LIFE // 3600),
-                )
-
-    def _report(self, failure: str) -> None:
-        """Log a failure unless it was the last one logged."""
-        if failure != self.last_failure:
-            logger.warning("%s", failure)
-        self.last_failure = failure
+            if not self.board.is_overdue:
+                self.aging.clear()
+                return
+            self.aging.report(
+                f"{self.folder.public / NOTICE} is older than half its life of {LIFE // 3600} hours and cannot be "
+                "renewed; mend what the server has said before, or devices will ignore it."
+            )
 
     def _attend(self) -> None:
         devices, known = self.devices.read(), self.folder.settings.notice
@@ -247,7 +292,7 @@ class Supervisor:
             self.control.stop_all()  # runs of an earlier server, whose apps died with it; Flower notices only later
             self.is_ready = True
             logger.info("devices reach this server at %s", self.folder.settings.place.reached_at)
-        self.board.show(known.seconds, invitation, len(devices))  # only now that Flower knows whom it calls
+        self._show_notice(known.seconds, invitation, len(devices))  # only now that Flower knows whom it calls
         self.known = devices
         request = read_request(self.folder.training)
         self.trainings.step({name: each.public_key in online for name, each in devices.items()}, by_call=by_call)
@@ -255,6 +300,14 @@ class Supervisor:
         self.attendance.take(devices)
         recent = time.time() - recently(known.seconds)
         self.reporter.look(devices, nodes, Looks(self.attendance.last, recent) if by_call else None)
+
+    def _show_notice(self, period: float, invitation: Invitation | None, devices: int) -> None:
+        """Show what is true now; with a damaged key the last notice stays, and all else goes on."""
+        try:
+            self.board.show(period, invitation, devices)
+            self.unshown.clear()
+        except (FleetFileError, NoticeError) as error:
+            self.unshown.report(str(error))
 
     def _resume_call(self, devices: Registry) -> None:
         """Call whom an earlier server called, instead of sending them away first."""
@@ -319,21 +372,26 @@ class AppRuns:
 
 
 def warn_of_certificates(folder: ServerFolder) -> None:
-    """Warn of certificates that expire soon, and of one that is not for the address of this server."""
+    """Warn of certificates that expire soon, and of one that is not for the address of this server.
+
+    One that is damaged is named by those who use it.
+    """
     address = folder.settings.place.address
-    if not fits(folder.server_certificate.read_bytes(), address):
-        logger.warning(
-            "%s is not for %s, which is address in fleet.toml: devices that use this address refuse the server; "
-            "run `fedkad fleet renew %s`.",
-            *(folder.server_certificate, address, folder.root),
-        )
+    with suppress(FleetFileError):
+        if not is_valid_for(read_certificates(folder.server_certificate), [address]):
+            logger.warning(
+                "%s is not for %s, which is address in fleet.toml: devices that use this address refuse the server; "
+                "run `fedkad fleet renew %s`.",
+                *(folder.server_certificate, address, folder.root),
+            )
     remedies = {
         "server": (folder.server_certificate, f"run `fedkad fleet renew {folder.root}`"),
         "notices": (folder.notice_certificate, f"run `fedkad fleet renew {folder.root}`"),
         "fleet's authority": (folder.ca_certificate, f"run `fedkad fleet renew {folder.root} --authority begin`"),
     }
     for owner, (path, remedy) in remedies.items():
-        left = days_left(path.read_bytes())
-        if left < WARN_DAYS:
-            when = f"expires in {left:.0f} days" if left > 0 else "has expired"
-            logger.warning("the certificate of the %s %s; %s.", owner, when, remedy)
+        with suppress(FleetFileError):
+            left = days_left(read_certificates(path))
+            if left < WARN_DAYS:
+                when = f"expires in {left:.0f} days" if left > 0 else "has expired"
+                logger.warning("the certificate of the %s %s; %s.", owner, when, remedy)

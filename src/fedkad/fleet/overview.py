@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedkad.federation.privacy import epsilon
 from fedkad.fleet.certificates import end_of
+from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.keyfiles import read_certificates
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.settings import FleetSettings, ServerFolder
 
@@ -69,13 +72,17 @@ def counts_of(devices: Iterable[SeenDevice]) -> dict[str, int]:
 
 
 def certificate_ends(folder: ServerFolder) -> dict[str, datetime]:
-    """When the certificates of a fleet expire, by their owners."""
+    """When the certificates of a fleet expire, by their owners; nothing of one that is missing or damaged."""
     files = {
         "server": folder.server_certificate,
         "notices": folder.notice_certificate,
         "authority": folder.ca_certificate,
     }
-    return {owner: end_of(path.read_bytes()) for owner, path in files.items() if path.exists()}
+    ends = {}
+    for owner, path in files.items():
+        with suppress(FleetFileError):
+            ends[owner] = end_of(read_certificates(path))
+    return ends
 
 
 def privacy_of(known: FleetSettings) -> dict[str, Any]:

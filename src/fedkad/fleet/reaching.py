@@ -96,18 +96,15 @@ class ServerFiles:
             else:
                 self.server = server
                 return line
-        raise UnreachableError(" ".join(map(str, troubles))) from troubles[0]
+        raise UnreachableError(" ".join(dict.fromkeys(map(str, troubles)))) from troubles[0]
 
     def _connect(self, server: str) -> ssl.SSLSocket:
         host, _, port = server.rpartition(":")
         host = host.strip("[]")
+        if self._trust is None:
+            self._trust = self._trusting()
         try:
-            if self._trust is None:
-                self._trust = _trusting(self.ca_certificate)
             plain = socket.create_connection((host, int(port)), timeout=PATIENCE)
-        except ssl.SSLError:
-            self._trust = None
-            raise UnreachableError(f"{self.ca_certificate}: this is not a certificate; {self.remedy}.") from None
         except (OSError, ValueError) as error:
             raise UnreachableError(_away(server, error)) from error
         try:
@@ -123,14 +120,19 @@ class ServerFiles:
             self._session = None
             raise UnreachableError(_away(server, error)) from error
 
-
-def _trusting(ca_certificate: Path | None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if ca_certificate is None:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    else:
-        context.load_verify_locations(ca_certificate)
-    return context
+    def _trusting(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.ca_certificate is None:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            return context
+        try:
+            context.load_verify_locations(self.ca_certificate)
+        except ssl.SSLError:
+            raise UnreachableError(f"{self.ca_certificate}: this is not a certificate; {self.remedy}.") from None
+        except OSError as error:
+            reason = f"this cannot be read ({error.strerror})"
+            raise UnreachableError(f"{self.ca_certificate}: {reason}; {self.remedy}.") from None
+        return context
 
 
 def _away(server: str, error: Exception) -> str:

@@ -16,7 +16,7 @@ from fedkad.atomicfile import write_atomically
 from fedkad.federation.settings import FEWEST, WITHSTANDS_TWO, Encoding, Start
 from fedkad.fleet.files import Below
 from fedkad.settingerror import SettingError, SettingsError
-from fedkad.settingkinds import POSITIVE, SHARE, Channels, Rule, at_least, parse_duration
+from fedkad.settingkinds import POSITIVE, SHARE, Channels, Rule, at_least, is_web_address, parse_duration
 from fedkad.settingsfile import FileSection, as_text, read, read_file
 
 FILE = "fleet.toml"
@@ -38,8 +38,18 @@ def is_address(text: str) -> bool:
     return _is_ip_address(text) or (len(text) <= 253 and HOST.fullmatch(text) is not None)
 
 
+def _is_bindable(text: str) -> bool:
+    """Whether nginx can listen there: it has no way to say to which network a link-local address belongs."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return found.version == 4 or not (found.is_link_local or found.scope_id)
+
+
 BOUND_TO = Rule(
-    lambda text: not text or _is_ip_address(text), "an IP address of this machine, or empty for all of them"
+    lambda text: not text or _is_bindable(text),
+    "an IP address of this machine, none that begins with fe80, or empty for all of them",
 )
 INTERVAL = Rule(
     lambda text: not text or bool(parse_duration(text)), "a positive number with s, m, h or d, such as 24h, or empty"
@@ -49,8 +59,8 @@ METRICS = Rule(
     "the whole path of a file that ends in .prom, or empty",
 )
 WEB_ADDRESS = Rule(
-    lambda text: not text or text.startswith(("https://", "http://")),
-    "an address that begins with https:// or http://, or empty",
+    lambda text: not text or is_web_address(text),
+    "an address that begins with https:// or http:// and a host, with neither a user nor spaces, or empty",
     shown=lambda text: text[:8],  # there may be a secret in it
 )
 PERIOD = Rule(lambda text: (parse_duration(text) or 0.0) >= 1.0, "a duration of at least 1s, such as 1m or 10m")
@@ -90,7 +100,11 @@ class Place:
         return self.servers[0]
 
     def check(self, section: FileSection) -> None:
-        """Raise a `SettingError` for a further address that is none, and where both ports are the same."""
+        """Raise a `SettingError` for an address that is none, and where both ports are the same."""
+        if not is_address(self.address):
+            raise SettingError(
+                "address", self.address, "a host name or an IP address, without a port and without https://"
+            )
         for each in self.also:
             if not is_address(each):
                 raise SettingError("also", each, "host names or IP addresses, without a port and without https://")

@@ -24,6 +24,8 @@ from flwr.proto.control_pb2 import (
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 
+from fedkad.fleet.keyfiles import read_certificates
+
 PATIENCE = 10.0
 NOT_FOUND, SERVER_ERROR = 404, 500
 FINISHED = "finished"
@@ -119,8 +121,8 @@ class Control:
 
 @contextmanager
 def open_control(port: int, ca_certificate: Path) -> Iterator[Control]:
-    """The control interface of the server that runs on this machine."""
-    trust = ssl.create_default_context(cafile=str(ca_certificate))
+    """The control interface of the server that runs on this machine; raises `FleetFileError` for a damaged file."""
+    trust = ssl.create_default_context(cadata=read_certificates(ca_certificate).decode())
     client = ControlHttpClient(f"https://127.0.0.1:{port}", verify=trust, timeout=PATIENCE)
     try:
         yield Control(client)

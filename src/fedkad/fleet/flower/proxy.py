@@ -19,6 +19,8 @@ nginx also serves the files of the notice board by itself, without Flower: the n
 is all that counts, and models to registered devices. Devices that look every minute resume their TLS session, which
 saves the server the signature of a handshake.
 
+A device asks before it connects whose key it has (`WHOSE_KEY`): Flower would let it in under the name of another.
+
 A device says now and then who looks at the notice, and nginx writes that into another book (`LOOKS`).
 
 A device that is not registered yet shows its one-time token and its public key, in headers. nginx knows the tokens, and
@@ -44,6 +46,7 @@ from fedkad.fleet.settings import Place
 
 FILE = "nginx.conf"
 KEYS, PID, PUBLIC, LOG = "proxy/devices.conf", "proxy/nginx.pid", "public", "logs/proxy.log"
+WHOSE_KEY = "/whose-key"
 TOKENS, BOOK, LOOKS = "proxy/tokens.conf", "proxy/newcomers.log", "proxy/looks.log"
 KEY_LENGTH = 320  # characters of the header with a public key that are logged; a key has fewer
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
@@ -167,6 +170,12 @@ http {{
             limit_req zone=newcomers;
             access_log {book} newcomer if=$is_noted;
         }}
+        location = {whose_key} {{
+            if ($request_method != GET) {{ return 403; }}
+            if ($device = "") {{ return 401; }}
+            default_type text/plain;
+            return 200 $device;
+        }}
         location ~ "^/models/[0-9a-f]{{64}}$" {{
             if ($request_method !~ "^(GET|HEAD)$") {{ return 403; }}
             if ($device = "") {{ return 401; }}
@@ -210,6 +219,7 @@ def configuration(place: Place, largest_reply: int, devices: int) -> str:
         tokens=TOKENS,
         book=BOOK,
         looks=LOOKS,
+        whose_key=WHOSE_KEY,
         log=LOG,
         key_length=KEY_LENGTH,
         pid=PID,
