@@ -715,7 +715,9 @@ def is_open_at(alert: dict[str, Any], moment: str) -> bool:
 
 
 def covers(alert: dict[str, Any], moment: str) -> bool:
-    return str(alert["start"]) <= moment and is_open_at(alert, moment)
+    """Whether a row of that moment belongs to the incident; where another one ends it, the row is of the other one."""
+    is_ended_by_it = alert["event"] == "end" and alert["time"] == moment
+    return str(alert["start"]) <= moment and is_open_at(alert, moment) and not is_ended_by_it
 
 
 def messages(rows: Array, times: Any) -> list[str]:

@@ -600,7 +600,6 @@ def test_a_server_that_cannot_renew_its_notice_says_so_once(
         assert not supervisor.attend()
     assert caplog.text.count(said) == 1
     assert supervisor.attend()
-    assert not supervisor.is_notice_overdue
     monkeypatch.setattr(supervisor.board, "clock", lambda: time.time() + 0.6 * LIFE)
     monkeypatch.setattr(book, "nodes", lambda: (_ for _ in ()).throw(OSError("no answer")))
     assert not supervisor.attend()

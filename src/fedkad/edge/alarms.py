@@ -79,7 +79,7 @@ class Alarms:
     ...     reading = SimpleNamespace(
     ...         state="ok", score=score, threshold=6.0, is_anomaly=score > 6.0,
     ...         shares=np.array([7.0, 2.0]), seen=row.values, expected=np.array([5.1, 1.2]), told=None,
-    ...         commands=[])
+    ...         commands=[], outside_by_channel=np.zeros(2))
     ...     for alert in alarms.update(row, reading):
     ...         print(alert["event"], alert["id"], alert["duration"])
     ...         print(alert["text"])
