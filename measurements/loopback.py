@@ -297,13 +297,13 @@ def _below(parent: int, children: Mapping[int, list[int]]) -> Iterator[int]:
         yield child
 
 
-def megabytes(process: int) -> float:
-    """Memory of a process and its descendants; pages that several share count once."""
+def megabytes(process: int, what: str = "Pss") -> float:
+    """Memory of a process and its descendants; pages that several share count once, or with `Rss` for each."""
     total = 0
     for each in (process, *descendants(process)):
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{what}:"))
     return total * 1024 / 1e6
 
 

@@ -392,8 +392,11 @@ def print_costs(fleet: CalledFleet, period: float, key: str) -> None:
     """What a device that waits costs itself and the server."""
     print_looks(fleet, period, key)
     print(f"  a connection that is kept open instead: {1e3 * memory_of_connections(fleet):.1f} kB of nginx")
-    idle = [megabytes(fleet.running[name].pid) for name in fleet.data]
-    print(f"  memory of a real device that waits: {np.median(idle):.1f} MB (median of {len(idle)})")
+    own, alone = (
+        float(np.median([megabytes(fleet.running[name].pid, what) for name in fleet.data])) for what in ("Pss", "Rss")
+    )
+    print(f"  memory of a real device that waits, median of {len(fleet.data)}: {own:.1f} MB with its share of")
+    print(f"    the pages that they have in common, {alone:.1f} MB with all of them, as on a device of its own")
 
 
 def main() -> None:
