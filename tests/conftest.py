@@ -37,10 +37,15 @@ AGENTS = ("mqtt", "agent", "kills", "examples", "disk", "connection", "contracts
 """Agents as real processes, with a real broker."""
 
 SLOW = [
-    f"test_{name}.py"
-    for names in zip((f"fleet_{name}" for name in FLEETS), BENCHMARK, (f"edge_{name}" for name in AGENTS), strict=True)
-    for name in names
-] + [
+    "test_fleet_call.py",
+    "test_fleet_versions.py",
+    *(
+        f"test_{name}.py"
+        for names in zip(
+            (f"fleet_{name}" for name in FLEETS), BENCHMARK, (f"edge_{name}" for name in AGENTS), strict=True
+        )
+        for name in names
+    ),
     "test_fleet_proxy.py",
     "test_edge_tell.py",
     "test_edge_faults.py",

@@ -114,7 +114,7 @@ def test_the_product_s_wheel_is_small_and_has_nothing_of_the_benchmark(wheel: Pa
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert all(name.startswith(("fedkad/", "fedkad-")) for name in names)
-    assert wheel.stat().st_size < 650_000
+    assert wheel.stat().st_size < 670_000
 
 
 def test_the_benchmark_needs_the_very_version_beside_it() -> None:
