@@ -73,7 +73,7 @@ class Decoder:
             # What is wrong with a header was logged when it came, and is wrong for every row below it.
             self._refuse(name or self._only or "", "payload", "" if error is self._rows else str(error))
             return []
-        found = list(self._attributed(samples)) if name is None else [each._replace(device=name) for each in samples]
+        found = list(self._attributed(samples)) if name is None else [Sample(name, *each[1:]) for each in samples]
         if reader.left_out and not is_below:
             owner = name or self._only or (found[0].device if found else "")
             self._refuse(owner or "", "values", _not_numbers(reader.left_out))

@@ -52,7 +52,7 @@ def listen(source: SourceSettings, topic: str, seconds: float, show: Callable[[s
     survey, connection = Survey(), Connection(source, "source", f"fedkad-discover-{uuid.uuid4().hex[:8]}")
 
     def note(message: MQTTMessage) -> None:
-        connection.acknowledge(message, connection.generation)
+        connection.acknowledge([message])
         survey.note(message.topic, bytes(message.payload), time.monotonic())
 
     connection.on_message = note

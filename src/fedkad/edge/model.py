@@ -233,7 +233,7 @@ class DeviceModel:
         """The channels whose value is impossible in the light of all that was learned; usually none."""
         least, greatest = self._possible
         wrong = (values < least) | (values > greatest)
-        if self.stream is None or not wrong.any():
+        if self.stream is None or not np.count_nonzero(wrong):  # much quicker than `any`
             return []
         low, high = self._normal
         return [Beyond(k, float(low[k]), float(high[k])) for k in np.flatnonzero(wrong).tolist()]

@@ -33,6 +33,9 @@ MANY_LAPSES = 3
 
 CONNECT_TIMEOUT = 5.0
 
+PUBACK = b"\x40\x02"
+"""What an acknowledgement of quality 1 begins with: its kind, and the two bytes of the number that follows."""
+
 
 class Connection:
     """One client of one broker, whose address and login are in a `section` of the configuration.
@@ -44,7 +47,8 @@ class Connection:
     ----------
     section : str
     generation : int
-        Connections made so far: a message cannot be acknowledged over a later connection.
+        Connections made so far: a message cannot be acknowledged over a later connection, where its number may be that
+        of another one.
     on_message : callable
         Takes each message that no listener has asked for.
     on_published : callable
@@ -242,26 +246,28 @@ class Connection:
         try:
             then = self._listeners.get(message.topic)
         except UnicodeDecodeError:  # without an acknowledgement it would be sent again after every start
-            self.acknowledge(message, self.generation)
+            self.acknowledge([message])
             self._log_once(f"{self._where}: a topic is not UTF-8; its messages are ignored.")
             return
         if then is None:
             self.on_message(message)
         else:
-            self.acknowledge(message, self.generation)
+            self.acknowledge([message])
             then(bytes(message.payload))
 
     def _on_publish(self, client: paho.Client, _: Any, number: int, reason: ReasonCode, __: Any) -> None:
         self._unconfirmed.discard(number)
         self.on_published(number)
 
-    def acknowledge(self, message: paho.MQTTMessage, generation: int) -> None:
-        """Acknowledge a message over the connection that it came over.
+    def acknowledge(self, messages: Iterable[paho.MQTTMessage]) -> None:
+        """Acknowledge messages of quality 1 that came over this connection, in one write.
 
-        On any other connection its number may be that of another message; there the broker sends it again, if at all.
+        `Client.ack` writes each of them alone, which costs as much as decoding it. To the queue of the client a packet
+        is any bytes, and it takes care of TLS, of a full buffer and of the order.
         """
-        if message.qos and self.is_connected and generation == self.generation:
-            self.client.ack(message.mid, message.qos)
+        packets = b"".join(PUBACK + message.mid.to_bytes(2, "big") for message in messages if message.qos)
+        if packets and self.is_connected:
+            self.client._packet_queue(PUBACK[0], packets, 0, 1)
 
     def close(self, timeout: float = 2.0) -> None:
         """Disconnect once the broker has confirmed what was published.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedkad.edge.settings import DeviceSettings
@@ -42,7 +42,7 @@ class StandingOrders:
 
     def state(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return vars(self).copy()
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> StandingOrders:

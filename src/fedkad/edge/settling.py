@@ -15,7 +15,7 @@ could hide a fault:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class Settling:
 
     def state(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return vars(self).copy()  # it is put into text at once
 
     def note(self, incident: str, time: float, score: float, settle: float) -> None:
         """Take the score of a row in an open incident."""

@@ -80,14 +80,15 @@ class Standstill:
         """Take a row, with NaN where there is no value, which ends a run; runs that end are learned if it `learns`."""
         before, self._last = self._last, values
         moved = values != before
-        if self._is_moving and moved.all() and not math.isnan(values.sum()):  # as usual for sensors with noise
+        has_holes = math.isnan(values.dot(values))
+        if self._is_moving and not has_holes and np.count_nonzero(moved) == len(moved):  # usual for sensors with noise
             self._moves += learns
             return
         if learns:
             self._learn(moved, before)
         self._run += 1
         self._run[moved] = 1
-        if math.isnan(values.sum()):
+        if has_holes:
             self._run[np.isnan(values)] = 0
         self._is_moving = bool((self._run == 1).all())
 

@@ -340,7 +340,7 @@ class Watcher:
         return self._alarms.silence(row.time, self._silenced)
 
     def _why_silent(self, now: float, arrival: float) -> str:
-        if any(each.start <= now < each.end for each in self._maintenance):
+        if self._maintenance and any(each.start <= now < each.end for each in self._maintenance):
             return "maintenance"
         return "muted" if self._orders.is_muted(now, arrival) else ""
 

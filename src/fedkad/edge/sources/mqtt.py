@@ -197,9 +197,9 @@ class MqttSource:
             self._store.put_digest(number, digest)
 
     def acknowledge(self) -> None:
-        """Acknowledge what was handed out."""
-        for message, generation in self._handed_out:
-            self._connection.acknowledge(message, generation)
+        """Acknowledge what was handed out; what came over an earlier connection the broker sends again, if at all."""
+        latest = self._connection.generation
+        self._connection.acknowledge(message for message, generation in self._handed_out if generation == latest)
         self._handed_out, self._digests = [], {}
 
     def close(self) -> None:
