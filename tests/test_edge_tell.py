@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,6 +122,8 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
         assert (listed.status, listed.err) == (0, "")
         assert start["id"] in listed.out
         assert " open " in listed.out
+        lasted = EPOCH + 119 - datetime.fromisoformat(start["start"]).timestamp()
+        assert f" {lasted:g} s " in listed.out, "how long it lasts by now, although nothing was told since it began"
         shown = site.ask("status")
         assert "The agent hall runs." in shown.out
         assert start["id"] in shown.out

@@ -50,11 +50,24 @@ def status(settings: AgentSettings) -> str:
 
 
 def as_they_are(alerts: Iterable[Alert], states: Mapping[str, Mapping[str, Any]]) -> list[Alert]:
-    """The alerts, those of faults that are open as the states of the devices describe them now."""
+    """The alerts, those of what is open as the states of the devices describe it now."""
     opened = {
-        fault["id"]: fault for state in states.values() for fault in (state.get("health") or {}).get("open") or []
+        found["id"]: found for state in states.values() for found in (*_open_faults(state), *_open_incident(state))
     }
     return [opened.get(alert["id"], alert) for alert in alerts]
+
+
+def _open_faults(state: Mapping[str, Any]) -> Sequence[Alert]:
+    return (state.get("health") or {}).get("open") or []
+
+
+def _open_incident(state: Mapping[str, Any]) -> Sequence[Alert]:
+    """The open incident, with how long it lasts by now: its last update may be a day old."""
+    alarms = state.get("alarms") or {}
+    opened, episode = alarms.get("open"), alarms.get("incident")
+    if not opened or not episode:
+        return []
+    return [opened | {"duration": alarms["time"] - episode["start"], "peak": episode["peak"]}]
 
 
 def incident_table(alerts: Iterable[Alert]) -> str:
