@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedkad.edge.alarmstate import Alert
@@ -51,23 +51,16 @@ def status(settings: AgentSettings) -> str:
 
 def as_they_are(alerts: Iterable[Alert], states: Mapping[str, Mapping[str, Any]]) -> list[Alert]:
     """The alerts, those of what is open as the states of the devices describe it now."""
-    opened = {
-        found["id"]: found for state in states.values() for found in (*_open_faults(state), *_open_incident(state))
-    }
+    opened = {each["id"]: each for state in states.values() for each in _opened(state)}
     return [opened.get(alert["id"], alert) for alert in alerts]
 
 
-def _open_faults(state: Mapping[str, Any]) -> Sequence[Alert]:
-    return (state.get("health") or {}).get("open") or []
-
-
-def _open_incident(state: Mapping[str, Any]) -> Sequence[Alert]:
-    """The open incident, with how long it lasts by now: its last update may be a day old."""
+def _opened(state: Mapping[str, Any]) -> Iterator[Alert]:
+    """The open faults of a device, and its open incident with how long that lasts by now: it is told less and less."""
+    yield from (state.get("health") or {}).get("open") or []
     alarms = state.get("alarms") or {}
-    opened, episode = alarms.get("open"), alarms.get("incident")
-    if not opened or not episode:
-        return []
-    return [opened | {"duration": alarms["time"] - episode["start"], "peak": episode["peak"]}]
+    if (incident := alarms.get("open")) and (episode := alarms.get("incident")):
+        yield incident | {"duration": alarms["time"] - episode["start"], "peak": episode["peak"]}
 
 
 def incident_table(alerts: Iterable[Alert]) -> str:
