@@ -865,6 +865,14 @@ def test_a_device_that_sends_faster_than_its_period_is_logged_once(make: Make, s
     assert sum(words in line for line in said) == 1
 
 
+def test_two_values_of_a_channel_at_one_time_are_logged_as_that(make: Make, said: list[str]) -> None:
+    watcher = make(sampling={"period": 10.0})
+    for k in range(30):  # as Telegraf does for every processor unless it is told otherwise
+        for processor in (0.0, 50.0):
+            take(watcher, BEGIN + 10.0 * k, dict.fromkeys(CHANNELS, processor + 0.1 * k), BEGIN + 10.0 * k)
+    assert sum("had another one at the same time, of which the first counts" in line for line in said) == 1
+
+
 @pytest.mark.parametrize("period", [INFERRED, 60.0, 1200.0])
 def test_a_device_that_sends_when_a_value_changes_loses_nothing_without_a_word(
     make: Make, said: list[str], period: float

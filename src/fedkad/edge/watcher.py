@@ -239,6 +239,12 @@ class Watcher:
                 "%s: samples come every %g s, but the period is %g s: only the first one in each period counts.",
                 *(self.name, interval, period),
             )
+        elif (self._pace.shortest or 0.0) >= period:  # no interval explains it
+            logger.warning(
+                "%s: %d values were dropped, since their channel had another one at the same time, of which the first "
+                "counts; let only one series be published under each name.",
+                *(self.name, surplus),
+            )
         else:
             logger.warning(
                 "%s: %d values were dropped, since their period of %g s had one already or was judged: samples come "
