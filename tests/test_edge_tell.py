@@ -337,6 +337,16 @@ def test_what_is_refused_is_said_in_a_sentence(tmp_path: Path, model: Path, word
         assert site.process.is_running
 
 
+@pytest.mark.parametrize("wait", ["-1", "nan"])
+def test_nobody_waits_for_less_than_no_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wait: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedkad-agent", "tell", "agent.toml", "pump", "undo", "--wait", wait])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"--wait {wait} must be at least 0" in capsys.readouterr().err
+
+
 def test_what_was_told_acts_once_however_often_the_agent_is_killed(tmp_path: Path, model: Path) -> None:
     site, chance = Site(tmp_path, model), random.Random(3)
     site.process.start()
