@@ -592,6 +592,8 @@ def test_settings_are_read_again_while_it_runs(tmp_path: Path, model: Path) -> N
         wait_for(lambda: [alert["event"] for alert in site.process.alerts()] == ["start", "end"], site.process.log)
         # As if nothing had been read: the window was kept, and no row was scored twice.
         site.process.assert_scored_once(TROUBLE)
+        path.write_text(f'{changed}\n[[maintenance]]\nfrom = "2020-01-01"\nuntil = "2120-01-01"\n')
         hangup()
         site.process.wait_for_log("these stay as they were until a restart: period", 2)
+        assert " maintenance until 2120-01-01 " in site.ask("status").out
         assert site.process.stop() == 0

@@ -394,6 +394,10 @@ def test_a_stale_device_says_why(make: Make, said: list[str]) -> None:
     watcher.tick(time.monotonic() + 30.0)
     assert "no sample has come for 30 s" in said[-1]
     assert watcher.status().why == "no sample has come for 30 s"
+    commit(watcher)
+    again = make()
+    again.tick(time.monotonic() + 11.0)
+    assert "no sample has come since the agent was started; it is stale" in said[-1], "its name is known to be right"
 
 
 def test_samples_without_a_time_that_come_at_once_are_told_of_once(make: Make, said: list[str]) -> None:

@@ -93,6 +93,8 @@ def budget_status(budget: str, alarms: Alarms, factor: float) -> dict[str, Any] 
 class Staleness:
     """Keeps when samples and rows came, on the monotonic clock that the caller passes as `now`.
 
+    A device that `is_known` has sent before, to an agent that ran earlier.
+
     >>> staleness = Staleness(Sampling(period=1.0, stale_after=10.0), now=0.0)
     >>> staleness.note_sample(5.0)
     >>> staleness.note_row(5.0)
@@ -100,8 +102,8 @@ class Staleness:
     (False, True, False, 'no sample has come for 12 s')
     """
 
-    def __init__(self, sampling: Sampling, now: float) -> None:
-        self._sampling = sampling
+    def __init__(self, sampling: Sampling, now: float, *, is_known: bool = False) -> None:
+        self._sampling, self._is_known = sampling, is_known
         self._last_sample = self._last_row = now
         self._was_heard = self._has_unflushed = False
         self.reason = ""  # why the device is stale; empty while it is not
@@ -143,7 +145,8 @@ class Staleness:
 
     def _why(self, now: float) -> str:
         if not self._was_heard:
-            return "no sample has come since the agent was started; check its name, and topics or path in [source]"
+            advice = "" if self._is_known else "; check its name, and topics or path in [source]"
+            return f"no sample has come since the agent was started{advice}"
         if self.is_heard:
             return f"samples come, but none could be judged for {span(round(now - self._last_row))}"
         return f"no sample has come for {span(round(now - self._last_sample))}"

@@ -89,13 +89,13 @@ class Watcher:
         name = self.name
         self._period = self._configured.sampling.period or self._known_period(state)
         self._settings = self._orders.applied(self._with_period(self._configured))
-        self._staleness = Staleness(self._settings.sampling, time.monotonic())
         self.model = DeviceModel(name, self._settings, self._store)
         try:
             is_reshaped = self._restore((self._store.device_state(name) or {}) if state is None else state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: its stored state cannot be read (%r); it starts again.", name, error)
             is_reshaped = self._restore({"seq": self._store.last_number(name)})
+        self._staleness = Staleness(self._settings.sampling, time.monotonic(), is_known=self._heard is not None)
         self.is_changed = self.learner.settle()
         if self.model.current is not None:
             self.model.restart(empty=is_reshaped)
