@@ -57,7 +57,7 @@ def _loudest(scoring: Scoring, moments: Sequence[Looked], parts: Array, which: l
 def _motion(setup: Setup, scoring: Scoring, earlier: Seen, sample: Array, channel: int) -> Told:
     name, expected = setup.channel_names[channel], setup.scaling.restore(scoring.expected(earlier))
     size = setup.scaling.scale[channel] + abs(setup.scaling.mean[channel])
-    seen, known = _compared(sample[channel], (expected[channel],), size)
+    seen, known = compared(sample[channel], (expected[channel],), size)
     return Told("motion", name, f"{name} moved unlike predicted: {seen} where {known} was expected")
 
 
@@ -76,12 +76,12 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) 
     variance = max(newest.square[channel] - level**2, 0.0)
     outside, dwell, apart = (distances[channel] for distances in scoring.distances(*moment))
 
-    def compared(value: float, *known: float) -> tuple[str, str]:
-        return _compared(value * scale + mean, [each * scale + mean for each in known], scale + abs(mean))
+    def shown(value: float, *known: float) -> tuple[str, str]:
+        return compared(value * scale + mean, [each * scale + mean for each in known], scale + abs(mean))
 
     if apart > max(outside, dwell):
         said = level - newest.level @ bounds.ties[channel] + bounds.offset[channel]
-        seen, known = compared(level, said + low[3], said + high[3])
+        seen, known = shown(level, said + low[3], said + high[3])
         numbers = f"{seen} over {window} samples, where they suggest {known}"
         numbers = f": {numbers}" if bounds.ties[channel].any() else ""  # others are tied to it, it is not to them
         return Told("place", name, f"{name} does not match the other channels{numbers}")
@@ -96,7 +96,7 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) 
         expected = scoring.expected(moment[0])[channel]
         residual = newest.window[-setup.channels :][channel] - expected - scoring.centre[-1, channel]
         if beyond(value, low[0], high[0]) < abs(residual) - scoring.jump[channel]:
-            seen, known = compared(value, expected)
+            seen, known = shown(value, expected)
             numbers = f"{seen} where {known} was expected"
             return Told("place", name, f"{name} jumped more than ever in training: {numbers}")
         least, most = bounds.ranges[0, channel]
@@ -104,24 +104,24 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) 
             span, word = (low[0], high[0]), "is usual"
         else:
             span, word = (least, most), "was ever seen"
-        seen, known = compared(value, *span)
+        seen, known = shown(value, *span)
         return Told("place", name, f"{name} is outside: {seen} where {known} {word}")
     if beyond(level, low[1], high[1]) >= beyond(log_spread(variance), low[2], high[2]):
-        seen, known = compared(level, low[1], high[1])
+        seen, known = shown(level, low[1], high[1])
         numbers = f"{seen} over {window} samples, {known} in training"
         return Told("place", name, f"{name} stays where it has not been: {numbers}")
     spread, (least, most) = np.sqrt(variance), np.maximum(np.exp([low[2], high[2]]) - STILL, 0.0)
     word = "less" if spread < least else "more"
-    seen, known = _compared(spread * scale, (least * scale, most * scale), scale)
+    seen, known = compared(spread * scale, (least * scale, most * scale), scale)
     return Told("place", name, f"{name} varies {word} than in training: by {seen}, {known} in training")
 
 
-def _compared(value: float, known: Sequence[float], size: float) -> tuple[str, str]:
+def compared(value: float, known: Sequence[float], size: float) -> tuple[str, str]:
     """A value, and the one or the bounds that it is compared with; four digits, or more if these hide how they differ.
 
     What is nothing but rounding, in numbers of that size, is 0.
 
-    >>> _compared(25.614, [23.168], 23.0), _compared(1013.254, [1013.561], 1e3), _compared(1015.1, [1009, 1014.8], 1e3)
+    >>> compared(25.614, [23.168], 23.0), compared(1013.254, [1013.561], 1e3), compared(1015.1, [1009, 1014.8], 1e3)
     (('25.61', '23.17'), ('1013.25', '1013.56'), ('1015.1', '1009 … 1014.8'))
     """
     seen, *others = (0.0 if abs(each) < 1e-12 * size else each for each in (value, *known))

@@ -92,22 +92,22 @@ def _reasons(alert: Mapping[str, Any], when: str) -> list[str]:
     first, *others = causes
     text = first["channel"]
     if first["seen"] is not None and first["expected"] is not None:
-        text = "{}{} {} instead of {}".format(when, text, *pair(first["seen"], first["expected"]))
+        text = "{}{} {} instead of {}".format(when, text, *_pair(first["seen"], first["expected"]))
     text += f" ({_percent(first['share'])})"
     if others and (others[0]["share"] or 0.0) >= MIN_SHARE:
         text += f", then {others[0]['channel']} ({_percent(others[0]['share'])})"
     return [text]
 
 
-def pair(seen: float, expected: float) -> tuple[str, str]:
+def _pair(seen: float, expected: float) -> tuple[str, str]:
     """Two values with just enough decimals to show how they differ.
 
     Two digits of the difference are shown, or one if it is 5 or more; differences below 10 always get a decimal, and
     trailing zeros are dropped.
 
-    >>> pair(1013.254, 1013.561), pair(3.2, 5.1), pair(0.0, 12345.6)
+    >>> _pair(1013.254, 1013.561), _pair(3.2, 5.1), _pair(0.0, 12345.6)
     (('1013.25', '1013.56'), ('3.2', '5.1'), ('0', '12346'))
-    >>> pair(37.5, 37.444), pair(37.5, 37.4804), pair(35.81, 44.53)
+    >>> _pair(37.5, 37.444), _pair(37.5, 37.4804), _pair(35.81, 44.53)
     (('37.5', '37.44'), ('37.5', '37.48'), ('35.8', '44.5'))
     """
     apart = abs(seen - expected)
