@@ -48,14 +48,15 @@ class DeviceStatus:
         ('1970-01-01T00:00:00.000Z', 'ok', 9.5, None, 'flow')
         """
         names = ("score", "threshold", "abnormal", "rate", "progress", "why", "budget")
-        causes = self.incident.get("channels") if self.incident else self.faults
+        faults = sorted(self.faults, key=lambda fault: bool(fault.get("acknowledged")))  # screens show the first one
+        causes = self.incident.get("channels") if self.incident else faults
         return {
             "state": self.state,
             "time": None if self.time is None else format_time(self.time),
             **{name: getattr(self, name) for name in names},
             "cause": causes[0]["channel"] if causes else None,
             "incident": self.incident,
-            "faults": list(self.faults),
+            "faults": faults,
             "muted": None if self.muted is None else format_time(self.muted),
         }
 
