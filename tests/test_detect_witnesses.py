@@ -966,6 +966,17 @@ def test_a_plain_misprediction_is_told_with_what_was_expected() -> None:
     assert reading.expected[0] == pytest.approx(series[-1, 0] - 0.4, abs=0.1)
 
 
+def test_numbers_that_hardly_differ_are_told_with_the_digits_that_do() -> None:
+    detector, train = told_by()
+    series = calm() + 1013.0
+    series[-1, 0] += 0.4
+    names = detector.model_.setup.channel_names
+    stream = KoopmanDetector(**detector.get_params()).fit(Series(train + 1013.0, names)).stream()
+    reading = [stream.update(sample) for sample in series][-1]
+    assert reading.sentence.startswith("wave moved unlike predicted: ")
+    assert numbers(reading.sentence) == pytest.approx([series[-1, 0], reading.expected[0]], abs=0.05)
+
+
 def test_a_pattern_that_does_not_fit_names_its_channel() -> None:
     series = calm()
     series[-13:-1, 0] += np.tile([0.1, -0.1], 6)  # too little for a jump, and the newest sample is as expected

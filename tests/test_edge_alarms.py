@@ -237,6 +237,16 @@ def test_an_incident_that_comes_back_is_the_same_one() -> None:
     assert feed(alarms, [18.0], 7320.0, 60.0)[0]["event"] == "start"
 
 
+def test_what_comes_back_is_told_as_it_is_now() -> None:
+    alarms = Alarms("pump", ECHOING, 60.0, NAMES)
+    feed(alarms, [12.0, *[1.0] * 10], 0.0, 60.0)
+    explained = (np.array([1.0, 0.0, 6.0]), *EXPLAINED[1:])
+    (back,) = update(alarms, 3600.0, 8.0, THRESHOLD, True, explained=explained)
+    assert (back["reason"], back["peak"], back["worst"]) == ("again", 12.0, back["time"])
+    assert back["channels"][0]["channel"] == NAMES[2]
+    assert NAMES[2] in back["text"]
+
+
 def test_what_became_normal_may_echo_for_as_long_as_it_took() -> None:
     alarms = Alarms("pump", replace(ECHOING, settle=86400.0), 60.0, NAMES)
     update(alarms, 0.0, 9.0, THRESHOLD, True)

@@ -153,6 +153,12 @@ def test_a_silence_that_is_no_fault_yet_is_no_news_when_it_ends() -> None:
     assert [health.is_recovering(time) for time in (35.0, 39.0, 40.0)] == [True, True, False]
 
 
+def test_an_impossible_value_is_told_with_bounds_that_differ() -> None:
+    health = Health("pump", Sampling(channels=("pressure",), period=1.0))
+    (alert,) = health.take(GridRow(0.0, np.array([-4000.0]), True, True), [Beyond(0, 1012.66, 1013.41)])
+    assert alert["sentence"] == "pressure is -4000, which is impossible where 1012.7 to 1013.4 is normal"
+
+
 def test_what_comes_and_goes_is_one_fault() -> None:
     rows = [(float(k), 999.0 if k % 9 == 0 and k < 100 else 0.5, 0.5) for k in range(120)]
     assert shown(fed(Health("pump", PLAN), rows)) == [("start", "impossible", "flow"), ("end", "impossible", "flow")]

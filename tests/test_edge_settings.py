@@ -167,7 +167,8 @@ BAD = {
     LEAST + '[webhook]\nurl = "example.org"': 'url = "example.org" in [webhook] must be http://',
     LEAST + "[prometheus]\nport = 70000": "port = 70000 in [prometheus] must be a port",
     LEAST + "[[maintenance]]\nfrom = 2026-03-01T08:00:00": "until is missing in [[maintenance]]; it must be a date",
-    LEAST + "[[maintenance]]\nfrom = 20:00:00": "from = 20:00:00 in [[maintenance]] must be a date and time",
+    LEAST + "[[maintenance]]\nfrom = 20:00:00": "from = 20:00:00 in [[maintenance]] must be a date and time such "
+    'as "2026-03-01T08:00".',
     LEAST
     + "[alarm]\nthreshold = [true, {a = 2026-03-01T08:00:00}]": "threshold = [true, {a = 2026-03-01T08:00:00}] in",
     LEAST

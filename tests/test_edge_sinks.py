@@ -676,6 +676,12 @@ def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str
     assert json.loads(attributes) == (status.incident or [*status.faults, {}][0])
 
 
+def test_a_fault_that_somebody_knows_of_does_not_hide_the_next_one() -> None:
+    known = {**FAULT, "channel": "flow", "acknowledged": "anna"}
+    payload = DeviceStatus(state="ok", faults=[known, FAULT]).payload()
+    assert (payload["faults"], payload["cause"]) == ([FAULT, known], "pressure")
+
+
 def test_what_home_assistant_sends_are_commands() -> None:
     jinja2 = pytest.importorskip("jinja2")
     components = json.loads(discovery(Publications(), "pump-1", ["flow"]).payload)["cmps"]

@@ -13,6 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,6 +122,8 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
         assert (listed.status, listed.err) == (0, "")
         assert start["id"] in listed.out
         assert " open " in listed.out
+        lasted = EPOCH + 119 - datetime.fromisoformat(start["start"]).timestamp()
+        assert f" {lasted:g} s " in listed.out, "how long it lasts by now, although nothing was told since it began"
         shown = site.ask("status")
         assert "The agent hall runs." in shown.out
         assert start["id"] in shown.out
@@ -332,6 +335,16 @@ def test_what_is_refused_is_said_in_a_sentence(tmp_path: Path, model: Path, word
         assert (said.status, said.out) == (1, "")
         assert said.err.startswith(f"error: {sentence}")
         assert site.process.is_running
+
+
+@pytest.mark.parametrize("wait", ["-1", "nan"])
+def test_nobody_waits_for_less_than_no_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wait: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedkad-agent", "tell", "agent.toml", "pump", "undo", "--wait", wait])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"--wait {wait} must be at least 0" in capsys.readouterr().err
 
 
 def test_what_was_told_acts_once_however_often_the_agent_is_killed(tmp_path: Path, model: Path) -> None:
@@ -579,6 +592,8 @@ def test_settings_are_read_again_while_it_runs(tmp_path: Path, model: Path) -> N
         wait_for(lambda: [alert["event"] for alert in site.process.alerts()] == ["start", "end"], site.process.log)
         # As if nothing had been read: the window was kept, and no row was scored twice.
         site.process.assert_scored_once(TROUBLE)
+        path.write_text(f'{changed}\n[[maintenance]]\nfrom = "2020-01-01"\nuntil = "2120-01-01"\n')
         hangup()
         site.process.wait_for_log("these stay as they were until a restart: period", 2)
+        assert " maintenance until 2120-01-01 " in site.ask("status").out
         assert site.process.stop() == 0

@@ -394,6 +394,10 @@ def test_a_stale_device_says_why(make: Make, said: list[str]) -> None:
     watcher.tick(time.monotonic() + 30.0)
     assert "no sample has come for 30 s" in said[-1]
     assert watcher.status().why == "no sample has come for 30 s"
+    commit(watcher)
+    again = make()
+    again.tick(time.monotonic() + 11.0)
+    assert "no sample has come since the agent was started; it is stale" in said[-1], "its name is known to be right"
 
 
 def test_samples_without_a_time_that_come_at_once_are_told_of_once(make: Make, said: list[str]) -> None:
@@ -863,6 +867,14 @@ def test_a_device_that_sends_faster_than_its_period_is_logged_once(make: Make, s
         take(watcher, BEGIN + k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + k)
     words = "samples come every 1 s, but the period is 60 s: only the first one in each period counts."
     assert sum(words in line for line in said) == 1
+
+
+def test_two_values_of_a_channel_at_one_time_are_logged_as_that(make: Make, said: list[str]) -> None:
+    watcher = make(sampling={"period": 10.0})
+    for k in range(30):  # as Telegraf does for every processor unless it is told otherwise
+        for processor in (0.0, 50.0):
+            take(watcher, BEGIN + 10.0 * k, dict.fromkeys(CHANNELS, processor + 0.1 * k), BEGIN + 10.0 * k)
+    assert sum("had another one at the same time, of which the first counts" in line for line in said) == 1
 
 
 @pytest.mark.parametrize("period", [INFERRED, 60.0, 1200.0])

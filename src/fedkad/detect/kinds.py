@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -55,9 +56,9 @@ def _loudest(scoring: Scoring, moments: Sequence[Looked], parts: Array, which: l
 
 def _motion(setup: Setup, scoring: Scoring, earlier: Seen, sample: Array, channel: int) -> Told:
     name, expected = setup.channel_names[channel], setup.scaling.restore(scoring.expected(earlier))
-    seen = _number(sample[channel], setup.scaling.scale[channel] + abs(setup.scaling.mean[channel]))
-    numbers = f"{seen} where {expected[channel]:.4g} was expected"
-    return Told("motion", name, f"{name} moved unlike predicted: {numbers}")
+    size = setup.scaling.scale[channel] + abs(setup.scaling.mean[channel])
+    seen, known = compared(sample[channel], (expected[channel],), size)
+    return Told("motion", name, f"{name} moved unlike predicted: {seen} where {known} was expected")
 
 
 def _misfit(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) -> Told:
@@ -74,10 +75,14 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) 
     value, level = newest.values[channel], newest.level[channel]
     variance = max(newest.square[channel] - level**2, 0.0)
     outside, dwell, apart = (distances[channel] for distances in scoring.distances(*moment))
+
+    def shown(value: float, *known: float) -> tuple[str, str]:
+        return compared(value * scale + mean, [each * scale + mean for each in known], scale + abs(mean))
+
     if apart > max(outside, dwell):
         said = level - newest.level @ bounds.ties[channel] + bounds.offset[channel]
-        known = _span((said + low[3], said + high[3]), scale, mean)
-        numbers = f"{level * scale + mean:.4g} over {window} samples, where they suggest {known}"
+        seen, known = shown(level, said + low[3], said + high[3])
+        numbers = f"{seen} over {window} samples, where they suggest {known}"
         numbers = f": {numbers}" if bounds.ties[channel].any() else ""  # others are tied to it, it is not to them
         return Told("place", name, f"{name} does not match the other channels{numbers}")
     if outside >= dwell:
@@ -91,33 +96,39 @@ def _place(setup: Setup, scoring: WitnessScoring, moment: Looked, channel: int) 
         expected = scoring.expected(moment[0])[channel]
         residual = newest.window[-setup.channels :][channel] - expected - scoring.centre[-1, channel]
         if beyond(value, low[0], high[0]) < abs(residual) - scoring.jump[channel]:
-            numbers = f"{value * scale + mean:.4g} where {expected * scale + mean:.4g} was expected"
+            seen, known = shown(value, expected)
+            numbers = f"{seen} where {known} was expected"
             return Told("place", name, f"{name} jumped more than ever in training: {numbers}")
         least, most = bounds.ranges[0, channel]
         if least <= value <= most:
             span, word = (low[0], high[0]), "is usual"
         else:
             span, word = (least, most), "was ever seen"
-        return Told(
-            "place", name, f"{name} is outside: {value * scale + mean:.4g} where {_span(span, scale, mean)} {word}"
-        )
+        seen, known = shown(value, *span)
+        return Told("place", name, f"{name} is outside: {seen} where {known} {word}")
     if beyond(level, low[1], high[1]) >= beyond(log_spread(variance), low[2], high[2]):
-        known = _span((low[1], high[1]), scale, mean)
-        sentence = (
-            f"{name} stays where it has not been: {level * scale + mean:.4g} over {window} samples, {known} in training"
-        )
-        return Told("place", name, sentence)
+        seen, known = shown(level, low[1], high[1])
+        numbers = f"{seen} over {window} samples, {known} in training"
+        return Told("place", name, f"{name} stays where it has not been: {numbers}")
     spread, (least, most) = np.sqrt(variance), np.maximum(np.exp([low[2], high[2]]) - STILL, 0.0)
     word = "less" if spread < least else "more"
-    known = _span((least, most), scale, 0.0)
-    return Told("place", name, f"{name} varies {word} than in training: by {spread * scale:.4g}, {known} in training")
+    seen, known = compared(spread * scale, (least * scale, most * scale), scale)
+    return Told("place", name, f"{name} varies {word} than in training: by {seen}, {known} in training")
 
 
-def _span(bounds: tuple[float, float], scale: float, mean: float) -> str:
-    low, high = (_number(bound * scale + mean, scale + abs(mean)) for bound in bounds)
-    return low if low == high else f"{low} … {high}"
+def compared(value: float, known: Sequence[float], size: float) -> tuple[str, str]:
+    """A value, and the one or the bounds that it is compared with; four digits, or more if these hide how they differ.
 
+    What is nothing but rounding, in numbers of that size, is 0.
 
-def _number(value: float, size: float) -> str:
-    """Four digits; what is nothing but rounding, in numbers of that size, is 0."""
-    return f"{0.0 if abs(value) < 1e-12 * size else value:.4g}"
+    >>> compared(25.614, [23.168], 23.0), compared(1013.254, [1013.561], 1e3), compared(1015.1, [1009, 1014.8], 1e3)
+    (('25.61', '23.17'), ('1013.25', '1013.56'), ('1015.1', '1009 … 1014.8'))
+    """
+    seen, *others = (0.0 if abs(each) < 1e-12 * size else each for each in (value, *known))
+    apart = min(abs(seen - each) for each in others)
+    digits = 4
+    if 0.0 < apart < math.inf:
+        largest = max(abs(seen), *map(abs, others))
+        digits = min(max(math.floor(math.log10(largest)) - math.floor(math.log10(apart / 5.0)) + 1, 4), 9)
+    shown = dict.fromkeys(f"{each:.{digits}g}" for each in others)
+    return f"{seen:.{digits}g}", " … ".join(shown)

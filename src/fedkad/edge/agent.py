@@ -199,13 +199,13 @@ class Agent:
         """Whether a device is watched; one that is not configured is, from now on, if every one is and it may be."""
         if name in self.watchers:
             return True
-        reason = self.settings.why_not(name)
+        reason = kind = self.settings.why_not(name)  # one kind must not keep another out of the log
         if not reason:
             try:
                 self._admit(name)
             except (ValueError, OSError) as error:
-                reason = str(error)
-        if reason and self._log_limit.allows("admission"):
+                reason, kind = str(error), "admission"
+        if reason and self._log_limit.allows(kind):
             logger.warning("%s publishes, but is not watched: %s", quoted(name), reason.rstrip(".") + ".")
         return not reason
 

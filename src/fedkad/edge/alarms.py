@@ -341,12 +341,12 @@ class Alarms:
         return [self._alert("start", reason, state.time)]
 
     def _go_on(self, before: Episode, kind: str) -> list[Alert]:
-        """Tell that the last incident is there again."""
-        state = self._state
-        assert state.incident is not None
-        state.incident = before.joined(state.incident)
+        """Tell that the last incident is there again, and what is seen now: that may be in other channels."""
+        state, now = self._state, self._state.incident
+        assert now is not None
+        state.incident = before.joined(now)
         state.open, state.last = {"id": state.last_id, "kind": kind, "acknowledged": state.last_acknowledged}, None
-        return [self._alert("update", "again", state.time)]
+        return [self._alert("update", "again", state.time, now)]
 
     def _is_echo(self, excursion: Episode) -> bool:
         """Whether an excursion is what the last incident was, and neither worse nor long."""
@@ -442,9 +442,11 @@ class Alarms:
         state.told, state.cool_until = state.time, time + self._pause - self._slack
         return alert
 
-    def _alert(self, event: str, reason: str, time: float) -> Alert:
+    def _alert(self, event: str, reason: str, time: float, shown: Episode | None = None) -> Alert:
+        """An alert of the open incident, which describes that part of it that is `shown`, or all."""
         state, incident = self._state, self._state.incident
         assert incident is not None
+        shown = shown or incident
         assert state.open is not None
         # A cleared incident was over before the quiet that was waited for.
         until = incident.last if reason == "cleared" else float(time)
@@ -459,13 +461,13 @@ class Alarms:
             "duration": round(max(until - incident.start, 0.0), 3),
             "score": as_number(state.score),
             "peak": as_number(incident.peak),
-            "worst": None if incident.worst is None else format_time(incident.worst),
+            "worst": None if shown.worst is None else format_time(shown.worst),
             "threshold": as_number(state.threshold),
             "rate": as_number(round(self._rate.value, 4)),
             "samples": incident.samples,
-            "channels": incident.causes(state.channels),
-            "witness": incident.witness,
-            "sentence": incident.sentence,
+            "channels": shown.causes(state.channels),
+            "witness": shown.witness,
+            "sentence": shown.sentence,
             "acknowledged": state.open.get("acknowledged"),
             "reason": reason,
             "provisional": self._is_provisional,

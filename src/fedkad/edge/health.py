@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.detect.kinds import compared
 from fedkad.edge.absence import SLACK, Absence
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import as_datetime, format_time, span
@@ -206,7 +207,7 @@ class Health:
 
     def _impossible(self, row: GridRow, beyond: Beyond) -> str:
         channel, least, greatest = beyond
-        normal = f"{least:.4g} to {greatest:.4g}" if least < greatest else f"{least:.4g}"
+        normal = " to ".join(dict.fromkeys(compared(least, [greatest], greatest - least)))
         return f"{self._names[channel]} is {row.values[channel]:.6g}, which is impossible where {normal} is normal"
 
     def _period(self, interval: float) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import format_time, short_number, span
 from fedkad.edge.orders import StandingOrders
-from fedkad.edge.settings import AgentSettings, DeviceSettings, SettingsError
+from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance, SettingsError
 from fedkad.edge.visiting import StoreVisitor, with_known
 from fedkad.locks import is_held
 
@@ -29,7 +29,8 @@ def status(settings: AgentSettings) -> str:
     visitor = StoreVisitor(settings.state)
     states, waiting = visitor.states(), visitor.waiting()
     devices = settings.admitting(states).named
-    lines = [_status_row(name, device, states.get(name)) for name, device in devices.items()]
+    planned = {name: [each for each in settings.maintenance if each.device in ("", name)] for name in devices}
+    lines = [_status_row(name, device, states.get(name), planned[name]) for name, device in devices.items()]
     head = (
         "device",
         "state",
@@ -50,11 +51,18 @@ def status(settings: AgentSettings) -> str:
 
 
 def as_they_are(alerts: Iterable[Alert], states: Mapping[str, Mapping[str, Any]]) -> list[Alert]:
-    """The alerts, those of faults that are open as the states of the devices describe them now."""
-    opened = {
-        fault["id"]: fault for state in states.values() for fault in (state.get("health") or {}).get("open") or []
-    }
+    """The alerts, those of what is open as the states of the devices describe it now."""
+    opened = {each["id"]: each for state in states.values() for each in _opened(state)}
     return [opened.get(alert["id"], alert) for alert in alerts]
+
+
+def _opened(state: Mapping[str, Any]) -> Iterator[Alert]:
+    """The open faults of a device, and its open incident with how long that lasts by now: it is told less and less."""
+    yield from (state.get("health") or {}).get("open") or []
+    alarms = state.get("alarms") or {}
+    if (incident := alarms.get("open")) and (episode := alarms.get("incident")):
+        lasted = max(alarms["time"] - episode["start"], 0.0)  # the clock may have been set back
+        yield incident | {"duration": lasted, "peak": episode["peak"]}
 
 
 def incident_table(alerts: Iterable[Alert]) -> str:
@@ -78,7 +86,9 @@ def _incident_row(alert: Alert) -> Sequence[str]:
     )
 
 
-def _status_row(name: str, settings: DeviceSettings, state: Mapping[str, Any] | None) -> Sequence[str]:
+def _status_row(
+    name: str, settings: DeviceSettings, state: Mapping[str, Any] | None, planned: Iterable[Maintenance]
+) -> Sequence[str]:
     state = state or {}
     alarms, orders = state.get("alarms", {}), StandingOrders.restored(state.get("orders", {}))
     opened = alarms.get("open") or {}
@@ -86,7 +96,7 @@ def _status_row(name: str, settings: DeviceSettings, state: Mapping[str, Any] | 
     measured = budget.get("measured_per_week")
     return (
         name,
-        _state(state, orders),
+        _state(state, orders, planned),
         str(state.get("seq", 0)),
         _shown(format_time(alarms["time"])) if alarms.get("time") is not None else "never",
         short_number(alarms.get("score")) if alarms.get("score") is not None else "",
@@ -100,8 +110,11 @@ def _status_row(name: str, settings: DeviceSettings, state: Mapping[str, Any] | 
     )
 
 
-def _state(state: Mapping[str, Any], orders: StandingOrders) -> str:
-    if orders.is_muted(time.time()):
+def _state(state: Mapping[str, Any], orders: StandingOrders, planned: Iterable[Maintenance]) -> str:
+    now = time.time()
+    if ends := [each.end for each in planned if each.start <= now < each.end]:
+        return f"maintenance until {_shown(format_time(max(ends)))}"
+    if orders.is_muted(now):
         return f"mute until {_shown(format_time(orders.muted_until))}"
     if not state:
         return "no sample yet"

@@ -118,6 +118,8 @@ def _telling(arguments: Sequence[str]) -> Work:
     parser.add_argument("--from", dest="sender", default="", metavar="NAME", help="who tells it; your user by default")
     parser.add_argument("--wait", type=float, default=10.0, metavar="SECONDS", help="for the reply; 10 by default")
     given = parser.parse_args(arguments)
+    if not given.wait >= 0.0:
+        parser.error(f"--wait {given.wait:g} must be at least 0")
 
     def work() -> None:
         from fedkad.edge.settingsfile import load

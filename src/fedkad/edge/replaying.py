@@ -70,8 +70,9 @@ def replay(settings: AgentSettings, recording: Path) -> Replayed:
     if is_whole and not has_rows:
         channels = dict.fromkeys(name for device in settings.devices.values() for name in device.sampling.channels)
         raise SettingsError(
-            f"{recording}: there is no row of {', '.join(settings.devices)}; lines must have {', '.join(channels)}, "
-            f"and in {settings.source.device_key!r} the name of the device unless there is only one."
+            f"{recording}: there is no row of {', '.join(settings.named) or 'any device'}; "
+            f"lines must have {', '.join(channels)}, and the name of the device in {settings.source.device_key!r} "
+            "unless there is only one."
         )
     summaries = [_summary(name, states.get(name, {})) for name in dict.fromkeys((*settings.named, *states))]
     parts = [incident_table(found) if found else "No incidents.", table(SUMMARY, summaries)]

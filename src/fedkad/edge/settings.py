@@ -101,7 +101,7 @@ FIRST_ROWS = Rule(
 )
 ZONE = Rule(_is_zone, "local, UTC, or a name such as Europe/Berlin")
 TOLERANCES = Rule(lambda by_channel: all(each > 0.0 for each in by_channel.values()), "positive for every channel")
-MOMENT = ValueKind(_moment, "a date and time such as 2026-03-01T08:00")
+MOMENT = ValueKind(_moment, 'a date and time such as "2026-03-01T08:00"')
 PREFIX = Rule(addresses.is_topic_prefix, "the beginning of a topic, such as a/b, without +, #, spaces or empty levels")
 PORT_OR_NONE = Rule(lambda port: 0 <= port < 65536, "a port from 1 to 65535, or 0 for none")
 OWN_ADDRESS = Rule(addresses.is_own_address, "an IP address of this machine, or localhost")

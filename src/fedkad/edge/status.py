@@ -48,14 +48,15 @@ class DeviceStatus:
         ('1970-01-01T00:00:00.000Z', 'ok', 9.5, None, 'flow')
         """
         names = ("score", "threshold", "abnormal", "rate", "progress", "why", "budget")
-        causes = self.incident.get("channels") if self.incident else self.faults
+        faults = sorted(self.faults, key=lambda fault: bool(fault.get("acknowledged")))  # screens show the first one
+        causes = self.incident.get("channels") if self.incident else faults
         return {
             "state": self.state,
             "time": None if self.time is None else format_time(self.time),
             **{name: getattr(self, name) for name in names},
             "cause": causes[0]["channel"] if causes else None,
             "incident": self.incident,
-            "faults": list(self.faults),
+            "faults": faults,
             "muted": None if self.muted is None else format_time(self.muted),
         }
 
@@ -93,6 +94,8 @@ def budget_status(budget: str, alarms: Alarms, factor: float) -> dict[str, Any] 
 class Staleness:
     """Keeps when samples and rows came, on the monotonic clock that the caller passes as `now`.
 
+    A device that `is_known` has sent before, to an agent that ran earlier.
+
     >>> staleness = Staleness(Sampling(period=1.0, stale_after=10.0), now=0.0)
     >>> staleness.note_sample(5.0)
     >>> staleness.note_row(5.0)
@@ -100,8 +103,8 @@ class Staleness:
     (False, True, False, 'no sample has come for 12 s')
     """
 
-    def __init__(self, sampling: Sampling, now: float) -> None:
-        self._sampling = sampling
+    def __init__(self, sampling: Sampling, now: float, *, is_known: bool = False) -> None:
+        self._sampling, self._is_known = sampling, is_known
         self._last_sample = self._last_row = now
         self._was_heard = self._has_unflushed = False
         self.reason = ""  # why the device is stale; empty while it is not
@@ -143,7 +146,8 @@ class Staleness:
 
     def _why(self, now: float) -> str:
         if not self._was_heard:
-            return "no sample has come since the agent was started; check its name, and topics or path in [source]"
+            advice = "" if self._is_known else "; check its name, and topics or path in [source]"
+            return f"no sample has come since the agent was started{advice}"
         if self.is_heard:
             return f"samples come, but none could be judged for {span(round(now - self._last_row))}"
         return f"no sample has come for {span(round(now - self._last_sample))}"

@@ -20,7 +20,7 @@ from fedkad.edge.payload import TIME_KEYS, PayloadError, decode_text, plain_numb
 from fedkad.edge.settings import SettingsError, SourceSettings
 from fedkad.settingerror import toml_text
 
-MOST_TOPICS, MOST_DEVICES, MOST_INTERVALS, MOST_SHOWN = 2000, 100, 20, 6
+MOST_TOPICS, MOST_DEVICES, MOST_INTERVALS, MOST_SHOWN, WIDEST = 2000, 100, 20, 6, 60
 MAX_DEPTH = 4
 
 HOUSEKEEPING = {
@@ -300,5 +300,13 @@ def _is_number(value: Any) -> bool:
 
 
 def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return ", ".join(names[:MOST_SHOWN]) + more
+    """The first of these names, as many as a column of the table has room for.
+
+    >>> _shown(["power", "volt", "amp"]), _shown(["cmps.score.suggested_display_precision"] * 3)
+    ('power, volt, amp', 'cmps.score.suggested_display_precision and 2 more')
+    """
+    shown = names[:MOST_SHOWN]
+    while len(shown) > 1 and len(", ".join(shown)) > WIDEST:
+        shown.pop()
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + more

@@ -89,13 +89,13 @@ class Watcher:
         name = self.name
         self._period = self._configured.sampling.period or self._known_period(state)
         self._settings = self._orders.applied(self._with_period(self._configured))
-        self._staleness = Staleness(self._settings.sampling, time.monotonic())
         self.model = DeviceModel(name, self._settings, self._store)
         try:
             is_reshaped = self._restore((self._store.device_state(name) or {}) if state is None else state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: its stored state cannot be read (%r); it starts again.", name, error)
             is_reshaped = self._restore({"seq": self._store.last_number(name)})
+        self._staleness = Staleness(self._settings.sampling, time.monotonic(), is_known=self._heard is not None)
         self.is_changed = self.learner.settle()
         if self.model.current is not None:
             self.model.restart(empty=is_reshaped)
@@ -238,6 +238,12 @@ class Watcher:
             logger.warning(
                 "%s: samples come every %g s, but the period is %g s: only the first one in each period counts.",
                 *(self.name, interval, period),
+            )
+        elif (self._pace.shortest or 0.0) >= period:  # no interval explains it
+            logger.warning(
+                "%s: %d values were dropped, since their channel had another one at the same time, of which the first "
+                "counts; let only one series be published under each name.",
+                *(self.name, surplus),
             )
         else:
             logger.warning(
