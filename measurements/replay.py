@@ -50,7 +50,7 @@ class IncidentSpan(NamedTuple):
     end: float  # infinite if it is still open
     updates: int
     cause: str  # its first channel and witness, or what the alert says
-    is_again: bool = False  # whether an incident that was over came back: told once more, as one alarm more
+    is_again: bool = False  # whether an incident came back, or had another cause: told once more, as one alarm more
 
 
 class SimulatedClock:
@@ -173,13 +173,15 @@ def replay(document: Document, arriving: Arriving, operator: Operator | None = N
 
 
 def incidents(alerts: Iterable[Mapping[str, Any]]) -> list[IncidentSpan]:
-    """The alerts of a run, gathered by what they are about; an incident that comes back is one more of them."""
+    """The alerts of a run, gathered by what they are about; one that comes back, or has another cause, is one more."""
     found: dict[tuple[str, int], IncidentSpan] = {}
     times: Counter[str] = Counter()
     for alert in alerts:
         if "id" not in alert or "event" not in alert:
             continue
-        moment, is_again = seconds(alert["time"]), alert.get("reason") == "again"
+        moment, is_again = seconds(alert["time"]), alert.get("reason") in ("again", "another")
+        if is_again and (before := found.get((alert["id"], times[alert["id"]]))) is not None:
+            found[alert["id"], times[alert["id"]]] = before._replace(end=min(before.end, moment))
         times[alert["id"]] += is_again
         key = alert["id"], times[alert["id"]]
         known = found.get(key)

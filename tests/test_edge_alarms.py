@@ -307,6 +307,50 @@ def test_what_follows_a_new_set_point_late_belongs_to_it(blamed: str) -> None:
         assert [alert["event"] for alert in alerts] == told
 
 
+def blame(name: str) -> tuple[Array, Array, Array]:
+    """An explanation of a row by which most of its score is of that channel."""
+    return np.where(np.array(NAMES) == name, 6.0, 1.0), *EXPLAINED[1:]
+
+
+def test_another_cause_is_told_while_an_incident_is_open() -> None:
+    alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0), 60.0, NAMES)
+    (begun,) = update(alarms, 0.0, 7.0, THRESHOLD, True, explained=blame("flow"))
+    assert update(alarms, 60.0, 8.0, THRESHOLD, True, explained=blame("flow")) == [], "the same, and worse"
+    assert update(alarms, 120.0, 9.9, THRESHOLD, True, explained=blame("level")) == [], "not a quarter higher"
+    restored = Alarms("pump", replace(DWELLING, rate_limit=0.0), 60.0, NAMES, json.loads(json.dumps(alarms.state())))
+    for policy in (alarms, restored):
+        (told,) = update(policy, 180.0, 12.5, THRESHOLD, True, explained=blame("level"))
+        assert (told["event"], told["reason"], told["id"]) == ("update", "another", begun["id"])
+        assert told["channels"][0]["channel"] == "level"
+        assert told["text"].startswith("pump, and another cause: level ")
+        assert update(policy, 240.0, 13.0, THRESHOLD, True, explained=blame("level")) == [], "it is about that now"
+        (third,) = update(policy, 300.0, 16.5, THRESHOLD, True, explained=blame("pressure"))
+        assert third["reason"] == "another"
+        alerts = feed(policy, [1.0] * 3, 360.0, 60.0)
+        assert [(alert["event"], alert["peak"], alert["samples"]) for alert in alerts] == [("end", 16.5, 6)]
+        assert (policy.incidents, policy.begun_since(0.0)) == (1, 3)
+
+
+def test_another_cause_is_told_once_it_has_lasted() -> None:
+    alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0, min_duration=120.0), 60.0, NAMES)
+    assert [len(update(alarms, 60.0 * k, 8.0, THRESHOLD, True, explained=blame("flow"))) for k in range(3)] == [0, 0, 1]
+    assert update(alarms, 180.0, 12.0, THRESHOLD, True, explained=blame("level")) == []
+    assert update(alarms, 240.0, 8.0, THRESHOLD, True, explained=blame("flow")) == [], "it was too short"
+    found = [update(alarms, 300.0 + 60.0 * k, 16.0, THRESHOLD, True, explained=blame("level")) for k in range(3)]
+    assert [[alert["reason"] for alert in alerts] for alerts in found] == [[], [], ["another"]]
+    assert found[2][0]["samples"] == 8, "also the one that was too short"
+
+
+def test_what_follows_a_new_set_point_is_no_other_cause() -> None:
+    for inputs, told in [(["pressure"], []), ([], ["another"])]:
+        alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+        stray(alarms, [4.0], 0.0, score=7.0, inputs=inputs)
+        reading = FarReading(12.0, THRESHOLD, True, blame("level"))
+        reading.far, reading.inputs = 4.0, inputs
+        alerts = alarms.update(GridRow(60.0, reading.seen, True, True), reading, outside=4.0)
+        assert [alert["reason"] for alert in alerts] == told
+
+
 def test_what_lasts_is_news_although_an_incident_of_the_same_channel_waits() -> None:
     alarms = Alarms("pump", replace(ECHOING, rate_limit=0.2), 60.0, NAMES)
     stray(alarms, [4.0] * 600, -599 * 60.0, score=9.0)

@@ -270,16 +270,49 @@ class Alarms:
                 return []
             ended = [self._end(state.time, "cleared")]
             state.cool_until = -math.inf  # the pause has been
-        state.quiet = None
-        if (episode := state.incident or state.excursion) is None:
-            episode = state.excursion = Episode(float(state.time), float(state.time))
-        was_critical, is_critical = episode.critical, self._is_critical()
-        episode.add(float(state.time), is_critical, reading)
+        state.quiet, is_critical = None, self._is_critical()
         if state.incident is None:
+            excursion = self._excursion(reading, is_critical=is_critical)
             state.astray = is_astray
-            return ended + self._begin(episode, is_critical, reading)
+            return ended + self._begin(excursion, is_critical, reading)
         state.astray = state.astray or is_astray
+        if self._is_another_cause(reading):
+            return self._tell_another(self._excursion(reading, is_critical=is_critical), reading)
+        self._drop_excursion()
+        was_critical = state.incident.critical
+        state.incident.add(float(state.time), is_critical, reading)
         return [self._alert("update", "worse", state.time)] if is_critical and not was_critical else self._continue()
+
+    def _excursion(self, reading: Reading, *, is_critical: bool) -> Episode:
+        """The excursion that goes on with this abnormal row, or begins with it."""
+        state = self._state
+        if state.excursion is None:
+            state.excursion = Episode(float(state.time), float(state.time))
+        state.excursion.add(float(state.time), is_critical, reading)
+        return state.excursion
+
+    def _is_another_cause(self, reading: Reading) -> bool:
+        """Whether an abnormal row is about something else than the open incident, which it would hide otherwise.
+
+        It is in a channel that the incident is not about, with a score a quarter higher than any of the incident. What
+        follows a new set-point belongs to it.
+        """
+        state, incident = self._state, self._state.incident
+        assert incident is not None
+        if state.score <= MARGINAL * incident.peak or incident.departed in reading.commands:
+            return False
+        return int(reading.shares.argmax()) not in incident.about(self._channels)
+
+    def _tell_another(self, excursion: Episode, reading: Reading) -> list[Alert]:
+        """Tell what else is wrong now once it has lasted: the open incident is about that as well from then on."""
+        state = self._state
+        assert state.incident is not None
+        if not self._has_lasted(excursion):
+            return []
+        excursion.departed = self._channels[int(reading.shares.argmax())]
+        state.incident, state.excursion = state.incident.joined(excursion), None
+        self._note_begun()
+        return [self._alert("update", "another", state.time, excursion)]
 
     @property
     def _waits(self) -> bool:
@@ -323,7 +356,7 @@ class Alarms:
         state = self._state
         if (state.time < state.cool_until or self._is_echo(excursion)) and not is_critical:
             return []
-        if reading.is_anomaly and state.time - excursion.start >= self._settings.min_duration - self._slack:
+        if reading.is_anomaly and self._has_lasted(excursion):
             state.incident, kind, reason = excursion, "score", "threshold"
         elif self._is_frequent():
             state.incident, kind, reason = self._with_recent(excursion), "rate", "rate"
@@ -331,7 +364,7 @@ class Alarms:
             return []
         state.excursion, state.recent, state.incident.departed = None, [], self._departed(reading)
         state.astray = state.astray or state.incident.departed in reading.commands
-        state.begun = [*state.begun[1 - MOST_BEGUN :], float(state.time)]
+        self._note_begun()
         if state.last is not None and state.time < state.echo_until:
             return self._go_on(state.last, kind)
         state.incidents += 1
@@ -339,6 +372,12 @@ class Alarms:
         start = f"{as_datetime(state.incident.start):%Y%m%dT%H%M%SZ}"
         state.open = {"id": f"{self._device}-{start}-{state.incidents}", "kind": kind}
         return [self._alert("start", reason, state.time)]
+
+    def _has_lasted(self, excursion: Episode) -> bool:
+        return self._state.time - excursion.start >= self._settings.min_duration - self._slack
+
+    def _note_begun(self) -> None:
+        self._state.begun = [*self._state.begun[1 - MOST_BEGUN :], float(self._state.time)]
 
     def _go_on(self, before: Episode, kind: str) -> list[Alert]:
         """Tell that the last incident is there again, and what is seen now: that may be in other channels."""
@@ -372,13 +411,18 @@ class Alarms:
         return episode
 
     def _drop_excursion(self) -> None:
-        """Drop an excursion that was too short to be reported; it may still be part of a rate.
+        """Drop an excursion that was too short to be reported; it may still be part of a rate, or of the open incident.
 
         Two episodes of half a window each are kept: enough to explain an incident, without one per row.
         """
         state = self._state
         excursion, state.excursion = state.excursion, None
-        if excursion is None or not self._limit:
+        if excursion is None:
+            return
+        if state.incident is not None:
+            state.incident = state.incident.joined(excursion)
+            return
+        if not self._limit:
             return
         if state.recent and excursion.start - state.recent[-1].start <= 0.5 * self._settings.rate_window:
             state.recent[-1] = state.recent[-1].joined(excursion)
@@ -387,9 +431,9 @@ class Alarms:
 
     def _take_normal(self, is_quiet: bool) -> list[Alert]:
         state = self._state
+        if is_quiet:
+            self._drop_excursion()
         if state.incident is None:
-            if is_quiet:
-                self._drop_excursion()
             return []
         if not is_quiet:
             state.quiet = None

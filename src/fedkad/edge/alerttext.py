@@ -52,6 +52,7 @@ def alert_text(alert: Mapping[str, Any], window: float) -> str:
     news = {
         "worse": ", now critical",
         "again": ", again",
+        "another": ", and another cause",
         "still": f", for {span(alert['duration'])}",
         "acknowledged": f", acknowledged by {alert.get('acknowledged')}",
     }.get(alert["reason"], "")

@@ -302,7 +302,7 @@ class Watcher:
         is_young = watched - self._unjudged < PROVISIONAL
         is_provisional = bool(self.learner.is_own) and is_young
         alerts = self._alarms.update(row, reading, outside=reading.outside, is_provisional=is_provisional)
-        if any(alert["reason"] == "again" for alert in alerts):
+        if any(alert["reason"] in ("again", "another") for alert in alerts):
             self._settling = Settling()  # what it shows now is looked at from now on
         if self._budget is not None:
             self._budget.watch(self._alarms.watched - watched)
