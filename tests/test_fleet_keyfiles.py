@@ -221,7 +221,7 @@ def test_a_device_names_the_file_that_it_cannot_read(tmp_path: Path) -> None:
     devicefolder.write(tmp_path / "pump", "pump", "localhost:9", b"junk", b"junk")
     device = devicefolder.load(tmp_path / "pump")
     with pytest.raises(FleetFileError, match=r"device\.key: the file is not a private key .*; copy the folder"):
-        keyfiles.key_header(device)
+        devicefolder.key_header(device)
     files = ServerFiles(["localhost:9", "localhost:10"], device.ca_certificate, devicefolder.REMEDY)
     with pytest.raises(UnreachableError, match=r"^\S+ca\.crt: this is not a certificate; [^;]*$"):
         files.connect()

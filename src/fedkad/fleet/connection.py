@@ -10,7 +10,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from fedkad.fleet import flower
-from fedkad.fleet.devicefolder import DeviceFolder
+from fedkad.fleet.devicefolder import DeviceFolder, key_header
 from fedkad.fleet.files import FleetFileError, identity
 from fedkad.fleet.flower.proxy import WHOSE_KEY
 from fedkad.fleet.flower.supernode import (
@@ -24,7 +24,6 @@ from fedkad.fleet.flower.supernode import (
     SuperNodeLog,
 )
 from fedkad.fleet.following import Follower
-from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.progress import MARK, ProgressWatch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkad import __version__
+from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.files import Below, FleetFileError, write_private
 from fedkad.settingerror import toml_text
 from fedkad.settingsfile import read_file
@@ -62,6 +64,17 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
         (folder / KEY).unlink(missing_ok=True)
     else:
         write_private(folder / KEY, key)
+
+
+def key_header(folder: DeviceFolder) -> dict[str, str]:
+    """What says to the server which device asks, as Flower's requests do."""
+    try:
+        public = public_part(folder.key.read_bytes())
+    except KeyFileError as error:
+        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
+    except OSError as error:
+        raise FleetFileError(f"{folder.key}: this cannot be read ({error.strerror}); {REMEDY}.") from None
+    return {"flwr-public-key": b64encode(public).decode()}
 
 
 def load(folder: Path) -> DeviceFolder:
