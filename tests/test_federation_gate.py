@@ -203,7 +203,7 @@ def test_devices_with_noise_are_not_asked_and_another_encoding_is_no_obstacle(
     assert bool(fleet.train("run-2", **changes).gate) == ("noise" not in changes)
 
 
-@pytest.mark.parametrize("own", [OwnTerms(noise=1e-9), OwnTerms(secure_aggregation=True)])
+@pytest.mark.parametrize("own", [OwnTerms(noise=1e-9), OwnTerms(secure_aggregation=True), OwnTerms(most_releases=99)])
 def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
     tmp_path: Path, prepared: dict[str, Path], own: OwnTerms
 ) -> None:
