@@ -27,7 +27,7 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 from fedkad.fleet import certificates, devicefolder, enrolment, joining, registry, settings, tokens
 from fedkad.fleet.certificates import each_authority
 from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.following import Follower
 from fedkad.fleet.joining import join
@@ -142,6 +142,27 @@ def test_a_device_joins_by_a_token_with_a_key_that_only_it_has(site: Site, quick
         follower = Follower(found)
         follower.look()
         assert follower.is_called
+
+
+def test_a_device_that_lost_power_while_it_joined_joins_by_the_same_command(
+    site: Site, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.running():
+        for written in range(3):
+            token, place, left = site.token(f"pump-{written}"), tmp_path / f"pump-{written}", iter(range(written))
+
+            def cut(path: Path, content: bytes, left: Iterator[int] = left) -> None:
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                write_private(path, content)
+
+            with monkeypatch.context() as cutting:
+                cutting.setattr(devicefolder, "write_private", cut)
+                with pytest.raises(KeyboardInterrupt):
+                    join(token, place)
+            join(token, place)
+            made = certificates.public_part((place / "device.key").read_bytes()).decode()
+            assert site.known(f"pump-{written}") == made
 
 
 def test_many_join_at_once(site: Site, quick: None, tmp_path: Path) -> None:

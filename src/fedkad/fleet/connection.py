@@ -10,7 +10,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from fedkad.fleet import flower
-from fedkad.fleet.devicefolder import DeviceFolder, key_header
+from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.files import FleetFileError, identity
 from fedkad.fleet.flower.proxy import WHOSE_KEY
 from fedkad.fleet.flower.supernode import (
@@ -23,7 +23,7 @@ from fedkad.fleet.flower.supernode import (
     SuperNodeEvent,
     SuperNodeLog,
 )
-from fedkad.fleet.following import Follower
+from fedkad.fleet.following import Follower, key_header
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.progress import MARK, ProgressWatch

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkad import __version__
-from fedkad.fleet.certificates import KeyFileError, public_part
 from fedkad.fleet.files import Below, FleetFileError, write_private
 from fedkad.settingerror import toml_text
 from fedkad.settingsfile import read_file
@@ -49,12 +47,12 @@ class DeviceFolder:
 
 
 def write(folder: Path, device: str, server: str, ca_certificate: bytes, key: bytes | None) -> None:
-    """Create the folder of a device; without a key if the device made its own."""
+    """Create the folder of a device; without a key if the device made its own. Only the last file makes it one."""
     fields = {"device": device, "server": server, "data": "", "made_by": f"fedkad {__version__}"}
     comments = {"data": "  # the table of this device, relative to this folder or absolute; or use --data"}
     lines = [f"{name} = {toml_text(value)}{comments.get(name, '')}" for name, value in fields.items()]
-    write_private(folder / FILE, ("\n".join(lines) + "\n").encode())
     write_key(folder, ca_certificate, key)
+    write_private(folder / FILE, ("\n".join(lines) + "\n").encode())
 
 
 def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
@@ -64,17 +62,6 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
         (folder / KEY).unlink(missing_ok=True)
     else:
         write_private(folder / KEY, key)
-
-
-def key_header(folder: DeviceFolder) -> dict[str, str]:
-    """What says to the server which device asks, as Flower's requests do."""
-    try:
-        public = public_part(folder.key.read_bytes())
-    except KeyFileError as error:
-        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
-    except OSError as error:
-        raise FleetFileError(f"{folder.key}: this cannot be read ({error.strerror}); {REMEDY}.") from None
-    return {"flwr-public-key": b64encode(public).decode()}
 
 
 def load(folder: Path) -> DeviceFolder:

@@ -10,6 +10,7 @@ from fedkad.fleet import devicefolder
 from fedkad.fleet.certificates import as_bundle, make_device_key
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.following import PATH as NOTICE
+from fedkad.fleet.following import key_header
 from fedkad.fleet.notice import check_new, unverified, verify
 from fedkad.fleet.reaching import ServerFiles
 from fedkad.fleet.tokens import OneTimeToken, TokenError
@@ -48,7 +49,7 @@ def find_authority(token: OneTimeToken) -> bytes:
 def _be_admitted(token: OneTimeToken, folder: devicefolder.DeviceFolder) -> None:
     """Show the token until the server has admitted the key; it looks every few seconds."""
     files = ServerFiles([token.server], folder.ca_certificate, devicefolder.REMEDY)
-    shown = {HEADER: token.secret, **devicefolder.key_header(folder)}
+    shown = {HEADER: token.secret, **key_header(folder)}
     began = time.monotonic()
     while True:
         answer = files.get(PATH, shown)
