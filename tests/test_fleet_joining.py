@@ -174,7 +174,7 @@ def test_many_join_at_once(site: Site, quick: None, tmp_path: Path) -> None:
     assert tokens.read(site.folder.tokens) == {}
 
 
-def test_a_stranger_leaves_no_trace_and_one_token_no_more_than_a_line_a_second(site: Site) -> None:
+def test_a_stranger_is_logged_and_not_noted_and_one_token_no_more_than_a_line_a_second(site: Site) -> None:
     book, token = site.folder.root / proxy.BOOK, site.token("pump-1")
     enrolment.prepare(site.folder)
     log = LogFile(site.folder.logs / "proxy.log")
@@ -186,6 +186,9 @@ def test_a_stranger_leaves_no_trace_and_one_token_no_more_than_a_line_a_second(s
         for secret in ("", "x", token.secret[:-1], f"{token.secret}x", 'x"} {"', token.device):
             assert files.get("/join", {"fedkad-token": secret, "flwr-public-key": "key"}).status == 401
         assert book.read_bytes() == b""
+        knocks = [line for line in log.path.read_text().splitlines() if "refused 401" in line]
+        assert len(knocks) == 6
+        assert all(f'{HERE} "GET /join HTTP/1.1" device "" key key' in line for line in knocks)
         shown = {"fedkad-token": token.secret, "flwr-public-key": 'a"key'}
         began = time.monotonic()
         statuses = [files.get("/join", shown).status for _ in range(50)]
