@@ -26,7 +26,7 @@ from fedkad.fleet.devicefolder import DeviceFolder
 from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.fleet.following import Follower
 from fedkad.fleet.logline import LogLine
-from fedkad.fleet.notice import NamedModel, NoticeError
+from fedkad.fleet.notice import LIFE, NamedModel, NoticeError
 from fedkad.fleet.processes import until_stopped
 from fedkad.fleet.reaching import OK, UnreachableError
 from fedkad.locks import HeldError, holding
@@ -124,7 +124,7 @@ class Waiting:
         now = time.monotonic()
         if model.run != self.named:
             self.named, self.pause = model.run, FIRST_PAUSE
-            self.not_before = now + random.uniform(0.0, model.spread)
+            self.not_before = now + random.uniform(0.0, min(model.spread, LIFE))
         if now < self.not_before:
             return False
         try:
