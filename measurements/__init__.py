@@ -21,6 +21,7 @@ python -m measurements.privacy         what masks and noise cost
 python -m measurements.fleet           eight processes over TLS, two kills, a latecomer, against one process
 python -m measurements.overhead        a round over Flower, against an empty Flower app
 python -m measurements.notice          10,000 emulated devices that follow the notice, beside trainings of eight
+python -m measurements.registered      the list of 10,000 to 1,000,000 devices: memory, and what a change takes
 python -m measurements.fleet_units     the units of a server and a device under a real systemd, killed and hung
 python -m measurements.systemd         the unit of an agent under a real systemd, killed and hung
 python -m measurements.edge            the agent on a device, against its budgets of memory, processor time and start;

@@ -183,17 +183,17 @@ def report(fleet: Loopback, meter: Meter, seconds: float, near: list[float]) -> 
 
 
 def report_near(fleet: Loopback, meter: Meter, near: list[float]) -> None:
-    """Print what travelled until the loss was near the optimum, and what the delivery costs."""
+    """Print what travelled until the loss was near the optimum, and what judging and delivering the result cost."""
     records = read_model(fleet.server_folder / "training" / RESULT, KIND)[0]["records"]
     closed = next(k for k, ratio in enumerate(near, start=1) if ratio <= NEAR)
     payload = Traffic(*(sum(record[way] for record in records[:closed]) for way in ("bytes_up", "bytes_down")))
     print(f"  until the loss is within {NEAR} of the optimum, after round {closed}:")
     print(f"    payload: {payload}")
     print(f"    on the wire, polling and TLS included: {meter.after[closed]}")
-    names = fleet.status()["delivered"]
-    size = KoopmanDetector.load(fleet.device_folder(names[0]) / "model.safetensors").subspace_.size
-    print(f"  delivery of Z to {len(names)} devices, after the last round:")
-    print(f"    payload: {Traffic(0, len(names) * size * np.dtype(np.float32).itemsize)}")
+    status, model = fleet.status(), settings.load(fleet.server_folder).model
+    judges, names, size = status["gate"]["judges"], status["delivered"], 4 * model.dimension * model.rank  # float32
+    print(f"  {judges} devices judge Z beside the current one, and {len(names)} get it, after the last round:")
+    print(f"    payload: {Traffic(0, (2 * judges + len(names)) * size)}")
     print(f"    on the wire, polling and TLS included: {meter.end.since(meter.after[len(records)])}")
 
 

@@ -309,7 +309,8 @@ def test_in_a_fleet_that_is_called_the_status_shows_the_notice(tmp_path: Path) -
     assert f"{notice['number']}, calls 3 devices, no model" in Done("fleet", "status", folder).out
     assert "remove delivered.json from its folder" in fails("fleet", "deliver", folder, "pump-1")
     assert "raise it" in fails("fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS, "--invite", "2")
-    assert "at least 1s" in wrong("fleet", "init", tmp_path / "f", "--address", "x", *CHANNELS, "--period", "soon")
+    begun = ("fleet", "init", tmp_path / "f", "--address", "x", *CHANNELS)
+    assert all("from 1s to 6h" in wrong(*begun, "--period", period) for period in ("soon", "7h"))
 
 
 def test_the_status_shows_counts_and_exceptions_of_a_large_fleet(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ def test_devices_with_noise_are_not_asked_and_another_encoding_is_no_obstacle(
     assert bool(fleet.train("run-2", **changes).gate) == ("noise" not in changes)
 
 
-@pytest.mark.parametrize("own", [OwnTerms(noise=1e-9), OwnTerms(secure_aggregation=True)])
+@pytest.mark.parametrize("own", [OwnTerms(noise=1e-9), OwnTerms(secure_aggregation=True), OwnTerms(most_releases=99)])
 def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
     tmp_path: Path, prepared: dict[str, Path], own: OwnTerms
 ) -> None:
@@ -256,6 +257,31 @@ def test_an_earlier_model_is_taken_back_and_delivered_to_all(fleet: Folders) -> 
         shelf.take_back(fleet.place, "run-2")
     with pytest.raises(ShelfError, match="run-9 is not among the models that are kept"):
         shelf.take_back(fleet.place, "run-9")
+
+
+@pytest.mark.parametrize("step", ["write_holders", "write_model", "unlink"])
+def test_a_rollback_that_was_killed_can_be_done_again_and_reaches_all(
+    fleet: Folders, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.train("run-1")
+    fleet.train("run-2")
+
+    def kill(*arguments: Any, **keywords: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killing:
+        killing.setattr(Path if step == "unlink" else shelf, step, kill)
+        with pytest.raises(KeyboardInterrupt):
+            shelf.take_back(fleet.place, "run-1")
+    with suppress(ShelfError):  # it is the current one already
+        shelf.take_back(fleet.place, "run-1")
+    assert {model.run: model.state for model in reversed(shelf.listed(fleet.place))} == {
+        "run-1": CURRENT,
+        "run-2": EARLIER,
+    }
+    assert shelf.read_holders(fleet.place)["delivered"] == []
+    assert shelf.read_holders(fleet.place)["model"] == "run-1"
+    assert not list(fleet.place.glob("*.unreadable"))
 
 
 @pytest.mark.parametrize("damage", [b"damaged", None])

@@ -589,11 +589,12 @@ def test_a_server_that_asks_for_less_than_a_device_demands_is_refused(
     assert DeviceState(tmp_path / "a").read_releases() == 0
 
 
-def test_a_device_that_demands_noise_takes_part_with_it_and_tells_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_terms", [OwnTerms(noise=1.0), OwnTerms(most_releases=1)])
+def test_a_device_with_terms_takes_part_by_them_and_tells_nothing_else(tmp_path: Path, own_terms: OwnTerms) -> None:
     learned = KoopmanDetector(**MODEL).fit(np.tile(series("a"), (4, 1)))  # enough rows to advise others
     noisy, plain = (Coordinator(make_terms(f"run-{k}", noise=k), TrainingPlan()) for k in (2.0, 0.0))
-    for own_terms, told in ((OwnTerms(noise=1.0), False), (OwnTerms(), True)):
-        device = DurableParticipant("a", DeviceState(tmp_path / str(told)), lambda terms: learned, own_terms)
+    for own, told in ((own_terms, False), (OwnTerms(), True)):
+        device = DurableParticipant("a", DeviceState(tmp_path / str(told)), lambda terms: learned, own)
         assert device.answer(noisy.open(["a"])["a"]).payload
         assert ("threshold" in device.answer(plain.deliveries(["a"])["a"]).diagnostics) == told
 

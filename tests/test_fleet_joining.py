@@ -27,7 +27,7 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 from fedkad.fleet import certificates, devicefolder, enrolment, joining, registry, settings, tokens
 from fedkad.fleet.certificates import each_authority
 from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.following import Follower
 from fedkad.fleet.joining import join
@@ -144,6 +144,27 @@ def test_a_device_joins_by_a_token_with_a_key_that_only_it_has(site: Site, quick
         assert follower.is_called
 
 
+def test_a_device_that_lost_power_while_it_joined_joins_by_the_same_command(
+    site: Site, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.running():
+        for written in range(3):
+            token, place, left = site.token(f"pump-{written}"), tmp_path / f"pump-{written}", iter(range(written))
+
+            def cut(path: Path, content: bytes, left: Iterator[int] = left) -> None:
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                write_private(path, content)
+
+            with monkeypatch.context() as cutting:
+                cutting.setattr(devicefolder, "write_private", cut)
+                with pytest.raises(KeyboardInterrupt):
+                    join(token, place)
+            join(token, place)
+            made = certificates.public_part((place / "device.key").read_bytes()).decode()
+            assert site.known(f"pump-{written}") == made
+
+
 def test_many_join_at_once(site: Site, quick: None, tmp_path: Path) -> None:
     names = [f"pump-{k}" for k in range(40)]
     made = enrolment.make_tokens(site.folder, names, DAY)
@@ -153,7 +174,7 @@ def test_many_join_at_once(site: Site, quick: None, tmp_path: Path) -> None:
     assert tokens.read(site.folder.tokens) == {}
 
 
-def test_a_stranger_leaves_no_trace_and_one_token_no_more_than_a_line_a_second(site: Site) -> None:
+def test_a_stranger_is_logged_and_not_noted_and_one_token_no_more_than_a_line_a_second(site: Site) -> None:
     book, token = site.folder.root / proxy.BOOK, site.token("pump-1")
     enrolment.prepare(site.folder)
     log = LogFile(site.folder.logs / "proxy.log")
@@ -165,6 +186,9 @@ def test_a_stranger_leaves_no_trace_and_one_token_no_more_than_a_line_a_second(s
         for secret in ("", "x", token.secret[:-1], f"{token.secret}x", 'x"} {"', token.device):
             assert files.get("/join", {"fedkad-token": secret, "flwr-public-key": "key"}).status == 401
         assert book.read_bytes() == b""
+        knocks = [line for line in log.path.read_text().splitlines() if "refused 401" in line]
+        assert len(knocks) == 6
+        assert all(f'{HERE} "GET /join HTTP/1.1" device "" key key' in line for line in knocks)
         shown = {"fedkad-token": token.secret, "flwr-public-key": 'a"key'}
         began = time.monotonic()
         statuses = [files.get("/join", shown).status for _ in range(50)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -44,7 +45,7 @@ def signed(tidings: Tidings = TIDINGS, signer: KeyPair = SIGNER) -> bytes:
 
 
 @given(
-    st.floats(1.0, 1e6),
+    st.floats(1.0, LIFE),
     st.none() | st.builds(Invitation, st.text(max_size=20), st.integers(0, 2**32)),
     st.none() | st.builds(NamedModel, NAMES, st.text("0123456789abcdef"), st.integers(0), st.floats(0.0, 1e6)),
 )
@@ -74,8 +75,9 @@ def test_anything_else_is_refused_in_one_sentence(content: bytes) -> None:
 
 
 def test_a_document_of_another_kind_is_refused() -> None:
-    with pytest.raises(NoticeError, match="period"):
-        verify(signed(replace(TIDINGS, period=0.0)), AUTHORITY.public)
+    for period in (0.0, -1.0, LIFE + 1.0, math.inf, math.nan):
+        with pytest.raises(NoticeError, match="period"):
+            verify(signed(replace(TIDINGS, period=period)), AUTHORITY.public)
     with pytest.raises(NoticeError, match="install the server's release"):
         verify(signed().replace(b"notice 1", b"notice 2"), AUTHORITY.public)
 

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from fedkad.federation.protocol import ProtocolError
 from fedkad.fleet import attendance, certificates, devicefolder, enrolment, waiting
 from fedkad.fleet.attendance import Attendance
 from fedkad.fleet.connection import DeviceClient
+from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.following import JITTER, SAID_EVERY, Follower
 from fedkad.fleet.notice import EVERYBODY, LIFE, Invitation, NamedModel, NoticeError
@@ -146,6 +149,31 @@ def test_a_board_knows_that_its_notice_should_have_been_renewed(desk: Desk) -> N
     assert desk.board.is_overdue
     desk.show()
     assert not desk.board.is_overdue
+
+
+def test_a_notice_of_a_clock_that_was_ahead_is_not_valid_for_longer_than_others(desk: Desk) -> None:
+    desk.clock.now += 365 * LIFE
+    ahead = desk.show()
+    desk.clock.now -= 365 * LIFE
+    assert desk.show() > ahead, "devices accept no smaller number"
+    found = desk.board.last()
+    assert found is not None
+    assert found.expires == int(desk.clock.now) + LIFE
+    assert desk.show() == found.sequence
+
+
+def test_a_notice_that_no_device_would_accept_is_not_written(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.show(EVERYBODY)
+    shown = (desk.folder.public / NOTICE).read_bytes()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(certificates, "HEAD_START", timedelta(days=certificates.SERVER_DAYS + 1))
+        enrolment.renew_server(desk.folder)
+    with pytest.raises(FleetFileError, match=r"notice\.crt: .* check the clock of this machine, or make another"):
+        desk.show()
+    assert (desk.folder.public / NOTICE).read_bytes() == shown
+    enrolment.renew_server(desk.folder)
+    desk.show()
+    assert (desk.folder.public / NOTICE).read_bytes() != shown
 
 
 def test_no_two_notices_have_the_same_tag(desk: Desk) -> None:
@@ -466,6 +494,17 @@ def test_a_device_that_cannot_use_a_model_says_why_and_tries_again_later(
     assert len(caplog.messages) == 1
     assert "has neither a table" in caplog.messages[0]
     assert served.device.fetched.exists(), "it need not be fetched again"
+
+
+def test_a_device_whose_key_is_damaged_says_so_and_waits_on(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.finish("run-1")
+    desk.show()
+    follower = desk.follower()
+    follower._accept((desk.folder.public / NOTICE).read_bytes())
+    desk.device.key.write_bytes(b"damaged")
+    device = Waiting(Wait(str(desk.device.root), "pump", desk.device.server, "", once=False, idle=None), follower)
+    assert not device.obtain()
+    assert re.search(r"device\.key: the file is not a private key .*; copy the folder", caplog.messages[-1])
 
 
 def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:

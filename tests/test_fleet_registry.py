@@ -153,7 +153,15 @@ def test_a_list_without_a_last_line_feed_takes_another_device(path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "content", ['{"devices": []}\n{\n', "", "[]", '{"devices": [{"name": "x"}]}', '{"devices": [1]}']
+    "content",
+    [
+        '{"devices": []}\n{\n',
+        "",
+        "[]",
+        '{"devices": [{"name": "x"}]}',
+        '{"devices": [1]}',
+        '{"devices": [{"name": "x", "public_key": null, "added": "2026-01-01T00:00:00+00:00"}]}',
+    ],
 )
 def test_a_broken_list_is_named(path: Path, content: str) -> None:
     path.write_text(content)

@@ -52,8 +52,13 @@ class OwnTerms:
 
     @property
     def private(self) -> bool:
-        """Whether nothing but masked or noisy matrices may leave the device."""
-        return self.secure_aggregation or self.noise > 0.0
+        """Whether nothing but matrices may leave the device, masked, noisy or counted."""
+        return self.secure_aggregation or self.noise > 0.0 or self.most_releases is not None
+
+    def allow_opinion(self, terms: Terms) -> bool:
+        """Whether the device may tell how much it loses, which would be a further release."""
+        is_counted = terms.noise > 0.0 or self.noise > 0.0 or self.most_releases is not None
+        return not is_counted and (terms.secure or not self.secure_aggregation)
 
     def require(self, device: str, terms: Terms, releases: int) -> None:
         """Raise a `ReleaseError` for a training that asks for less, or for a reply too many."""
@@ -206,9 +211,12 @@ def released(message: Array, request: Request, noise: float) -> Array:
 
 def _judge(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """How well the device predicts its own rows in the new subspace, and in the current one."""
-    terms, own = request.terms, participant.own_terms
-    if terms.noise > 0.0 or own.noise > 0.0 or (own.secure_aggregation and not terms.secure):
-        raise ReleaseError(f"Device {participant.name!r} tells no loss without masks, or where replies are noisy.")
+    terms = request.terms
+    if not participant.own_terms.allow_opinion(terms):
+        raise ReleaseError(
+            f"Device {participant.name!r} does not judge: the noise of this training or the terms of its owner forbid "
+            "it to tell a loss."
+        )
     assert participant.memory is not None
     encoding = wire.downward(terms.encoding)
     payloads = (request.shared, request.accepted_shared)

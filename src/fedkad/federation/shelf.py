@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +98,7 @@ def put_away(folder: Path, file: Path) -> None:
 
 def take_back(folder: Path, run: str | None = None) -> str:
     """Make an earlier model the current one, by default the one before; returns its run."""
-    there = {model.run: model for model in listed(folder)}
+    there = {model.run: model for model in reversed(listed(folder))}  # the current one last: a kill may leave two
     if run is None:
         run = next(iter(earlier(folder)), None)
         if run is None:
@@ -107,14 +107,13 @@ def take_back(folder: Path, run: str | None = None) -> str:
         what = "is the current model already" if run in there else "is not among the models that are kept"
         raise ShelfError(f"{run} {what}; see `fedkad fleet history`.")
     chosen = folder / shelved(run)
-    content = chosen.read_bytes()
+    header, arrays = read_model(chosen, KIND)
     if any(model.state == CURRENT for model in there.values()):
         put_away(folder, folder / RESULT)
     elif (folder / RESULT).exists():
         set_aside(folder / RESULT)
-    write_atomically(folder / RESULT, content)
+    _write_current(folder, header, arrays, delivered=[])
     chosen.unlink(missing_ok=True)
-    forget_holders(folder, lambda name: True)
     return run
 
 
@@ -124,11 +123,19 @@ def forget_holders(folder: Path, is_meant: Callable[[str], bool]) -> list[str]:
         raise ShelfError("There is no model to deliver yet; train with `fedkad fleet train`.")
     header, arrays = read_model(folder / RESULT, KIND)
     held = header["ledger"]["delivered"]
-    header["ledger"]["delivered"] = [name for name in held if not is_meant(name)]
-    header["gate"] = {**header.get("gate", {}), "worse": False}  # whoever takes a model back has decided
-    write_model(folder / RESULT, header, arrays, KIND)
-    write_holders(folder, header["terms"]["run"], header["ledger"]["delivered"])
+    _write_current(folder, header, arrays, delivered=[name for name in held if not is_meant(name)])
     return [name for name in held if is_meant(name)]
+
+
+def _write_current(folder: Path, header: dict[str, Any], arrays: Mapping[str, Any], *, delivered: list[str]) -> None:
+    """Make a model the current one, which these devices hold.
+
+    The list of holders is written first: after a kill, a model is delivered once too often rather than to nobody.
+    """
+    ledger, gate = header["ledger"], header.get("gate", {})
+    decided = {"ledger": {**ledger, "delivered": delivered}, "gate": {**gate, "worse": False}}  # by whoever asked
+    write_holders(folder, header["terms"]["run"], delivered)
+    write_model(folder / RESULT, {**header, **decided}, arrays, KIND)
 
 
 def write_holders(folder: Path, model: str, delivered: list[str], *, done: str | None = None) -> None:

@@ -23,8 +23,7 @@ from fedkad.fleet.flower.supernode import (
     SuperNodeEvent,
     SuperNodeLog,
 )
-from fedkad.fleet.following import Follower
-from fedkad.fleet.keyfiles import key_header
+from fedkad.fleet.following import Follower, key_header
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.progress import MARK, ProgressWatch

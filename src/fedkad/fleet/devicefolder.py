@@ -47,12 +47,12 @@ class DeviceFolder:
 
 
 def write(folder: Path, device: str, server: str, ca_certificate: bytes, key: bytes | None) -> None:
-    """Create the folder of a device; without a key if the device made its own."""
+    """Create the folder of a device; without a key if the device made its own. Only the last file makes it one."""
     fields = {"device": device, "server": server, "data": "", "made_by": f"fedkad {__version__}"}
     comments = {"data": "  # the table of this device, relative to this folder or absolute; or use --data"}
     lines = [f"{name} = {toml_text(value)}{comments.get(name, '')}" for name, value in fields.items()]
-    write_private(folder / FILE, ("\n".join(lines) + "\n").encode())
     write_key(folder, ca_certificate, key)
+    write_private(folder / FILE, ("\n".join(lines) + "\n").encode())
 
 
 def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fedkad.fleet.certificates import KeyFileError, each_authority, public_part
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
-from fedkad.fleet.files import write_private
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
 from fedkad.fleet.reaching import NOT_FOUND, NOT_MODIFIED, OK, Fetched, ServerFiles, UnreachableError
 
@@ -21,6 +21,17 @@ UNKNOWN_THERE = (403, 404)
 FIRST_PERIOD = 60.0  # seconds between two looks until a notice says how many
 SAID_EVERY = 3600.0  # seconds after which a look says who looks; more often would tell nobody anything new
 JITTER = 0.25  # share by which a wait is made longer or shorter, so that devices do not look all at once
+
+
+def key_header(folder: DeviceFolder) -> dict[str, str]:
+    """What says to the server which device asks, as Flower's requests do."""
+    try:
+        public = public_part(folder.key.read_bytes())
+    except KeyFileError as error:
+        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
+    except OSError as error:
+        raise FleetFileError(f"{folder.key}: this cannot be read ({error.strerror}); {REMEDY}.") from None
+    return {"flwr-public-key": b64encode(public).decode()}
 
 
 class Follower:
@@ -112,24 +123,20 @@ class Follower:
 
     def fetch_model(self, sha256: str) -> Fetched:
         """What the server answers when asked for a model, which only a device that it knows may have."""
-        return self.files.get(f"/models/{sha256}", self._key_header())
-
-    def _key_header(self) -> dict[str, str]:
-        """What says who asks, as Flower's requests do."""
-        return {"flwr-public-key": b64encode(public_part(self.folder.key.read_bytes())).decode()}
+        return self.files.get(f"/models/{sha256}", key_header(self.folder))
 
     def _shown_key(self) -> dict[str, str]:
         """The same for a look, which goes on without it: others say that a key is damaged."""
         try:
-            return self._key_header()
-        except (KeyFileError, OSError):
+            return key_header(self.folder)
+        except FleetFileError:
             return {}
 
     def is_registered(self) -> bool:
         """Whether the server knows the key of this device, by asking for a model that nobody has."""
         try:
             return self.fetch_model(NO_MODEL).status == NOT_FOUND
-        except (UnreachableError, KeyFileError, OSError):
+        except (UnreachableError, FleetFileError):
             return False
 
     @property

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedkad.fleet import certificates
 from fedkad.fleet.certificates import KeyFileError, KeyPair
-from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.settings import ServerFolder
 
@@ -62,15 +60,6 @@ def damages(folder: ServerFolder, *readers: Reader) -> Iterator[FleetFileError]:
             read(folder)
         except FleetFileError as error:
             yield error
-
-
-def key_header(folder: DeviceFolder) -> dict[str, str]:
-    """What says to the server which device asks, as Flower's requests do."""
-    try:
-        public = certificates.public_part(_content(folder.key, REMEDY))
-    except KeyFileError as error:
-        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
-    return {"flwr-public-key": b64encode(public).decode()}
 
 
 def read_certificates(path: Path, remedy: str = RESTORE) -> bytes:

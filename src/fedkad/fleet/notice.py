@@ -210,8 +210,8 @@ def _read(document: dict[str, Any], key_since: int) -> FleetNotice:
         tuple(map(str, document.get("servers", ()))),
         tuple(map(_read_authority, document.get("authorities", ()))),
     )
-    if not tidings.period > 0.0:
-        raise ValueError("its period is not positive")
+    if not 0.0 < tidings.period <= LIFE:  # a thief of the key must not be able to keep devices from looking again
+        raise ValueError(f"its period is not between 0 and {LIFE} s")
     return FleetNotice(int(document["sequence"]), int(document["expires"]), tidings, key_since)
 
 

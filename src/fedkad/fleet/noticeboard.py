@@ -19,7 +19,7 @@ from fedkad.federation.coordinator import current_delivery
 from fedkad.federation.deliveryfile import write_delivery
 from fedkad.federation.shelf import RESULT
 from fedkad.fleet.certificates import KeyPair, each_authority
-from fedkad.fleet.files import FileIdentity, identity
+from fedkad.fleet.files import FileIdentity, FleetFileError, identity
 from fedkad.fleet.keyfiles import notice_pair, trusted
 from fedkad.fleet.notice import (
     LIFE,
@@ -71,17 +71,18 @@ class NoticeBoard:
     def is_overdue(self) -> bool:
         """Whether the notice should have been renewed by now: devices ignore it when its life is over."""
         last = self.last()
-        return last is not None and self._is_half_over(last)
+        return last is not None and self._is_due(last)
 
-    def _is_half_over(self, notice: FleetNotice) -> bool:
-        return notice.expires < self.clock() + LIFE / 2
+    def _is_due(self, notice: FleetNotice) -> bool:
+        """Whether half of its life is over, or it was written by a clock that was ahead and would be valid too long."""
+        return not LIFE / 2 <= notice.expires - self.clock() <= LIFE
 
     def show(self, period: float, invitation: Invitation | None, devices: int) -> None:
         """Tell the devices, so many of them, what is true now."""
         last, tidings, now = self.last(), self._tidings(period, invitation, devices), self.clock()
         signer = notice_pair(self.folder)
         said = None if last is None else (last.tidings, last.key_since)
-        if last is None or said != (tidings, certified_since(signer.public)) or self._is_half_over(last):
+        if last is None or said != (tidings, certified_since(signer.public)) or self._is_due(last):
             self._write(last, tidings, now, signer)
 
     def _tidings(self, period: float, invitation: Invitation | None, devices: int) -> Tidings:
@@ -99,9 +100,20 @@ class NoticeBoard:
         """
         number = max(int(now), 0 if last is None else last.sequence + 1)
         content = sign(tidings, number, now, *signer)
+        self._check(content)
         _write_public(self.folder.public / NOTICE, content, number)
         called = "nobody" if tidings.invitation is None else f"places below {tidings.invitation.below}"
         logger.info("notice %d: calls %s, current model %s", number, called, tidings.model and tidings.model.run)
+
+    def _check(self, content: bytes) -> None:
+        """Refuse to show what no device would accept, such as a notice whose certificate has expired."""
+        try:
+            verify(content, trusted(self.folder))
+        except NoticeError:
+            raise FleetFileError(
+                f"{self.folder.notice_certificate}: devices do not accept a notice with this certificate now; "
+                f"check the clock of this machine, or make another with `fedkad fleet renew {self.folder.root}`."
+            ) from None
 
     def _current_model(self, devices: int) -> NamedModel | None:
         """The current model, as a file whose name is its digest; it is made again if the result has changed."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedkad.fleet.files import FileIdentity, FleetFileError, identity, write_private
 from fedkad.locks import waiting_for
@@ -61,12 +61,19 @@ def _load(path: Path) -> StoredRegistry:
         if lines and not lines[-1].endswith("\n"):
             lines.pop()  # its writer was killed, or is at it
         entries = [*document["devices"], *(json.loads(line) for line in lines if line.strip())]
-        devices = {entry["name"]: RegisteredDevice(**entry) for entry in entries}
+        devices = {entry["name"]: _device(entry) for entry in entries}
     except FileNotFoundError:
         raise FleetFileError(f"{path}: there is no such file; create the folder with `fedkad fleet init`.") from None
     except (ValueError, KeyError, TypeError) as error:
         raise FleetFileError(f"{path}: this is not a list of devices ({error}); restore it from a backup.") from None
     return StoredRegistry(devices, len(text[:end].encode()) + len("".join(lines).encode()), len(entries))
+
+
+def _device(entry: dict[str, Any]) -> RegisteredDevice:
+    found = RegisteredDevice(**entry)
+    if not all(isinstance(value, str) for value in (found.name, found.public_key, found.added)):
+        raise ValueError("name, public_key and added of a device are texts")
+    return found
 
 
 def write(path: Path, devices: Registry) -> None:

@@ -63,7 +63,12 @@ WEB_ADDRESS = Rule(
     "an address that begins with https:// or http:// and a host, with neither a user nor spaces, or empty",
     shown=lambda text: text[:8],  # there may be a secret in it
 )
-PERIOD = Rule(lambda text: (parse_duration(text) or 0.0) >= 1.0, "a duration of at least 1s, such as 1m or 10m")
+LONGEST_PERIOD = 6 * 3600.0
+"""Seconds: whoever looks as rarely still sees each notice long before it expires."""
+PERIOD = Rule(
+    lambda text: 1.0 <= (parse_duration(text) or 0.0) <= LONGEST_PERIOD, "a duration from 1s to 6h, such as 1m or 10m"
+)
+SILENCE = Rule(lambda text: (parse_duration(text) or 0.0) >= 1.0, "a duration of at least 1s, such as 12h or 7d")
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,7 @@ class ReportingSettings:
 
     metrics: Annotated[str, METRICS] = ""
     webhook: Annotated[str, WEB_ADDRESS] = ""
-    silent: Annotated[str, PERIOD] = "7d"
+    silent: Annotated[str, SILENCE] = "7d"
 
     @property
     def silence(self) -> float:

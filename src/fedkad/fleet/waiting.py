@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.files import write_private
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.fleet.following import Follower
 from fedkad.fleet.logline import LogLine
-from fedkad.fleet.notice import NamedModel, NoticeError
+from fedkad.fleet.notice import LIFE, NamedModel, NoticeError
 from fedkad.fleet.processes import until_stopped
 from fedkad.fleet.reaching import OK, UnreachableError
 from fedkad.locks import HeldError, holding
@@ -124,13 +124,13 @@ class Waiting:
         now = time.monotonic()
         if model.run != self.named:
             self.named, self.pause = model.run, FIRST_PAUSE
-            self.not_before = now + random.uniform(0.0, model.spread)
+            self.not_before = now + random.uniform(0.0, min(model.spread, LIFE))
         if now < self.not_before:
             return False
         try:
             fetch(self.folder, self.follower, model)
             adopt(self.folder, self.wait.data, self.systemd.alive)
-        except (AdoptionError, UnreachableError, OSError) as error:
+        except (AdoptionError, FleetFileError, UnreachableError, OSError) as error:
             self._log(f"{self.wait.device} could not use the model of {model.run}, and tries again: {error}")
             self.not_before, self.pause = now + self.pause, min(2.0 * self.pause, LONGEST_PAUSE)
             return False

@@ -168,6 +168,7 @@ http {{
             if ($device != "") {{ return 204; }}
             if ($newcomer = "") {{ return 401; }}
             limit_req zone=newcomers;
+            access_log {log} refusal if=$is_refused;
             access_log {book} newcomer if=$is_noted;
         }}
         location = {whose_key} {{
