@@ -59,6 +59,9 @@ class Alarms:
     another one; an excursion that still goes on then becomes an incident. All durations are differences of the rows'
     times.
 
+    What is wrong in another channel while an incident is open is told as well, if its score is a quarter higher than all
+    of the incident before: otherwise a false alarm would hide the fault that follows it.
+
     A fault that comes and goes is one incident and its *echoes*, which are not told: with a budget, for a while after
     an incident the channels that it was about begin another one only with a score that is a quarter higher, or if that
     lasts for an hour. The while is 1/28 of the time in which the budget allows one. After an incident that became
@@ -212,7 +215,7 @@ class Alarms:
         return any(reading.outside_by_channel[k] > BACK for k in about)
 
     def acknowledge(self, sender: str) -> list[Alert]:
-        """Note that somebody knows of the open incident: it is told once more, and then only when it gets worse."""
+        """Note that somebody knows of the open incident: it is told once more, then only when it gets worse."""
         state = self._state
         if state.open is None or state.open.get("acknowledged"):
             return []
