@@ -274,6 +274,9 @@ def test_a_current_model_that_is_lost_is_replaced_by_the_newest_that_is_kept(
     aside = path.with_suffix(".unreadable")
     assert (aside.read_bytes() if aside.exists() else None) == damage
     assert shelf.take_back(fleet.place) == "run-1", "now it goes back from there"
+    path.unlink()
+    with pytest.raises(ShelfError, match="no earlier model"):  # run-2 was taken back
+        shelf.take_back(fleet.place)
 
 
 def test_without_a_current_model_a_result_is_judged_by_the_newest_that_is_kept(

@@ -52,9 +52,9 @@ def unreadable(folder: Path) -> list[str]:
 
 
 def earlier(folder: Path) -> list[str]:
-    """The runs of the models to go back to, newest first: those before the current one, or all if that was lost."""
+    """The runs of the models to go back to, newest first: those before the current one, even if that was lost."""
     there = listed(folder)
-    current = next((model.run for model in there if model.state == CURRENT), None)
+    current = next((model.run for model in there if model.state == CURRENT), read_holders(folder).get("model"))
     return [model.run for model in there if model.state == EARLIER and (current is None or model.run < current)]
 
 
