@@ -468,6 +468,17 @@ def test_a_device_that_cannot_use_a_model_says_why_and_tries_again_later(
     assert served.device.fetched.exists(), "it need not be fetched again"
 
 
+def test_a_device_whose_key_is_damaged_names_it_and_goes_on_waiting(
+    served: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.finish("run-1")
+    served.show()
+    device = waiting_at(served)
+    served.device.key.write_bytes(b"junk")
+    assert not device.obtain()
+    assert f"{served.device.key}: the file is not a private key" in caplog.messages[-1]
+
+
 def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
     served.finish("run-1")
     served.show()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from base64 import b64encode
 from collections.abc import Callable
 
-from fedkad.fleet.certificates import KeyFileError, each_authority, public_part
+from fedkad.fleet.certificates import each_authority
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
-from fedkad.fleet.files import write_private
+from fedkad.fleet.files import FleetFileError, write_private
+from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
 from fedkad.fleet.reaching import NOT_FOUND, NOT_MODIFIED, OK, Fetched, ServerFiles, UnreachableError
 
@@ -112,24 +112,20 @@ class Follower:
 
     def fetch_model(self, sha256: str) -> Fetched:
         """What the server answers when asked for a model, which only a device that it knows may have."""
-        return self.files.get(f"/models/{sha256}", self._key_header())
-
-    def _key_header(self) -> dict[str, str]:
-        """What says who asks, as Flower's requests do."""
-        return {"flwr-public-key": b64encode(public_part(self.folder.key.read_bytes())).decode()}
+        return self.files.get(f"/models/{sha256}", key_header(self.folder))
 
     def _shown_key(self) -> dict[str, str]:
-        """The same for a look, which goes on without it: others say that a key is damaged."""
+        """What says who looks; a look goes on without it, because others say that a key is damaged."""
         try:
-            return self._key_header()
-        except (KeyFileError, OSError):
+            return key_header(self.folder)
+        except FleetFileError:
             return {}
 
     def is_registered(self) -> bool:
         """Whether the server knows the key of this device, by asking for a model that nobody has."""
         try:
             return self.fetch_model(NO_MODEL).status == NOT_FOUND
-        except (UnreachableError, KeyFileError, OSError):
+        except (UnreachableError, FleetFileError):
             return False
 
     @property

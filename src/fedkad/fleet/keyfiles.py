@@ -5,16 +5,19 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedkad.fleet import certificates
 from fedkad.fleet.certificates import KeyFileError, KeyPair
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.settings import ServerFolder
+
+if TYPE_CHECKING:  # a device that waits to be called has no use for the settings of a server
+    from fedkad.fleet.settings import ServerFolder
 
 RESTORE = "restore it from a backup"
 RESTORE_AUTHORITY = "restore it from a backup, or copy it from a device, which has the same file"
-Reader = Callable[[ServerFolder], object]
+Reader = Callable[["ServerFolder"], object]
 
 
 def server_pair(folder: ServerFolder) -> KeyPair:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.files import write_private
+from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.fleet.following import Follower
 from fedkad.fleet.logline import LogLine
 from fedkad.fleet.notice import NamedModel, NoticeError
@@ -130,7 +130,7 @@ class Waiting:
         try:
             fetch(self.folder, self.follower, model)
             adopt(self.folder, self.wait.data, self.systemd.alive)
-        except (AdoptionError, UnreachableError, OSError) as error:
+        except (AdoptionError, UnreachableError, FleetFileError, OSError) as error:
             self._log(f"{self.wait.device} could not use the model of {model.run}, and tries again: {error}")
             self.not_before, self.pause = now + self.pause, min(2.0 * self.pause, LONGEST_PAUSE)
             return False
