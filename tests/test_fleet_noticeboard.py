@@ -299,6 +299,17 @@ def test_the_next_look_is_a_period_away_more_or_less(served: Desk) -> None:
     assert follower.is_due
 
 
+def test_looks_of_a_clock_that_was_wrong_do_not_hide_for_long_that_a_device_is_silent(desk: Desk) -> None:
+    future, kept = time.time() + 30 * 86_400.0, Attendance(desk.folder)
+    kept.book.parent.mkdir(exist_ok=True)
+    kept.book.write_text(f"{future:.3f} pump\n176350{future:.3f} press\n{future:.3f} stranger\n")
+    kept.take({"pump": None, "press": None})
+    assert set(kept.last) == {"pump", "press"}
+    assert max(kept.last.values()) <= time.time()
+    desk.folder.seen.write_text(json.dumps({"pump": future}))
+    assert attendance.read(desk.folder)["pump"] <= time.time()
+
+
 def test_a_device_says_once_an_hour_that_it_looks_and_strangers_are_not_written_down(served: Desk) -> None:
     served.show()
     timer, book = Clock(), served.folder.root / proxy.LOOKS
