@@ -615,6 +615,7 @@ def test_a_clock_that_is_set_back() -> None:
     feed(alarms, [7.0] * 11 + [1.0] * 3, start=10_011.0)
     assert alarms.open is None
     assert events(feed(alarms, [7.0] * 12, start=100.0))[0] == ("start", "threshold")
+    assert alarms.begun_since(-math.inf) == 1, "those of the old time would count for years"
 
 
 def test_counts_of_the_future_are_dropped() -> None:

@@ -258,6 +258,7 @@ class Alarms:
         state = self._state
         state.excursion = state.quiet = None
         state.recent = [episode for episode in state.recent if episode.last <= time]
+        state.begun = [moment for moment in state.begun if moment <= time]
         state.said, state.told = min(state.said, time), min(state.told, time)
         state.cool_until = min(state.cool_until, time + self._pause - self._slack)
         state.echo_until = min(state.echo_until, time + max(self._echoes, self._settings.settle))
