@@ -351,6 +351,17 @@ def test_what_was_normal_before_the_file_of_the_model_was_gone_is_refused_with_w
     assert post.watcher.status().state == "ok"  # it goes on to be judged by the model in memory
 
 
+def test_without_the_file_of_the_model_only_what_is_open_is_learned_anew(post: Post) -> None:
+    earlier = trouble(post)["id"]
+    post.feed(series(400)[140:200])
+    opened = trouble(post)["id"]
+    (post.folder / "pump" / "model.safetensors").unlink()
+    for other in (earlier, "2023-11-14T22:15:00/2023-11-14T22:15:40"):
+        refused = (False, "The file of the model of pump is gone; put it back, or tell relearn.")
+        assert post.tell("normal", other) == refused
+        assert (post.watcher.status().state, post.watcher.status().incident["id"]) == ("ok", opened)  # type: ignore[index]
+
+
 def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_fit(post: Post) -> None:
     assert trouble(post)["provisional"] is False  # the model was given
     assert post.tell("relearn")[0]

@@ -147,12 +147,11 @@ class Obedience:
                 return self._accept(meant, command)
             start, end = _seconds(incident["start"]), _seconds(incident["time"])
             end = max(end, self.time) if self._is_open(incident) else end
-        if self.alarms.open is not None and not self.model.has_file:
+        elif (opened := self.alarms.open) is not None and start <= _seconds(opened["start"]) <= end:
+            incident = opened
+        if incident is not None and self._is_open(incident) and not self.model.has_file:
             return self._learn_without_file(command)
         count = self._learn(start, end, _mark(command))
-        if incident is None:
-            opened = self.alarms.open
-            incident = opened if opened is not None and start <= _seconds(opened["start"]) <= end else None
         taken = TakenForNormal()
         if incident is not None and self._is_open(incident):
             taken = TakenForNormal(incident["id"], acknowledged=incident.get("acknowledged"))
