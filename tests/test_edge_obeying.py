@@ -418,7 +418,7 @@ def test_what_cannot_be_done_is_answered(tmp_path: Path) -> None:
         assert lines[-1].startswith("pump: 'root\\nfedkad-agent: fake' told 'xxx")
         assert len(lines[-1]) < 300
         post.inbox.receive("pump", b"{mute")
-        assert "pump: somebody told what is no command, which is refused: A command must be JSON" in lines[-1]
+        assert "pump: a message that is not a command was refused: A command must be JSON" in lines[-1]
         post.close()
 
 
@@ -521,7 +521,7 @@ def test_another_command_with_an_id_that_was_used_is_refused(post: Post, togethe
         "argument": "5h",
         "from": "anna",
         "accepted": False,
-        "reply": "The id '7' was told with 'mute 0' before; use another id.",
+        "reply": "The id '7' was used for 'mute 0' before; use another id.",
     }
     assert post.watcher.status().muted is None
     told.commit()

@@ -94,7 +94,7 @@ def test_what_was_interrupted_or_is_worth_nothing_by_itself_is_made_anew(
     assert len(keyfiles.secret(folder)) == 48
     assert not list(keyfiles.damages(folder))
     assert caplog.messages == [
-        f"{folder.secret} was missing, and is made anew",
+        f"{folder.secret} was missing; a new one was made",
         "the server has a new certificate, because it had none",
     ]
 

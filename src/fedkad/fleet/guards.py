@@ -70,6 +70,6 @@ class RunGuard:
         if run is None or run != before:
             self.watch.restart()
         elif self.watch.is_stuck() and self.superexec.child is not None:
-            logger.warning("superexec: run %d has not got on for %g s, and is ended", run, self.watch.patience)
+            logger.warning("superexec: run %d has made no progress for %g s, and is ended", run, self.watch.patience)
             self.superexec.child.end()
             self.watch.restart()
