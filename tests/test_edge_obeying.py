@@ -231,6 +231,19 @@ def test_the_history_of_an_incident_is_as_before_once_its_normal_is_taken_back(p
     again.close()
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_came_after_an_incident_is_learned_although_its_normal_is_taken_back(post: Post, is_over: bool) -> None:
+    trouble(post)
+    post.feed(series(400)[140:300] if is_over else series(400)[140:300] + SHIFT)
+    assert post.tell("normal")[0]
+    later = post.now - 100
+    assert post.store.count_to_learn("pump", later, post.now) == (100 if is_over else 0)
+    post.feed(series(400)[300:])
+    before = post.store.count_to_learn("pump", later, post.now)
+    assert post.tell("undo")[0]
+    assert post.store.count_to_learn("pump", later, post.now) == (before if is_over else 0)
+
+
 def test_an_open_incident_whose_normal_is_taken_back_has_ended_all_the_same(post: Post) -> None:
     incident = trouble(post)
     assert post.tell("normal")[0]

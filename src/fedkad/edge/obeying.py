@@ -217,7 +217,9 @@ class Obedience:
             acknowledged = incident.get("acknowledged") or taken.acknowledged
             self._correct(incident, taken.reason, acknowledged)
             self.alarms.take_back(incident["id"], acknowledged or command.sender or "somebody")
-            self.learner.leave_out_between(_seconds(incident["start"]), self.time)  # it may be there still
+            was_open = taken.reason == "undone"  # then it may be there still
+            end = self.time if was_open else _seconds(incident["time"])
+            self.learner.leave_out_between(_seconds(incident["start"]), end)
         reply = "The model of before is in use again, without what was learned since."
         return self._obeyed(reply)._replace(taken=TakenForNormal())
 
