@@ -170,6 +170,15 @@ def test_a_set_point_may_have_left_within_a_day_before_its_incident() -> None:
         assert [alert["reason"] for alert in stray(alarms, [0.5] * 10, 7260.0, inputs=NAMES)] == ["cleared"]
 
 
+def test_a_set_point_has_no_part_in_a_score_that_is_not_finite() -> None:
+    alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+    stray(alarms, [0.5] * 120, 0.0, inputs=NAMES)
+    reading = FarReading(math.inf, THRESHOLD, True, (np.array([math.inf, math.inf, 0.0]), *EXPLAINED[1:]))
+    reading.far, reading.inputs = 0.5, NAMES
+    (start,) = alarms.update(GridRow(7200.0, reading.seen, True, True), reading, outside=0.5)
+    assert (start["event"], alarms.state()["incident"]["departed"]) == ("start", "")
+
+
 def test_who_is_away_is_looked_at_once_a_minute_and_when_an_incident_begins() -> None:
     looks: list[float] = []
 

@@ -200,8 +200,8 @@ class Alarms:
         state, settings = self._state, self._settings
         recent = [name for name, since in state.away.items() if state.time - since <= settings.rate_window]
         if commands := [name for name in reading.commands if state.told < state.away.get(name, -math.inf)]:
-            shares = dict(zip(self._channels, (reading.shares / reading.shares.sum()).tolist(), strict=True))
-            recent += [n for n in commands if shares[n] > PART and state.time - state.away[n] <= settings.settle]
+            shares, least = dict(zip(self._channels, reading.shares, strict=True)), PART * reading.shares.sum()
+            recent += [n for n in commands if shares[n] > least and state.time - state.away[n] <= settings.settle]
         far = dict(zip(self._channels, reading.outside_by_channel.tolist(), strict=True)) if recent else {}
         return max(recent, key=far.__getitem__, default="")
 
