@@ -10,17 +10,18 @@ Taking one of them back makes it the current model again, which then nobody hold
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedkad.atomicfile import write_atomically
+from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 
 KIND = "fedkad-training"
 RESULT, HOLDERS, MODELS = "result.safetensors", "result.json", "models"
 CURRENT, EARLIER, KEPT_BACK = "current", "earlier", "kept back"
+UNREADABLE = "unreadable"
+"""Why a file is set aside: it may also be of a later release."""
 
 MOST_KEPT = 8
 """Models that are kept beside the current one; the oldest go first."""
@@ -80,13 +81,6 @@ def _described(file: Path) -> ShelvedModel | str:
     return ShelvedModel(header["terms"]["run"], state, len(header["records"]), gate, held)
 
 
-def set_aside(file: Path) -> Path:
-    """Keep a file that cannot be read under another name; returns that."""
-    aside = file.with_suffix(".unreadable")
-    os.replace(file, aside)
-    return aside
-
-
 def put_away(folder: Path, file: Path) -> None:
     """Keep a copy of a model beside the current one."""
     run = read_model(file, KIND)[0]["terms"]["run"]
@@ -111,7 +105,7 @@ def take_back(folder: Path, run: str | None = None) -> str:
     if any(model.state == CURRENT for model in there.values()):
         put_away(folder, folder / RESULT)
     elif (folder / RESULT).exists():
-        set_aside(folder / RESULT)
+        set_aside(folder / RESULT, UNREADABLE)
     write_atomically(folder / RESULT, content)
     chosen.unlink(missing_ok=True)
     forget_holders(folder, lambda name: True)
@@ -160,9 +154,7 @@ def mend_holders(folder: Path) -> str | None:
         return None
     what = "was missing"
     if (folder / HOLDERS).exists():
-        aside = f"{HOLDERS}.unreadable"
-        os.replace(folder / HOLDERS, folder / aside)
-        what = f"could not be read and is now {aside}"
+        what = f"could not be read and is now {set_aside(folder / HOLDERS, UNREADABLE).name}"
     write_holders(folder, header["terms"]["run"], header["ledger"]["delivered"])
     return f"{folder / HOLDERS} {what}; it was written anew from {RESULT}."
 
