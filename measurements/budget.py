@@ -32,8 +32,9 @@ PERIOD, WEEK = 60.0, 604_800.0
 Recording = Callable[[int], tuple[Array, Array]]
 
 
-def autoregressive(seed: int, rows: int = 80_000, channels: int = 6, memory: float = 0.9) -> tuple[Array, Array]:
+def autoregressive(seed: int) -> tuple[Array, Array]:
     """Training and test rows of x = M s, where s(t) = 0.9 s(t−1) + noise in every component and M is drawn once."""
+    rows, channels, memory = 80_000, 6, 0.9
     generator = np.random.default_rng(seed)
     mixing = generator.normal(size=(channels, channels))
     states = generator.normal(size=(max(TRAINING) + rows, channels))
@@ -44,9 +45,9 @@ def autoregressive(seed: int, rows: int = 80_000, channels: int = 6, memory: flo
     return values[: max(TRAINING)], values[max(TRAINING) :]
 
 
-def pump(seed: int, rows: int = 40_000) -> tuple[Array, Array]:
+def pump(seed: int) -> tuple[Array, Array]:
     """Training and test rows of one healthy pump."""
-    fleet = simulate_fleet(1, train_rows=max(TRAINING), test_rows=rows, faults_per_device=0, period=PERIOD, seed=seed)
+    fleet = simulate_fleet(1, train_rows=max(TRAINING), test_rows=40_000, faults_per_device=0, period=PERIOD, seed=seed)
     return fleet.train["pump-01"], fleet.test["pump-01"]
 
 
@@ -72,9 +73,9 @@ def share_of_budget(train: Array, test: Array) -> float:
     return count_events(verdicts, detector.window) / allowed
 
 
-def interval_of_mean(values: Array, draws: int = 10_000) -> tuple[float, float]:
+def interval_of_mean(values: Array) -> tuple[float, float]:
     """95 % interval of the mean, by resampling the seeds."""
-    chosen = np.random.default_rng(0).integers(len(values), size=(draws, len(values)))
+    chosen = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
     low, high = np.quantile(values[chosen].mean(axis=1), [0.025, 0.975])
     return float(low), float(high)
 

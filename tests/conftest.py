@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,18 @@ SLOW = [
 The longest come first, because a long module that is begun last is what everybody waits for; fleets, networks and
 agents take turns, because several fleets at once are too much for two cores.
 """
+
+
+@pytest.fixture(scope="module")
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Datasets are read anew for these tests, and their copies are kept elsewhere."""
+    from fedkad_bench.data.sources import fetch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDKAD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        fetch.cache_clear()
+        yield
+        fetch.cache_clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

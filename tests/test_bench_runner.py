@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +33,9 @@ from fedkad_bench.running.runner import RunOutcome, RunPlan, Step, evaluate_agai
 from fedkad_bench.running.workers import perform
 from tests.fixtures.fleetfolder import MACHINES, write_data
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 PLAN = RunPlan(("SMD",), ("fedkad", "pca", "random"), (0, 1))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDKAD_CACHE", str(tmp_path_factory.mktemp("cache")))
-        fetch.cache_clear()
-        yield
-        fetch.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from fedkad import KoopmanDetector, federate
 from fedkad.koopman.subspace import relative_loss
 from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.data.entity import Entity
-from fedkad_bench.data.sources import fetch
 from fedkad_bench.evaluation import evaluate_smoothings
 from fedkad_bench.methods.koopman import KoopmanMethod
 from fedkad_bench.studies import (
@@ -37,17 +36,10 @@ from fedkad_bench.studies.rounds import optimal_loss, prepare_fleet, statistics_
 from tests.fixtures.fleetfolder import MACHINES, write_data
 
 MADE = {"command": "studies", "commit": "abc", "machine": "here", "date": "today"}
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 MESSAGE = (4 * 20 + 128) * 24 * 4
 """Bytes of one subspace of the small fleet: 4 channels, 20 samples, 128 observables, rank 24, float32."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDKAD_CACHE", str(tmp_path_factory.mktemp("cache")))
-        fetch.cache_clear()
-        yield
-        fetch.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +14,13 @@ import pytest
 
 from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.data.entity import Entity
-from fedkad_bench.data.sources import fetch
 from fedkad_bench.studies import Study, StudyRequest
 from tests.fixtures.commandline import Done, fails
 from tests.fixtures.fleetfolder import write_data
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 METHODS = "fedkad-untrained,norm,random"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDKAD_CACHE", str(tmp_path_factory.mktemp("cache")))
-        fetch.cache_clear()
-        yield
-        fetch.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -426,7 +426,7 @@ def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyP
     (training / "wanted").unlink()
     for end, said in (
         ((training / "wanted").unlink, "The training is cancelled."),
-        (lambda: finish_trainings(fleet, "run-1"), "too late to cancel it. Training run-1 is done."),
+        (lambda: finish_trainings(fleet, "run-1"), "too late to cancel. Training run-1 is done."),
     ):
         trainings.request_training(training)
         with locks.holding(fleet / "server.lock", ""):
@@ -438,7 +438,7 @@ def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fedkad.cli.fleet.LONGEST_END", 0.0)
     trainings.request_training(training)
     with locks.holding(fleet / "server.lock", ""):
-        assert "its run does not end yet" in fails("fleet", "train", fleet, "--cancel")
+        assert "its run has not ended yet" in fails("fleet", "train", fleet, "--cancel")
 
 
 def when_cancelled(training: Path, end: Callable[[], None]) -> None:

@@ -113,7 +113,7 @@ def test_outputs_are_refused_before_the_work(
     def unwanted(*_: object, **__: object) -> None:
         raise AssertionError("the data was read")
 
-    for where in ("fit.load_device", "federate.load_fleet", "detect.load_device"):
+    for where in ("fit.load_device", "federate.load_fleet", "judging.load_device"):
         monkeypatch.setattr(f"fedkad.cli.{where}", unwanted)
     file = tmp_path / "file"
     file.write_text("")

@@ -170,6 +170,15 @@ def test_a_set_point_may_have_left_within_a_day_before_its_incident() -> None:
         assert [alert["reason"] for alert in stray(alarms, [0.5] * 10, 7260.0, inputs=NAMES)] == ["cleared"]
 
 
+def test_a_set_point_has_no_part_in_a_score_that_is_not_finite() -> None:
+    alarms = Alarms("pump", DWELLING, 60.0, NAMES)
+    stray(alarms, [0.5] * 120, 0.0, inputs=NAMES)
+    reading = FarReading(math.inf, THRESHOLD, True, (np.array([math.inf, math.inf, 0.0]), *EXPLAINED[1:]))
+    reading.far, reading.inputs = 0.5, NAMES
+    (start,) = alarms.update(GridRow(7200.0, reading.seen, True, True), reading, outside=0.5)
+    assert (start["event"], alarms.state()["incident"]["departed"]) == ("start", "")
+
+
 def test_who_is_away_is_looked_at_once_a_minute_and_when_an_incident_begins() -> None:
     looks: list[float] = []
 
@@ -313,41 +322,43 @@ def blame(name: str) -> tuple[Array, Array, Array]:
 
 
 def test_another_cause_is_told_while_an_incident_is_open() -> None:
-    alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0), 60.0, NAMES)
+    settings = replace(DWELLING, rate_limit=0.0)
+    alarms = Alarms("pump", settings, 60.0, NAMES)
     (begun,) = update(alarms, 0.0, 7.0, THRESHOLD, True, explained=blame("flow"))
     assert update(alarms, 60.0, 8.0, THRESHOLD, True, explained=blame("flow")) == [], "the same, and worse"
-    assert update(alarms, 120.0, 9.9, THRESHOLD, True, explained=blame("level")) == [], "not a quarter higher"
-    restored = Alarms("pump", replace(DWELLING, rate_limit=0.0), 60.0, NAMES, json.loads(json.dumps(alarms.state())))
+    assert update(alarms, 120.0, 10.1, THRESHOLD, True, explained=blame("level")) == [], "it spreads"
+    assert update(alarms, 180.0, 8.0, THRESHOLD, True, explained=blame("flow")) == []
+    assert update(alarms, 3600.0, 12.6, THRESHOLD, True, explained=blame("level")) == [], "not a quarter higher"
+    restored = Alarms("pump", settings, 60.0, NAMES, json.loads(json.dumps(alarms.state())))
     for policy in (alarms, restored):
-        (told,) = update(policy, 180.0, 12.5, THRESHOLD, True, explained=blame("level"))
+        (told,) = update(policy, 3660.0, 12.7, THRESHOLD, True, explained=blame("level"))
         assert (told["event"], told["reason"], told["id"]) == ("update", "another", begun["id"])
         assert told["channels"][0]["channel"] == "level"
         assert told["text"].startswith("pump, and another cause: level ")
-        assert update(policy, 240.0, 13.0, THRESHOLD, True, explained=blame("level")) == [], "it is about that now"
-        (third,) = update(policy, 300.0, 16.5, THRESHOLD, True, explained=blame("pressure"))
-        assert third["reason"] == "another"
-        alerts = feed(policy, [1.0] * 3, 360.0, 60.0)
-        assert [(alert["event"], alert["peak"], alert["samples"]) for alert in alerts] == [("end", 16.5, 6)]
-        assert (policy.incidents, policy.begun_since(0.0)) == (1, 3)
+        assert update(policy, 3720.0, 17.0, THRESHOLD, True, explained=blame("level")) == [], "it is about that now"
+        assert update(policy, 3780.0, 17.0, THRESHOLD, True, explained=blame("pressure")) == []
+        alerts = feed(policy, [1.0] * 3, 3840.0, 60.0)
+        assert [(alert["event"], alert["peak"], alert["samples"]) for alert in alerts] == [("end", 17.0, 8)]
+        assert (policy.incidents, policy.begun_since(0.0)) == (1, 2)
 
 
 def test_another_cause_is_told_once_it_has_lasted() -> None:
     alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0, min_duration=120.0), 60.0, NAMES)
     assert [len(update(alarms, 60.0 * k, 8.0, THRESHOLD, True, explained=blame("flow"))) for k in range(3)] == [0, 0, 1]
-    assert update(alarms, 180.0, 12.0, THRESHOLD, True, explained=blame("level")) == []
-    assert update(alarms, 240.0, 8.0, THRESHOLD, True, explained=blame("flow")) == [], "it was too short"
-    found = [update(alarms, 300.0 + 60.0 * k, 16.0, THRESHOLD, True, explained=blame("level")) for k in range(3)]
+    assert update(alarms, 3600.0, 12.0, THRESHOLD, True, explained=blame("level")) == []
+    assert update(alarms, 3660.0, 8.0, THRESHOLD, True, explained=blame("flow")) == [], "it was too short"
+    found = [update(alarms, 3720.0 + 60.0 * k, 16.0, THRESHOLD, True, explained=blame("level")) for k in range(3)]
     assert [[alert["reason"] for alert in alerts] for alerts in found] == [[], [], ["another"]]
     assert found[2][0]["samples"] == 8, "also the one that was too short"
 
 
-def test_what_follows_a_new_set_point_is_no_other_cause() -> None:
-    for inputs, told in [(["pressure"], []), ([], ["another"])]:
+def test_what_follows_a_new_set_point_has_to_be_higher_to_be_another_cause() -> None:
+    for inputs, score, told in [(["pressure"], 10.4, []), (["pressure"], 10.6, ["another"]), ([], 8.8, ["another"])]:
         alarms = Alarms("pump", DWELLING, 60.0, NAMES)
         stray(alarms, [4.0], 0.0, score=7.0, inputs=inputs)
-        reading = FarReading(12.0, THRESHOLD, True, blame("level"))
+        reading = FarReading(score, THRESHOLD, True, blame("level"))
         reading.far, reading.inputs = 4.0, inputs
-        alerts = alarms.update(GridRow(60.0, reading.seen, True, True), reading, outside=4.0)
+        alerts = alarms.update(GridRow(3600.0, reading.seen, True, True), reading, outside=4.0)
         assert [alert["reason"] for alert in alerts] == told
 
 
@@ -669,6 +680,7 @@ def test_a_clock_that_is_set_back() -> None:
     feed(alarms, [7.0] * 11 + [1.0] * 3, start=10_011.0)
     assert alarms.open is None
     assert events(feed(alarms, [7.0] * 12, start=100.0))[0] == ("start", "threshold")
+    assert alarms.begun_since(-math.inf) == 1, "those of the old time would count for years"
 
 
 def test_counts_of_the_future_are_dropped() -> None:

@@ -118,7 +118,7 @@ def test_a_port_in_use_is_noticed_unless_the_agent_itself_has_it(tmp_path: Path)
         (tmp_path / "state").mkdir()
         with holding(tmp_path / "state" / "agent.lock", "held"):
             said = checked(tmp_path, prometheus={"port": port})
-            assert said.endswith("It may be the agent that runs with this state.")
+            assert said.endswith("It may be the agent that is running with this state.")
     assert "It may be" not in checked(tmp_path, prometheus={"port": port})
 
 

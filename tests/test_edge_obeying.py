@@ -231,6 +231,19 @@ def test_the_history_of_an_incident_is_as_before_once_its_normal_is_taken_back(p
     again.close()
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_came_after_an_incident_is_learned_although_its_normal_is_taken_back(post: Post, is_over: bool) -> None:
+    trouble(post)
+    post.feed(series(400)[140:300] if is_over else series(400)[140:300] + SHIFT)
+    assert post.tell("normal")[0]
+    later = post.now - 100
+    assert post.store.count_to_learn("pump", later, post.now) == (100 if is_over else 0)
+    post.feed(series(400)[300:])
+    before = post.store.count_to_learn("pump", later, post.now)
+    assert post.tell("undo")[0]
+    assert post.store.count_to_learn("pump", later, post.now) == (before if is_over else 0)
+
+
 def test_an_open_incident_whose_normal_is_taken_back_has_ended_all_the_same(post: Post) -> None:
     incident = trouble(post)
     assert post.tell("normal")[0]
@@ -351,6 +364,17 @@ def test_what_was_normal_before_the_file_of_the_model_was_gone_is_refused_with_w
     assert post.watcher.status().state == "ok"  # it goes on to be judged by the model in memory
 
 
+def test_without_the_file_of_the_model_only_what_is_open_is_learned_anew(post: Post) -> None:
+    earlier = trouble(post)["id"]
+    post.feed(series(400)[140:200])
+    opened = trouble(post)["id"]
+    (post.folder / "pump" / "model.safetensors").unlink()
+    for other in (earlier, "2023-11-14T22:15:00/2023-11-14T22:15:40"):
+        refused = (False, "The file of the model of pump is gone; put it back, or tell relearn.")
+        assert post.tell("normal", other) == refused
+        assert (post.watcher.status().state, post.watcher.status().incident["id"]) == ("ok", opened)  # type: ignore[index]
+
+
 def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_fit(post: Post) -> None:
     assert trouble(post)["provisional"] is False  # the model was given
     assert post.tell("relearn")[0]
@@ -407,7 +431,7 @@ def test_what_cannot_be_done_is_answered(tmp_path: Path) -> None:
         assert lines[-1].startswith("pump: 'root\\nfedkad-agent: fake' told 'xxx")
         assert len(lines[-1]) < 300
         post.inbox.receive("pump", b"{mute")
-        assert "pump: somebody told what is no command, which is refused: A command must be JSON" in lines[-1]
+        assert "pump: a message that is not a command was refused: A command must be JSON" in lines[-1]
         post.close()
 
 
@@ -510,7 +534,7 @@ def test_another_command_with_an_id_that_was_used_is_refused(post: Post, togethe
         "argument": "5h",
         "from": "anna",
         "accepted": False,
-        "reply": "The id '7' was told with 'mute 0' before; use another id.",
+        "reply": "The id '7' was used for 'mute 0' before; use another id.",
     }
     assert post.watcher.status().muted is None
     told.commit()

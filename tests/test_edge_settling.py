@@ -283,6 +283,16 @@ def test_day_and_night_are_steady_and_a_drift_is_not() -> None:
     assert not drift.is_steady
 
 
+def test_a_clock_that_is_set_back_lets_an_incident_settle_all_the_same() -> None:
+    settling = Settling()
+    settling.note("x", 1e9, 1.0, 160.0)
+    for k in range(160):
+        settling.note("x", float(k), 1.0, 160.0)
+    assert not settling.is_due(159.0, 160.0)
+    assert settling.is_due(160.0, 160.0)
+    assert settling.is_steady
+
+
 def test_what_is_not_steady_is_looked_at_again_after_a_part() -> None:
     settling = Settling()
     for k in range(160):

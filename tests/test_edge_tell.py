@@ -506,7 +506,7 @@ def test_a_recording_is_replayed_as_it_was_alarmed_and_nothing_is_touched(tmp_pa
         table.write_text(wrong)
         said = site.ask("replay", str(table))
         assert said.status == 1, said.out
-        assert f"samples.csv: there is no row of pump; lines must have {', '.join(CHANNELS)}" in said.err
+        assert f"samples.csv: there is no row of pump; a line needs {', '.join(CHANNELS)}" in said.err
     assert digests(tmp_path / "state") == before
 
 
@@ -541,7 +541,7 @@ def test_a_replay_that_is_interrupted_says_so(tmp_path: Path, model: Path) -> No
         wait_for(lambda: any(rows_committed(each, "pump") for each in tmp_path.glob("fedkad-replay-*/state")))
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
-    assert (tmp_path / "out").read_text().startswith(f"Interrupted: {file} was not read to its end")
+    assert (tmp_path / "out").read_text().startswith(f"Interrupted: only a part of {file} was read")
     assert (tmp_path / "err").read_text() == ""
 
 

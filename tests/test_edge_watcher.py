@@ -762,6 +762,20 @@ def test_a_device_is_silent_until_it_has_sent_for_a_while_and_a_kill_tells_nothi
     assert alerts[0]["duration"] == 11.0
 
 
+def test_a_device_that_fell_silent_before_a_restart_has_been_silent_since_then(make: Make) -> None:
+    watcher = make()
+    feed(watcher, series(50))
+    commit(watcher)
+    watcher._store.close()
+    watcher, now = make(), time.monotonic()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "time", lambda: BEGIN + 49.0 + 36000.0)
+        (alert,) = watcher.tick(now + 11.0)
+    assert alert["start"] == format_time(BEGIN + 49.0)
+    assert alert["time"] == format_time(BEGIN + 49.0 + 36000.0)
+    assert alert["duration"] == 36000.0
+
+
 def test_a_fault_that_is_open_is_shown_as_it_is_now(make: Make) -> None:
     watcher, now = make(), time.monotonic()
     feed(watcher, series(50))

@@ -228,7 +228,7 @@ def test_who_holds_the_model_is_known_again_from_the_model_itself(fleet: Folders
     assert said is not None
     assert str(path) in said
     assert shelf.read_holders(fleet.place) == before
-    aside = path.with_name("result.json.unreadable")
+    aside = path.with_name("result.json.unreadable-1")
     assert (aside.read_text() if aside.exists() else None) == damage
     (fleet.place / RESULT).write_bytes(b"damaged")
     path.unlink()
@@ -297,9 +297,12 @@ def test_a_current_model_that_is_lost_is_replaced_by_the_newest_that_is_kept(
     assert shelf.take_back(fleet.place) == "run-2"
     assert states(fleet) == {"run-4": KEPT_BACK, "run-2": CURRENT, "run-1": EARLIER}
     assert not shelf.unreadable(fleet.place)
-    aside = path.with_suffix(".unreadable")
+    aside = path.with_name("result.safetensors.unreadable-1")
     assert (aside.read_bytes() if aside.exists() else None) == damage
     assert shelf.take_back(fleet.place) == "run-1", "now it goes back from there"
+    path.unlink()
+    with pytest.raises(ShelfError, match="no earlier model"):  # run-2 was taken back
+        shelf.take_back(fleet.place)
 
 
 def test_without_a_current_model_a_result_is_judged_by_the_newest_that_is_kept(

@@ -288,6 +288,22 @@ def test_a_fleet_with_liars_begins_where_the_others_alone_begin(rounds: int) -> 
     np.testing.assert_allclose(robust.shared @ robust.shared.T, others @ others.T, atol=1e-9)
 
 
+def test_a_training_that_an_earlier_release_began_goes_on() -> None:
+    """It kept the warm replies by their number, and no sum of them."""
+    messages = {f"pump-{k}": message for k, message in enumerate(warm_fleet(8, seed=5))}
+    began = warm_server({name: messages[name] for name in list(messages)[:4]}, robust=True)
+    facts, arrays = began.state()
+    stored = {f"warm_reply.{k}": messages[f"pump-{k}"] for k in range(4)}
+    server = Server(20, Consensus(rank=RANK), robust=True)
+    server.restore(facts, {"shared": arrays["shared"], **stored})
+    assert server.begin_round([f"pump-{k}" for k in range(4, 8)])
+    for k in range(4, 8):
+        server.receive(f"pump-{k}", messages[f"pump-{k}"])
+    server.close_round()
+    expected = warm_server(messages, robust=True).shared
+    np.testing.assert_allclose(server.shared @ server.shared.T, expected @ expected.T, atol=1e-9)
+
+
 def test_any_order_of_replies_gives_the_same() -> None:
     replies, _ = fleet(4, seed=5)
     replies[0] = replies[0] * 50.0

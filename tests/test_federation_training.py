@@ -266,7 +266,7 @@ def test_a_damaged_state_is_set_aside(fleet: Fleet) -> None:
     fleet.training.open(["a"])
     kept.write_bytes(b"damaged")
     assert fleet.round(["a"])
-    assert (fleet.folder / "a" / "consensus.damaged").read_bytes() == b"damaged"
+    assert (fleet.folder / "a" / "consensus.safetensors.damaged-1").read_bytes() == b"damaged"
 
 
 def test_only_what_the_page_names_leaves_a_device(fleet: Fleet) -> None:
@@ -469,7 +469,7 @@ def test_a_file_that_cannot_be_read_is_set_aside(fleet: Fleet) -> None:
     path = fleet.folder / "server" / UNDER_WAY
     path.write_bytes(b"damaged")
     assert stored_terms(fleet.folder / "server", UNDER_WAY) is None
-    assert path.with_suffix(".unreadable").read_bytes() == b"damaged"
+    assert path.with_name("training.safetensors.unreadable-1").read_bytes() == b"damaged"
 
 
 def test_a_delivery_of_an_old_training_leaves_the_new_one_alone(fleet: Fleet) -> None:

@@ -153,7 +153,7 @@ def test_whatever_hangs_is_started_again_and_the_training_continues(fleet: Fleet
     fleet.arm("server", sabotage.GATHERING)  # from here on both apps hang, and their heartbeats go on
     fleet.wait_fired("server", sabotage.GATHERING)
     closed = fleet.status()
-    fleet.until(lambda: "has not got on for" in fleet.said("server"), "the app of the server missed")
+    fleet.until(lambda: "has made no progress for" in fleet.said("server"), "the app of the server missed")
     fleet.points("server").release()
     fleet.until(lambda: "pump-1 has not answered" in fleet.said("pump-1"), "the app of pump-1 missed")
     fleet.points("pump-1").release()

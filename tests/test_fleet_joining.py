@@ -245,7 +245,7 @@ def test_a_list_of_names_is_text(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     path.write_bytes("Pumpe-süd\n".encode("latin-1"))
     said = fails("fleet", "token", site.folder.root, "--from", path)
-    assert said == f"error: {path}: the file is not UTF-8 text; save the file as UTF-8."
+    assert said == f"error: {path}: this file is not UTF-8 text; save it as UTF-8."
     path.write_bytes(b"\xef\xbb\xbfpump-1\r\n")
     assert Done("fleet", "token", site.folder.root, "--from", path).out.startswith("fedkad://pump-1:")
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import certificates, devicefolder, enrolment, following, keyfiles, registry, trainings
+from fedkad.fleet import certificates, devicefolder, enrolment, keyfiles, registry, trainings
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower.control import open_control
 from fedkad.fleet.operation import Door, Supervisor, warn_of_certificates
@@ -94,7 +94,7 @@ def test_what_was_interrupted_or_is_worth_nothing_by_itself_is_made_anew(
     assert len(keyfiles.secret(folder)) == 48
     assert not list(keyfiles.damages(folder))
     assert caplog.messages == [
-        f"{folder.secret} was missing, and is made anew",
+        f"{folder.secret} was missing; a new one was made",
         "the server has a new certificate, because it had none",
     ]
 
@@ -221,10 +221,10 @@ def test_a_device_names_the_file_that_it_cannot_read(tmp_path: Path) -> None:
     devicefolder.write(tmp_path / "pump", "pump", "localhost:9", b"junk", b"junk")
     device = devicefolder.load(tmp_path / "pump")
     with pytest.raises(FleetFileError, match=r"device\.key: the file is not a private key .*; copy the folder"):
-        following.key_header(device)
+        keyfiles.key_header(device)
     files = ServerFiles(["localhost:9", "localhost:10"], device.ca_certificate, devicefolder.REMEDY)
     with pytest.raises(UnreachableError, match=r"^\S+ca\.crt: this is not a certificate; [^;]*$"):
         files.connect()
     device.ca_certificate.unlink()
-    with pytest.raises(UnreachableError, match=r"^\S+ca\.crt: this cannot be read \(No such file or directory\);"):
+    with pytest.raises(UnreachableError, match=r"^\S+ca\.crt: there is no such file; [^;]*$"):
         files.connect()

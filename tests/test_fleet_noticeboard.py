@@ -6,7 +6,6 @@ import hashlib
 import http.client
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -327,6 +326,17 @@ def test_the_next_look_is_a_period_away_more_or_less(served: Desk) -> None:
     assert follower.is_due
 
 
+def test_looks_of_a_clock_that_was_wrong_do_not_hide_for_long_that_a_device_is_silent(desk: Desk) -> None:
+    future, kept = time.time() + 30 * 86_400.0, Attendance(desk.folder)
+    kept.book.parent.mkdir(exist_ok=True)
+    kept.book.write_text(f"{future:.3f} pump\n176350{future:.3f} press\n{future:.3f} stranger\n")
+    kept.take({"pump": None, "press": None})
+    assert set(kept.last) == {"pump", "press"}
+    assert max(kept.last.values()) <= time.time()
+    desk.folder.seen.write_text(json.dumps({"pump": future}))
+    assert attendance.read(desk.folder)["pump"] <= time.time()
+
+
 def test_a_device_says_once_an_hour_that_it_looks_and_strangers_are_not_written_down(served: Desk) -> None:
     served.show()
     timer, book = Clock(), served.folder.root / proxy.LOOKS
@@ -496,15 +506,15 @@ def test_a_device_that_cannot_use_a_model_says_why_and_tries_again_later(
     assert served.device.fetched.exists(), "it need not be fetched again"
 
 
-def test_a_device_whose_key_is_damaged_says_so_and_waits_on(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    desk.finish("run-1")
-    desk.show()
-    follower = desk.follower()
-    follower._accept((desk.folder.public / NOTICE).read_bytes())
-    desk.device.key.write_bytes(b"damaged")
-    device = Waiting(Wait(str(desk.device.root), "pump", desk.device.server, "", once=False, idle=None), follower)
+def test_a_device_whose_key_is_damaged_names_it_and_goes_on_waiting(
+    served: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.finish("run-1")
+    served.show()
+    device = waiting_at(served)
+    served.device.key.write_bytes(b"junk")
     assert not device.obtain()
-    assert re.search(r"device\.key: the file is not a private key .*; copy the folder", caplog.messages[-1])
+    assert f"{served.device.key}: the file is not a private key" in caplog.messages[-1]
 
 
 def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:

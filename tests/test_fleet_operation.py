@@ -379,7 +379,8 @@ def test_no_process_is_left_behind(story: Story) -> None:
 def test_only_a_damaged_database_is_moved_aside(tmp_path: Path) -> None:
     import sqlite3
 
-    from fedkad.fleet.flower.database import is_damaged, move_aside
+    from fedkad.atomicfile import set_aside
+    from fedkad.fleet.flower.database import is_damaged
 
     path = tmp_path / "state.db"
     assert not is_damaged(path)
@@ -397,9 +398,12 @@ def test_only_a_damaged_database_is_moved_aside(tmp_path: Path) -> None:
     path.write_bytes(content)
     (tmp_path / "state.db-wal").write_bytes(b"")
     assert is_damaged(path)
-    aside = move_aside(path)
+    aside = set_aside(path)
     assert aside.read_bytes() == content
     assert {each.name for each in tmp_path.iterdir()} <= {aside.name, f"{aside.name}-wal", f"{aside.name}-shm"}
+    path.write_bytes(b"damaged again")
+    assert set_aside(path) != aside
+    assert aside.read_bytes() == content
 
 
 def test_a_server_says_that_its_certificate_is_for_another_address(

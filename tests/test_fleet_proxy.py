@@ -295,7 +295,7 @@ def test_a_device_learns_whose_key_it_has(fronted: Fronted, tmp_path: Path) -> N
     assert foreign_key(unknown, files) is None, "Flower refuses it"
     said = foreign_key(foreign, files)
     assert said is not None
-    assert said.startswith(f"{foreign.key}: this is the key of pump, and this device is x; bring it")
+    assert said.startswith(f"{foreign.key}: this is the key of pump, and this device is x; copy its own key")
     assert files.get("/elsewhere", {}).status == 403, "as a server of an earlier release answers"
 
 

@@ -206,8 +206,8 @@ def test_a_period_that_makes_no_sense_is_named(tmp_path: Path) -> None:
         ("address", "https://x", "a host name or an IP address, without a port and without https://"),
         ("address", "", "a host name or an IP address"),
         ("address", "[::1]", "a host name or an IP address"),
-        ("bind", "fe80::1", "none that begins with fe80"),
-        ("bind", "fe80::1%lo", "none that begins with fe80"),
+        ("bind", "fe80::1", "that does not begin with fe80"),
+        ("bind", "fe80::1%lo", "that does not begin with fe80"),
         ("bind", "fd00::1%lo", "an IP address of this machine"),
     ],
 )

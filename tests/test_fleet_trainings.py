@@ -129,6 +129,9 @@ def test_a_training_that_broke_off_is_retried_after_growing_waits_but_not_foreve
     assert "broke off" in world.last_logged
     trainings.request_training(world.folder)
     assert len(world.step()) == ATTEMPTS + 1
+    world.flower.end()
+    world.step()
+    assert trainings.is_requested(world.folder), "its failures count by themselves"
 
 
 def test_the_status_of_an_earlier_training_does_not_end_this_one(world: World) -> None:
@@ -261,6 +264,8 @@ def test_a_training_under_way_that_is_cancelled_leaves_nothing_and_the_next_one_
     world.step()
     world.status(run="r", state="training", round=1)
     (tmp_path / "training.safetensors").write_bytes(b"one round")
+    world.step()
+    stopped = world.flower.stopped
     request = trainings.cancel_training(tmp_path)
     assert request is not None
     assert trainings.cancel_training(tmp_path) is None
@@ -269,7 +274,7 @@ def test_a_training_under_way_that_is_cancelled_leaves_nothing_and_the_next_one_
         trainings.request_training(tmp_path)
     assert outcome_of(tmp_path, request) is None
     world.step()
-    assert world.flower.stopped == 1
+    assert (stopped, world.flower.stopped) == (0, 1)
     world.flower.end()
     world.step()
     assert world.last_logged == "train: run 1 is cancelled"
@@ -285,7 +290,7 @@ def test_a_training_under_way_that_is_cancelled_leaves_nothing_and_the_next_one_
     assert not (tmp_path / "training.safetensors").exists()
     assert trainings.read_status(tmp_path) == {"run": "r", "state": "cancelled", "round": 1}
     assert trainings.request_training(tmp_path)
-    assert world.step() == ["train", "train"]
+    assert world.step() == world.step() == ["train", "train"]
     assert world.flower.stopped == 1
 
 
@@ -542,6 +547,16 @@ def test_a_training_that_broke_off_calls_the_same_devices(calling: World) -> Non
     calling.now += 5.0
     called(calling, there(64))
     assert calling.flower.jobs == ["train", "train"]
+
+
+def test_a_later_server_goes_on_with_the_call_of_the_training_that_is_open(calling: World) -> None:
+    trainings.request_training(calling.folder)
+    request = trainings.read_request(calling.folder)
+    assert request is not None
+    for token, expected in (("another", 64), (request.token, 256)):
+        calling.trainings.call = None
+        calling.trainings.resume(token, 256, 1000)
+        assert called(calling, there(0)) == expected
 
 
 def test_a_training_at_an_interval_need_not_wait_for_anybody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,7 @@
-"""Files that are replaced as a whole: whatever happens, a reader finds the old file or the new one."""
+"""Files that are replaced as a whole: whatever happens, a reader finds the old file or the new one.
+
+One that is of no use any more is not removed, but set aside.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+
+JOURNALS = ("-wal", "-shm", "-journal")
+"""The ends of the names of files beside a database of SQLite, which would damage the next one."""
 
 
 def write_atomically(path: Path, *content: bytes | memoryview, mode: int = 0o666) -> None:
@@ -44,3 +50,16 @@ def flush_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def set_aside(path: Path, why: str = "damaged") -> Path:
+    """Rename a file, with its journals if it is a database, to a free name that says why; returns that name."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.{why}-{number}")).exists():
+        number += 1
+    os.replace(path, aside)
+    for journal in JOURNALS:
+        part = path.with_name(path.name + journal)
+        if part.exists():
+            os.replace(part, aside.with_name(aside.name + journal))
+    return aside

@@ -174,9 +174,9 @@ def at_least(least: float) -> Rule:
     return Rule(lambda value: least <= value < math.inf, f"at least {least:g}")
 
 
-def between(least: float, most: float, what: str = "") -> Rule:
+def between(least: float, most: float) -> Rule:
     """A rule for numbers of which both bounds are allowed."""
-    return Rule(lambda value: least <= value <= most, f"{what}from {least:,} to {most:,}")
+    return Rule(lambda value: least <= value <= most, f"from {least:,} to {most:,}")
 
 
 POSITIVE = Rule(lambda value: 0.0 < value < math.inf, "above 0 and finite")

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from fedkad.cli.failures import fail_if_skipped, naming, skipped_documents, warn
+from fedkad.cli.failures import fail_if_skipped, skipped_documents
 from fedkad.cli.federate import MODEL_ENDING
-from fedkad.cli.labels import marks_of, read_labels, warn_of_unused
+from fedkad.cli.judging import Judging
+from fedkad.cli.labels import read_labels, warn_of_unused
 from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
-from fedkad.cli.recordings import absent_channels, check_period, load_device, time_gaps
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file, made_folder
-from fedkad.detect.events import Event, Gathering, rows_lasting, rows_within
-from fedkad.detect.model import Model
-from fedkad.detect.modelfile import load_model
-from fedkad.detect.threshold import check_threshold
-from fedkad.intake import Switches, device_names
+from fedkad.detect.events import Event
+from fedkad.intake import Switches
 from fedkad.koopman.snapshots import Report
 from fedkad.report.agreement import Agreement, agreement
-from fedkad.report.chart import Span
 from fedkad.report.document import write_page
 from fedkad.report.examination import Examination, examine_table
 from fedkad.report.findings_page import agreement_sentences, findings_page, summary
-from fedkad.report.wording import BY_RULE, clock, counted, is_by_rule, marked, significant, top_channels
-from fedkad.tables import DeviceTables, SeriesTable
-from fedkad.tables.fleet import device_paths
+from fedkad.report.wording import BY_RULE, clock, is_by_rule, marked, significant, top_channels
 from fedkad.tables.reading import table_ending
 from fedkad.tables.writing import write_blocks
 
@@ -114,48 +106,16 @@ def detect(
     if report is not None:
         check_page_target(report, model, data)
     known = None if labels is None else read_labels(labels, reading)
-
-    def judge(file: Path, path: Path, reading: Switches = reading) -> list[Examination]:
-        loaded, _ = load_model(file, memory=False)
-        with shown_progress(brief=True) as progress:
-            device = load_device(path, reading, wanted=loaded.setup.names, allow_silent=True, progress=progress)
-            own = next((table.period for table in device.tables if table.period is not None), None)
-            period = loaded.sample_period or own
-            if threshold is not None:
-                loaded = loaded.with_threshold(threshold)
-            elif budget is not None:
-                loaded = _budgeted(loaded, budget, period, path)
-            step = own or period
-            gathering = Gathering(_rows(merge, 0, "merge", step), _rows(min_duration, 1, "min-duration", step))
-            marks = (
-                {} if known is None else {table.name: marks_of(known, device.name, table) for table in device.tables}
-            )
-            look = partial(
-                examine_table,
-                offline=offline,
-                shares=shares,
-                spare=report is None,
-                report=partial(progress, "judging"),
-            )
-            return examine_device(loaded, device, path, gathering, marks, look)
-
-    examined: list[Examination] = []
-    skipped: dict[str, str] = {}
-    if model.is_dir():
-        models, sources = _models_in(model), _sources(data, reading)
-        for name, source in sources.items():
-            if name not in models:
-                skipped[name] = f"there is no model {name}{MODEL_ENDING} in {model}; fit one or leave the device out."
-                continue
-            try:
-                examined += judge(models[name], *source)
-            except ValueError as error:
-                skipped[name] = str(error)
-        for name in sorted(models.keys() - sources.keys()):
-            skipped[name] = f"there is no data for it in {data}; add some or remove its model."
-    else:
-        examined = judge(model, data)
-
+    judging = Judging(
+        reading=reading,
+        labels=known,
+        threshold=threshold,
+        budget=budget,
+        merge=merge,
+        min_duration=min_duration,
+        look=partial(examine_table, offline=offline, shares=shares, spare=report is None),
+    )
+    examined, skipped = judging.judge_all(model, data)
     if scores is not None and examined:
         made_folder(scores.parent)
         with shown_progress(brief=True) as progress:
@@ -181,37 +141,6 @@ def detect(
         raise typer.Exit(ANOMALIES_FOUND)
 
 
-def _sources(data: Path, reading: Switches) -> dict[str, tuple[Path, Switches]]:
-    """Where the data of each device is, and how it is read: a file or folder each, or one file of several."""
-    if reading.device is None or data.is_dir():
-        return {name: (path, reading) for name, path in device_paths(data).items()}
-    names = device_names(data, reading)
-    return {name: (data, replace(reading, device=f"{reading.device}={name}")) for name in names}
-
-
-def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Model:
-    """The model with the threshold that a budget asks for."""
-    if period is None:
-        raise ValueError(
-            f"{path}: --budget needs a sampling period, and neither the model nor the data has times; name the time "
-            "column with --time, or fit the model with --sample-period SECONDS."
-        )
-    check_threshold(budget, period)
-    model = model.judged_by(model.settings.rule(budget, period))
-    if model.found is not None and model.found.note:
-        warn(f"{path}: {model.found.note}")
-    return model
-
-
-def _rows(length: float | int | None, usual: int, option: str, period: float | None) -> int:
-    """A number of rows, or of seconds (a float): at most so far apart, and at least so long."""
-    if length is None or isinstance(length, int):
-        return usual if length is None else length
-    if period is None:
-        raise ValueError(f"--{option} needs a number of rows where neither the model nor the data has times.")
-    return rows_within(length, period) if option == "merge" else rows_lasting(length, period)
-
-
 def _agreement(examined: Sequence[Examination]) -> Agreement:
     """Over all recordings."""
     found = [
@@ -227,82 +156,6 @@ def _agreement(examined: Sequence[Examination]) -> Agreement:
     return sum(found[1:], start=found[0])
 
 
-def examine_device(
-    model: Model,
-    device: DeviceTables,
-    path: Path,
-    gathering: Gathering,
-    marks: Mapping[str, tuple[Span, ...]],
-    look: Callable[..., Examination],
-) -> list[Examination]:
-    """Judge every table of a device, and warn where the judgement is less than it seems."""
-    found = []
-    for table in device.tables:
-        with naming(path if table.name == device.name else path / table.name):
-            spans = marks.get(table.name, ())
-            found.append(look(model, device.name, table, gathering, spans))
-    check_period(model.settings.sample_period, device, path)
-    _check_coverage(model.settings.lead + 1, device, sum(entry.scored for entry in found), path)
-    for table in device.tables:
-        _report_missing_channels(table, path if len(device.tables) == 1 else path / table.name)
-    return found
-
-
-def _report_missing_channels(table: SeriesTable, path: Path) -> None:
-    """Say which channels the device is judged without; columns that are not there were told when it was read."""
-    silent = [name for name in table.silent if name not in table.absent]
-    if silent:
-        warn(f"{path}: {_silent(silent)}, so the device is judged by the other channels; check the sensor.")
-    known, channels = len(table.channels) - len(table.silent), len(table.channels)
-    if 2 * known < channels:
-        warn(
-            f"{path}: only {known} of {channels} channels of the model have values, so that most faults cannot be "
-            "seen; check that this is the file of the device, or fit a model to the channels that it has."
-        )
-
-
-def _silent(channels: Sequence[str]) -> str:
-    listed = ", ".join(map(repr, channels))
-    return (
-        f"channel{'s' * (len(channels) > 1)} {listed} {'has' if len(channels) == 1 else 'have'} no value in this file"
-    )
-
-
-def _check_coverage(needed: int, device: DeviceTables, scored: int, path: Path) -> None:
-    """Refuse a device none of whose rows could be scored; warn if only a few could. A score needs `needed` rows."""
-    rows = sum(len(table.values) for table in device.tables)
-    gaps = [(time_gaps(device), "gap in time", "gaps in time"), (device.gap_rows, "gap row", "gap rows")]
-    interruptions = " and ".join(counted(*gap) for gap in gaps if gap[0])
-    interruptions = interruptions and f" ({interruptions})"
-    if scored == 0:
-        for table in device.tables:
-            if table.silent:
-                file = path if len(device.tables) == 1 else path / table.name
-                what, remedy = _silent(table.silent), "check the sensor"
-                if table.absent:
-                    what, remedy = absent_channels(table), "check that this is the file of the device"
-                raise ValueError(f"{file}: {what}, so the device cannot be judged; {remedy}.")
-        raise ValueError(
-            f"{path}: no row could be scored: a window needs {needed} consecutive complete rows, and the longest run "
-            f"has {_longest_run(device.series())}{interruptions}; pass a longer recording or fit a model with a "
-            "shorter window."
-        )
-    if scored < LEAST_SCORED * rows:
-        warn(
-            f"{path}: only {scored} of {rows} rows could be scored{interruptions}; "
-            f"at the start and after every gap the first {counted(needed - 1, 'row')} have no score."
-        )
-
-
-def _longest_run(stretches: Iterable[NDArray[np.float64]]) -> int:
-    """The most consecutive complete rows."""
-    longest = 0
-    for series in stretches:
-        gaps = np.flatnonzero(np.isnan(series).any(axis=1))
-        longest = max(longest, int(np.diff([-1, *gaps, len(series)]).max()) - 1)
-    return longest
-
-
 def _refuse_swapped(model: Path, data: Path) -> None:
     order = "MODEL comes first, as in `fedkad detect MODEL DATA`."
     if model.is_file() and table_ending(model) is not None:
@@ -313,13 +166,6 @@ def _refuse_swapped(model: Path, data: Path) -> None:
 
 def _holds_models(path: Path) -> bool:
     return is_model_file(path) if path.is_file() else any(path.glob(f"*{MODEL_ENDING}"))
-
-
-def _models_in(folder: Path) -> dict[str, Path]:
-    models = {path.name.removesuffix(MODEL_ENDING): path for path in sorted(folder.glob(f"*{MODEL_ENDING}"))}
-    if not models:
-        raise ValueError(f"{folder}: there is no model in the folder; write some with `fedkad federate`.")
-    return models
 
 
 def _print_events(examined: Sequence[Examination]) -> None:

@@ -193,7 +193,7 @@ def _listed(names: Path | None) -> list[str]:
     try:
         return [] if names is None else [line.strip() for line in names.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise ValueError(f"{names}: the file is not UTF-8 text; save the file as UTF-8.") from None
+        raise ValueError(f"{names}: this file is not UTF-8 text; save it as UTF-8.") from None
 
 
 @app.command()
@@ -366,10 +366,10 @@ def _cancel(server: ServerFolder, folder: Path) -> None:
     while (outcome := outcome_of(server.training, request)) is None and locks.is_held(server.lock):
         if time.monotonic() > end:
             log = server.logs / "server.log"
-            raise ValueError(f"{folder}: the training is cancelled, and its run does not end yet; see {log}.")
+            raise ValueError(f"{folder}: the training is cancelled, but its run has not ended yet; see {log}.")
         time.sleep(SHORT_PAUSE)
     if outcome is not None and outcome.state != CANCELLED:
-        raise ValueError(f"It was too late to cancel it. {outcome.sentence}")
+        raise ValueError(f"It is too late to cancel. {outcome.sentence}")
 
 
 def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:

@@ -165,8 +165,8 @@ def _device_counts(document: Mapping[str, Any]) -> str:
     away = ("online", "offline", "never seen")
     if document["by_call"]:  # whoever is not called is not connected, and healthy
         silent = f", {counts['offline']} silent for hours" if counts["offline"] else ""
-        seen = f"{counts['online']} connected, {counts['waiting']} seen to look at the notice{silent}"
-        return f"{counts['registered']} registered: {seen}; they connect when they are called"
+        seen = f"{counts['online']} connected, {counts['waiting']} waiting{silent}"
+        return f"{counts['registered']} registered: {seen}; devices connect when they are called"
     named = [f"{counts[state]} {state}" for state in away if counts[state] or state == "online"]
     return f"{counts['registered']} registered: {', '.join(named)}"
 

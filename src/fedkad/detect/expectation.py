@@ -25,12 +25,15 @@ DRAWS = 200
 COUNTS = 20
 """Counts that are drawn for the rate of each."""
 
+SEED = 0
+"""Of the draws: the same scores always give the same numbers."""
+
 ROWS = 10_000
 """Rows that a number of events refers to if the sample period is not known."""
 
 
 def expected_events(
-    scores: Array, threshold: float, rows: float, apart: int, *, shape: float = USUAL_SHAPE, seed: int = 0
+    scores: Array, threshold: float, rows: float, apart: int, *, shape: float = USUAL_SHAPE
 ) -> tuple[int, int]:
     """The number of events over the threshold in so many rows of normal data, from 5 % to 95 %.
 
@@ -44,8 +47,6 @@ def expected_events(
         That have a score.
     apart, shape
         As in `event_threshold`.
-    seed : int
-        Of the draws.
 
     Examples
     --------
@@ -54,7 +55,7 @@ def expected_events(
     >>> low <= 1 <= high
     True
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     level, peaks = choose_level(scores, apart)
     if len(peaks) >= FEWEST_PEAKS:
         rates = _rates(scores, threshold, min(level, threshold), apart, shape, generator)
@@ -80,7 +81,7 @@ def _rates(
     return rates
 
 
-def lowest_threshold(scores: Array, risk: float, apart: int, *, shape: float = USUAL_SHAPE, seed: int = 0) -> float:
+def lowest_threshold(scores: Array, risk: float, apart: int, *, shape: float = USUAL_SHAPE) -> float:
     """The lower end, 5 %, of the thresholds for `risk` events per row that the scores leave open; NaN if they are few.
 
     >>> scores = np.random.default_rng(0).exponential(size=8000)
@@ -91,7 +92,7 @@ def lowest_threshold(scores: Array, risk: float, apart: int, *, shape: float = U
     if len(peaks) < FEWEST_PEAKS:
         return float("nan")
     clusters, known = clusters_over(scores, level, apart), np.count_nonzero(~np.isnan(scores))
-    weights = _drawn(clusters, len(scores), np.random.default_rng(seed))
+    weights = _drawn(clusters, len(scores), np.random.default_rng(SEED))
     weights = weights[weights.any(axis=1)]
     shapes, scales = _tails(clusters.peaks - level, weights, shape)
     share = np.minimum(risk * known / weights.sum(axis=1), 1.0)

@@ -44,13 +44,13 @@ class Recording(NamedTuple):
         return np.arange(len(self.series.values)) if self.there is None else np.flatnonzero(self.there)
 
 
-def as_series(data: Any, gap: int = 1) -> Series:
+def as_series(data: Any) -> Series:
     """The series of `as_recording`, gaps included.
 
     >>> as_series([np.ones((2, 1)), np.zeros((1, 1))]).values.ravel()
     array([ 1.,  1., nan,  0.])
     """
-    return as_recording(data, gap).series
+    return as_recording(data).series
 
 
 def as_recording(data: Any, gap: int = 1) -> Recording:

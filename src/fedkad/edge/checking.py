@@ -155,7 +155,7 @@ def _check_metrics(settings: AgentSettings, notes: list[str]) -> None:
     except SettingsError as error:
         if not is_held(settings.state / "agent.lock"):
             raise
-        notes.append(f"{error} It may be the agent that runs with this state.")
+        notes.append(f"{error} It may be the agent that is running with this state.")
 
 
 # -- models ---------------------------------------------------------------------------------------------------------

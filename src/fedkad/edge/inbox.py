@@ -43,7 +43,7 @@ class Inbox:
         except CommandError as error:
             command = Command(f"refused-{now:.6f}", device, "", "", "", now)
             self._store.put_command(command, published=False)
-            logger.info("%s: somebody told what is no command, which is refused: %s", device, error)
+            logger.info("%s: a message that is not a command was refused: %s", device, error)
             self._answer(command, str(error), accepted=False)
         else:
             self._store.put_command(command, published=False)
@@ -92,7 +92,7 @@ class Inbox:
     def _refuse_used_id(self, command: Command) -> None:
         """Raise a `CommandError` if another command came first with the same id: it is no repetition."""
         if (first := self._store.first_with_id(command)) != str(command):
-            raise CommandError(f"The id {quoted(command.id)} was told with {quoted(first)} before; use another id.")
+            raise CommandError(f"The id {quoted(command.id)} was used for {quoted(first)} before; use another id.")
 
     def _answer(self, command: Command, reply: str, *, accepted: bool) -> None:
         self._store.put_reply(command, reply, accepted=accepted)

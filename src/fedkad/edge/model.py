@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.atomicfile import flush_folder, write_atomically
+from fedkad.atomicfile import flush_folder, set_aside, write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.learning import fit, learn
@@ -26,7 +26,7 @@ from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.grid import GridRow, without
 from fedkad.edge.health import Beyond
 from fedkad.edge.settings import INFERRED, DeviceSettings, SettingsError
-from fedkad.edge.store import Store, set_aside
+from fedkad.edge.store import Store
 from fedkad.federation.devicestate import DeviceState
 
 Array = NDArray[np.float64]

@@ -147,12 +147,11 @@ class Obedience:
                 return self._accept(meant, command)
             start, end = _seconds(incident["start"]), _seconds(incident["time"])
             end = max(end, self.time) if self._is_open(incident) else end
-        if self.alarms.open is not None and not self.model.has_file:
+        elif (opened := self.alarms.open) is not None and start <= _seconds(opened["start"]) <= end:
+            incident = opened
+        if incident is not None and self._is_open(incident) and not self.model.has_file:
             return self._learn_without_file(command)
         count = self._learn(start, end, _mark(command))
-        if incident is None:
-            opened = self.alarms.open
-            incident = opened if opened is not None and start <= _seconds(opened["start"]) <= end else None
         taken = TakenForNormal()
         if incident is not None and self._is_open(incident):
             taken = TakenForNormal(incident["id"], acknowledged=incident.get("acknowledged"))
@@ -218,7 +217,9 @@ class Obedience:
             acknowledged = incident.get("acknowledged") or taken.acknowledged
             self._correct(incident, taken.reason, acknowledged)
             self.alarms.take_back(incident["id"], acknowledged or command.sender or "somebody")
-            self.learner.leave_out_between(_seconds(incident["start"]), self.time)  # it may be there still
+            was_open = taken.reason == "undone"  # then it may be there still
+            end = self.time if was_open else _seconds(incident["time"])
+            self.learner.leave_out_between(_seconds(incident["start"]), end)
         reply = "The model of before is in use again, without what was learned since."
         return self._obeyed(reply)._replace(taken=TakenForNormal())
 

@@ -70,14 +70,14 @@ def replay(settings: AgentSettings, recording: Path) -> Replayed:
     if is_whole and not has_rows:
         channels = dict.fromkeys(name for device in settings.devices.values() for name in device.sampling.channels)
         raise SettingsError(
-            f"{recording}: there is no row of {', '.join(settings.named) or 'any device'}; "
-            f"lines must have {', '.join(channels)}, and the name of the device in {settings.source.device_key!r} "
-            "unless there is only one."
+            f"{recording}: there is no row of {', '.join(settings.named) or 'any device'}; a line needs "
+            f"{', '.join(channels)} and, unless there is only one device, its name under device_key of [source], "
+            f"{settings.source.device_key!r}."
         )
     summaries = [_summary(name, states.get(name, {})) for name in dict.fromkeys((*settings.named, *states))]
     parts = [incident_table(found) if found else "No incidents.", table(SUMMARY, summaries)]
     if not is_whole:
-        parts.insert(0, f"Interrupted: {recording} was not read to its end, and what follows is about a part of it.")
+        parts.insert(0, f"Interrupted: only a part of {recording} was read, and what follows is about that part.")
     return Replayed("\n\n".join(parts), is_whole)
 
 

@@ -70,8 +70,8 @@ class Settling:
         return vars(self).copy()  # it is put into text at once
 
     def note(self, incident: str, time: float, score: float, settle: float) -> None:
-        """Take the score of a row in an open incident."""
-        if incident != self.incident:
+        """Take the score of a row in an open incident; with the clock set back, it is looked at from now on."""
+        if incident != self.incident or time < self.since:
             self.incident, self.since, self.totals, self.counts = incident, time, [0.0] * PARTS, [0] * PARTS
         part = min(max(int((time - self.since) / settle * PARTS), 0), PARTS - 1)
         self.totals[part] += min(score, 1e6)

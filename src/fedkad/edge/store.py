@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +31,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.atomicfile import set_aside
 from fedkad.edge.commands import Command
 
 Array = NDArray[np.float64]
@@ -514,16 +514,3 @@ def _migrate(database: sqlite3.Connection, path: Path) -> None:
         )
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         database.executescript(f"BEGIN;{script};PRAGMA user_version = {number};COMMIT;")
-
-
-def set_aside(path: Path, why: str = "damaged") -> Path:
-    """Rename a file, with its journal if it has one, to a free name that says why; returns that name."""
-    number = 1
-    while (aside := path.with_name(f"{path.name}.{why}-{number}")).exists():
-        number += 1
-    os.replace(path, aside)
-    for suffix in ("-wal", "-shm"):
-        part = path.with_name(path.name + suffix)
-        if part.exists():
-            os.replace(part, aside.with_name(aside.name + suffix))
-    return aside

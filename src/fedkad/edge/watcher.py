@@ -425,6 +425,8 @@ class Watcher:
         A device that is muted, or stale during maintenance, has no faults, though no row may come to say so.
         """
         clock, lasted, opened = time.time(), self._staleness.lasted(now), self._health.open
+        if self._row is None and self._heard is not None:  # the agent was restarted, and the silence did not begin then
+            lasted = max(lasted, clock - self._heard)
         since = clock - lasted if (last := self._last_time) is None else last
         is_muted = self._orders.is_muted(clock)
         if is_muted or (self._staleness.reason and self._why_silent(clock, clock)):

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.atomicfile import write_atomically
+from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import shelf, wire
 from fedkad.federation.history import Ledger, Round
@@ -542,7 +542,7 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
     try:
         return Terms.read(read_model(path, KIND)[0]["terms"])
     except (ModelFileError, ProtocolError) as error:
-        aside, back = shelf.set_aside(path), "go back to an earlier model with `fedkad fleet rollback`, "
+        aside, back = set_aside(path, shelf.UNREADABLE), "go back to an earlier model with `fedkad fleet rollback`, "
         remedy = f"{back if file == RESULT else ''}restore it from a backup, or train anew"
         logger.warning("%s The file is now %s; %s.", error, aside.name, remedy)
         return None

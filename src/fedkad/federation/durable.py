@@ -6,7 +6,6 @@ the next request continues as if the device had not taken part in the round that
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.atomicfile import write_atomically
+from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
@@ -142,7 +141,7 @@ class DurableParticipant:
             header, arrays = read_model(path, STATE)
             theirs = Terms.read(header["terms"])
         except (ModelFileError, ProtocolError):
-            os.replace(path, path.with_suffix(".damaged"))
+            set_aside(path)
             return Progress()
         if theirs.run != terms.run:
             return Progress()

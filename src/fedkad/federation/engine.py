@@ -72,7 +72,7 @@ def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: lis
     record, rounds = coordinator.records[-1], coordinator.plan.rounds
     if record.left_out:
         logger.warning(
-            "Left out of the directions of the warm rounds, because the other devices would lose by them: %s",
+            "Left out of the warm rounds, because the others would lose by the directions of these devices: %s",
             ", ".join(record.left_out),
         )
     logger.info("Round %d (%s) of %d: %s", coordinator.round, record.phase, rounds, ", ".join(record.participants))

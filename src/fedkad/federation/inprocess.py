@@ -195,10 +195,9 @@ def federate(
     _check_choice("scaling", scaling, ("device", "global"))
     _check_choice("encoding", encoding, ENCODINGS)
     if schedule is None:
-        planned = _sampled_schedule(list(fleet), rounds, share, sampling, seed)
+        _check_participation(share, len(fleet))
     else:
         _check_schedule(schedule, fleet)
-        planned = [list(participants) for participants in schedule]
     consensus = replace(
         chosen.consensus,
         rank=settings.rank,
@@ -212,13 +211,12 @@ def federate(
     report = progress or (lambda what, done, of: None)
     pooled = _pool_scaling(fleet, settings, skip is not None) if scaling == "global" else None
     memories = _prepare(fleet, settings, pooled, report, skip)
-    if len(memories) < len(fleet):
-        if schedule is None:
-            share = max(share, 1.0 / len(memories))
-            planned = _sampled_schedule(list(memories), rounds, share, sampling, seed)
-        else:
-            known = ([name for name in participants if name in memories] for participants in schedule)
-            planned = [participants for participants in known if participants]
+    if schedule is None:
+        sampler = Sampler(list(memories), max(share, 1.0 / len(memories)), sampling, seed)
+        planned = [sampler.next() for _ in range(rounds)]
+    else:  # without devices that were skipped
+        known = ([name for name in participants if name in memories] for participants in schedule)
+        planned = [participants for participants in known if participants]
     clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
     exchange = Exchange(clients, encoding, planned, memories, progress, robust=robust)
     history: list[Round] = []
@@ -318,18 +316,14 @@ def naming(device: str) -> Iterator[None]:
         raise ValueError(f"Device {device!r}: {error}") from None
 
 
-def _sampled_schedule(
-    names: list[str], rounds: int, participation: float, sampling: Sampling, seed: int
-) -> list[list[str]]:
+def _check_participation(participation: float, devices: int) -> None:
     if participation > 1.0:
         raise SettingError("participation", participation, "a share of the fleet, at most 1")
-    if participation * len(names) < 1.0 - 1e-9:
+    if participation * devices < 1.0 - 1e-9:
         raise ValueError(
-            f"participation={participation} of {len(names)} device(s) is less than one device per round; "
-            f"pass participation={1.0 / len(names):.2g} or more, or more devices."
+            f"participation={participation} of {devices} device(s) is less than one device per round; "
+            f"pass participation={1.0 / devices:.2g} or more, or more devices."
         )
-    sampler = Sampler(names, participation, sampling, seed)
-    return [sampler.next() for _ in range(rounds)]
 
 
 def _check_fleet(fleet: Mapping[str, Any]) -> None:

@@ -44,11 +44,14 @@ LEAST_LOSS = 1e-3
 SUSPECTS = 8
 """Devices of which every set is tried; in a larger fleet they are those that hold most of the directions alone."""
 
+TOLERANCE, MOST_STEPS = 1e-10, 100
+"""The iteration for a median ends when Σ |Δw_i| of a step is no larger, or after so many steps; some ten are usual."""
+
 ROUNDING = 1e-12
 """Relative difference of two sums of distances that counts as none."""
 
 
-def geometric_median_weights(gram: Array, *, tolerance: float = 1e-10, steps: int = 100) -> Array:
+def geometric_median_weights(gram: Array) -> Array:
     """The weights w ≥ 0, Σ w_i = 1, of the geometric median M = Σ w_i A_i of points known by G_ij = ⟨A_i, A_j⟩.
 
     At the median Σ (A_i − M)/‖A_i − M‖ = 0, so M is the mean of the points weighted by 1/‖A_i − M‖. Weiszfeld's
@@ -65,10 +68,6 @@ def geometric_median_weights(gram: Array, *, tolerance: float = 1e-10, steps: in
     ----------
     gram : (n, n)
         Inner products; at least one point.
-    tolerance : float
-        The iteration ends when Σ |Δw_i| of a step is no larger.
-    steps : int
-        Or after so many steps; some ten are usual.
 
     Examples
     --------
@@ -96,10 +95,10 @@ def geometric_median_weights(gram: Array, *, tolerance: float = 1e-10, steps: in
     stay = multiplicity / pull
     weights = stay * there / multiplicity + (1.0 - stay) * _normalised(inverse)
     inverse = 1.0 / _distances(seen, weights)
-    for _ in range(steps):
+    for _ in range(MOST_STEPS):
         weights = min(_candidates(seen, weights, inverse), key=lambda trial: float(_distances(seen, trial).sum()))
         before, inverse = inverse, 1.0 / _distances(seen, weights)
-        if np.abs(_normalised(inverse) - _normalised(before)).sum() <= tolerance:
+        if np.abs(_normalised(inverse) - _normalised(before)).sum() <= TOLERANCE:
             break
     return _normalised(inverse)
 

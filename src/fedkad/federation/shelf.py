@@ -10,17 +10,18 @@ Taking one of them back makes it the current model again, which then nobody hold
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedkad.atomicfile import write_atomically
+from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 
 KIND = "fedkad-training"
 RESULT, HOLDERS, MODELS = "result.safetensors", "result.json", "models"
 CURRENT, EARLIER, KEPT_BACK = "current", "earlier", "kept back"
+UNREADABLE = "unreadable"
+"""Why a file is set aside: it may also be of a later release."""
 
 MOST_KEPT = 8
 """Models that are kept beside the current one; the oldest go first."""
@@ -52,9 +53,9 @@ def unreadable(folder: Path) -> list[str]:
 
 
 def earlier(folder: Path) -> list[str]:
-    """The runs of the models to go back to, newest first: those before the current one, or all if that was lost."""
+    """The runs of the models to go back to, newest first: those before the current one, even if that was lost."""
     there = listed(folder)
-    current = next((model.run for model in there if model.state == CURRENT), None)
+    current = next((model.run for model in there if model.state == CURRENT), read_holders(folder).get("model"))
     return [model.run for model in there if model.state == EARLIER and (current is None or model.run < current)]
 
 
@@ -78,13 +79,6 @@ def _described(file: Path) -> ShelvedModel | str:
     state = CURRENT if file.name == RESULT else kept
     held = len(header["ledger"]["delivered"])
     return ShelvedModel(header["terms"]["run"], state, len(header["records"]), gate, held)
-
-
-def set_aside(file: Path) -> Path:
-    """Keep a file that cannot be read under another name; returns that."""
-    aside = file.with_suffix(".unreadable")
-    os.replace(file, aside)
-    return aside
 
 
 def put_away(folder: Path, file: Path) -> None:
@@ -111,7 +105,7 @@ def take_back(folder: Path, run: str | None = None) -> str:
     if any(model.state == CURRENT for model in there.values()):
         put_away(folder, folder / RESULT)
     elif (folder / RESULT).exists():
-        set_aside(folder / RESULT)
+        set_aside(folder / RESULT, UNREADABLE)
     _write_current(folder, header, arrays, delivered=[])
     chosen.unlink(missing_ok=True)
     return run
@@ -167,9 +161,7 @@ def mend_holders(folder: Path) -> str | None:
         return None
     what = "was missing"
     if (folder / HOLDERS).exists():
-        aside = f"{HOLDERS}.unreadable"
-        os.replace(folder / HOLDERS, folder / aside)
-        what = f"could not be read and is now {aside}"
+        what = f"could not be read and is now {set_aside(folder / HOLDERS, UNREADABLE).name}"
     write_holders(folder, header["terms"]["run"], header["ledger"]["delivered"])
     return f"{folder / HOLDERS} {what}; it was written anew from {RESULT}."
 

@@ -31,9 +31,14 @@ def read(folder: ServerFolder) -> dict[str, float]:
     """When each device was last seen to look, in seconds since 1970; none of those that never said who they are."""
     try:
         found = json.loads(folder.seen.read_text())
-        return {str(name): float(moment) for name, moment in found.items()}
+        return {str(name): _past(moment) for name, moment in found.items()}
     except (FileNotFoundError, ValueError, TypeError, AttributeError):  # it fills again within an hour
         return {}
+
+
+def _past(moment: str | float) -> float:
+    """When a device looked: not in the future, as it is told where the clock was wrong or a line was cut off."""
+    return min(float(moment), time.time())
 
 
 class Attendance:
@@ -53,7 +58,7 @@ class Attendance:
                 moment, _, name = line.partition(" ")
                 with suppress(ValueError):  # cut off where the disk was full
                     if name in devices:
-                        self.last[name] = float(moment)
+                        self.last[name] = _past(moment)
                         self._is_saved = False
         if not self._is_saved and self.timer() >= self._next_save:
             self.save(devices)

@@ -23,7 +23,8 @@ from fedkad.fleet.flower.supernode import (
     SuperNodeEvent,
     SuperNodeLog,
 )
-from fedkad.fleet.following import Follower, key_header
+from fedkad.fleet.following import Follower
+from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import NoticeError
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.progress import MARK, ProgressWatch
@@ -83,8 +84,8 @@ def foreign_key(folder: DeviceFolder, files: ServerFiles) -> str | None:
     if answer.status != OK or owner == folder.device:
         return None
     return (
-        f"{folder.key}: this is the key of {owner}, and this device is {folder.device}; bring it the key that was made "
-        f"for it, or another from `fedkad fleet renew` on the server."
+        f"{folder.key}: this is the key of {owner}, and this device is {folder.device}; copy its own "
+        f"key there, or make another with `fedkad fleet renew` on the server."
     )
 
 

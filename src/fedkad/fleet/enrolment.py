@@ -63,7 +63,7 @@ def prepare(folder: ServerFolder) -> None:
         _write_notice_key(folder, keyfiles.authority(folder))
     if not folder.secret.exists():  # nobody but the two processes that read it when they start knows it
         write_private(folder.secret, secrets.token_bytes(48))
-        logger.info("%s was missing, and is made anew", folder.secret)
+        logger.info("%s was missing; a new one was made", folder.secret)
     if (reason := _outdated(folder)) is not None:
         _write_server_certificate(folder, keyfiles.authority(folder), folder.settings.place)
         logger.info("the server has a new certificate, because %s", reason)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from base64 import b64encode
 from collections.abc import Callable
 
-from fedkad.fleet.certificates import KeyFileError, each_authority, public_part
+from fedkad.fleet.certificates import each_authority
 from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import FleetFileError, write_private
+from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
 from fedkad.fleet.reaching import NOT_FOUND, NOT_MODIFIED, OK, Fetched, ServerFiles, UnreachableError
 
@@ -21,17 +21,6 @@ UNKNOWN_THERE = (403, 404)
 FIRST_PERIOD = 60.0  # seconds between two looks until a notice says how many
 SAID_EVERY = 3600.0  # seconds after which a look says who looks; more often would tell nobody anything new
 JITTER = 0.25  # share by which a wait is made longer or shorter, so that devices do not look all at once
-
-
-def key_header(folder: DeviceFolder) -> dict[str, str]:
-    """What says to the server which device asks, as Flower's requests do."""
-    try:
-        public = public_part(folder.key.read_bytes())
-    except KeyFileError as error:
-        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
-    except OSError as error:
-        raise FleetFileError(f"{folder.key}: this cannot be read ({error.strerror}); {REMEDY}.") from None
-    return {"flwr-public-key": b64encode(public).decode()}
 
 
 class Follower:
@@ -126,7 +115,7 @@ class Follower:
         return self.files.get(f"/models/{sha256}", key_header(self.folder))
 
     def _shown_key(self) -> dict[str, str]:
-        """The same for a look, which goes on without it: others say that a key is damaged."""
+        """What says who looks; a look goes on without it, because others say that a key is damaged."""
         try:
             return key_header(self.folder)
         except FleetFileError:

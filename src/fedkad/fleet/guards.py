@@ -6,7 +6,8 @@ import logging
 import time
 from pathlib import Path
 
-from fedkad.fleet.flower.database import is_damaged, move_aside
+from fedkad.atomicfile import set_aside
+from fedkad.fleet.flower.database import is_damaged
 from fedkad.fleet.processes import SupervisedProcess
 from fedkad.fleet.progress import MARK, ProgressWatch
 
@@ -45,7 +46,7 @@ class LinkGuard:
         if is_damaged(self.database):
             if self.superlink.child is not None:
                 self.superlink.child.end()
-            aside = move_aside(self.database)
+            aside = set_aside(self.database)
             logger.warning(
                 "%s was damaged and is now %s; Flower begins with a new one, and devices connect again. Nothing of the "
                 "fleet is lost, and the old file may be removed.",
@@ -70,6 +71,6 @@ class RunGuard:
         if run is None or run != before:
             self.watch.restart()
         elif self.watch.is_stuck() and self.superexec.child is not None:
-            logger.warning("superexec: run %d has not got on for %g s, and is ended", run, self.watch.patience)
+            logger.warning("superexec: run %d has made no progress for %g s, and is ended", run, self.watch.patience)
             self.superexec.child.end()
             self.watch.restart()

@@ -10,7 +10,7 @@ from fedkad.fleet import devicefolder
 from fedkad.fleet.certificates import as_bundle, make_device_key
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.following import PATH as NOTICE
-from fedkad.fleet.following import key_header
+from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import check_new, unverified, verify
 from fedkad.fleet.reaching import ServerFiles
 from fedkad.fleet.tokens import OneTimeToken, TokenError

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedkad.fleet import certificates
 from fedkad.fleet.certificates import KeyFileError, KeyPair
+from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.settings import ServerFolder
+
+if TYPE_CHECKING:  # a device that waits to be called has no use for the settings of a server
+    from fedkad.fleet.settings import ServerFolder
 
 RESTORE = "restore it from a backup"
 RESTORE_AUTHORITY = "restore it from a backup, or copy it from a device, which has the same file"
-Reader = Callable[[ServerFolder], object]
+Reader = Callable[["ServerFolder"], object]
 
 
 def server_pair(folder: ServerFolder) -> KeyPair:
@@ -60,6 +65,15 @@ def damages(folder: ServerFolder, *readers: Reader) -> Iterator[FleetFileError]:
             read(folder)
         except FleetFileError as error:
             yield error
+
+
+def key_header(folder: DeviceFolder) -> dict[str, str]:
+    """What says to the server which device asks, as Flower's requests do."""
+    try:
+        public = certificates.public_part(_content(folder.key, REMEDY))
+    except KeyFileError as error:
+        raise FleetFileError(f"{folder.key}: the file {error}; {REMEDY}.") from None
+    return {"flwr-public-key": b64encode(public).decode()}
 
 
 def read_certificates(path: Path, remedy: str = RESTORE) -> bytes:

@@ -107,10 +107,11 @@ def check_passed(sockets: Sequence[int], place: Place) -> None:
     for number in sockets:
         with socket.socket(fileno=os.dup(number)) as passed:
             family, name = passed.family, passed.getsockname()
-        is_ours = family in (socket.AF_INET, socket.AF_INET6) and name[1] == place.port
-        if not is_ours or ipaddress.ip_address(name[0]) not in hosts:
+        is_of_network = family in (socket.AF_INET, socket.AF_INET6)
+        if not is_of_network or name[1] != place.port or ipaddress.ip_address(name[0]) not in hosts:
+            where = f"{name[0]}, port {name[1]}" if is_of_network else name
             raise FleetFileError(
-                f"The socket that systemd passes on is at {name}, where this server does not listen; write "
+                f"The socket that systemd passes on is at {where}, where this server does not listen; write "
                 f"ListenStream={proxy.listening(place)[0]} into its unit, or correct bind and port in fleet.toml."
             )
 

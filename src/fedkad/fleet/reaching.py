@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.keyfiles import read_certificates
+
 PATIENCE = 10.0
 LARGEST = 64_000_000
 """Bytes of an answer: no model is larger."""
@@ -126,12 +129,9 @@ class ServerFiles:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             return context
         try:
-            context.load_verify_locations(self.ca_certificate)
-        except ssl.SSLError:
-            raise UnreachableError(f"{self.ca_certificate}: this is not a certificate; {self.remedy}.") from None
-        except OSError as error:
-            reason = f"this cannot be read ({error.strerror})"
-            raise UnreachableError(f"{self.ca_certificate}: {reason}; {self.remedy}.") from None
+            context.load_verify_locations(cadata=read_certificates(self.ca_certificate, self.remedy).decode())
+        except FleetFileError as error:
+            raise UnreachableError(str(error)) from None
         return context
 
 

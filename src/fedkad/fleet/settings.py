@@ -49,7 +49,7 @@ def _is_bindable(text: str) -> bool:
 
 BOUND_TO = Rule(
     lambda text: not text or _is_bindable(text),
-    "an IP address of this machine, none that begins with fe80, or empty for all of them",
+    "an IP address of this machine that does not begin with fe80, or empty for all of them",
 )
 INTERVAL = Rule(
     lambda text: not text or bool(parse_duration(text)), "a positive number with s, m, h or d, such as 24h, or empty"
@@ -60,7 +60,7 @@ METRICS = Rule(
 )
 WEB_ADDRESS = Rule(
     lambda text: not text or is_web_address(text),
-    "an address that begins with https:// or http:// and a host, with neither a user nor spaces, or empty",
+    "an address that begins with https:// or http://, has a host, and has neither a user nor spaces; or empty",
     shown=lambda text: text[:8],  # there may be a secret in it
 )
 LONGEST_PERIOD = 6 * 3600.0

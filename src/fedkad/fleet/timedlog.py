@@ -10,7 +10,6 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from fedkad.fleet.logline import stamp
@@ -43,8 +42,8 @@ def timed(text: str, now: float) -> str:
 class TimedLog:
     """Copies lines from one descriptor to another until the first ends, and closes both."""
 
-    def __init__(self, source: int, target: int, clock: Callable[[], float] = time.time) -> None:
-        self._source, self._target, self._clock = source, target, clock
+    def __init__(self, source: int, target: int) -> None:
+        self._source, self._target = source, target
         self._thread = threading.Thread(target=self._run, name="fedkad-log", daemon=True)
         self._thread.start()
 
@@ -64,7 +63,7 @@ class TimedLog:
         os.close(self._target)
 
     def _write(self, lines: list[bytes]) -> None:
-        now = stamp(self._clock()).encode()
+        now = stamp(time.time()).encode()
         text = b"".join((b"" if not line or TIMED.match(line) else now) + line + b"\n" for line in lines)
         with suppress(OSError):  # on a full disk the process goes on, and its lines are lost
             while text:

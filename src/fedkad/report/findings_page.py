@@ -125,10 +125,9 @@ def _key_figures(examined: Sequence[Examination]) -> KeyFigures:
 # -- events ----------------------------------------------------------------------------------------------------
 
 
-def events_section(
-    found: Sequence[Found], heading: str = "What was found", brief: int = 0, report: Report = unheard
-) -> Section:
+def events_section(found: Sequence[Found], brief: int = 0, report: Report = unheard) -> Section:
     """Every event in a table, and the strongest with their signals; `brief` ones were left out."""
+    heading = "What was found"
     if not found:
         short = f"Nothing that lasted: {counted(brief, 'shorter event')} left out."
         return Section(heading, (Paragraph(short if brief else "Nothing: no score rose above the threshold."),))

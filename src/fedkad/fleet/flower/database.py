@@ -6,14 +6,11 @@ full disk or a power cut, is moved aside, and Flower begins with an empty one.
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-JOURNALS = ("-wal", "-shm", "-journal")
 BASIC = 0xFF  # what remains of an extended error code
 
 
@@ -27,14 +24,3 @@ def is_damaged(database: Path) -> bool:
     except sqlite3.DatabaseError as error:
         return getattr(error, "sqlite_errorcode", 0) & BASIC in DAMAGED
     return bool(found != ("ok",))
-
-
-def move_aside(database: Path) -> Path:
-    """Rename a database together with its journals, which would damage the next one; returns the new name."""
-    aside = database.with_name(f"{database.name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
-    os.replace(database, aside)
-    for journal in JOURNALS:
-        found = database.with_name(database.name + journal)
-        if found.exists():
-            os.replace(found, aside.with_name(aside.name + journal))
-    return aside
