@@ -352,6 +352,25 @@ def test_another_cause_is_told_once_it_has_lasted() -> None:
     assert found[2][0]["samples"] == 8, "also the one that was too short"
 
 
+def test_another_cause_that_is_critical_is_told_though_it_is_hardly_higher() -> None:
+    alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0, update_every=0.0), 60.0, NAMES)
+    (begun,) = update(alarms, 0.0, 17.0, THRESHOLD, True, explained=blame("flow"))
+    assert update(alarms, 3600.0, 17.5, THRESHOLD, True, explained=blame("level")) == []
+    (told,) = update(alarms, 3660.0, 18.0, THRESHOLD, True, explained=blame("level"))
+    assert (told["reason"], told["severity"], told["id"]) == ("worse", "critical", begun["id"])
+    assert (told["peak"], told["channels"][0]["channel"]) == (18.0, "level")
+    assert update(alarms, 3720.0, 19.0, THRESHOLD, True, explained=blame("level")) == [], "that is known"
+    (told,) = update(alarms, 3780.0, 22.0, THRESHOLD, True, explained=blame("level"))
+    assert told["reason"] == "another"
+
+
+def test_another_cause_is_told_though_the_clock_was_set_back() -> None:
+    alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0), 60.0, NAMES)
+    update(alarms, 1e9, 8.0, THRESHOLD, True, explained=blame("flow"))
+    (told,) = update(alarms, 0.0, 12.0, THRESHOLD, True, explained=blame("level"))
+    assert told["reason"] == "another"
+
+
 def test_what_follows_a_new_set_point_has_to_be_higher_to_be_another_cause() -> None:
     for inputs, score, told in [(["pressure"], 10.4, []), (["pressure"], 10.6, ["another"]), ([], 8.8, ["another"])]:
         alarms = Alarms("pump", DWELLING, 60.0, NAMES)

@@ -211,6 +211,15 @@ def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
     assert not health.is_recovering(12.0)
 
 
+def test_what_has_recovered_is_over_when_the_clock_is_set_back() -> None:
+    rows = noisy(300)
+    rows[150:190] = [(time, 0.25, b) for time, _, b in rows[150:190]]
+    health = Health("pump", PLAN)
+    assert [event for event, *_ in shown(fed(health, [(1e9 + time, a, b) for time, a, b in rows]))] == ["start", "end"]
+    assert fed(health, noisy(5)) == []
+    assert not health.is_recovering(4.0), "no incident would begin for 31 years"
+
+
 def test_what_a_person_accepts_is_not_told_again() -> None:
     def rows(first: int) -> list[tuple[float, float, float]]:
         return [(time, 0.25, b) if first <= time < first + 40 else (time, a, b) for time, a, b in noisy(first + 60)]

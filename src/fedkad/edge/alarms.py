@@ -309,7 +309,8 @@ class Alarms:
         """
         incident = self._state.incident
         assert incident is not None
-        is_old = self._state.time - incident.start >= self._settings.rate_window
+        # After the clock was set back it begins in the future, and nothing may wait until that time comes again.
+        is_old = not 0.0 <= self._state.time - incident.start < self._settings.rate_window
         return is_old and int(reading.shares.argmax()) not in incident.about(self._channels)
 
     def _tell_another(self, excursion: Episode, reading: Reading) -> list[Alert]:
@@ -321,7 +322,10 @@ class Alarms:
         assert state.incident is not None
         margin = AFTER_COMMAND if state.incident.departed in reading.commands else MARGINAL
         if excursion.peak <= margin * state.incident.peak or not self._has_lasted(excursion):
-            return self._continue()
+            if not excursion.critical or state.incident.critical:
+                return self._continue()
+            state.incident.critical = True
+            return [self._alert("update", "worse", state.time, excursion)]
         excursion.departed = self._channels[int(reading.shares.argmax())]
         state.incident, state.excursion = state.incident.joined(excursion), None
         self._note_begun()
@@ -517,7 +521,7 @@ class Alarms:
             "time": format_time(time),
             "duration": round(max(until - incident.start, 0.0), 3),
             "score": as_number(state.score),
-            "peak": as_number(incident.peak),
+            "peak": as_number(max(incident.peak, shown.peak)),
             "worst": None if shown.worst is None else format_time(shown.worst),
             "threshold": as_number(state.threshold),
             "rate": as_number(round(self._rate.value, 4)),

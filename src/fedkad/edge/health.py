@@ -130,14 +130,13 @@ class Health:
             found["impossible", self._names[each.channel]] = self._impossible(row, each)
         if self._interval is not None:
             found["period", ""] = self._period(self._interval)
-        faulty = silent | found.keys()
+        faulty, recovered = silent | found.keys(), row.time + memory * self._sampling.period
+        if self._recovered is not None and self._recovered > recovered:  # the clock was set back
+            self._recovered = None
         if not faulty and not self._open and not self._faulty:
             return []
-        recovered = row.time + memory * self._sampling.period
         if any(fault in RECOVERING and (fault, channel) not in faulty for fault, channel in self._faulty):
             self._recovered = recovered
-        elif self._recovered is not None and self._recovered > recovered:  # the clock was set back
-            self._recovered = None
         self._faulty = faulty
         return self._judge(row.time, found)
 
