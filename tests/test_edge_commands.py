@@ -99,6 +99,8 @@ def test_a_message_is_json_or_text() -> None:
         (b'{"verb": "mute", "for": "2h"}', "and not 'for'"),
         (b'{"verb": ["mute"]}', "verb in a command must be a string, not a list"),
         (b'{"verb": true}', "must be a string, not True"),
+        (b'{"id": "\\ud800", "verb": "undo"}', "id in a command must be whole characters"),
+        (b'{"verb": "normal", "argument": "a\\udfff"}', "argument in a command must be whole characters"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"{" * 100_000, "must be JSON"),
     ],

@@ -38,6 +38,10 @@ INCIDENT = re.compile(r"-\d{8}T\d{6}Z-h?\d+$")
 """How the id of an incident, or of a fault, ends."""
 
 
+HALF = re.compile("[\ud800-\udfff]")
+"""Half a character, which JSON can have, but neither the store nor a reply."""
+
+
 class CommandError(ValueError):
     """A command that cannot be carried out; the message is the reply to whoever sent it."""
 
@@ -129,9 +133,12 @@ def _text(key: str, value: Any) -> str:
     """A value as text; numbers are what people write without quotes, as in "argument": 0."""
     if value is None:
         return ""
-    if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return str(value).strip()
-    raise CommandError(f"{key} in a command must be a string, not {quoted(value)}.")
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise CommandError(f"{key} in a command must be a string, not {quoted(value)}.")
+    text = str(value).strip()
+    if HALF.search(text):
+        raise CommandError(f"{key} in a command must be whole characters, not {quoted(text)}.")
+    return text
 
 
 # -- arguments ------------------------------------------------------------------------------------------------------
