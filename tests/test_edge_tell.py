@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import pytest
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.edge import telling
-from fedkad.edge.main import main
+from fedkad.edge.main import COMMANDS, main
 from fedkad.edge.mqtt import Connection
 from fedkad.edge.survey import Survey
 from tests.fixtures.broker import (
@@ -212,6 +212,23 @@ def test_what_publishes_is_discovered_and_can_be_watched(tmp_path: Path) -> None
             process.wait_for_readings(40, "hall")
     away = ask(tmp_path, "discover", f"127.0.0.1:{broker.port}", "-o", str(tmp_path / "x"), "--seconds", "0.5")
     assert (away.status, "there is no connection after 0.5 s" in away.err) == (1, True), away
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--password-file", "secret"), "--password-file needs --username"),
+        (("--topic", "home/#/hall"), "--topic 'home/#/hall' must be a filter such as zigbee2mqtt/#"),
+        (("--topic", "home/hall+"), "with + or # for whole levels"),
+        (("--topic", ""), "must be a filter"),
+    ],
+)
+def test_what_nothing_can_be_discovered_with_is_refused_at_once(
+    words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        COMMANDS["discover"](["127.0.0.1:1", *words])
+    assert sentence in capsys.readouterr().err
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, after: Callable[[], bool]) -> None:
@@ -508,6 +525,15 @@ def test_a_recording_is_replayed_as_it_was_alarmed_and_nothing_is_touched(tmp_pa
         assert said.status == 1, said.out
         assert f"samples.csv: there is no row of pump; a line needs {', '.join(CHANNELS)}" in said.err
     assert digests(tmp_path / "state") == before
+
+
+def test_a_recording_has_the_times_of_arrival(tmp_path: Path, model: Path) -> None:
+    text = config({"kind": "stdin"}, learning={"model": str(model)}, sampling={"clock": "arrival"})
+    (tmp_path / "agent.toml").write_text(text)
+    recording = tmp_path / "samples.jsonl"
+    recording.write_text("\n".join(sample(TROUBLE, k) for k in range(len(TROUBLE))) + "\n")
+    said = ask(tmp_path, "replay", str(tmp_path / "agent.toml"), str(recording))
+    assert (said.status, f"pump    {len(TROUBLE)} " in said.out) == (0, True), said
 
 
 def test_a_packed_recording_is_replayed_too(tmp_path: Path, model: Path) -> None:

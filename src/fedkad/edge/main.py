@@ -205,6 +205,11 @@ def _discovering(arguments: Sequence[str]) -> Work:
     given = parser.parse_args(arguments)
     if not 0.0 < given.seconds <= 86400.0:
         parser.error(f"--seconds {given.seconds:g} must be above 0 and at most a day")
+    if given.password_file and not given.username:
+        parser.error("--password-file needs --username")
+    levels = given.topic.split("/")
+    if not given.topic or "#" in levels[:-1] or any(len(level) > 1 and set(level) & {"+", "#"} for level in levels):
+        parser.error(f"--topic {given.topic!r} must be a filter such as zigbee2mqtt/#, with + or # for whole levels")
 
     def work() -> None:
         from fedkad.edge.addresses import split_broker

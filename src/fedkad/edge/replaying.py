@@ -117,11 +117,11 @@ def _alone(settings: AgentSettings, folder: Path, recording: Path) -> AgentSetti
         kind="stdin", format="csv" if has_rows else "json", device_key=source.device_key, time_key=source.time_key
     )
     devices = {
-        name: _with_copy(device, folder / "devices" / str(number))
+        name: _with_copy(_recorded(device), folder / "devices" / str(number))
         for number, (name, device) in enumerate(settings.named.items())
     }
     if EVERY in settings.devices:
-        others = settings.devices[EVERY]
+        others = _recorded(settings.devices[EVERY])
         devices[EVERY] = replace(others, learning=replace(others.learning, folder=str(folder / "others" / "{device}")))
     return replace(
         settings,
@@ -134,6 +134,12 @@ def _alone(settings: AgentSettings, folder: Path, recording: Path) -> AgentSetti
         prometheus=Prometheus(),
         stdout=Stdout(enabled=False),
     )
+
+
+def _recorded(device: DeviceSettings) -> DeviceSettings:
+    """The settings of a device whose samples were recorded: the times there say when they arrived."""
+    sampling = device.sampling
+    return replace(device, sampling=replace(sampling, clock="message")) if sampling.clock == "arrival" else device
 
 
 def _with_copy(device: DeviceSettings, folder: Path) -> DeviceSettings:
