@@ -208,6 +208,23 @@ def test_what_was_called_normal_can_be_taken_back_once(post: Post) -> None:
     assert [alert["reason"] for alert in same_again(post)][:1] == ["again"]
 
 
+@pytest.mark.parametrize(("channels", "sentence"), [(("flow",), "has learned other channels"), ((), "damaged")])
+def test_the_model_in_use_stays_where_the_earlier_one_cannot_be_used(
+    post: Post, channels: tuple[str, ...], sentence: str
+) -> None:
+    trouble(post)
+    assert post.tell("normal")[0]
+    earlier = post.folder / "pump" / "previous.safetensors"
+    earlier.write_bytes(b"no model")
+    if channels:  # those of the device were changed since
+        detector = KoopmanDetector(window=6, rank=5, observables=16)
+        detector.fit(Series(series(700)[:, : len(channels)], channels)).save(earlier)
+    before = (post.folder / "pump" / "model.safetensors").read_bytes()
+    accepted, reply = post.tell("undo")
+    assert (accepted, sentence in reply) == (False, True), reply
+    assert (post.folder / "pump" / "model.safetensors").read_bytes() == before
+
+
 def test_the_history_of_an_incident_is_as_before_once_its_normal_is_taken_back(post: Post) -> None:
     incident = trouble(post)
     post.feed(series(400)[140:200])

@@ -344,6 +344,8 @@ class DeviceModel:
                 if self._undone.exists() and self._undone.read_text() == mark:  # then it was killed after this
                     return
                 raise ValueError("there is no earlier model; only the last normal can be taken back, once.")
+            if not _has_channels(load_model(self._previous, memory=False)[0], self._settings):
+                raise ValueError("the earlier model has learned other channels than those of now.")
             write_atomically(self._undone, mark.encode())
             write_atomically(self._folder.model, self._previous.read_bytes())
             self._previous.unlink()
