@@ -18,7 +18,7 @@ from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.commands import Command
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
-from fedkad.edge.settling import PARTS, Settling, why_not
+from fedkad.edge.settling import PARTS, Settling, why_not, without_outliers
 from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from tests.fixtures.broker import logged
@@ -257,6 +257,15 @@ def test_a_battery_may_rest_and_an_input_is_where_somebody_put_it(model: Path) -
     assert why_not(incident, rows, scoring.bounds, 20) == "it is too far from what is known"
     assert why_not(incident, rows, scoring.bounds, 20, inputs=np.array([False, True, False])) == ""
     assert why_not(incident, rows, scoring.bounds, 20, inputs=np.array([True, False, True])) != ""
+
+
+def test_a_channel_that_is_silent_all_day_is_no_warning_of_numpy(model: Path) -> None:
+    scoring = KoopmanDetector.load(model).model_.scoring
+    assert isinstance(scoring, WitnessScoring)
+    rows = np.random.default_rng(0).normal(size=(100, 3))
+    rows[:, 1] = np.nan
+    assert why_not({"severity": "warning"}, rows, scoring.bounds, 20) == ""
+    assert np.isnan(without_outliers(rows, scoring.bounds)[:, 1]).all()
 
 
 def test_a_sensor_that_is_off_all_day_does_not_become_normal() -> None:
