@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.edge.pace import BLOCK, CONVINCING, FirstSamples, Pace
+from fedkad.edge.pace import BLOCK, CONVINCING, MOST_WITHOUT, FirstSamples, Pace
 from tests.fixtures.draws import draws
 
 
@@ -47,6 +47,16 @@ def test_channels_that_come_one_by_one_are_one_sample() -> None:
         found += [pace.note(10.0 * k + 0.1 * j, [name]) for j, name in enumerate("abc")]
     assert sum(found) == 1
     assert pace.agreed == 10.0
+
+
+def test_a_channel_that_never_comes_again_leaves_the_others_their_interval() -> None:
+    pace = Pace()
+    assert not any(pace.note(10.0 * k, ["dead"]) for k in range(BLOCK - 1))
+    found = []
+    for k in range(MOST_WITHOUT + BLOCK):
+        pace = Pace(json.loads(json.dumps(pace.state(), allow_nan=False)))
+        found.append(pace.note(1000.0 + 60.0 * k, ["b"]))
+    assert (found.index(True), pace.agreed) == (MOST_WITHOUT + BLOCK - 1, 60.0)
 
 
 def test_a_clock_that_is_set_back_is_no_interval() -> None:

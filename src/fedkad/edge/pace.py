@@ -27,6 +27,9 @@ One that does not agree has the intervals from before and after a change of the 
 ROUND = {1: 0.03, 2: 0.005}
 """By how large a share an interval may differ from one of so many digits that it is taken for."""
 
+MOST_WITHOUT = 1000
+"""Samples in a row without the channel of a block, after which another one is taken: it may never come again."""
+
 MOST_WAITING = 1000
 """Samples that wait for their period to be known; there are so many if their clock stands still."""
 
@@ -52,6 +55,7 @@ class Pace:
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
         self._channel: str = state.get("channel", "")
+        self._without = int(state.get("without", 0))  # samples that came without that channel since it came
         self._last: float = nan if state.get("last") is None else state["last"]
         self._intervals: list[float] = list(state.get("intervals", []))
         self.interval: float | None = state.get("interval")  # of the last block: the mean if they agree, or the median
@@ -64,6 +68,7 @@ class Pace:
         """All that is known, for JSON."""
         return {
             "channel": self._channel,
+            "without": self._without,
             "last": None if isnan(self._last) else self._last,
             "intervals": self._intervals,
             "interval": self.interval,
@@ -76,10 +81,11 @@ class Pace:
     def note(self, time: float, channels: Collection[str]) -> bool:
         """Take the time of a sample with values of these channels; True if it fills a block."""
         if self._channel not in channels:
-            if self._channel:
+            self._without += 1
+            if self._channel and self._without < MOST_WITHOUT:
                 return False
-            self._channel = next(iter(channels))
-        step, self._last = time - self._last, time
+            self._channel, self._intervals, self._last = next(iter(channels)), [], nan
+        step, self._last, self._without = time - self._last, time, 0
         if not step > 0.0:  # the first one, or a clock that was set back
             return False
         self._intervals.append(step)
