@@ -143,6 +143,7 @@ def test_an_operator_answers_an_alarm_from_the_command_line(tmp_path: Path, mode
         assert site.process.stop() == 0
     assert "does not run" in site.ask("status").out
     assert " undone " in site.ask("incidents", "pump", "--last", "1").out
+    assert " undone " in site.ask("incidents", "--last", str(10**20)).out
 
 
 def test_devices_that_were_found_can_be_asked_and_told(tmp_path: Path, model: Path) -> None:

@@ -142,7 +142,7 @@ def _listing(arguments: Sequence[str]) -> Work:
         from fedkad.edge.history import incidents
         from fedkad.edge.settingsfile import load
 
-        print(incidents(load(given.config), given.device, given.last))
+        print(incidents(load(given.config), given.device, min(given.last, sys.maxsize)))
 
     return work
 
