@@ -352,6 +352,31 @@ def test_another_cause_is_told_once_it_has_lasted() -> None:
     assert found[2][0]["samples"] == 8, "also the one that was too short"
 
 
+def blamed(alarms: Alarms, minute: int, score: float, name: str, far: float) -> list[Alert]:
+    """One row of a device whose second channel is so far from where it has been, and which blames another one."""
+    reading = FarReading(score, THRESHOLD, score > THRESHOLD, blame(name))
+    reading.far = far
+    return alarms.update(GridRow(60.0 * minute, reading.seen, True, True), reading, outside=far)
+
+
+def test_two_brief_moments_of_another_channel_are_no_cause_that_lasts() -> None:
+    alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0, min_duration=120.0), 60.0, NAMES)
+    assert [len(blamed(alarms, k, 8.0, "pressure", 4.0)) for k in range(3)] == [0, 0, 1]
+    assert blamed(alarms, 100, 12.0, "level", 4.0) == []
+    assert stray(alarms, [4.0] * 60, 101 * 60.0) == [], "its level stays, and all else is quiet"
+    found = [[alert["reason"] for alert in blamed(alarms, 200 + k, 16.0, "level", 4.0)] for k in range(3)]
+    assert found == [[], [], ["another"]]
+
+
+def test_an_incident_has_lasted_until_its_level_came_back_although_another_channel_spoke_before() -> None:
+    alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0), 60.0, NAMES)
+    assert len(blamed(alarms, 0, 8.0, "pressure", 4.0)) == 1
+    assert blamed(alarms, 100, 9.0, "level", 4.0) == []
+    assert stray(alarms, [4.0] * 100, 101 * 60.0, score=5.5) == []
+    (ended,) = stray(alarms, [0.0] * 202, 201 * 60.0)
+    assert (ended["event"], ended["duration"]) == ("end", 200 * 60.0)
+
+
 def test_another_cause_that_is_critical_is_told_though_it_is_hardly_higher() -> None:
     alarms = Alarms("pump", replace(DWELLING, rate_limit=0.0, update_every=0.0), 60.0, NAMES)
     (begun,) = update(alarms, 0.0, 17.0, THRESHOLD, True, explained=blame("flow"))

@@ -188,10 +188,12 @@ class Alarms:
             return self._take_abnormal(reading, is_astray, is_away)
         if state.incident is None and state.excursion is None:
             return []
+        is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         if state.incident is not None and is_away:
+            if is_quiet:
+                self._drop_excursion()
             state.astray, state.incident.last = state.astray or is_astray, row.time
             return self._take_normal(is_quiet=False)
-        is_quiet = reading.threshold <= 0.0 or reading.score < self._settings.release * reading.threshold
         return self._take_normal(is_quiet or self._waits)
 
     def _note_departures(self, reading: Reading) -> None:

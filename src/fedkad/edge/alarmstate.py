@@ -72,12 +72,12 @@ class Episode:
             self.shares = _sums(self.shares, shares)
 
     def joined(self, later: Episode) -> Episode:
-        """Both as one; the other is the later one."""
+        """Both as one; the other began later, and may be over already."""
         worse = later if later.peak > self.peak else self
         return replace(
             worse,
             start=min(self.start, later.start),
-            last=later.last,
+            last=max(self.last, later.last),
             samples=self.samples + later.samples,
             critical=self.critical or later.critical,
             total=self.total + later.total,
