@@ -723,6 +723,26 @@ def test_a_channel_may_stand_still_for_as_long_as_a_person_calls_normal(post: Po
     assert incident_table(faults).splitlines()[1].split()[5] == "stuck"
 
 
+def test_that_a_channel_may_stand_still_is_taken_back_before_an_older_normal(post: Post) -> None:
+    incident = trouble(post)
+    assert post.tell("normal")[0]
+    live = series(1200)
+    live[300:380, 1] = live[299, 1]
+    live[700:780, 1] = live[699, 1]
+    assert [alert["fault"] for alert in post.feed(live[140:360])] == ["stuck"]
+    assert post.tell("normal")[0]
+    assert post.feed(live[360:380]) == [], "it may stand still"
+    post.close()
+    again = Post(post.folder)
+    assert again.tell("undo") == (True, "It is not normal any more that pressure of pump stands still for so long.")
+    assert (again.store.incident("pump", incident["id"]) or {})["reason"] == "normal"
+    assert [alert["fault"] for alert in again.feed(live[380:760]) if alert["event"] == "start"] == ["stuck"]
+    assert again.tell("undo") == (True, "The model of before is in use again, without what was learned since.")
+    assert (again.store.incident("pump", incident["id"]) or {})["reason"] == "undone"
+    assert again.tell("undo")[0] is False
+    again.close()
+
+
 def test_an_impossible_value_is_normal_if_a_person_says_so(post: Post) -> None:
     live = series(400)
     live[100:140, 0] += 40.0

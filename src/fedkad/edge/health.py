@@ -193,6 +193,15 @@ class Health:
             self._runs.allow(self._names.index(channel), rows)
         return [self._end(key, time, time, "normal")] if is_open else []
 
+    def longest(self, channel: str) -> int:
+        """For how many rows a channel may stand still, as far as is known; see `forbid`."""
+        return self._runs.longest(self._names.index(channel)) if channel in self._names else 0
+
+    def forbid(self, channel: str, rows: int) -> None:
+        """Take back what `accept` has allowed a channel: so many rows are the longest again."""
+        if channel in self._names:
+            self._runs.forbid(self._names.index(channel), rows)
+
     # -- which faults there are ---------------------------------------------------------------------------------------
 
     def _stuck(self, values: Array) -> dict[Key, str]:

@@ -7,7 +7,7 @@ model before that carries the mark of the command, so that a command that a kill
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -28,14 +28,16 @@ from fedkad.edge.store import Store
 
 
 class TakenForNormal(NamedTuple):
-    """What the model learned last as normal, so that `undo` can change the entry of the incident in the history back.
+    """What was taken for normal last, so that `undo` can take it back.
 
-    The reason and who had acknowledged it are those of before.
+    The entry of the incident in the history gets the reason, and who had acknowledged it, of before.
     """
 
     incident: str = ""  # its id; empty if it was no incident, or nothing
     reason: str = "undone"
     acknowledged: str | None = None
+    stuck: Sequence[tuple[str, int]] = ()  # channels that may stand still since, and their longest run before
+    is_learned: bool = True  # whether the model has learned by the same command
 
 
 class Obeyed(NamedTuple):
@@ -176,7 +178,8 @@ class Obedience:
         if not stuck and not impossible:
             named = f"{faults[0]['id']} is {faults[0]['fault']}"
             raise CommandError(f"{named}; only what is stuck or impossible can be normal.")
-        obeyed = self._obeyed("")
+        before = [(fault["channel"], self.health.longest(fault["channel"])) for fault in stuck]
+        obeyed = self._obeyed("")._replace(taken=self.taken._replace(is_learned=False))
         if impossible:  # all of them at once, since the model takes one command once
             start, end = min(_seconds(each["start"]) for each in impossible), _seconds(impossible[-1]["time"])
             end = max(end, self.time) if impossible[-1]["event"] == "start" else end
@@ -185,7 +188,7 @@ class Obedience:
         for fault in stuck:
             still = f"It is normal that {fault['channel']} of {self.device} stands still for so long."
             obeyed = obeyed._replace(reply=f"{obeyed.reply} {still}".strip())
-        return obeyed._replace(alerts=ended)
+        return obeyed._replace(alerts=ended, taken=obeyed.taken._replace(stuck=before))
 
     def _learn(self, start: float, end: float, mark: str) -> int:
         """Learn the rows of a time as confirmed, with those before that fill the window; returns how many there are."""
@@ -207,10 +210,13 @@ class Obedience:
         return len(rows)
 
     def _undo(self, command: Command) -> Obeyed:
+        if self.taken.stuck and not self.taken.is_learned:
+            return self._forbid()._replace(taken=self.taken._replace(stuck=(), is_learned=True))
         try:
             self.learner.go_back(_mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot go back: {error}") from None
+        self._forbid()
         taken = self.taken
         incident = self.store.incident(self.device, taken.incident) if taken.incident else None
         if incident is not None:
@@ -222,6 +228,13 @@ class Obedience:
             self.learner.leave_out_between(_seconds(incident["start"]), end)
         reply = "The model of before is in use again, without what was learned since."
         return self._obeyed(reply)._replace(taken=TakenForNormal())
+
+    def _forbid(self) -> Obeyed:
+        """Take back for how long channels may stand still."""
+        for channel, rows in self.taken.stuck:
+            self.health.forbid(channel, rows)
+        named = " and ".join(channel for channel, _ in self.taken.stuck)
+        return self._obeyed(f"It is not normal any more that {named} of {self.device} stands still for so long.")
 
     def _relearn(self, command: Command) -> Obeyed:
         try:

@@ -119,6 +119,10 @@ class Standstill:
         longest = max(int(self._longest[k]), rows)
         self._longest[k], self._limit[k] = longest, max(MARGIN * longest, LEAST)
 
+    def forbid(self, k: int, rows: int) -> None:
+        """Take back that a channel may stand still for longer than so many rows."""
+        self._longest[k], self._limit[k] = rows, max(MARGIN * rows, LEAST)
+
     def stuck(self) -> list[int]:
         """The channels that stand still for longer than they ever did in normal rows."""
         if self._is_moving:
