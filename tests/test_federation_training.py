@@ -573,6 +573,7 @@ def test_a_device_stops_when_it_has_said_enough_even_if_the_noise_is_switched_of
     [
         (OwnTerms(noise=1.0), {"noise": 0.5}, "asks for noise 0.5, and device 'a' takes part only with at least 1"),
         (OwnTerms(noise=1.0), {}, "asks for noise 0, and device 'a' takes part only with at least 1"),
+        (OwnTerms(noise=1.0), {"noise": math.nan}, "asks for noise nan, and device 'a' takes part only with at least"),
         (
             OwnTerms(secure_aggregation=True),
             {"noise": 9.0},
