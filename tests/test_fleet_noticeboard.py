@@ -207,7 +207,7 @@ def test_a_new_key_signs_at_once_and_the_old_one_is_refused(desk: Desk, monkeypa
     fresh = (desk.folder.public / NOTICE).read_bytes()
     assert fresh != old
     follower._accept(fresh)
-    with pytest.raises(NoticeError, match="was here before"):
+    with pytest.raises(NoticeError, match="older key than the last one"):
         follower._accept(old)
 
 
