@@ -517,6 +517,17 @@ def test_a_device_whose_key_is_damaged_names_it_and_goes_on_waiting(
     assert f"{served.device.key}: the file is not a private key" in caplog.messages[-1]
 
 
+def test_a_device_that_was_revoked_says_so_when_there_is_a_new_model(
+    served: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.finish("run-1")
+    served.show()
+    device = waiting_at(served)
+    served.device.key.write_bytes(certificates.make_device_key().key)
+    assert not device.obtain()
+    assert "the server does not know the key of this device, which was revoked" in caplog.messages[-1]
+
+
 def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
     served.finish("run-1")
     served.show()
