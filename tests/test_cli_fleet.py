@@ -218,8 +218,10 @@ def test_devices_are_listed(fleet: Path) -> None:
 @pytest.mark.parametrize("command", ["add", "revoke", "list", "status", "train", "renew"])
 def test_a_folder_that_is_not_a_fleet_is_named(tmp_path: Path, command: str) -> None:
     device = ["x"] if command in ("add", "revoke") else []
-    sentence = fails("fleet", command, tmp_path, *device)
-    assert "fleet.toml: there is no such file; make the folder with `fedkad fleet init`." in sentence
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file"):
+        sentence = fails("fleet", command, place, *device)
+        assert f"{place}/fleet.toml: there is no such file; make the folder with `fedkad fleet init`." in sentence
 
 
 # -- status and training without a server -----------------------------------------------------------------------

@@ -568,11 +568,22 @@ def test_a_device_stops_when_it_has_said_enough_even_if_the_noise_is_switched_of
             device.answer(training.open(["a"])["a"])
 
 
+def test_a_device_that_cannot_read_what_it_has_said_sends_nothing_and_names_the_file(
+    tmp_path: Path, prepared: dict[str, Path]
+) -> None:
+    device = durable(tmp_path / "a", prepared, OwnTerms())
+    for content in (b"", b"[]", b"\x91"):
+        (tmp_path / "a" / "releases.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"releases\.json: this does not say how many replies"):
+            device.answer(Coordinator(make_terms(), TrainingPlan()).open(["a"])["a"])
+
+
 @pytest.mark.parametrize(
     ("own_terms", "asked", "words"),
     [
         (OwnTerms(noise=1.0), {"noise": 0.5}, "asks for noise 0.5, and device 'a' takes part only with at least 1"),
         (OwnTerms(noise=1.0), {}, "asks for noise 0, and device 'a' takes part only with at least 1"),
+        (OwnTerms(noise=1.0), {"noise": math.nan}, "asks for noise nan, and device 'a' takes part only with at least"),
         (
             OwnTerms(secure_aggregation=True),
             {"noise": 9.0},

@@ -256,7 +256,9 @@ def test_tokens_for_a_list_on_the_command_line(site: Site, tmp_path: Path) -> No
     assert Done("fleet", "token", site.folder.root).status == 2
     assert Done("fleet", "token", site.folder.root, "pump-0", "--valid", "soon").status == 2
     assert "is not a token" in fails("fleet", "join", "fedkad://pump-1")
-    assert "cannot be reached" in fails("fleet", "join", done.out.split()[0], "--folder", tmp_path / "device")
+    token, file = done.out.split()[0], tmp_path / "names.txt"
+    assert "cannot be reached" in fails("fleet", "join", token, "--folder", tmp_path / "device")
+    assert f"{file}: this is a file; choose another" in fails("fleet", "join", token, "--folder", file)
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------

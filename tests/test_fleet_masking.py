@@ -453,9 +453,9 @@ def test_share_refuses_a_roster_that_is_not_sound() -> None:
 @pytest.mark.parametrize(
     ("n", "threshold", "words"),
     [
-        (2, 2, "2 devices are too few"),
+        (2, 3, "2 devices are too few"),
         (3, 4, "Only 3 devices sent keys, fewer than the threshold of 4"),
-        (4, 2, "threshold=2 is no more than half of 4 devices"),
+        (6, 3, "threshold=3 is no more than half of 6 devices"),
     ],
 )
 def test_sizes_that_protect_nobody_are_refused_by_server_and_device(n: int, threshold: int, words: str) -> None:
@@ -473,7 +473,7 @@ def test_sizes_that_protect_nobody_are_refused_by_server_and_device(n: int, thre
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"threshold": 1}, "would open single matrices"),
+        ({"threshold": 2}, "would open the sum of too few"),
         ({"bound": 0.0}, "bound=0.0 must be"),
         ({"bound": float("nan")}, "bound=nan must be"),
         ({"levels": 0}, "levels=0 must be"),

@@ -207,7 +207,7 @@ def test_a_new_key_signs_at_once_and_the_old_one_is_refused(desk: Desk, monkeypa
     fresh = (desk.folder.public / NOTICE).read_bytes()
     assert fresh != old
     follower._accept(fresh)
-    with pytest.raises(NoticeError, match="was here before"):
+    with pytest.raises(NoticeError, match="older key than the last one"):
         follower._accept(old)
 
 
@@ -515,6 +515,17 @@ def test_a_device_whose_key_is_damaged_names_it_and_goes_on_waiting(
     served.device.key.write_bytes(b"junk")
     assert not device.obtain()
     assert f"{served.device.key}: the file is not a private key" in caplog.messages[-1]
+
+
+def test_a_device_that_was_revoked_says_so_when_there_is_a_new_model(
+    served: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.finish("run-1")
+    served.show()
+    device = waiting_at(served)
+    served.device.key.write_bytes(certificates.make_device_key().key)
+    assert not device.obtain()
+    assert "the server does not know the key of this device, which was revoked" in caplog.messages[-1]
 
 
 def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:

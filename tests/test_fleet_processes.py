@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from fedkad.edge.membership import FleetMember
 from fedkad.fleet.flower.supernode import LOST, SuperNodeEvent, SuperNodeLog
 from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, SupervisedProcess, ending_all, until_stopped
 
@@ -162,6 +164,14 @@ def test_a_line_that_a_process_prints_gets_a_time_unless_it_has_one(tmp_path: Pa
 
 def test_a_full_disk_holds_no_process_up() -> None:
     assert printed("'x' * 200_000", LogFile(Path("/dev/full"))) == 0
+
+
+def test_the_log_of_a_client_that_an_agent_runs_for_months_stays_short(tmp_path: Path) -> None:
+    member, running = FleetMember(tmp_path), Mock(status=None)
+    member.client, member.log.largest = running, 100
+    member.log.append("x" * 200)
+    member.attend()
+    assert (member.client, member.log.size) == (running, 0)
 
 
 def test_a_log_is_cut_even_where_it_cannot_be_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import certificates, devicefolder, enrolment, limits, registry, settings
+from fedkad.fleet import certificates, devicefolder, enrolment, limits, operation, registry, settings
 from fedkad.fleet.connection import foreign_key
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.flower import proxy
@@ -254,6 +254,20 @@ def test_settings_that_cannot_be_read_leave_the_proxy_as_it_is(
         assert fronted.ask("pull-messages", fronted.key("press")) == 200
     finally:
         path.write_text(before)
+
+
+def test_newcomers_that_cannot_be_added_are_told_once(
+    fronted: Fronted, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(folder: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(operation, "admit_newcomers", no_room)
+        for _ in range(3):
+            fronted.door.receive()
+            fronted.door.attend()
+    assert caplog.text.count("No space left") == 1
 
 
 def test_unchanged_files_are_not_written_again(tmp_path: Path) -> None:

@@ -148,6 +148,16 @@ def test_prometheus_reads_the_metrics(tmp_path: Path) -> None:
     assert 820 < left / 86_400 < 825
 
 
+def test_a_damaged_status_leaves_out_its_own_metrics_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "fedkad.prom"
+    folder = make(tmp_path / "fleet", metrics=str(path))
+    (folder.training / "status.json").write_text("garbage")
+    Reporter(folder).look({}, {})
+    assert "fedkad_fleet_look_timestamp_seconds" in path.read_text()
+    assert "fedkad_fleet_training_round" not in path.read_text()
+    assert not caplog.messages
+
+
 def test_metrics_that_cannot_be_written_are_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

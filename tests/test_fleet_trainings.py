@@ -435,6 +435,17 @@ def test_an_unreadable_request_is_a_request(world: World, content: str) -> None:
     assert world.step() == ["train"]
 
 
+def test_damaged_notes_of_a_training_end_no_server(world: World) -> None:
+    for name in ("cancelled", "waits"):
+        (world.folder / name).write_bytes(b"\x91\xff")
+    trainings.request_training(world.folder)
+    assert world.step() == ["train"]
+    (world.folder / "waits").write_bytes(b"\x91\xff")
+    world.step()
+    assert trainings.read_waits(world.folder) is not None
+    assert trainings.cancel_training(world.folder) is not None
+
+
 def test_a_request_names_the_last_training_done_even_if_another_was_abandoned(world: World) -> None:
     world.status(run="done", state="done")
     world.status(run="given up", state="training")

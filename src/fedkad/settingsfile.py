@@ -84,7 +84,7 @@ def read_file(path: Path, remedy: str, parse: Callable[[dict[str, Any]], T]) -> 
 def _document(path: Path, remedy: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         wrong = f"there is no such file; {remedy}"
     except OSError as error:
         wrong = f"{error.strerror}; name a file that can be read"

@@ -61,9 +61,10 @@ class FleetMember:
     """One device: it waits, or its client runs."""
 
     def __init__(self, folder: Path) -> None:
-        from fedkad.fleet.processes import Backoff
+        from fedkad.fleet.processes import Backoff, LogFile
 
         self.folder, self.pause, self.last_failure = folder, Backoff(), ""
+        self.log = LogFile(folder / "logs" / "client.log")
         self.waiting: Waiting | None = None
         self.client: ChildProcess | None = None
         self._lock = ExitStack()  # of a client, held while the device waits
@@ -87,6 +88,7 @@ class FleetMember:
         if self.client is not None:
             status = self.client.status
             if status is None:
+                self.log.bound()
                 return
             self.client = None
             if status:
@@ -112,13 +114,12 @@ class FleetMember:
 
     def _call(self) -> None:
         """Start a client, which leaves by itself when its device is no longer called."""
-        from fedkad.fleet.processes import ChildProcess, LogFile
+        from fedkad.fleet.processes import ChildProcess
 
         self.leave()
-        log = LogFile(self.folder / "logs" / "client.log")
-        log.bound()
+        self.log.bound()
         command = [sys.executable, "-Pm", "fedkad", "client", str(self.folder), "--while-called"]
-        self.client = ChildProcess(command, log, os.environ)
+        self.client = ChildProcess(command, self.log, os.environ)
 
     def leave(self) -> None:
         """Have the client leave, if there is one, and let others have the folder."""

@@ -63,7 +63,15 @@ class DeviceState:
 
     def read_releases(self) -> int:
         """How many replies have left the device."""
-        return int(json.loads(self._releases.read_text())["releases"]) if self._releases.exists() else 0
+        try:
+            return int(json.loads(self._releases.read_text())["releases"])
+        except FileNotFoundError:
+            return 0
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self._releases}: this does not say how many replies have left the device; restore it, or remove it "
+                "to count from 0."
+            ) from None
 
     def write_releases(self, count: int) -> None:
         """Note how many replies have left the device."""

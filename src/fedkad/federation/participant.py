@@ -65,7 +65,7 @@ class OwnTerms:
         mine = f"device {device!r} takes part only with"
         if self.secure_aggregation and not terms.secure:
             raise ReleaseError(f"The server asks for replies without masks, and {mine} secure aggregation.")
-        if terms.noise < self.noise:
+        if not terms.noise >= self.noise:  # nor for what is no number
             raise ReleaseError(f"The server asks for noise {terms.noise:g}, and {mine} at least {self.noise:g}.")
         if self.most_releases is not None and releases >= self.most_releases:
             raise ReleaseError(

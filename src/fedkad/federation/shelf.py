@@ -96,7 +96,7 @@ def take_back(folder: Path, run: str | None = None) -> str:
     if run is None:
         run = next(iter(earlier(folder)), None)
         if run is None:
-            raise ShelfError("There is no earlier model to go back to; see `fedkad fleet history`.")
+            raise ShelfError("There is no earlier model to go back to; name another of `fedkad fleet history`.")
     if run not in there or there[run].state == CURRENT:
         what = "is the current model already" if run in there else "is not among the models that are kept"
         raise ShelfError(f"{run} {what}; see `fedkad fleet history`.")

@@ -23,6 +23,8 @@ KNOWN_WITHIN = 10.0  # seconds after which the server knows a token that was mad
 
 def join(token: OneTimeToken, folder: Path) -> None:
     """Create the folder of a device and have its server admit it; what was interrupted can be done again."""
+    if folder.exists() and not folder.is_dir():
+        raise FleetFileError(f"{folder}: this is a file; choose another folder with --folder.")
     known = devicefolder.DeviceFolder(folder.resolve(), token.device, token.server)
     if (folder / devicefolder.FILE).exists():
         if devicefolder.load(folder).device != token.device:

@@ -230,7 +230,12 @@ def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
             "The notice has expired: the server writes none, somebody withholds it, or the clock of this device is "
             "wrong; it is ignored."
         )
-    if last is not None and (fresh.key_since, fresh.sequence) < (last.key_since, last.sequence):
+    if last is not None and fresh.key_since < last.key_since:
+        raise NoticeError(
+            "The notice is signed with an older key than the last one; it is ignored, and if the server was restored "
+            "from a backup, its operator must run `fedkad fleet renew`."
+        )
+    if last is not None and fresh.key_since == last.key_since and fresh.sequence < last.sequence:
         raise NoticeError(
             f"The notice has number {fresh.sequence}, and number {last.sequence} was here before; it is ignored."
         )

@@ -153,7 +153,7 @@ class Door:
         self.certificate = identity(folder.server_certificate)
         self.made_of: tuple[FileIdentity | None, ...] = ()
         self.is_stale = False
-        self.failures = LastFailure()
+        self.failures, self.unreceived = LastFailure(), LastFailure()
         self.damages: list[str] = []  # of the files of its processes, as of the last look
         self.named: list[str] = []
 
@@ -161,8 +161,9 @@ class Door:
         """Add the devices that have shown a token."""
         try:
             admit_newcomers(self.folder)
+            self.unreceived.clear()
         except (OSError, FleetFileError) as error:
-            self.failures.report(str(error))
+            self.unreceived.report(str(error))
 
     def attend(self) -> None:
         """Write the files of the proxy if something has changed, and have it read them."""

@@ -16,7 +16,7 @@ PATIENCE = 10.0
 LARGEST = 64_000_000
 """Bytes of an answer: no model is larger."""
 
-OK, NOT_MODIFIED, NOT_FOUND = 200, 304, 404
+OK, NOT_MODIFIED, UNAUTHORIZED, NOT_FOUND = 200, 304, 401, 404
 NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_IP = 9, 10, 62, 64
 """Why OpenSSL does not accept a certificate."""
 

@@ -110,13 +110,15 @@ class Reporter:
             write_atomically(path, "".join(self._lines(seen)).encode(), mode=READABLE)
             path.chmod(READABLE)
             self.last_failure = ""
-        except (OSError, FleetFileError) as error:
+        except OSError as error:
             if str(error) != self.last_failure:
                 logger.warning("the metrics cannot be written (%s); correct metrics in [reporting].", error)
             self.last_failure = str(error)
 
     def _lines(self, seen: list[SeenDevice]) -> Iterator[str]:
-        training, requested = read_status(self.folder.training) or {}, is_requested(self.folder.training)
+        requested, training = is_requested(self.folder.training), {}
+        with suppress(FleetFileError):  # the next round writes another
+            training = read_status(self.folder.training) or {}
         yield from metric("look_timestamp_seconds", "When the server wrote this.", {"": time.time()})
         yield from metric("devices_registered", "Devices that may take part.", {"": len(seen)})
         if any(each.state is not None for each in seen):

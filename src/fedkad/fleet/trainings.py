@@ -85,7 +85,7 @@ def cancel_training(training: Path) -> TrainingRequest | None:
 def is_cancelled(training: Path, request: TrainingRequest) -> bool:
     """Whether this request was cancelled."""
     try:
-        return (training / CANCELLED).read_text() == request.token
+        return (training / CANCELLED).read_bytes() == request.token.encode()
     except FileNotFoundError:
         return False
 
@@ -131,7 +131,7 @@ def read_status(training: Path) -> dict[str, Any] | None:
 def read_waits(training: Path) -> str | None:
     """What a training waits for, as the server or, during a run, its app has written it; None if none waits."""
     try:
-        return (training / WAITS).read_text()
+        return (training / WAITS).read_text(errors="replace")
     except FileNotFoundError:
         return None
 

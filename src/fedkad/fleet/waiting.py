@@ -28,7 +28,7 @@ from fedkad.fleet.following import Follower
 from fedkad.fleet.logline import LogLine
 from fedkad.fleet.notice import LIFE, NamedModel, NoticeError
 from fedkad.fleet.processes import until_stopped
-from fedkad.fleet.reaching import OK, UnreachableError
+from fedkad.fleet.reaching import OK, UNAUTHORIZED, UnreachableError
 from fedkad.locks import HeldError, holding
 from fedkad.systemd import SystemdNotifier
 
@@ -157,6 +157,11 @@ def fetch(folder: DeviceFolder, follower: Follower, model: NamedModel) -> None:
     if _is_that(folder.fetched.read_bytes() if folder.fetched.exists() else b"", model):
         return
     answer = follower.fetch_model(model.sha256)
+    if answer.status == UNAUTHORIZED:
+        raise AdoptionError(
+            "the server does not know the key of this device, which was revoked, has a new key or was not added there; "
+            "ask the server's operator."
+        )
     if answer.status != OK:
         raise AdoptionError(f"the server answers {answer.status} when asked for it.")
     if not _is_that(answer.content, model):

@@ -96,8 +96,8 @@ class MaskingContext:
     levels: int = 2**20
 
     def __post_init__(self) -> None:
-        if self.threshold < 2:
-            raise MaskingError(f"threshold={self.threshold} would open single matrices; use 2 or more.")
+        if self.threshold < FEWEST:
+            raise MaskingError(f"threshold={self.threshold} would open the sum of too few; use {FEWEST} or more.")
         if not 0.0 < self.bound < math.inf:
             raise MaskingError(f"bound={self.bound} must be positive and finite.")
         if self.levels < 1:
