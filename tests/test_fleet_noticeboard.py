@@ -528,6 +528,28 @@ def test_a_device_that_was_revoked_says_so_when_there_is_a_new_model(
     assert "the server does not know the key of this device, which was revoked" in caplog.messages[-1]
 
 
+def test_a_waiting_device_that_was_revoked_says_so_once_an_hour_and_when_it_is_known_again(
+    served: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedkad")
+    served.show()
+    device, key = waiting_at(served), served.device.key.read_bytes()
+
+    def said_an_hour_later() -> str:
+        device.follower.next_word = device.follower.timer()
+        device._look()
+        device._look()
+        return caplog.messages[-1]
+
+    for _ in range(2):
+        assert said_an_hour_later().startswith("pump: waits until ")
+        served.device.key.write_bytes(certificates.make_device_key().key)
+        assert said_an_hour_later().startswith("pump is not called any more: the server does not know the key")
+        served.device.key.write_bytes(key)
+    assert said_an_hour_later().startswith("pump: waits until ")
+    assert len([line for line in caplog.messages if "pump" in line]) == 5, "each is said once"
+
+
 def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
     served.finish("run-1")
     served.show()

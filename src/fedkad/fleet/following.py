@@ -11,7 +11,7 @@ from fedkad.fleet.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.files import FleetFileError, write_private
 from fedkad.fleet.keyfiles import key_header
 from fedkad.fleet.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
-from fedkad.fleet.reaching import NOT_FOUND, NOT_MODIFIED, OK, Fetched, ServerFiles, UnreachableError
+from fedkad.fleet.reaching import NOT_FOUND, NOT_MODIFIED, OK, UNAUTHORIZED, Fetched, ServerFiles, UnreachableError
 
 PATH = "/notice"
 NO_MODEL = "0" * 64
@@ -121,12 +121,12 @@ class Follower:
         except FleetFileError:
             return {}
 
-    def is_registered(self) -> bool:
-        """Whether the server knows the key of this device, by asking for a model that nobody has."""
+    def is_registered(self) -> bool | None:
+        """Whether the server knows the key, by asking for a model that nobody has; None if it does not say."""
         try:
-            return self.fetch_model(NO_MODEL).status == NOT_FOUND
+            return {NOT_FOUND: True, UNAUTHORIZED: False}.get(self.fetch_model(NO_MODEL).status)
         except (UnreachableError, FleetFileError):
-            return False
+            return None
 
     @property
     def is_called(self) -> bool:

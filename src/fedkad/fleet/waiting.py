@@ -39,6 +39,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0  # seconds until a model that could no
 LONGEST_ADOPTION = 3600.0
 FAILED = 1
 
+UNKNOWN = (
+    "the server does not know the key of this device, which was revoked, has a new key or was not added there; "
+    "ask the server's operator."
+)
+
 
 class AdoptionError(Exception):
     """The model that the notice names could not be put in use, in one sentence."""
@@ -84,6 +89,7 @@ class Waiting:
         self.wait, self.folder, self.follower, self.systemd = wait, wait.folder, follower, SystemdNotifier()
         self.began, self.last_logged = time.monotonic(), ""
         self.named, self.not_before, self.pause = "", 0.0, FIRST_PAUSE
+        self.is_unknown = False  # whether the server does not know the key of the device
 
     def run(self) -> int:
         """Wait until there is a reason to leave; returns the exit status."""
@@ -111,8 +117,14 @@ class Waiting:
 
     def _look(self) -> None:
         try:
+            said = self.follower.next_word
             self.follower.look()
-            self._log(f"{self.wait.device}: waits until {self.wait.server} calls it", logging.INFO)
+            if self.follower.next_word != said:  # once an hour
+                self.is_unknown = self.follower.is_registered() is False
+            if self.is_unknown:
+                self._log(f"{self.wait.device} is not called any more: {UNKNOWN}")
+            else:
+                self._log(f"{self.wait.device}: waits until {self.wait.server} calls it", logging.INFO)
         except (NoticeError, UnreachableError, OSError) as error:
             self._log(str(error))
 
@@ -158,10 +170,7 @@ def fetch(folder: DeviceFolder, follower: Follower, model: NamedModel) -> None:
         return
     answer = follower.fetch_model(model.sha256)
     if answer.status == UNAUTHORIZED:
-        raise AdoptionError(
-            "the server does not know the key of this device, which was revoked, has a new key or was not added there; "
-            "ask the server's operator."
-        )
+        raise AdoptionError(UNKNOWN)
     if answer.status != OK:
         raise AdoptionError(f"the server answers {answer.status} when asked for it.")
     if not _is_that(answer.content, model):
