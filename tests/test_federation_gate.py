@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Folders:
     """Devices over folders, reached as over a network; `spoil` changes what the server made before it is judged."""
 
     def __init__(self, root: Path, prepared: Mapping[str, Path], names: tuple[str, ...] = NAMES) -> None:
-        self.root, self.place = root, root / "training"
+        self.root, self.place, self.plan = root, root / "training", PLAN
         sources = {name: partial(_load, prepared[name]) for name in names}
         self.known = {
             name: DurableParticipant(name, DeviceState(root / name), source) for name, source in sources.items()
@@ -64,7 +65,7 @@ class Folders:
 
     def train(self, run: str, *, spoil: float = 0.0, **changes: Any) -> Coordinator:
         """A training with its delivery; one spoiled by 1 ends with a subspace that has nothing to do with devices."""
-        coordinator = Coordinator(make_terms(run, **changes), PLAN, self.place)
+        coordinator = Coordinator(make_terms(run, **changes), self.plan, self.place)
         for _ in engine.run_rounds(coordinator, self):
             pass
         if spoil:
@@ -189,7 +190,7 @@ def test_one_liar_under_masks_can_keep_a_good_model_back(masked: Listening, said
 
 
 def test_judges_that_are_lost_under_masks_are_no_reason_to_keep_a_model_back(masked: Listening) -> None:
-    masked.silent = {"a", "b"}
+    masked.silent, masked.plan = {"a", "b"}, replace(PLAN, deadline=10.0)
     kept = masked.train("run-2", secure=True)
     assert kept.gate == {"judges": 0, "ratio": 1.0, "worse": False}
     assert any("fewer than the threshold" in entry["reason"] for entry in kept.ledger.refused)
