@@ -73,7 +73,7 @@ class Standstill:
         return {
             "last": [None if math.isnan(value) else value for value in self._last.tolist()],
             **{name: count.tolist() for name, count in zip(COUNTS, counts, strict=True)},
-            "usual": [list(map(list, counted.items())) for counted in self._usual],
+            "usual": [[*map(list, counted.items())] if counted else [] for counted in self._usual],
         }
 
     def add(self, values: Array, *, learns: bool) -> None:

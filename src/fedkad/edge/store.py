@@ -91,6 +91,9 @@ PUT_COMMAND = (
 )
 """Keep a command; one that is there already only gets its reply published again, if it came over a broker."""
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+"""The state of 25 channels fits into one page of the file then."""
+
 THIS_COMMAND = "device = ? AND id = ? AND verb = ? AND argument = ?"
 
 
@@ -330,7 +333,7 @@ class Store:
 
     def put_state(self, device: str, state: Mapping[str, Any]) -> None:
         """Keep the state of a device."""
-        self._collect("INSERT OR REPLACE INTO device VALUES (?, ?)", device, json.dumps(state))
+        self._collect("INSERT OR REPLACE INTO device VALUES (?, ?)", device, _compact(state))
 
     def put_judge(self, device: str, state: Mapping[str, Any]) -> None:
         """Keep the state of an adapting threshold."""
