@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import floor, isnan, nan
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +94,7 @@ class SampleGrid:
     def __init__(self, sampling: Sampling, state: Mapping[str, Any] | None = None) -> None:
         self._names, self._period, self._lateness = sampling.channels, sampling.period, sampling.lateness
         self._index = {name: k for k, name in enumerate(self._names)}
+        self._in_order = itemgetter(*self._names)
         self._reach = floor(sampling.hold / self._period + 1e-9)  # slots that a value may be carried over
         self._is_reach_written = sampling.max_gap != BY_PERIOD
         self._ahead = max(sampling.hold, LEAP * self._period, self._lateness)
@@ -249,7 +251,7 @@ class SampleGrid:
 
     def _measure(self, slot: int, values: Mapping[str, float]) -> GridRow:
         """The row of the next slot, with a value of every channel."""
-        self._last = np.array([values[name] for name in self._names], dtype=np.float64)
+        self._last = np.array(self._in_order(values), dtype=np.float64, ndmin=1)  # one name gives a bare number
         self._last.flags.writeable = False  # the row shares it
         if slot != self._steady:
             for k in range(len(self._names)):

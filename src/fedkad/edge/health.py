@@ -147,6 +147,8 @@ class Health:
     @property
     def faulty(self) -> list[int]:
         """The channels whose values mean nothing now, because they are stuck or impossible."""
+        if not self._faulty:  # usual, and asked for every row
+            return []
         return [self._names.index(name) for fault, name in sorted(self._faulty) if fault in ("stuck", "impossible")]
 
     @property
