@@ -1,7 +1,8 @@
 """The agent on a device against its budgets: memory, processor time a sample, time to start, and whether it grows.
 
 `python -m measurements.edge` takes minutes; `--quick` takes one and shows that all works; `--soak 2000000` only soaks,
-and `--fleet` only measures an agent that follows the notice of a real server, which needs Flower and nginx.
+`--fleet` only measures an agent that follows the notice of a real server, which needs Flower and nginx, and `--cost` only
+what a sample costs, five times as often, because that varies on a shared machine.
 Memory is that of the whole process as /proc tells it, in MB of 10⁶ bytes. Processor time is that of the program and of
 the system for it; whoever is compared takes turns, since the machine may be shared.
 """
@@ -381,8 +382,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--soak", type=int, default=0, metavar="SAMPLES")
     parser.add_argument("--fleet", action="store_true")
+    parser.add_argument("--cost", action="store_true")
     given = parser.parse_args()
     sizes = QUICK if given.quick else FULL
+    sizes = sizes._replace(repeats=5 * sizes.repeats) if given.cost else sizes
     heading("The agent on a device: 25 channels, window 20, rank 24, 128 observables")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as closing:
         bench = Bench(Path(folder), sizes)
@@ -392,6 +395,9 @@ def main() -> None:
             return
         if given.fleet:
             in_a_fleet(bench)
+            return
+        if given.cost:
+            cost_of_a_sample(bench)
             return
         for measurement in (modules, memory, in_a_fleet, fleets, wear, cost_of_a_sample, start_again):
             measurement(bench)
