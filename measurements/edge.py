@@ -1,8 +1,8 @@
 """The agent on a device against its budgets: memory, processor time a sample, time to start, and whether it grows.
 
 `python -m measurements.edge` takes minutes; `--quick` takes one and shows that all works; `--soak 2000000` only soaks,
-`--fleet` only measures an agent that follows the notice of a real server, which needs Flower and nginx, and `--cost` only
-what a sample costs, five times as often, because that varies on a shared machine.
+`--fleet` only measures an agent that follows the notice of a real server, which needs Flower and nginx, and `--cost`
+only what a sample costs, five times as often, because that varies on a shared machine.
 Memory is that of the whole process as /proc tells it, in MB of 10⁶ bytes. Processor time is that of the program and of
 the system for it; whoever is compared takes turns, since the machine may be shared.
 """
