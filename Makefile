@@ -9,7 +9,7 @@ demo: $(VENV)/.demo
 	$(BIN)/fedkad demo --out demo
 
 test: $(VENV)/.dev lint
-	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # What needs no real process, no network and no training of minutes, with fewer examples: for the time between edits.
 fast: $(VENV)/.dev lint

@@ -123,7 +123,7 @@ def test_a_training_that_is_cancelled_ends_and_the_next_one_begins_anew(fleet: F
     held = fleet.hold("pump-1")
     cancelled = fleet.status()
     fleet.command("fleet", "train", str(fleet.server_folder), "--cancel")
-    assert not fleet.processes("server", "flwr-serverapp")
+    fleet.until(lambda: not fleet.processes("server", "flwr-serverapp"), "the end of the app")
     assert (fleet.status()["run"], fleet.status()["state"]) == (cancelled["run"], "cancelled")
     held.release()
     before = fleet.begin(rounds=4)
