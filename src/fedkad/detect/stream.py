@@ -25,9 +25,9 @@ PAGE = 8
 """Samples of so many windows stand one after the other before they are moved to a new page."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reading:
-    """What a detector says about one sample."""
+    """What a detector says about one sample. Two readings are equal if all numbers are, NaN counting as equal."""
 
     score: float  # smoothed; NaN unless the state is "ok"
     threshold: float  # that the score was compared with
@@ -39,6 +39,13 @@ class Reading:
     _scoring: Scoring = field(repr=False, compare=False)
     _judged: tuple[Moment, ...] = field(repr=False, compare=False)
     outside: float = 0.0  # how far the device is from where it has been, in units of place; 0 without places or a score
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Reading):
+            return NotImplemented
+        ours, theirs = ([each.score, each.threshold, each.missing, each.outside] for each in (self, other))
+        is_same_kind = (self.state, self.is_anomaly) == (other.state, other.is_anomaly)
+        return is_same_kind and np.array_equal(ours, theirs, equal_nan=True)
 
     @property
     def shares(self) -> Array:
