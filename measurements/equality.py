@@ -6,7 +6,7 @@ Both trees run the same calculations in fresh processes on this machine, on one 
 simulated pumps and on one server of SMD, alone, learning on, streamed, federated and admitted, with the paper's score
 and with the one that was the default then, now called motion. Every score, share, forecast, subspace, operator and
 record of a round is compared; thresholds are not, since they are about events now. That a training over Flower equals
-the one in process to the bit is what tests/test_fleet_engines.py shows.
+the one in process to the bit is what tests/fleet/test_engines.py shows.
 """
 
 from __future__ import annotations

@@ -31,31 +31,30 @@ settings.load_profile("all")
 FLEETS = ("faults", "cuts", "operation", "attacks", "engines", "wire", "page")
 """Fleets of real processes: Flower, nginx, TLS. One keeps a core busy."""
 
-BENCHMARK = ("bench_studies", "bench_runner", "bench_methods", "bench_neural", "bench_cost", "cli_bench", "real_data")
+BENCHMARK = ("studies", "runner", "methods", "neural", "cost", "commands", "real_data")
 """Training of networks, whole runs of the benchmark, real data."""
 
 AGENTS = ("mqtt", "agent", "kills", "examples", "disk", "connection", "contracts")
 """Agents as real processes, with a real broker."""
 
 SLOW = [
-    "test_fleet_call.py",
-    "test_fleet_versions.py",
+    "fleet/test_call.py",
+    "fleet/test_versions.py",
     *(
-        f"test_{name}.py"
-        for names in zip(
-            (f"fleet_{name}" for name in FLEETS), BENCHMARK, (f"edge_{name}" for name in AGENTS), strict=True
-        )
-        for name in names
+        f"{folder}/test_{name}.py"
+        for names in zip(FLEETS, BENCHMARK, AGENTS, strict=True)
+        for folder, name in zip(("fleet", "bench", "edge"), names, strict=True)
     ),
-    "test_fleet_proxy.py",
-    "test_edge_tell.py",
-    "test_edge_faults.py",
-    "test_edge_examples_timing.py",
+    "fleet/test_proxy.py",
+    "test_processors.py",
+    "edge/test_tell.py",
+    "edge/test_faults.py",
+    "edge/test_examples_timing.py",
     "test_wheel.py",
-    "test_report_browser.py",
-    "test_edge_pages.py",
-    "test_docs_commands.py",
-    "test_docs_site.py",
+    "report/test_browser.py",
+    "edge/test_pages.py",
+    "docs/test_commands.py",
+    "docs/test_site.py",
 ]
 """Modules that start real processes, use a network or train for long, in the order in which workers take them.
 
@@ -78,13 +77,13 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow modules, and begin with them."""
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(SLOW)}
     for item in items:
-        if item.path.name in SLOW:
+        if item.path in ranks:
             item.add_marker(pytest.mark.slow)
     gc.collect()
     gc.freeze()
-    ranks = {name: rank for rank, name in enumerate(SLOW)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_unconfigure() -> None:

@@ -36,7 +36,7 @@ def test_the_mathematics_holds_on_another_processor(processor: str) -> None:
     usual, named = (run(["-c", KERNELS], each).stdout.split() for each in (None, processor))
     if usual == named:
         return  # either this run uses these kernels anyway, or this BLAS has no others
-    folders = [str(path) for path in Path(__file__).parent.glob("test_*.py") if path.stem.split("_")[1] in MATHEMATICS]
+    folders = [f"tests/{name}" for name in MATHEMATICS]
     options = ["-m", "not slow", "--hypothesis-profile", "fast", "-p", "no:cacheprovider"]
     found = run(["-m", "pytest", *folders, *options], processor)
     assert found.returncode == 0, found.stdout

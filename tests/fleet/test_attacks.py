@@ -163,7 +163,7 @@ def start_forger(fleet: Loopback) -> subprocess.Popen[str]:
     with (fleet.root / "forger.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.fixtures.attackers.forger", str(path)],
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -11,7 +11,7 @@ from fedkad.edge.settingsfile import load
 from measurements.loopback import free_port
 from tests.fixtures.broker import Broker, Process, rows_committed, wait_for
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CONFIGS = sorted(path.name for path in EXAMPLES.glob("*.toml"))
 
 

@@ -25,7 +25,7 @@ from fedkad.settingerror import UnknownSettingError
 from fedkad.settingkinds import DURATION, parse_duration
 from fedkad.settingsfile import keys_of
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "agent.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
 SMALLEST: dict[str, Any] = {"devices": ["d"], "sampling": {"channels": ["a"], "period": 60}}
 
 IN_WORDS = {

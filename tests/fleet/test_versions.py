@@ -56,7 +56,7 @@ def with_notices(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def environment_of(commit: str, folder: Path) -> dict[str, str]:
     """The environment in which an earlier release runs."""
     done = subprocess.run(
-        ["git", "archive", commit, *SOURCES], cwd=Path(__file__).parent.parent, capture_output=True, check=False
+        ["git", "archive", commit, *SOURCES], cwd=Path(__file__).parents[2], capture_output=True, check=False
     )
     if done.returncode:
         pytest.skip("the history of the repository is not here")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.commandline import Done
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WEATHER = EXAMPLES / "weather"
 STATIONS = ("kennedy", "laguardia", "newark")
 

@@ -20,7 +20,7 @@ from fedkad.edge.store import Store
 from fedkad.edge.watcher import Watcher
 from tests.fixtures.broker import logged
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BEGIN = 1_772_366_400.0  # Sunday, 1 March 2026, 12:00 UTC
 DAYLIGHT_SAVING = 1_774_746_000.0  # in Europe: Sunday, 29 March 2026, 01:00 UTC
 ROWS = 900

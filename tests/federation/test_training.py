@@ -745,7 +745,7 @@ def prepared_earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
 def recorded(folder: Path, prepared: dict[str, Path], **changes: Any) -> Fleet:
     """A training that release 0.1.0 left in the middle of its fifth round, continued from a copy of its files."""
     kind = "secure" if changes.get("secure") else "plain"
-    shutil.copytree(Path(__file__).with_name("recorded") / "0.1.0" / "trainings" / kind, folder, dirs_exist_ok=True)
+    shutil.copytree(Path(__file__).parents[1] / "recorded" / "0.1.0" / "trainings" / kind, folder, dirs_exist_ok=True)
     terms = stored_terms(folder / "server", UNDER_WAY)
     assert terms == make_terms(**changes)
     fleet = Fleet(folder, prepared, terms, TrainingPlan(rounds=6, participation=0.5), EARLIER)

@@ -13,7 +13,7 @@ from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.processes import passed_sockets
 from fedkad.fleet.settings import Place
 
-UNITS = Path(__file__).parent.parent / "examples" / "systemd"
+UNITS = Path(__file__).parents[2] / "examples" / "systemd"
 
 
 @pytest.mark.parametrize("name", ["fedkad-server.socket", "fedkad-server.service", "fedkad-client@.service"])
