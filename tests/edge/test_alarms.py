@@ -18,7 +18,7 @@ from fedkad.detect.series import Series
 from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import BUCKETS
-from fedkad.edge.grid import GridRow
+from fedkad.edge.device.grid import GridRow
 from fedkad.edge.settings import USUAL_WINDOW, Alarm
 from tests.fixtures.draws import draws
 

@@ -14,13 +14,13 @@ import pytest
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.edge.alarms import Alarms
-from fedkad.edge.grid import GridRow
-from fedkad.edge.health import FAULTS, Beyond, Health
+from fedkad.edge.device.grid import GridRow
+from fedkad.edge.device.status import STATES, DeviceStatus
+from fedkad.edge.health.faults import FAULTS, Beyond, Health
+from fedkad.edge.health.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL
 from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance, Sampling
 from fedkad.edge.settingsfile import parse
 from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, OF_AGENT
-from fedkad.edge.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL
-from fedkad.edge.status import STATES, DeviceStatus
 from fedkad.settingerror import UnknownSettingError
 from fedkad.settingkinds import DURATION, parse_duration
 from fedkad.settingsfile import keys_of

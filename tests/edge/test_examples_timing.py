@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fedkad.edge.decoding import Decoder
+from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.settings import DeviceSettings
 from fedkad.edge.settingsfile import load
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.store import Store
-from fedkad.edge.watcher import Watcher
 from tests.fixtures.broker import logged
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.edge.grid import CONFIRM, COUNTERS, MAX_SUSPECTS, GridRow, SampleGrid
+from fedkad.edge.device.grid import CONFIRM, COUNTERS, MAX_SUSPECTS, GridRow, SampleGrid
 from fedkad.edge.settings import BY_PERIOD, Sampling
 from tests.fixtures.draws import draws
 

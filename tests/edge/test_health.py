@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.edge.alerttext import span
-from fedkad.edge.grid import GridRow
-from fedkad.edge.health import FAULTS, Beyond, Health
+from fedkad.edge.device.grid import GridRow
+from fedkad.edge.health.faults import FAULTS, Beyond, Health
 from fedkad.edge.settings import Sampling
 from fedkad.settingkinds import parse_duration
 from tests.fixtures.draws import draws

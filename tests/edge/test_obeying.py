@@ -21,12 +21,12 @@ from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.edge import store as store_module
 from fedkad.edge.commands import Command
+from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.history import incident_table
 from fedkad.edge.inbox import Inbox
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.store import Store
-from fedkad.edge.watcher import Watcher
 from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")
@@ -169,8 +169,8 @@ def test_what_was_normal_is_learnt_as_confirmed_and_no_alarm_again(post: Post) -
 
 
 def test_an_incident_of_long_ago_can_still_be_called_normal(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.edge.learning.KEPT_ROWS", 150)
-    monkeypatch.setattr("fedkad.edge.learning.FORGET_EVERY", 10)
+    monkeypatch.setattr("fedkad.edge.device.learning.KEPT_ROWS", 150)
+    monkeypatch.setattr("fedkad.edge.device.learning.FORGET_EVERY", 10)
     incident = trouble(post)
     post.feed(series(900)[140:])
     assert len(post.store.last_rows("pump", 9999, 3)) < 200

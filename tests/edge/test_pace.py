@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.edge.pace import BLOCK, CONVINCING, MOST_WITHOUT, FirstSamples, Pace
+from fedkad.edge.device.period import BLOCK, CONVINCING, MOST_WITHOUT, FirstSamples, Pace
 from tests.fixtures.draws import draws
 
 

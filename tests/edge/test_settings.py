@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.edge.addresses import split_broker
-from fedkad.edge.grid import SampleGrid
+from fedkad.edge.device.grid import SampleGrid
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance
 from fedkad.edge.settingsfile import load, parse
 from fedkad.settingerror import SettingsError

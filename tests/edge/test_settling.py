@@ -16,11 +16,11 @@ from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.commands import Command
+from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.settling import PARTS, Settling, why_not, without_outliers
 from fedkad.edge.store import Store
-from fedkad.edge.watcher import Watcher
 from tests.fixtures.broker import logged
 
 Array = NDArray[np.float64]

@@ -19,6 +19,7 @@ import pytest
 
 from fedkad import __version__
 from fedkad.edge.commands import check, read_command
+from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.settings import Prometheus, SettingsError, WebhookSettings
 from fedkad.edge.sinks import AlertSink, to_json
 from fedkad.edge.sinks import webhook as module
@@ -27,7 +28,6 @@ from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, OF_AGENT, AgentMetric
 from fedkad.edge.sinks.publications import Publication, Publications, level
 from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sinks.webhook import MAX_QUEUED, WebhookSink, parse_retry_after
-from fedkad.edge.status import DeviceStatus
 from measurements.loopback import free_port
 from tests.checks.edge import LimitedStream
 from tests.fixtures.broker import Broker, logged, wait_for

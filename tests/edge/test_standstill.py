@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedkad.edge.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL, Standstill
+from fedkad.edge.health.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL, Standstill
 from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]

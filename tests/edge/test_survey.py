@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.edge.decoding import Decoder
+from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.settings import SettingsError, SourceSettings
 from fedkad.edge.settingsfile import parse
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.sources.mqtt import Topics
-from fedkad.edge.status import DeviceStatus
 from fedkad.edge.survey import Survey
 
 BROKER = SourceSettings("mqtt://broker.example", "anna", "/etc/secret", kind="mqtt")

@@ -15,9 +15,10 @@ from fedkad import KoopmanDetector
 from fedkad.detect import learning
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
-from fedkad.edge import model as edge_model
 from fedkad.edge.alerttext import format_time, short_number
 from fedkad.edge.commands import Command
+from fedkad.edge.device import model as edge_model
+from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.history import incidents, status
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import (
@@ -32,7 +33,6 @@ from fedkad.edge.settings import (
     SettingsError,
 )
 from fedkad.edge.store import Store
-from fedkad.edge.watcher import Watcher
 from fedkad.federation.devicestate import DeviceState
 from fedkad.koopman.snapshots import collect
 from tests.fixtures.broker import logged

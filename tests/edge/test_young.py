@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad.detect.modelfile import load_model
-from fedkad.edge import learning as edge_learning
 from fedkad.edge.commands import Command
+from fedkad.edge.device import learning as edge_learning
+from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.store import Store
-from fedkad.edge.watcher import Watcher
 from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")

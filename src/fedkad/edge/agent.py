@@ -15,6 +15,8 @@ from typing import Any
 from fedkad.edge.assembly import assemble
 from fedkad.edge.commands import Command
 from fedkad.edge.decoding import Decoder
+from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.inbox import Inbox
 from fedkad.edge.membership import Membership, member_folders
 from fedkad.edge.outbox import Outbox
@@ -24,10 +26,8 @@ from fedkad.edge.reloading import reloaded
 from fedkad.edge.settings import AgentSettings, DeviceSettings
 from fedkad.edge.sinks.prometheus import AgentMetrics, MetricsServer
 from fedkad.edge.sources import BATCH, RawMessage
-from fedkad.edge.status import DeviceStatus
 from fedkad.edge.store import Store, StoreError
 from fedkad.edge.visiting import StoreVisitor
-from fedkad.edge.watcher import Watcher
 from fedkad.locks import holding
 from fedkad.systemd import SystemdNotifier
 

@@ -21,7 +21,7 @@ from fedkad.detect.threshold import parse_budget
 from fedkad.edge.alarmstate import EPISODES, MOST_BEGUN, AbnormalRate, AlarmState, Alert, Episode, as_number
 from fedkad.edge.alerttext import alert_text, as_datetime, format_time
 from fedkad.edge.budget import MARGINAL, REST
-from fedkad.edge.grid import GridRow
+from fedkad.edge.device.grid import GridRow
 from fedkad.edge.settings import Alarm
 
 SLACK = 1e-3

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedkad.edge.addresses import EVERY
+from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.settings import AgentSettings, SettingsError
 from fedkad.edge.sinks import AlertSink
 from fedkad.edge.sinks.publications import Publications
 from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sources import SampleSource
 from fedkad.edge.sources.lines import FileSource, StdinSource
-from fedkad.edge.status import DeviceStatus
 from fedkad.edge.store import Store
 from fedkad.fleet import extra
 

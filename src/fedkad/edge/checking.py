@@ -14,8 +14,8 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.addresses import EVERY, split_broker
 from fedkad.edge.assembly import require_extra
+from fedkad.edge.device.model import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.membership import member_folders
-from fedkad.edge.model import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.payload import PayloadError
 from fedkad.edge.readers import CsvReader
 from fedkad.edge.settings import (

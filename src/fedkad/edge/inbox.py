@@ -13,9 +13,9 @@ from typing import Any
 
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.commands import Command, CommandError, check, read_command
+from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.payload import quoted
 from fedkad.edge.store import Store
-from fedkad.edge.watcher import Watcher
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from hashlib import sha256
 from typing import Any
 
 from fedkad import __version__
-from fedkad.edge.health import FAULTS
+from fedkad.edge.device.status import STATES
+from fedkad.edge.health.faults import FAULTS
 from fedkad.edge.sinks import to_json
 from fedkad.edge.sinks.publications import Publication, Publications
-from fedkad.edge.status import STATES
 
 SENDER = "Home Assistant"
 LONGEST_STATE = 255

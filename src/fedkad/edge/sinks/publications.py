@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.sinks import to_json
-from fedkad.edge.status import DeviceStatus
 
 _RESERVED = {"%": "%25", "/": "%2F", "+": "%2B", "#": "%23", "\0": "%00"}
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.model import Model
-from fedkad.edge.grid import GridRow
-from fedkad.edge.model import DeviceModel
+from fedkad.edge.device.grid import GridRow
+from fedkad.edge.device.model import DeviceModel
 from fedkad.edge.process import run_forked
 from fedkad.edge.settings import ENOUGH_ROWS, DeviceSettings
 from fedkad.edge.store import Store

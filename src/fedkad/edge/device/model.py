@@ -23,8 +23,8 @@ from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemo
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Stream
 from fedkad.detect.witnesses import WitnessScoring
-from fedkad.edge.grid import GridRow, without
-from fedkad.edge.health import Beyond
+from fedkad.edge.device.grid import GridRow, without
+from fedkad.edge.health.faults import Beyond
 from fedkad.edge.settings import INFERRED, DeviceSettings, SettingsError
 from fedkad.edge.store import Store
 from fedkad.federation.devicestate import DeviceState

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.edge.rhythm import DAY, Rhythm
+from fedkad.edge.device.rhythm import DAY, Rhythm
 from fedkad.edge.settings import BY_PERIOD, Sampling
 
 Array = NDArray[np.float64]

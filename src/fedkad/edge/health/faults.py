@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.kinds import compared
-from fedkad.edge.absence import SLACK, Absence
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import as_datetime, format_time, span
-from fedkad.edge.grid import GridRow, without
+from fedkad.edge.device.grid import GridRow, without
+from fedkad.edge.health.absence import SLACK, Absence
+from fedkad.edge.health.standstill import Standstill
 from fedkad.edge.settings import Sampling
-from fedkad.edge.standstill import Standstill
 
 FAULTS = ("silent", "channel silent", "stuck", "impossible", "period")
 """The kinds of fault."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkad.edge.grid import GridRow
+from fedkad.edge.device.grid import GridRow
 from fedkad.edge.settings import BY_PERIOD, Sampling
 
 PROOF = 10

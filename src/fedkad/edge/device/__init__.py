@@ -1,0 +1,1 @@
+"""One device: from its samples to its alerts, in the order of `pipeline`."""
