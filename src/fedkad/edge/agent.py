@@ -21,7 +21,7 @@ from fedkad.edge.inbox import Inbox
 from fedkad.edge.membership import Membership, member_folders
 from fedkad.edge.outbox import Outbox
 from fedkad.edge.payload import quoted
-from fedkad.edge.process import HourlyLimit, log_to_stderr
+from fedkad.edge.process import log_to_stderr
 from fedkad.edge.reloading import reloaded
 from fedkad.edge.settings import AgentSettings, DeviceSettings
 from fedkad.edge.sinks.prometheus import AgentMetrics, MetricsServer
@@ -29,6 +29,7 @@ from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.store import Store, StoreError
 from fedkad.edge.visiting import StoreVisitor
 from fedkad.locks import holding
+from fedkad.repeats import RepeatFilter
 from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Agent:
             closing.callback(Membership(list(member_folders(settings).values())).close)
         self._heard_from: dict[str, None] = {}  # devices of the last messages that may have to learn, in that order
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
-        self._log_limit = HourlyLimit()
+        self._repeats = RepeatFilter(limit=3, period=3600.0)
 
     def _watcher(self, name: str, device: DeviceSettings) -> Watcher:
         stdout = self.settings.stdout
@@ -192,7 +193,7 @@ class Agent:
                     self._outbox.put(self.watchers[sample.device].take(sample, message.arrival))
         except Exception as error:
             # A bug. If the agent ended, the broker would send the message again, forever.
-            if self._log_limit.allows(type(error).__name__):
+            if self._repeats.allows(type(error).__name__):
                 logger.error("A message cannot be taken because of a bug in the agent: %r; it is skipped.", error)
 
     def _is_watched(self, name: str) -> bool:
@@ -205,7 +206,7 @@ class Agent:
                 self._admit(name)
             except (ValueError, OSError) as error:
                 reason, kind = str(error), "admission"
-        if reason and self._log_limit.allows(kind):
+        if reason and self._repeats.allows(kind):
             logger.warning("%s publishes, but is not watched: %s", quoted(name), reason.rstrip(".") + ".")
         return not reason
 
@@ -362,7 +363,7 @@ class Agent:
         except BrokenPipeError:
             raise
         except OSError as error:
-            if self._log_limit.allows("readings"):
+            if self._repeats.allows("readings"):
                 logger.warning("Standard output accepts nothing (%s); readings are dropped.", error.strerror)
         finally:
             self._readings.clear()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from fedkad.edge.addresses import EVERY
 from fedkad.edge.payload import PayloadError, Sample, shown
-from fedkad.edge.process import MAX_REPEATS
 from fedkad.edge.readers import CsvReader, JsonReader
 from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
 from fedkad.edge.sources import RawMessage
+from fedkad.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Decoder:
     def __init__(
         self, source: SourceSettings, devices: Mapping[str, DeviceSettings], count_refusal: Callable[[str], None]
     ) -> None:
-        self._count_refusal, self._refused = count_refusal, dict[tuple[str, str], int]()
+        self._count_refusal, self._repeats = count_refusal, RepeatFilter(limit=3)
         self._source, self._is_csv = source, source.kind != "mqtt" and source.format == "csv"
         self._own: dict[str, set[str]] = {}
         self._by_topic: dict[str, JsonReader] = {}
@@ -136,9 +136,8 @@ class Decoder:
         self._count_refusal(device)
         if not reason:
             return
-        count = self._refused[device, kind] = self._refused.get((device, kind), 0) + 1
-        if count <= MAX_REPEATS:
-            last = " Further ones are counted, not logged." if count == MAX_REPEATS else ""
+        if self._repeats.allows((device, kind)):
+            last = " Further ones are counted, not logged." if self._repeats.is_spent((device, kind)) else ""
             logger.warning("%s: %s%s", device or "source", reason, last)
 
 

@@ -18,6 +18,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from fedkad.edge.addresses import split_broker
 from fedkad.edge.settings import MqttSink, SettingsError, SourceSettings
 from fedkad.edge.sinks.publications import Publication
+from fedkad.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Connection:
         self.on_message: Callable[[paho.MQTTMessage], None] = lambda message: None
         self.on_published: Callable[[int], None] = lambda number: None
         self._wait, self._next_attempt = SHORTEST_WAIT, 0.0
-        self._since, self._lapses, self._last_logged = 0.0, 0, ""
+        self._since, self._lapses, self._repeats = 0.0, 0, RepeatFilter()
         self._attempt: threading.Thread | None = None
         self._failure: Exception | None = None
         client = self.client = paho.Client(
@@ -209,9 +210,7 @@ class Connection:
 
     def _log_once(self, text: str) -> None:
         """Log a line unless it repeats the one before."""
-        if text != self._last_logged:
-            self._last_logged = text
-            logger.info("%s", text)
+        self._repeats.log(logger, text, logging.INFO)
 
     def _on_connect(self, client: paho.Client, _: Any, flags: Any, reason: ReasonCode, __: Any) -> None:
         if reason.is_failure:

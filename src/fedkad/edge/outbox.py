@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from fedkad.edge.alarmstate import Alert
-from fedkad.edge.process import HourlyLimit
 from fedkad.edge.sinks import AlertSink
 from fedkad.edge.store import Store
+from fedkad.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Outbox:
     def __init__(self, store: Store, sinks: Sequence[AlertSink]) -> None:
         self._store, self._sinks = store, sinks
         self._delivered: set[int] = set()
-        self._next_offer, self._log_limit = 0.0, HourlyLimit()
+        self._next_offer, self._repeats = 0.0, RepeatFilter(limit=3, period=3600.0)
         self.has_new = True  # there may be some from before
         store.drop_other_sinks(sink.name for sink in sinks)
 
@@ -92,7 +92,7 @@ class Outbox:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                if self._log_limit.allows(sink.name):
+                if self._repeats.allows(sink.name):
                     logger.warning("%s accepts nothing (%s); its alerts are kept.", sink.name, error.strerror)
         return found
 

@@ -11,9 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-MAX_REPEATS = 3
-"""How many messages of one kind are logged before they are only counted: one broken sensor must not fill the log."""
-
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 1024
 
@@ -38,21 +35,6 @@ def log_to_stderr() -> None:
         logger = logging.getLogger(layer)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
-
-
-class HourlyLimit:
-    """Lets a few messages of each kind through per hour."""
-
-    def __init__(self) -> None:
-        self._logged: dict[str, list[float]] = {}
-
-    def allows(self, kind: str) -> bool:
-        """Whether another message of this kind may be logged now; counts it if so."""
-        now = time.monotonic()
-        recent = [moment for moment in self._logged.get(kind, []) if now - moment < 3600.0]
-        allowed = len(recent) < MAX_REPEATS
-        self._logged[kind] = [*recent, now] if allowed else recent
-        return allowed
 
 
 class ForkedWorkError(ValueError):

@@ -17,6 +17,7 @@ from fedkad.edge.payload import quoted
 from fedkad.edge.settings import WebhookSettings
 from fedkad.edge.sinks import Entry
 from fedkad.edge.sinks.services import posting, read_answer
+from fedkad.repeats import RepeatFilter
 
 if TYPE_CHECKING:
     import ssl
@@ -62,7 +63,7 @@ class WebhookSink:
         self._queue: deque[Entry] = deque()
         self._offered: set[int] = set()
         self._delivered: list[int] = []
-        self._logged: set[str] = set()
+        self._repeats = RepeatFilter()
         self._failures = 0
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -119,11 +120,10 @@ class WebhookSink:
             with self._change:
                 self._queue.popleft()
                 self._delivered.append(key)
-            self._logged.clear()
+            self._repeats.clear()
             self._failures = 0
             return 0.0
-        if answer.problem not in self._logged:
-            self._logged.add(answer.problem)
+        if self._repeats.allows(answer.problem):
             logger.warning("The webhook at %s %s; alerts are kept.", self._host, answer.problem)
         if answer.needs_person:
             return self._longest_wait

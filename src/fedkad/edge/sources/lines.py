@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.store import Store
+from fedkad.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class FileSource(_LineSource):
         self._file: Any = None
         self._inode = self._read = 0
         self._last = b""
-        self._is_failure_logged, self._missed = False, 0
+        self._repeats, self._missed = RepeatFilter(), 0
 
     def poll(self, timeout: float) -> Iterator[RawMessage]:
         """The lines that were appended; sleeps for `timeout` if there are none."""
@@ -196,7 +197,7 @@ class FileSource(_LineSource):
         if piece:
             self._read += len(piece)
             self._last = found[-CONTEXT:]
-            self._is_failure_logged = False
+            self._repeats.clear()
         return piece
 
     def _open(self) -> None:
@@ -233,8 +234,7 @@ class FileSource(_LineSource):
             self._file = None
         if isinstance(error, FileNotFoundError):
             self._note_missing()
-        elif not self._is_failure_logged:
-            self._is_failure_logged = True
+        elif self._repeats.allows("failure"):
             logger.warning("%s: cannot be read now (%s); the agent tries again.", self._path, error.strerror or error)
 
     def _note_missing(self) -> None:
