@@ -19,7 +19,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad.cli.options import DETECTOR_OPTIONS
 from fedkad.detect.scoring import Scoring, SeriesScores, score_series
 from fedkad.federation.inprocess import Federation
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet, write_fleet
 from fedkad.tables import read_table
 from tests.fixtures.commandline import SMALL, Done, fails

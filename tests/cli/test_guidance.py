@@ -23,7 +23,7 @@ from fedkad.cli.app import app
 from fedkad.cli.output import ProgressLines
 from fedkad.cli.recordings import load_device
 from fedkad.intake import Switches
-from fedkad.report.wording import significant
+from fedkad.wording import significant
 from tests.fixtures.commandline import SMALL, Done, fails
 
 NAMES = ("flow", "heat")

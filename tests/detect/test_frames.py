@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad import WITNESSES, KoopmanDetector, federate
-from fedkad.detect.clock import missing_before, places
 from fedkad.detect.events import Event
+from fedkad.timesteps import grid_positions, missing_before
 
 ROWS = 700
 
@@ -194,7 +194,7 @@ def test_missing_rows_are_those_of_a_walk_along_the_clock(steps: list[int], most
         expected += [row] * min(missing, most)
         at.append(at[-1] + 1 + missing)
     assert missing_before(times, most).tolist() == expected
-    assert places(times).tolist() == at
+    assert grid_positions(times).tolist() == at
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import gap_starts
 from fedkad.tables import SeriesTable, read_table
 from fedkad.tables.reading import fill_forward
 from fedkad.tables.times import Times
+from fedkad.timesteps import gap_starts
 
 NAN = float("nan")
 NO_GAPS = np.empty(0, dtype=np.intp)

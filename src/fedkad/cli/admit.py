@@ -15,7 +15,7 @@ from fedkad.cli.targets import require_model_or_none, require_place
 from fedkad.federation.inprocess import Federation
 from fedkad.federation.savedfleet import model_file, require_file_names
 from fedkad.intake import Switches
-from fedkad.report.wording import counted, significant
+from fedkad.wording import counted, significant
 
 
 @with_reading_options("channels")

@@ -19,14 +19,15 @@ from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file, made_folder
 from fedkad.detect.events import Event
 from fedkad.intake import Switches
-from fedkad.koopman.snapshots import Report
+from fedkad.progress import Report
 from fedkad.report.agreement import Agreement, agreement
 from fedkad.report.document import write_page
+from fedkad.report.eventtext import BY_RULE, clock, is_by_rule, marked, top_channels
 from fedkad.report.examination import Examination, examine_table
 from fedkad.report.findings_page import agreement_sentences, findings_page, summary
-from fedkad.report.wording import BY_RULE, clock, is_by_rule, marked, significant, top_channels
 from fedkad.tables.reading import table_ending
 from fedkad.tables.writing import write_blocks
+from fedkad.wording import significant
 
 ANOMALIES_FOUND = 3
 SCORE_BLOCK = 16_384  # rows of scores that are written at once

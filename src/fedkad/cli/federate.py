@@ -26,8 +26,8 @@ from fedkad.federation.inprocess import Federation
 from fedkad.federation.inprocess import federate as federate_fleet
 from fedkad.federation.savedfleet import model_file
 from fedkad.intake import Switches
-from fedkad.report.wording import counted, significant
 from fedkad.tables import write_table
+from fedkad.wording import counted, significant
 
 RECORDED = ("objective", "lagrangian", "consensus_residual", "subspace_change", "refit_perturbation")
 COSTS = ("bytes_up", "bytes_down", "seconds")

@@ -20,8 +20,8 @@ from fedkad.intake import Switches
 from fedkad.report.document import write_page
 from fedkad.report.examination import examine_table
 from fedkad.report.findings_page import findings_page
-from fedkad.report.wording import counted, significant
 from fedkad.tables import DeviceTables
+from fedkad.wording import counted, significant
 
 
 @with_reading_options()

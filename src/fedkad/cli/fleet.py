@@ -29,9 +29,9 @@ from fedkad.fleet.settings import (
     TrainingSettings,
 )
 from fedkad.intake import read_recording
-from fedkad.report.wording import counted
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import parse_duration
+from fedkad.wording import counted
 
 LONGEST_END, SHORT_PAUSE = 120.0, 0.5  # seconds in which a run that is cancelled ends, and between two looks at it
 AWAY = 60.0  # seconds after which a server that was stopped does not seem to come back

@@ -20,7 +20,7 @@ from fedkad.fleet import extra, registry, trainings
 from fedkad.fleet.files import FleetFileError
 from fedkad.fleet.registry import Registry
 from fedkad.fleet.settings import ServerFolder
-from fedkad.report.wording import counted
+from fedkad.wording import counted
 
 if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node

@@ -11,7 +11,7 @@ import typer
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.standing import channel_standings, threshold_origin
-from fedkad.report.wording import significant
+from fedkad.wording import significant
 
 
 def inspect(

@@ -22,9 +22,9 @@ from fedkad.detect.threshold import check_threshold
 from fedkad.intake import Switches, device_names
 from fedkad.report.chart import Span
 from fedkad.report.examination import Examination
-from fedkad.report.wording import counted
 from fedkad.tables import DeviceTables, SeriesTable
 from fedkad.tables.fleet import device_paths
+from fedkad.wording import counted
 
 LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
 

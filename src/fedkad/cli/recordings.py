@@ -12,13 +12,13 @@ import numpy as np
 import typer
 
 from fedkad.cli.failures import note, warn
-from fedkad.detect.clock import GAP_FACTOR, gap_starts, is_other_rate
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_devices, read_recording
-from fedkad.report.wording import counted
 from fedkad.tables import DeviceTables, FleetTables, SeriesTable, read_device, read_fleet
 from fedkad.tables.fleet import Read, matched
 from fedkad.tables.times import looks_like_epoch
+from fedkad.timesteps import GAP_FACTOR, gap_starts, is_other_rate
+from fedkad.wording import counted
 
 Progress = Callable[[str, float, int], None]
 

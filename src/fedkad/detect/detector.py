@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect import learning
-from fedkad.detect.clock import is_other_rate
 from fedkad.detect.events import Gathering, examine, judge_series, rows_lasting, rows_within
 from fedkad.detect.frames import event_table, framed
 from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
@@ -30,9 +29,10 @@ from fedkad.detect.threshold import USUAL_SHAPE, check_threshold
 from fedkad.detect.witnesses import WITNESSES, WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import parse_duration
+from fedkad.timesteps import is_other_rate
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import PIECE, SeriesScores, score_series
 from fedkad.detect.threshold import judge_all
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 
 Array = NDArray[np.float64]
 

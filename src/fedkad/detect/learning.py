@@ -22,8 +22,9 @@ from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
 from fedkad.koopman.scaling import ChannelMoments, Scaling, clipped, incomplete
-from fedkad.koopman.snapshots import Report, Statistics, collect, stretches, unheard
+from fedkad.koopman.snapshots import Statistics, collect, stretches
 from fedkad.koopman.subspace import leading_directions, own_subspace
+from fedkad.progress import Report, unheard
 from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]

@@ -29,7 +29,7 @@ from fedkad.blasthreads import single_threaded
 from fedkad.detect.bridging import Rows, bridged, broken
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import CLIP
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 
 Array = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import Times, missing_before, places, steps_between
 from fedkad.detect.frames import columns_of_times, is_frame
+from fedkad.timesteps import Times, grid_positions, missing_before, steps_between
 
 Array = NDArray[np.float64]
 
@@ -216,7 +216,9 @@ def _with_gaps(series: Series, gap: int) -> Recording:
     if times is None or not len(missing):
         return Recording(Series(values, names, spare=spare))
     there = np.insert(np.ones(len(values), dtype=np.bool_), missing, False)
-    return Recording(Series(np.insert(values, missing, np.nan, axis=0), names, spare=True), there, places(times))
+    return Recording(
+        Series(np.insert(values, missing, np.nan, axis=0), names, spare=True), there, grid_positions(times)
+    )
 
 
 def _times_of(data: Any, where: str) -> Times | None:

@@ -10,7 +10,7 @@ from fedkad.intake.opening import opened
 from fedkad.intake.reading import require_file
 from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
-from fedkad.koopman.snapshots import unheard
+from fedkad.progress import unheard
 from fedkad.tables.cells import is_iso_time, is_missing, is_number
 from fedkad.tables.errors import TableSource
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from fedkad.koopman.snapshots import Report, unheard
-from fedkad.report.wording import counted
+from fedkad.progress import Report, unheard
 from fedkad.tables.errors import TableError, TableSource, reason_in
+from fedkad.wording import counted
 
 PAUSE = 0.2  # seconds between two questions
 INSTALL = "run pip install 'fedkad[read]'"

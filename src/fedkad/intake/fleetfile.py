@@ -9,7 +9,7 @@ from fedkad.intake.opening import opened
 from fedkad.intake.reading import require_file, table_of
 from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 from fedkad.tables.errors import TableError, TableSource
 from fedkad.tables.table import SeriesTable
 

@@ -19,10 +19,10 @@ from fedkad.intake.lineends import BLOCK, ends_in_empty_row, is_empty_row, line_
 from fedkad.intake.stages import Stages
 from fedkad.intake.workbook import write_sheet
 from fedkad.intake.zones import zones_in_pandas_metadata
-from fedkad.koopman.snapshots import Report
-from fedkad.report.wording import counted
+from fedkad.progress import Report
 from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.reading import table_ending
+from fedkad.wording import counted
 
 STANDARD_INPUT = Path("-")
 LINES = 10_000  # after which progress is told

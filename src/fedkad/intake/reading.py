@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import steps_between
 from fedkad.intake import longform
 from fedkad.intake.calendar import DATES, format_of_parts, is_part_of_date
 from fedkad.intake.clock import Clock, clock_of
@@ -33,13 +32,14 @@ from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
 from fedkad.intake.timecolumn import time_columns
 from fedkad.intake.zones import minutes_ahead
-from fedkad.koopman.snapshots import Report, unheard
-from fedkad.report.wording import counted
+from fedkad.progress import Report, unheard
 from fedkad.tables.cells import MISSING, is_missing, no_rows, shown
 from fedkad.tables.errors import TableError, TableSource
 from fedkad.tables.reading import completed, read_table
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.times import YEARS, Times
+from fedkad.timesteps import steps_between
+from fedkad.wording import counted
 
 LABELS = frozenset(
     {"label", "labels", "anomaly", "anomalies", "is_anomaly", "isanomaly", "attack", "attacks", "outlier"}

@@ -1,6 +1,6 @@
 """Progress over several steps, of which nobody knows beforehand how many there will be."""
 
-from fedkad.koopman.snapshots import Report
+from fedkad.progress import Report
 
 WHOLE = 1000
 

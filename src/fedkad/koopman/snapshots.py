@@ -11,7 +11,7 @@ which turns gaps, incremental learning and forgetting into one operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from operator import add
@@ -23,15 +23,9 @@ from numpy.typing import NDArray
 from fedkad.blasthreads import single_threaded
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import incomplete
+from fedkad.progress import Report, unheard
 
 Array = NDArray[np.float64]
-Report = Callable[[int, int], None]
-"""Told how much of how much is done."""
-
-
-def unheard(done: int, of: int) -> None:
-    """A report that nobody reads."""
-
 
 BLOCK = 256
 """Windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists."""

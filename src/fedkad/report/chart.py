@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import Times, gap_starts
 from fedkad.report.palette import LIGHT
+from fedkad.timesteps import Times, gap_starts
 
 Array = NDArray[np.float64]
 

@@ -18,10 +18,11 @@ from fedkad.federation.inprocess import Federation, federate
 from fedkad.report.agreement import answered
 from fedkad.report.alternatives import ALTERNATIVES, Recordings
 from fedkad.report.chart import Span
+from fedkad.report.eventtext import top_channels
 from fedkad.report.examination import Examination, examine_table
-from fedkad.report.wording import counted, significant, top_channels
 from fedkad.simulate import CHANNELS, Fault, Fleet
 from fedkad.tables import SeriesTable
+from fedkad.wording import counted, significant
 
 Progress = Callable[[str, int, int], None]
 Outcome = Literal["found", "false alarm", "missed", "quiet"]

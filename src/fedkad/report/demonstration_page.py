@@ -28,7 +28,7 @@ from fedkad.report.document import (
     Tone,
 )
 from fedkad.report.findings_page import event_blocks, recordings_section, standing_sections, strength
-from fedkad.report.wording import counted
+from fedkad.wording import counted
 
 TONES: dict[Outcome, Tone] = {"found": "good", "false alarm": "bad", "missed": "bad", "quiet": "quiet"}
 

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.bridging import longest_hole
-from fedkad.detect.clock import Times
 from fedkad.detect.events import Findings, Gathering, examine
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import forecast_series
 from fedkad.detect.series import Series
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 from fedkad.report.chart import Span
 from fedkad.tables import SeriesTable
 from fedkad.tables.times import time_text
+from fedkad.timesteps import Times
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from fedkad import __version__
 from fedkad.detect.events import Event
 from fedkad.detect.model import Model
 from fedkad.detect.standing import KINDS, ChannelStanding, channel_standings, threshold_origin
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 from fedkad.report.agreement import Agreement
 from fedkad.report.chart import Curve, Panel, Span, line_chart
 from fedkad.report.document import (
@@ -29,18 +29,9 @@ from fedkad.report.document import (
     TableColumn,
     TableRow,
 )
+from fedkad.report.eventtext import BY_RULE, clock, is_by_rule, marked, top_channels
 from fedkad.report.examination import Examination
-from fedkad.report.wording import (
-    BY_RULE,
-    between,
-    clock,
-    counted,
-    is_by_rule,
-    lasting,
-    marked,
-    significant,
-    top_channels,
-)
+from fedkad.wording import between, counted, lasting, significant
 
 MOST_EVENTS = 12
 """Events that are drawn, the strongest of all."""

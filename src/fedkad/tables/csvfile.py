@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 from fedkad.tables.cells import channels_beside, is_iso_time, is_missing, is_number, no_rows, shown, time_column
 from fedkad.tables.errors import TableError, TableSource, reason_in
 from fedkad.tables.table import SeriesTable

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import gap_starts
-from fedkad.koopman.snapshots import Report, unheard
+from fedkad.progress import Report, unheard
 from fedkad.tables.csvfile import read_csv
 from fedkad.tables.errors import TableSource
 from fedkad.tables.table import SeriesTable
+from fedkad.timesteps import gap_starts
 
 PLAIN = (".csv", ".csv.gz")
 ENDINGS = (*PLAIN, ".tsv", ".xlsx", ".parquet")  # the last three are read by fedkad.intake only

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import missing_before, steps_between
 from fedkad.tables.times import Times, exact_unit, offset_text, ticks_per_second, time_text
+from fedkad.timesteps import missing_before, steps_between
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.clock import steps_between
 from fedkad.tables.cells import is_iso_time, is_missing, is_number, names_zone, shown
 from fedkad.tables.errors import TableError, TableSource
+from fedkad.timesteps import steps_between
 
 Times = NDArray[np.datetime64] | NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import typer
 
 from fedkad.cli.failures import one_sentence, warn
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table, shown_progress
-from fedkad.report.wording import counted, significant
+from fedkad.wording import counted, significant
 from fedkad_bench.data.cache import CacheWarning
 from fedkad_bench.data.dataset import Dataset, PartialDatasetWarning
 from fedkad_bench.data.datasets import KNOWN, PAPER_TABLE, data_folder, known_name, load, load_folder

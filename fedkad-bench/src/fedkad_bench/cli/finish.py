@@ -10,7 +10,7 @@ import typer
 
 from fedkad.cli.failures import note, warn
 from fedkad.cli.output import print_json, print_line
-from fedkad.report.wording import counted
+from fedkad.wording import counted
 from fedkad_bench.cli.libraries import FOR_THE_REPORT, lacking
 from fedkad_bench.methods.registry import INSTALL
 from fedkad_bench.report import write_report

@@ -8,7 +8,7 @@ import typer
 
 from fedkad.cli.failures import note
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
-from fedkad.report.wording import counted, significant
+from fedkad.wording import counted, significant
 from fedkad_bench.cli.arguments import DataFolder, check_data_folder, dataset_name, integers
 from fedkad_bench.data.sources import fetch, look
 from fedkad_bench.sweep import CRITERION, Candidate, Sweep, candidates

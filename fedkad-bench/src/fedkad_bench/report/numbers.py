@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedkad.report.wording import significant
+from fedkad.wording import significant
 from fedkad_bench.evaluation import METRICS
 from fedkad_bench.results import Summary
 

@@ -18,7 +18,7 @@ from fedkad.report.document import (
     TableColumn,
     TableRow,
 )
-from fedkad.report.wording import counted
+from fedkad.wording import counted
 from fedkad_bench.data.dataset import PAPER_TABLE
 from fedkad_bench.report.numbers import DASH
 from fedkad_bench.report.selection import clients_of, is_neural, most_seeds

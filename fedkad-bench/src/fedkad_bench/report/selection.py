@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkad.report.document import TableCell, TableRow
-from fedkad.report.wording import counted
+from fedkad.wording import counted
 from fedkad_bench.evaluation import METRICS
 from fedkad_bench.methods.registry import GROUPS, METHODS
 from fedkad_bench.report.numbers import digits_of, factor, missing, plain, summed_up

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedkad.report.document import Block, Bullets, DataTable, Drawing, Paragraph, Section, TableColumn
-from fedkad.report.wording import counted
+from fedkad.wording import counted
 from fedkad_bench.evaluation import SMOOTHINGS
 from fedkad_bench.methods.registry import GROUPS, Group
 from fedkad_bench.report.drawing import as_drawing

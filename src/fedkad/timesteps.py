@@ -15,13 +15,12 @@ Times = NDArray[Any]
 GAP_FACTOR = 1.5
 """A step larger than this many usual ones is a gap; the usual step is the median."""
 
-
 MOST_APART = 1.5
 """Factor between the sampling periods of two recordings beyond which they have different rates."""
 
 
 def is_other_rate(period: float | None, known: float | None) -> bool:
-    """Whether two sampling periods are both known, and far apart.
+    """Tell whether two sampling periods are both known, and far apart.
 
     >>> is_other_rate(60.0, 61.0), is_other_rate(60.0, 600.0), is_other_rate(None, 60.0)
     (False, True, False)
@@ -32,7 +31,7 @@ def is_other_rate(period: float | None, known: float | None) -> bool:
 
 
 def steps_between(times: Times) -> NDArray[np.float64]:
-    """From each time to the next, in the unit of the times."""
+    """Return the steps from each time to the next, in the unit of the times."""
     return np.diff(times).astype(np.float64)
 
 
@@ -58,10 +57,10 @@ def missing_before(times: Times | None, most: int) -> NDArray[np.intp]:
     return np.repeat(starts, np.minimum(_missing(times, starts), most))
 
 
-def places(times: Times) -> NDArray[np.int64]:
-    """The place of each row, counted in usual steps from the first: after a gap it is as far as rows are missing.
+def grid_positions(times: Times) -> NDArray[np.int64]:
+    """Return where each row lies, counted in usual steps from the first: beyond a gap by the rows missing in it.
 
-    >>> places(np.array([0.0, 1.0, 2.0, 5.0, 6.0]))
+    >>> grid_positions(np.array([0.0, 1.0, 2.0, 5.0, 6.0]))
     array([0, 1, 2, 5, 6])
     """
     step = np.ones(len(times), dtype=np.int64)
@@ -72,7 +71,7 @@ def places(times: Times) -> NDArray[np.int64]:
 
 
 def _missing(times: Times | None, starts: NDArray[np.intp]) -> NDArray[np.int64]:
-    """How many rows are missing before each of these, at least one."""
+    """Return how many rows are missing before each of these, at least one."""
     if times is None or not len(starts):
         return np.empty(0, dtype=np.int64)
     steps = steps_between(times)
