@@ -25,7 +25,7 @@ from fedkad.federation.client import Client
 from fedkad.federation.memory import Exchange
 from fedkad.federation.settings import Consensus
 from fedkad.federation.shelf import KIND, RESULT
-from fedkad.fleet import settings
+from fedkad.fleet.server import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
 from fedkad.tables import read_fleet, write_table

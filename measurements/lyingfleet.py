@@ -21,7 +21,7 @@ from fedkad.federation import participant, shelf
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan, stored_terms
 from fedkad.federation.judging import held_out_losses
-from fedkad.fleet import settings
+from fedkad.fleet.server import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import leading_directions
 from fedkad.report.demonstration import compare

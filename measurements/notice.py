@@ -33,15 +33,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedkad.fleet import registry
-from fedkad.fleet.files import write_private
+from fedkad.fleet.device.httpsclient import NOT_MODIFIED, OK, ServerFiles, UnreachableError
+from fedkad.fleet.device.noticeclient import PATH, SAID_EVERY
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.following import PATH, SAID_EVERY
-from fedkad.fleet.notice import PLACES, place
-from fedkad.fleet.noticeboard import NoticeBoard
-from fedkad.fleet.reaching import NOT_MODIFIED, OK, ServerFiles, UnreachableError
-from fedkad.fleet.settings import ServerFolder
-from fedkad.fleet.trainings import WANTED, is_requested, read_result
+from fedkad.fleet.server import registry
+from fedkad.fleet.server.noticeboard import NoticeBoard
+from fedkad.fleet.server.settings import ServerFolder
+from fedkad.fleet.server.trainings import WANTED, is_requested, read_result
+from fedkad.fleet.shared.files import write_private
+from fedkad.fleet.shared.notice import PLACES, place
 from fedkad.simulate import simulate_fleet
 from fedkad.tables import write_table
 from measurements.loopback import Loopback, Wire, command_line, descendants, megabytes, wait
@@ -240,7 +240,7 @@ class CalledFleet(Loopback):
         """Wait until all real devices only look at the notice."""
 
         def all_wait() -> bool:
-            return all("fleet.waiting" in command_line(self.running[name].pid) for name in self.data)
+            return all("fleet.device.idleclient" in command_line(self.running[name].pid) for name in self.data)
 
         wait(all_wait, PATIENCE, "all devices wait")
 

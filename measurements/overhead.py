@@ -47,7 +47,7 @@ def write_data(folder: Path) -> dict[str, Path]:
     return paths
 
 
-APP = "import flwr.supernode.cli, fedkad.fleet.clientapp"
+APP = "import flwr.supernode.cli, fedkad.fleet.device.clientapp"
 START = """
 import os, resource, statistics, subprocess, sys
 def spent():

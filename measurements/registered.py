@@ -13,11 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedkad.fleet import certificates, enrolment, registry
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.processes import ChildProcess, LogFile
-from fedkad.fleet.registry import RegisteredDevice, Registry
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, ServerFolder
+from fedkad.fleet.server import enrolment, registry
+from fedkad.fleet.server.registry import RegisteredDevice, Registry
+from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder
+from fedkad.fleet.shared import certificates
+from fedkad.fleet.shared.processes import ChildProcess, LogFile
 from measurements.loopback import free_port, megabytes, wait
 from measurements.measure import heading, peak_memory
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.edge.settings import Alarm, HomeAssistant, Learning, Prometheus, Stdout
-from fedkad.fleet.devicefile import DeviceFile
-from fedkad.fleet.settings import FILE, FleetSettings, load
+from fedkad.fleet.device.settings import DeviceFile
+from fedkad.fleet.server.settings import FILE, FleetSettings, load
 from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError, shown, toml_text
 from fedkad.settingkinds import FileName, IfWritten, Seconds, Surroundings, at_least
 from fedkad.settingsfile import FileSection, as_text, keys_of, read, read_file

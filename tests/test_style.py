@@ -32,7 +32,7 @@ TOO_LARGE = (
     "edge/store.py Store",
     "edge/device/pipeline.py Watcher",
     "federation/coordinator.py Coordinator",
-    "fleet/trainings.py Trainings.__init__",
+    "fleet/server/trainings.py Trainings.__init__",
     "intake/reading.py _Recording",
     "report/examination.py examine_table",
 )

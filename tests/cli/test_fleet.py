@@ -18,15 +18,17 @@ import pytest
 
 from fedkad import locks
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.fleet import extra, registry, settings, trainings
+from fedkad.fleet.server import registry, settings, trainings
+from fedkad.fleet.shared import extra
 from tests.fixtures.commandline import Done, fails
 from tests.fixtures.trainings import make_terms
 
 pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
-from fedkad.fleet import certificates, connection, devicefolder
-from fedkad.fleet.devicefolder import DeviceFolder
+from fedkad.fleet.device import connection
 from fedkad.fleet.flower.supernode import COLLECTED
+from fedkad.fleet.shared import certificates, devicefolder
+from fedkad.fleet.shared.devicefolder import DeviceFolder
 from tests.fixtures.certificates import names_of
 
 CHANNELS = ("--channels", "flow,heat")
@@ -295,9 +297,9 @@ def test_a_training_is_requested_from_a_running_server(fleet: Path) -> None:
 
 
 def test_in_a_fleet_that_is_called_the_status_shows_the_notice(tmp_path: Path) -> None:
-    from fedkad.fleet.notice import invite
-    from fedkad.fleet.noticeboard import NoticeBoard
-    from fedkad.fleet.settings import ServerFolder
+    from fedkad.fleet.server.noticeboard import NoticeBoard
+    from fedkad.fleet.server.settings import ServerFolder
+    from fedkad.fleet.shared.notice import invite
 
     folder = tmp_path / "called"
     document("fleet", "init", folder, "--address", "localhost", *CHANNELS, "--invite", "3", "--period", "10m")
@@ -484,7 +486,7 @@ def test_a_port_in_use_is_reported(fleet: Path, monkeypatch: pytest.MonkeyPatch)
     pytest.importorskip("flwr", reason="the extra `fleet` is not installed")
     for name in ("PATH", "FLWR_HOME", "NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    monkeypatch.setattr("fedkad.fleet.operation.FREED_WITHIN", 0.0)
+    monkeypatch.setattr("fedkad.fleet.server.operation.FREED_WITHIN", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         text = (fleet / "fleet.toml").read_text().replace("control_port = 8000", f"control_port = {port}")

@@ -19,7 +19,7 @@ from fedkad.edge import checking, main
 from fedkad.edge.checking import check
 from fedkad.edge.settings import SettingsError
 from fedkad.edge.settingsfile import load
-from fedkad.fleet import devicefolder
+from fedkad.fleet.shared import devicefolder
 from fedkad.locks import holding
 from tests.fixtures.broker import CHANNELS, config, saved_model, series
 

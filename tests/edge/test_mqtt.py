@@ -18,7 +18,7 @@ import pytest
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.federation.devicestate import DeviceState
-from fedkad.fleet.certificates import make_authority
+from fedkad.fleet.shared.certificates import make_authority
 from measurements.loopback import free_port
 from tests.fixtures.broker import (
     CHANNELS,

@@ -27,7 +27,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
-from fedkad.fleet import registry
+from fedkad.fleet.server import registry
 from fedkad.koopman.stiefel import retract_polar
 from measurements.loopback import Loopback, megabytes, wait
 from tests.fixtures.attackers import fleets

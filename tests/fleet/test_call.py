@@ -16,16 +16,16 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.edge import main
-from fedkad.fleet import registry
-from fedkad.fleet.settings import ServerFolder
-from fedkad.fleet.trainings import is_requested
+from fedkad.fleet.server import registry
+from fedkad.fleet.server.settings import ServerFolder
+from fedkad.fleet.server.trainings import is_requested
 from measurements.loopback import Loopback, command_line, wait
 from tests.fixtures.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet.notice import FleetNotice
-from fedkad.fleet.noticeboard import NoticeBoard
+from fedkad.fleet.server.noticeboard import NoticeBoard
+from fedkad.fleet.shared.notice import FleetNotice
 
 fleets.require(nginx=True)
 
@@ -53,7 +53,7 @@ class CalledFleet(Loopback):
 
     def waits(self, name: str) -> bool:
         """Whether a device is the small process that only looks at the notice."""
-        return "fedkad.fleet.waiting" in command_line(self.running[name].pid)
+        return "fedkad.fleet.device.idleclient" in command_line(self.running[name].pid)
 
     def held(self, name: str) -> str:
         path = self.device_folder(name) / "delivered.json"

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from fedkad.fleet import certificates
-from fedkad.fleet.certificates import KeyFileError, KeyPair
-from fedkad.fleet.connection import reach
-from fedkad.fleet.reaching import ServerFiles
+from fedkad.fleet.device.connection import reach
+from fedkad.fleet.device.httpsclient import ServerFiles
+from fedkad.fleet.shared import certificates
+from fedkad.fleet.shared.certificates import KeyFileError, KeyPair
 from tests.fixtures.certificates import names_of
 
 

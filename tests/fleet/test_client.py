@@ -12,11 +12,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import clientapp, connection, devicefolder
-from fedkad.fleet.certificates import make_device_key
-from fedkad.fleet.connection import DeviceClient
+from fedkad.fleet.device import clientapp, connection
+from fedkad.fleet.device.connection import DeviceClient
+from fedkad.fleet.device.httpsclient import Fetched
 from fedkad.fleet.flower.supernode import CALL_OVER, SuperNodeEvent
-from fedkad.fleet.reaching import Fetched
+from fedkad.fleet.shared import devicefolder
+from fedkad.fleet.shared.certificates import make_device_key
 
 
 @pytest.fixture

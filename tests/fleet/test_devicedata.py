@@ -15,8 +15,8 @@ from fedkad.detect.series import Series
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.protocol import ProtocolError, Terms
 from fedkad.federation.settings import Consensus
-from fedkad.fleet.devicedata import DeviceData, read_settings
-from fedkad.fleet.devicefile import DeviceFile
+from fedkad.fleet.device.data import DeviceData, read_settings
+from fedkad.fleet.device.settings import DeviceFile
 from fedkad.koopman.lifting import Lifting
 
 CHANNELS = ("flow", "level")
@@ -47,7 +47,7 @@ def data(folder: Path, table: Path | None, **settings: Any) -> DeviceData:
 def test_a_table_is_read_once_until_it_changes(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = data(tmp_path, table).detector(TERMS)
     with monkeypatch.context() as blind:
-        blind.setattr("fedkad.fleet.devicedata.read_device", None)
+        blind.setattr("fedkad.fleet.device.data.read_device", None)
         again = data(tmp_path, table).detector(TERMS)
     assert again.threshold_ == first.threshold_
     write(table, values(1))

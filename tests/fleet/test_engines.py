@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from fedkad import KoopmanDetector
-from fedkad.fleet import settings
+from fedkad.fleet.server import settings
 from measurements.loopback import ENVIRONMENT, Loopback, command_line, free_port
 from tests.checks.carriers import CHECKS, Trained
 from tests.fixtures.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-APP = Path(settings.__file__).parent / "app"
+APP = Path(settings.__file__).parents[1] / "app"
 NAMES = ("pump-a", "pump-b", "pump-c")
 ROUNDS, PARTICIPATION = 5, 0.5
 

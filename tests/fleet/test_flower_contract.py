@@ -22,12 +22,14 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 
 import httpx
 
-from fedkad.fleet import certificates, flower, settings
-from fedkad.fleet.devicefolder import DeviceFolder
+from fedkad.fleet import flower
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.programs import OFFLINE
 from fedkad.fleet.flower.supernode import STILL_COUNTED, SuperNodeEvent
-from fedkad.fleet.settings import ServerFolder
+from fedkad.fleet.server import settings
+from fedkad.fleet.server.settings import ServerFolder
+from fedkad.fleet.shared import certificates
+from fedkad.fleet.shared.devicefolder import DeviceFolder
 
 FLEET = Path(flower.__file__).parents[1]
 
@@ -246,8 +248,8 @@ def test_a_supernode_answers_one_message_at_a_time() -> None:
 
 
 def test_a_reply_of_ours_has_few_parts() -> None:
-    from fedkad.fleet.envelope import packed
     from fedkad.fleet.flower.mailbox import MOST_PARTS
+    from fedkad.fleet.shared.envelope import packed
 
     nested = found("flwr.supercore.inflatable.inflatable_object.get_all_nested_objects")
     parts = 1 + len(nested(packed({"device": "pump", "payload": b"bytes"})))  # with the message around it

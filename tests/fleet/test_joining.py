@@ -24,21 +24,23 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import certificates, devicefolder, enrolment, joining, registry, settings, tokens
-from fedkad.fleet.certificates import each_authority
-from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.files import FleetFileError, write_private
+from fedkad.fleet.device import joining
+from fedkad.fleet.device.httpsclient import ServerFiles, UnreachableError
+from fedkad.fleet.device.joining import join
+from fedkad.fleet.device.noticeclient import Follower
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.following import Follower
-from fedkad.fleet.joining import join
-from fedkad.fleet.notice import EVERYBODY, NamedAuthority, NoticeError, sign
-from fedkad.fleet.noticeboard import NOTICE, NoticeBoard
-from fedkad.fleet.operation import Door
-from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all
-from fedkad.fleet.reaching import ServerFiles, UnreachableError
-from fedkad.fleet.registry import DeviceError
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, ServerFolder
-from fedkad.fleet.tokens import OneTimeToken, TokenError
+from fedkad.fleet.server import enrolment, registry, settings
+from fedkad.fleet.server.noticeboard import NOTICE, NoticeBoard
+from fedkad.fleet.server.operation import Door
+from fedkad.fleet.server.registry import DeviceError
+from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder
+from fedkad.fleet.shared import certificates, devicefolder, tokens
+from fedkad.fleet.shared.certificates import each_authority
+from fedkad.fleet.shared.devicefolder import DeviceFolder
+from fedkad.fleet.shared.files import FleetFileError, write_private
+from fedkad.fleet.shared.notice import EVERYBODY, NamedAuthority, NoticeError, sign
+from fedkad.fleet.shared.processes import LogFile, SupervisedProcess, ending_all
+from fedkad.fleet.shared.tokens import OneTimeToken, TokenError
 from fedkad.settingerror import SettingsError
 from measurements.loopback import free_port, wait
 from tests.fixtures.certificates import names_of
@@ -361,6 +363,6 @@ def test_a_killed_change_of_the_authority_is_done_again(site: Site, monkeypatch:
 
 
 def test_a_device_that_waits_learns_all_this_without_numpy_or_flower() -> None:
-    code = "import sys, fedkad.fleet.joining; print(sorted({'numpy', 'flwr', 'typer'} & set(sys.modules)))"
+    code = "import sys, fedkad.fleet.device.joining; print(sorted({'numpy', 'flwr', 'typer'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

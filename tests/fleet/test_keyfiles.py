@@ -11,14 +11,15 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import certificates, devicefolder, enrolment, keyfiles, registry, trainings
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.device.httpsclient import ServerFiles, UnreachableError
 from fedkad.fleet.flower.control import open_control
-from fedkad.fleet.operation import Door, Supervisor, warn_of_certificates
-from fedkad.fleet.overview import certificate_ends
-from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all
-from fedkad.fleet.reaching import ServerFiles, UnreachableError
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, ServerFolder, TrainingSettings
+from fedkad.fleet.server import enrolment, registry, trainings
+from fedkad.fleet.server.operation import Door, Supervisor, warn_of_certificates
+from fedkad.fleet.server.overview import certificate_ends
+from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder, TrainingSettings
+from fedkad.fleet.shared import certificates, devicefolder, keyfiles
+from fedkad.fleet.shared.files import FleetFileError
+from fedkad.fleet.shared.processes import LogFile, SupervisedProcess, ending_all
 from fedkad.locks import holding
 from tests.fixtures.commandline import Done, fails
 

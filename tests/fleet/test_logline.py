@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.fleet.logline import LogLine, kept_in
+from fedkad.fleet.shared.logline import LogLine, kept_in
 
 
 def record(level: int, message: str) -> logging.LogRecord:
@@ -26,7 +26,7 @@ def test_a_line_has_its_time_unless_the_journal_adds_it(monkeypatch: pytest.Monk
 
 
 def test_a_kept_log_is_bounded_and_a_full_disk_does_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.getLogger("fedkad.fleet.operation")
+    logger = logging.getLogger("fedkad.fleet.server.operation")
     with kept_in(tmp_path / "server.log", 1000):
         for k in range(500):
             logger.warning("line %d", k)

@@ -19,8 +19,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fedkad.fleet.envelope import packed
 from fedkad.fleet.flower.mailbox import AT_ONCE, Mailbox
+from fedkad.fleet.shared.envelope import packed
 
 RUN = 7
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedkad import KoopmanDetector
-from fedkad.fleet.reaching import OK, ServerFiles, UnreachableError
+from fedkad.fleet.device.httpsclient import OK, ServerFiles, UnreachableError
 from measurements.loopback import ENVIRONMENT, Loopback, command_line, descendants, wait
 from tests.fixtures.attackers import fleets
 

@@ -15,9 +15,9 @@ pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
 from cryptography import x509
 
-from fedkad.fleet import certificates
-from fedkad.fleet.certificates import KeyPair
-from fedkad.fleet.notice import (
+from fedkad.fleet.shared import certificates
+from fedkad.fleet.shared.certificates import KeyPair
+from fedkad.fleet.shared.notice import (
     EVERYBODY,
     LIFE,
     FleetNotice,

@@ -28,18 +28,20 @@ from fedkad import KoopmanDetector
 from fedkad.federation.coordinator import Coordinator, TrainingPlan, current_delivery
 from fedkad.federation.deliveryfile import read_delivery, write_delivery
 from fedkad.federation.protocol import ProtocolError
-from fedkad.fleet import attendance, certificates, devicefolder, enrolment, waiting
-from fedkad.fleet.attendance import Attendance
-from fedkad.fleet.connection import DeviceClient
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.device import idleclient
+from fedkad.fleet.device.connection import DeviceClient
+from fedkad.fleet.device.httpsclient import ServerFiles, UnreachableError
+from fedkad.fleet.device.idleclient import AdoptionError, Wait, Waiting
+from fedkad.fleet.device.noticeclient import JITTER, SAID_EVERY, Follower
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.following import JITTER, SAID_EVERY, Follower
-from fedkad.fleet.notice import EVERYBODY, LIFE, Invitation, NamedModel, NoticeError
-from fedkad.fleet.noticeboard import NOTICE, PACE, NoticeBoard
-from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all
-from fedkad.fleet.reaching import ServerFiles, UnreachableError
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, ServerFolder
-from fedkad.fleet.waiting import AdoptionError, Wait, Waiting
+from fedkad.fleet.server import enrolment, lastseen
+from fedkad.fleet.server.lastseen import Attendance
+from fedkad.fleet.server.noticeboard import NOTICE, PACE, NoticeBoard
+from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder
+from fedkad.fleet.shared import certificates, devicefolder
+from fedkad.fleet.shared.files import FleetFileError
+from fedkad.fleet.shared.notice import EVERYBODY, LIFE, Invitation, NamedModel, NoticeError
+from fedkad.fleet.shared.processes import LogFile, SupervisedProcess, ending_all
 from measurements.loopback import free_port, wait
 from tests.fixtures.trainings import MODEL, make_terms, series
 
@@ -334,7 +336,7 @@ def test_looks_of_a_clock_that_was_wrong_do_not_hide_for_long_that_a_device_is_s
     assert set(kept.last) == {"pump", "press"}
     assert max(kept.last.values()) <= time.time()
     desk.folder.seen.write_text(json.dumps({"pump": future}))
-    assert attendance.read(desk.folder)["pump"] <= time.time()
+    assert lastseen.read(desk.folder)["pump"] <= time.time()
 
 
 def test_a_device_says_once_an_hour_that_it_looks_and_strangers_are_not_written_down(served: Desk) -> None:
@@ -353,7 +355,7 @@ def test_a_device_says_once_an_hour_that_it_looks_and_strangers_are_not_written_
     kept.take({"pump": None})
     assert book.stat().st_size == 0
     assert abs(kept.last["pump"] - time.time()) < PATIENCE
-    assert attendance.read(served.folder) == kept.last == Attendance(served.folder).last
+    assert lastseen.read(served.folder) == kept.last == Attendance(served.folder).last
 
 
 def test_an_old_notice_is_refused_even_after_a_restart_of_the_device(served: Desk) -> None:
@@ -394,7 +396,7 @@ def test_a_device_from_which_notices_are_withheld_does_nothing_about_the_last_on
 def test_a_connected_device_says_once_that_its_notice_has_expired_and_stays(
     served: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "fedkad.fleet.connection")
+    caplog.set_level("INFO", "fedkad.fleet.device.connection")
     served.device.flower.mkdir()
     served.show(EVERYBODY)
     client = DeviceClient(served.device, "")
@@ -476,14 +478,14 @@ def test_a_device_fetches_what_the_notice_names_and_puts_it_in_use(served: Desk)
     served.show()
     device = waiting_at(served)
     assert device.obtain(), device.last_logged
-    assert waiting.held_run(served.device) == "run-1"
+    assert idleclient.held_run(served.device) == "run-1"
     assert not served.device.fetched.exists()
     assert not device.obtain(), "it holds it now"
     served.finish("run-2")  # going back is a newer notice as well
     served.show()
     device.follower.look()
     assert device.obtain()
-    assert waiting.held_run(served.device) == "run-2"
+    assert idleclient.held_run(served.device) == "run-2"
 
 
 def test_a_device_that_cannot_use_a_model_says_why_and_tries_again_later(
@@ -559,10 +561,10 @@ def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
     path = served.folder.public / "models" / follower.model.sha256
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(AdoptionError, match="not the file that its notice names"):
-        waiting.fetch(served.device, follower, follower.model)
+        idleclient.fetch(served.device, follower, follower.model)
     path.unlink()
     with pytest.raises(AdoptionError, match="answers 404"):
-        waiting.fetch(served.device, follower, follower.model)
+        idleclient.fetch(served.device, follower, follower.model)
     assert not served.device.fetched.exists()
 
 
@@ -571,7 +573,7 @@ def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
 
 def start_waiting(desk: Desk, *, once: bool = False, idle: float | None = None) -> subprocess.Popen[str]:
     known = Wait(str(desk.device.root), "pump", desk.device.server, "", once, idle)
-    command = [sys.executable, "-Pm", "fedkad.fleet.waiting", json.dumps(vars(known))]
+    command = [sys.executable, "-Pm", "fedkad.fleet.device.idleclient", json.dumps(vars(known))]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -583,7 +585,7 @@ def test_with_once_it_leaves_when_it_has_a_model(served: Desk) -> None:
     said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     assert "a new model was delivered" in said.splitlines()[-1]
-    assert waiting.held_run(served.device) == "run-1"
+    assert idleclient.held_run(served.device) == "run-1"
 
 
 def test_with_idle_it_leaves_with_a_sentence_if_nobody_calls(served: Desk) -> None:
@@ -625,11 +627,11 @@ def test_it_becomes_the_client_with_the_same_options_when_it_is_called(
     assert client.value.args[0] == ["-Pm", "fedkad", "client", root, "--data", "/table.csv", "--once", "--idle", "1.5"]
     with pytest.raises(BecomesError) as again:
         known.begin()
-    assert again.value.args[0][:2] == ["-Pm", "fedkad.fleet.waiting"]
+    assert again.value.args[0][:2] == ["-Pm", "fedkad.fleet.device.idleclient"]
     assert Wait(**json.loads(again.value.args[0][2])) == known
 
 
 def test_it_needs_neither_numpy_nor_flower() -> None:
-    code = "import sys, fedkad.fleet.waiting; print(sorted({'numpy', 'flwr', 'typer'} & set(sys.modules)))"
+    code = "import sys, fedkad.fleet.device.idleclient; print(sorted({'numpy', 'flwr', 'typer'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -409,9 +409,9 @@ def test_only_a_damaged_database_is_moved_aside(tmp_path: Path) -> None:
 def test_a_server_says_that_its_certificate_is_for_another_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fedkad.fleet import enrolment, settings
-    from fedkad.fleet.operation import warn_of_certificates
-    from fedkad.fleet.settings import ServerFolder
+    from fedkad.fleet.server import enrolment, settings
+    from fedkad.fleet.server.operation import warn_of_certificates
+    from fedkad.fleet.server.settings import ServerFolder
 
     place, model = settings.Place("old.example"), settings.ModelSettings(("a",))
     root = enrolment.make_fleet(tmp_path / "fleet", settings.FleetSettings(place, model)).root
@@ -465,8 +465,8 @@ class CountingBook(Book):
 
 
 def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from fedkad.fleet import enrolment, registry, settings
-    from fedkad.fleet.operation import Supervisor
+    from fedkad.fleet.server import enrolment, registry, settings
+    from fedkad.fleet.server.operation import Supervisor
 
     tmp_path = tmp_path / "fleet"
     model = settings.ModelSettings(("a",), rank=2, window=4)
@@ -498,8 +498,8 @@ def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, cap
 
 
 def test_flower_knows_only_those_who_are_called_in_a_large_fleet(tmp_path: Path) -> None:
-    from fedkad.fleet import enrolment, registry, settings, trainings
-    from fedkad.fleet.operation import Supervisor
+    from fedkad.fleet.server import enrolment, registry, settings, trainings
+    from fedkad.fleet.server.operation import Supervisor
 
     model = settings.ModelSettings(("a",), rank=2, window=4)
     known = settings.FleetSettings(model=model, notice=settings.NoticeSettings(invite=3))
@@ -544,8 +544,8 @@ def test_a_full_disk_does_not_end_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "fedkad")
-    from fedkad.fleet import enrolment, registry, settings, trainings
-    from fedkad.fleet.operation import Supervisor
+    from fedkad.fleet.server import enrolment, registry, settings, trainings
+    from fedkad.fleet.server.operation import Supervisor
 
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -581,9 +581,9 @@ def test_a_full_disk_does_not_end_the_server(
 def test_a_server_that_cannot_renew_its_notice_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fedkad.fleet import enrolment, noticeboard, registry, settings
-    from fedkad.fleet.notice import LIFE
-    from fedkad.fleet.operation import Supervisor
+    from fedkad.fleet.server import enrolment, noticeboard, registry, settings
+    from fedkad.fleet.server.operation import Supervisor
+    from fedkad.fleet.shared.notice import LIFE
 
     def no_room(path: Path, content: bytes, moment: int) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -613,9 +613,9 @@ def test_a_server_that_cannot_renew_its_notice_says_so_once(
 def test_the_end_of_a_run_counts_even_if_its_output_cannot_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fedkad.fleet import settings
-    from fedkad.fleet.operation import AppRuns
-    from fedkad.fleet.settings import ServerFolder
+    from fedkad.fleet.server import settings
+    from fedkad.fleet.server.operation import AppRuns
+    from fedkad.fleet.server.settings import ServerFolder
 
     settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     (tmp_path / "logs").write_text("no folder")

@@ -17,9 +17,10 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.cli.fleet import app
-from fedkad.fleet import certificates, devicefolder, registry
-from fedkad.fleet.following import Follower
-from fedkad.fleet.reaching import UnreachableError
+from fedkad.fleet.device.httpsclient import UnreachableError
+from fedkad.fleet.device.noticeclient import Follower
+from fedkad.fleet.server import registry
+from fedkad.fleet.shared import certificates, devicefolder
 from fedkad.tables import write_table
 from measurements.loopback import Loopback, free_port, wait
 from tests.fixtures.pages import PAGES, Desk, blocks, commands

@@ -16,7 +16,7 @@ import pytest
 
 from fedkad.edge.membership import FleetMember
 from fedkad.fleet.flower.supernode import LOST, SuperNodeEvent, SuperNodeLog
-from fedkad.fleet.processes import Backoff, ChildProcess, LogFile, SupervisedProcess, ending_all, until_stopped
+from fedkad.fleet.shared.processes import Backoff, ChildProcess, LogFile, SupervisedProcess, ending_all, until_stopped
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(60)"
 WITH_OFFSPRING = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); sys.exit(3)"
@@ -87,7 +87,8 @@ def test_a_process_that_ignores_signals_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     keeper = (
-        "import os, sys, time; from pathlib import Path; from fedkad.fleet.processes import ChildProcess, LogFile;"
+        "import os, sys, time; from pathlib import Path; "
+        "from fedkad.fleet.shared.processes import ChildProcess, LogFile;"
         f"c = ChildProcess(['sleep', '60'], LogFile(Path({str(tmp_path / 'log')!r})), os.environ);"
         "print(c.process.pid, flush=True); time.sleep(60)"
     )
@@ -245,7 +246,7 @@ reception.stay_in_step = lambda mark: None
 sys.modules |= {{"flwr": types.ModuleType("flwr"), "flwr.supernode": types.ModuleType("x"), "flwr.supernode.cli": cli}}
 sys.modules["fedkad.fleet.flower.reception"] = reception
 from fedkad.fleet.flower import supernode
-from fedkad.fleet.processes import end_with_parent
+from fedkad.fleet.shared.processes import end_with_parent
 def launch_beside(address):
     prepare, launcher = end_with_parent(os.getpid(), signal.SIGKILL), os.fork()
     if not launcher:

@@ -21,15 +21,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet import certificates, devicefolder, enrolment, limits, operation, registry, settings
-from fedkad.fleet.connection import foreign_key
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.device.connection import foreign_key
+from fedkad.fleet.device.httpsclient import ServerFiles
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.limits import largest_reply
-from fedkad.fleet.operation import Door, check_port
-from fedkad.fleet.processes import LogFile, SupervisedProcess, ending_all
-from fedkad.fleet.reaching import ServerFiles
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
+from fedkad.fleet.server import enrolment, limits, operation, registry, settings
+from fedkad.fleet.server.limits import largest_reply
+from fedkad.fleet.server.operation import Door, check_port
+from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
+from fedkad.fleet.shared import certificates, devicefolder
+from fedkad.fleet.shared.files import FleetFileError
+from fedkad.fleet.shared.processes import LogFile, SupervisedProcess, ending_all
 from measurements.loopback import descendants, free_port, wait
 
 if shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{proxy.ELSEWHERE}") is None:

@@ -29,11 +29,11 @@ from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.servicer.runtime import runtime_handlers
 
-from fedkad.fleet.envelope import packed
 from fedkad.fleet.flower import reception
 from fedkad.fleet.flower.reception import OverdueError, UnansweredError, stay_in_step
 from fedkad.fleet.flower.supernode import LONGEST_ANSWER
-from fedkad.fleet.progress import EVERY, ProgressMark, ProgressWatch
+from fedkad.fleet.shared.envelope import packed
+from fedkad.fleet.shared.progress import EVERY, ProgressMark, ProgressWatch
 
 DEVICE, ENDED, RUNNING = 1, 7, 8
 PULLING, CONFIRMING, ANSWERED = "pulling", "confirming", "confirming what the app has answered already"

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from fedkad import locks
-from fedkad.fleet import devicefolder, flower, registry, settings
-from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.registry import DeviceError, Registry
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Place, Privacy, TrainingSettings
+from fedkad.fleet import flower
+from fedkad.fleet.server import registry, settings
+from fedkad.fleet.server.registry import DeviceError, Registry
+from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, Privacy, TrainingSettings
+from fedkad.fleet.shared import devicefolder
+from fedkad.fleet.shared.devicefolder import DeviceFolder
+from fedkad.fleet.shared.files import FleetFileError
 from fedkad.settingerror import SettingError, SettingsError, UnknownSettingError
 
 ODD = ("plain", "with space", "it's", 'a "quoted" one', "both ' and \"", "back\\slash", "ünïcode", "equals=x", "$HOME")

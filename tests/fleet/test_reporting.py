@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.fleet import enrolment, registry, reporting, settings, trainings
 from fedkad.fleet.flower.control import Node
-from fedkad.fleet.overview import Looks, seen_devices
-from fedkad.fleet.reporting import Reporter
-from fedkad.fleet.settings import FleetSettings, ModelSettings, Privacy, ReportingSettings, ServerFolder
-from fedkad.fleet.webhook import ATTEMPTS, Messenger
+from fedkad.fleet.server import enrolment, registry, reporting, settings, trainings
+from fedkad.fleet.server.overview import Looks, seen_devices
+from fedkad.fleet.server.reporting import Reporter
+from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Privacy, ReportingSettings, ServerFolder
+from fedkad.fleet.server.webhook import ATTEMPTS, Messenger
 from fedkad.settingerror import SettingsError
 from measurements.loopback import wait
 from tests.fixtures.receiver import receiving

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fedkad import locks
-from fedkad.fleet import trainings
-from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.outcome import CANCELLED, DONE, outcome_of
-from fedkad.fleet.trainings import ATTEMPTS, DELIVERY_PAUSE, Trainings
+from fedkad.fleet.server import trainings
+from fedkad.fleet.server.outcome import CANCELLED, DONE, outcome_of
+from fedkad.fleet.server.trainings import ATTEMPTS, DELIVERY_PAUSE, Trainings
+from fedkad.fleet.shared.files import FleetFileError
 
 HERE = {"a": True, "b": True}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.processes import passed_sockets
-from fedkad.fleet.settings import Place
+from fedkad.fleet.server.settings import Place
+from fedkad.fleet.shared.files import FleetFileError
+from fedkad.fleet.shared.processes import passed_sockets
 
 UNITS = Path(__file__).parents[2] / "examples" / "systemd"
 
@@ -66,7 +66,7 @@ def test_only_sockets_that_are_meant_for_this_process_are_taken(monkeypatch: pyt
 )
 def test_a_socket_at_which_the_server_would_not_answer_is_refused(host: str, bind: str, remedy: str) -> None:
     pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
-    from fedkad.fleet.operation import check_passed
+    from fedkad.fleet.server.operation import check_passed
 
     with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as passed:
         port = passed.getsockname()[1]
@@ -82,7 +82,7 @@ def test_a_socket_at_which_the_server_would_not_answer_is_refused(host: str, bin
 
 def test_a_socket_of_another_kind_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
-    from fedkad.fleet.operation import check_passed
+    from fedkad.fleet.server.operation import check_passed
 
     with socket.socket(socket.AF_UNIX) as passed:
         passed.bind(str(tmp_path / "socket"))

@@ -23,13 +23,13 @@ import pytest
 
 from fedkad import KoopmanDetector, __version__
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, check_protocol
-from fedkad.fleet.settings import ServerFolder
+from fedkad.fleet.server.settings import ServerFolder
 from measurements.loopback import ENVIRONMENT, Loopback, wait
 from tests.fixtures.attackers import fleets
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet.noticeboard import NoticeBoard
+from fedkad.fleet.server.noticeboard import NoticeBoard
 
 fleets.require(nginx=True)
 

@@ -24,7 +24,7 @@ from fedkad.federation.client import Client, LocalState
 from fedkad.federation.protocol import DIAGNOSTICS, IDENTITY
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Consensus
-from fedkad.fleet import settings
+from fedkad.fleet.server import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.settingerror import toml_text
 from measurements.loopback import ENVIRONMENT, Wire, descendants, free_port, wait
@@ -37,7 +37,7 @@ from tests.fixtures.attackers.eavesdropper import Haystack, Request, Sent
 
 Array = NDArray[np.float64]
 
-APP = Path(settings.__file__).parent / "app"
+APP = Path(settings.__file__).parents[1] / "app"
 PROGRAMS = Path(sys.executable).parent
 NAMES = ("pump-a", "pump-b", "pump-c", "pump-d")
 VANISHING = "pump-d"

@@ -766,7 +766,7 @@ def test_without_the_engine_plain_csv_is_read_and_the_extra_is_named(
 def test_neither_the_agent_nor_a_device_of_a_fleet_loads_the_engine(tmp_path: Path) -> None:
     write(tmp_path, "time,a\n" + "".join(f"{k},{k % 7}\n" for k in range(50)))
     code = (
-        "import sys, fedkad.edge.main, fedkad.edge.assembly, fedkad.fleet.devicedata\n"
+        "import sys, fedkad.edge.main, fedkad.edge.assembly, fedkad.fleet.device.data\n"
         "from fedkad.tables import read_device\n"
         f"read_device({str(tmp_path / 'boiler.csv')!r})\n"
         "print([name for name in ('duckdb', 'openpyxl', 'pandas', 'fedkad.intake') if name in sys.modules])"

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 if any(word.endswith("flower.supernode") for word in sys.orig_argv):
-    from fedkad.fleet import clientapp
+    from fedkad.fleet.device import clientapp
 
     sys.path.append(str(Path(__file__).parents[1]))
     vars(clientapp)["app"] = import_module("empty_app.client").app

@@ -16,10 +16,9 @@ from fedkad.cli.fleetstatus import PAUSE, UNKNOWN, Folder, not_running, quoted, 
 from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.federation import shelf
-from fedkad.fleet import extra, registry, trainings
-from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.outcome import CANCELLED, DONE, TrainingOutcome, outcome_of
-from fedkad.fleet.settings import (
+from fedkad.fleet.server import registry, trainings
+from fedkad.fleet.server.outcome import CANCELLED, DONE, TrainingOutcome, outcome_of
+from fedkad.fleet.server.settings import (
     FleetSettings,
     ModelSettings,
     NoticeSettings,
@@ -28,6 +27,8 @@ from fedkad.fleet.settings import (
     ServerFolder,
     TrainingSettings,
 )
+from fedkad.fleet.shared import extra
+from fedkad.fleet.shared.files import FleetFileError
 from fedkad.intake import read_recording
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import parse_duration
@@ -117,7 +118,7 @@ def init(
 ) -> None:
     """Create the folder of a server: settings, its own certificate authority, a certificate, and no devices yet."""
     extra.require()
-    from fedkad.fleet.enrolment import make_fleet
+    from fedkad.fleet.server.enrolment import make_fleet
 
     if chosen.get("robust") and chosen.get("secure_aggregation"):
         raise typer.BadParameter(
@@ -144,7 +145,7 @@ def init(
 def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_json: AsJson = False) -> None:
     """Add a device, and create the folder to copy to it."""
     extra.require()
-    from fedkad.fleet.enrolment import add_device
+    from fedkad.fleet.server.enrolment import add_device
 
     made = add_device(ServerFolder.existing(folder), device, public_key)
     copy, run = f"scp -r {quoted(made)} USER@{device}:{device}", _client(device)
@@ -171,7 +172,7 @@ def token(
 ) -> None:
     """Make one-time tokens by which devices join, each with a key of its own that never leaves it."""
     extra.require()
-    from fedkad.fleet.enrolment import make_tokens
+    from fedkad.fleet.server.enrolment import make_tokens
 
     wanted = list(dict.fromkeys(filter(None, (*(devices or ()), *_listed(names)))))
     if not wanted:
@@ -208,9 +209,9 @@ def join(
 ) -> None:
     """On a device: make its key, have the server admit it by a one-time token, and create its folder."""
     extra.require()
-    from fedkad.fleet.joining import join as join_by
-    from fedkad.fleet.reaching import UnreachableError
-    from fedkad.fleet.tokens import OneTimeToken
+    from fedkad.fleet.device.httpsclient import UnreachableError
+    from fedkad.fleet.device.joining import join as join_by
+    from fedkad.fleet.shared.tokens import OneTimeToken
 
     known = OneTimeToken.parse(token)
     place = Path(known.device) if folder is None else folder
@@ -242,7 +243,7 @@ def renew(
 ) -> None:
     """Give a device a new key, even after it was revoked; or the server a new certificate, or a new authority."""
     extra.require()
-    from fedkad.fleet.enrolment import begin_authority, finish_authority, renew_device, renew_server
+    from fedkad.fleet.server.enrolment import begin_authority, finish_authority, renew_device, renew_server
 
     server = ServerFolder.existing(folder)
     if device is not None and authority is not None:
@@ -299,7 +300,7 @@ def _print_renewed(key: Path | None, device: str, public_key: Path | None, as_js
 def revoke(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None:
     """Exclude a device from the fleet."""
     extra.require()
-    from fedkad.fleet.enrolment import revoke_device
+    from fedkad.fleet.server.enrolment import revoke_device
 
     server = ServerFolder.existing(folder)
     revoke_device(server, device)

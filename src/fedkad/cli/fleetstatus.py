@@ -16,10 +16,11 @@ from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.federation.report import latest_training
-from fedkad.fleet import extra, registry, trainings
-from fedkad.fleet.files import FleetFileError
-from fedkad.fleet.registry import Registry
-from fedkad.fleet.settings import ServerFolder
+from fedkad.fleet.server import registry, trainings
+from fedkad.fleet.server.registry import Registry
+from fedkad.fleet.server.settings import ServerFolder
+from fedkad.fleet.shared import extra
+from fedkad.fleet.shared.files import FleetFileError
 from fedkad.wording import counted
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def quoted(path: Path) -> str:
 
 def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
     """All that is known of a fleet now, and what is wrong with its server, if anything."""
-    from fedkad.fleet import attendance, keyfiles
-    from fedkad.fleet.overview import Looks, certificate_ends, counts_of, privacy_of, seen_devices
+    from fedkad.fleet.server import lastseen
+    from fedkad.fleet.server.overview import Looks, certificate_ends, counts_of, privacy_of, seen_devices
+    from fedkad.fleet.shared import keyfiles
 
     devices, known = registry.read(server.registry), server.settings
     running = locks.is_held(server.lock)
@@ -80,8 +82,8 @@ def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
     damage = next(keyfiles.damages(server), None) if running else None
     active = registry.active(devices)
     by_call = known.notice.is_by_call(len(active))
-    recent = time.time() - attendance.recently(known.notice.seconds)
-    looks = Looks(attendance.read(server), recent) if by_call and running else None
+    recent = time.time() - lastseen.recently(known.notice.seconds)
+    looks = Looks(lastseen.read(server), recent) if by_call and running else None
     seen = seen_devices(devices, nodes, looks)
     document = {
         "server": {"running": running, "answering": nodes is not None, "address": known.place.reached_at},
@@ -123,7 +125,7 @@ def _nodes(server: ServerFolder) -> tuple[dict[str, Node] | None, str]:
 
 def _notice(server: ServerFolder, devices: Registry) -> dict[str, Any] | None:
     """What the notice says, in a fleet whose devices connect when they are called."""
-    from fedkad.fleet.noticeboard import NoticeBoard
+    from fedkad.fleet.server.noticeboard import NoticeBoard
 
     shown = NoticeBoard(server).last()
     if shown is None or not server.settings.notice.is_by_call(len(devices)):

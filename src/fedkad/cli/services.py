@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from fedkad.cli.options import above_zero
-from fedkad.fleet import devicefolder, extra
-from fedkad.fleet.logline import LogLine
-from fedkad.fleet.settings import ServerFolder
+from fedkad.fleet.server.settings import ServerFolder
+from fedkad.fleet.shared import devicefolder, extra
+from fedkad.fleet.shared.logline import LogLine
 
 
 def server(
@@ -23,7 +23,7 @@ def server(
     """Serve a fleet: devices connect and trainings run, until SIGINT or SIGTERM."""
     extra.require()
     place = ServerFolder.existing(folder)
-    from fedkad.fleet.operation import APP, serve
+    from fedkad.fleet.server.operation import APP, serve
 
     with logged_to_stderr():
         serve(place, app or APP)
@@ -52,8 +52,8 @@ def client(
     """Take part in a fleet: connect when its server calls, learn when it asks, keep what it delivers."""
     extra.require()
     device = devicefolder.load(folder)
-    from fedkad.fleet.connection import ClientExit, connect
-    from fedkad.fleet.waiting import Wait
+    from fedkad.fleet.device.connection import ClientExit, connect
+    from fedkad.fleet.device.idleclient import Wait
 
     seconds, table = None if idle is None else 60.0 * idle, device.data_file(data)
     with logged_to_stderr():

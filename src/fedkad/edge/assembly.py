@@ -17,7 +17,7 @@ from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sources import SampleSource
 from fedkad.edge.sources.lines import FileSource, StdinSource
 from fedkad.edge.store import Store
-from fedkad.fleet import extra
+from fedkad.fleet.shared import extra
 
 if TYPE_CHECKING:
     from fedkad.edge.mqtt import Connection

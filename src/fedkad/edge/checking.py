@@ -29,7 +29,7 @@ from fedkad.edge.settings import (
 )
 from fedkad.edge.sinks.prometheus import check_port
 from fedkad.edge.sources.lines import first_line
-from fedkad.fleet.files import FleetFileError
+from fedkad.fleet.shared.files import FleetFileError
 from fedkad.locks import is_held
 
 
@@ -236,7 +236,7 @@ def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
 
 def _check_members(settings: AgentSettings, notes: list[str]) -> None:
     """Refuse a fleet that no device is in, and folders that cannot be used; note who is not in it."""
-    from fedkad.fleet import devicefolder
+    from fedkad.fleet.shared import devicefolder
 
     members = member_folders(settings)
     if not members:

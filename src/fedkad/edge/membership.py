@@ -19,8 +19,8 @@ from fedkad.edge.settings import AgentSettings
 from fedkad.locks import holding
 
 if TYPE_CHECKING:
-    from fedkad.fleet.processes import ChildProcess
-    from fedkad.fleet.waiting import Waiting
+    from fedkad.fleet.device.idleclient import Waiting
+    from fedkad.fleet.shared.processes import ChildProcess
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class FleetMember:
     """One device: it waits, or its client runs."""
 
     def __init__(self, folder: Path) -> None:
-        from fedkad.fleet.processes import Backoff, LogFile
+        from fedkad.fleet.shared.processes import Backoff, LogFile
 
         self.folder, self.pause, self.last_failure = folder, Backoff(), ""
         self.log = LogFile(folder / "logs" / "client.log")
@@ -102,9 +102,9 @@ class FleetMember:
             self.waiting.obtain()
 
     def _begin(self) -> Waiting:
-        from fedkad.fleet import devicefolder
-        from fedkad.fleet.following import Follower
-        from fedkad.fleet.waiting import Wait, Waiting
+        from fedkad.fleet.device.idleclient import Wait, Waiting
+        from fedkad.fleet.device.noticeclient import Follower
+        from fedkad.fleet.shared import devicefolder
 
         known = devicefolder.load(self.folder)
         refusal = f"{known.root}: a client is already running in this folder; stop it, or remove [fleet]."
@@ -114,7 +114,7 @@ class FleetMember:
 
     def _call(self) -> None:
         """Start a client, which leaves by itself when its device is no longer called."""
-        from fedkad.fleet.processes import ChildProcess
+        from fedkad.fleet.shared.processes import ChildProcess
 
         self.leave()
         self.log.bound()

@@ -18,6 +18,6 @@ A training is made of messages, whatever carries them:
     engine       the loop of rounds over a carrier
     deliveryfile the result as a file, for devices that are not connected
 
-Two carriers exist: `memory`, on which `inprocess.federate` runs, and `fedkad.fleet.carrier` over Flower, whose devices
-keep what they know in folders (`durable`).
+Two carriers exist: `memory`, on which `inprocess.federate` runs, and `fedkad.fleet.server.carrier` over Flower, whose
+devices keep what they know in folders (`durable`).
 """

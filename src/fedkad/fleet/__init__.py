@@ -1,5 +1,6 @@
-"""The fleet over a network: the Flower app, secure aggregation, and the operation of servers and devices.
+"""The fleet over a network: `server` and `device` are its two sides, `shared` is what both need.
 
-Only this folder imports `flwr` and `cryptography`, and within it only `flower` relies on more than Flower's public API.
-What is computed, and what a message means, is in `federation`.
+`flower` is the one door to Flower: only this folder imports `flwr` and `cryptography`, and within it only `flower`
+relies on more than Flower's public API. `app` is what Flower runs. What is computed, and what a message means, is in
+`federation`.
 """

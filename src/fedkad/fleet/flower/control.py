@@ -24,7 +24,7 @@ from flwr.proto.control_pb2 import (
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 
-from fedkad.fleet.keyfiles import read_certificates
+from fedkad.fleet.shared.keyfiles import read_certificates
 
 PATIENCE = 10.0
 NOT_FOUND, SERVER_ERROR = 404, 500

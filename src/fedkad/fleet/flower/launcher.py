@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from fedkad.fleet.processes import end_with_parent
+from fedkad.fleet.shared.processes import end_with_parent
 
 POLL = 1.0  # seconds between two looks for a request
 
@@ -29,7 +29,7 @@ def launch_beside(address: str) -> int:
 
     Call this in the SuperNode's process before it starts any thread: a fork copies only the one that forks.
     """
-    import fedkad.fleet.clientapp  # noqa: F401  the apps use it; imported once, before the fork
+    import fedkad.fleet.device.clientapp  # noqa: F401  the apps use it; imported once, before the fork
 
     prepare = end_with_parent(os.getpid(), signal.SIGKILL)
     gc.collect()
@@ -72,7 +72,7 @@ def _answer(address: str, token: str, parent: int) -> None:
     """Answer one message, as the program `flwr-clientapp` does, but with our own app instead of the server's."""
     from flwr.supernode.runtime import run_clientapp as flower
 
-    from fedkad.fleet.clientapp import app
+    from fedkad.fleet.device.clientapp import app
 
     vars(flower)["install_from_fab"] = lambda *_, **__: None
     vars(flower)["get_load_client_app_fn"] = lambda *_, **__: lambda *_: app

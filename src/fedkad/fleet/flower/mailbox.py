@@ -28,7 +28,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedkad.federation.protocol import Header
-from fedkad.fleet.envelope import unpacked
+from fedkad.fleet.shared.envelope import unpacked
 
 T = TypeVar("T")
 

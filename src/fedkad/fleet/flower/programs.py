@@ -9,11 +9,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from fedkad.fleet.devicefolder import DeviceFolder
-from fedkad.fleet.extra import MissingRequirementError
-from fedkad.fleet.files import write_private
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.settings import ServerFolder
+from fedkad.fleet.server.settings import ServerFolder
+from fedkad.fleet.shared.devicefolder import DeviceFolder
+from fedkad.fleet.shared.extra import MissingRequirementError
+from fedkad.fleet.shared.files import write_private
 from fedkad.settingerror import toml_text
 
 OFFLINE = {

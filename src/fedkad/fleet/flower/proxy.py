@@ -40,9 +40,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedkad.atomicfile import write_atomically
-from fedkad.fleet.extra import MissingRequirementError
-from fedkad.fleet.processes import ChildProcess
-from fedkad.fleet.settings import Place
+from fedkad.fleet.server.settings import Place
+from fedkad.fleet.shared.extra import MissingRequirementError
+from fedkad.fleet.shared.processes import ChildProcess
 
 FILE = "nginx.conf"
 KEYS, PID, PUBLIC, LOG = "proxy/devices.conf", "proxy/nginx.pid", "public", "logs/proxy.log"

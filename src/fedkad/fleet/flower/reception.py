@@ -34,7 +34,7 @@ from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeState
 
 from fedkad.fleet.flower.supernode import LONGEST_ANSWER, SuperNodeEvent
-from fedkad.fleet.progress import ProgressMark
+from fedkad.fleet.shared.progress import ProgressMark
 
 P = ParamSpec("P")
 T = TypeVar("T")

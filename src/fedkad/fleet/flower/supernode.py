@@ -17,10 +17,10 @@ from enum import Enum
 from pathlib import Path
 from typing import NoReturn
 
-from fedkad.fleet.devicefolder import REMEDY
 from fedkad.fleet.flower.launcher import launch_beside, leave
-from fedkad.fleet.processes import LogFile
-from fedkad.fleet.progress import MARK, ProgressMark
+from fedkad.fleet.shared.devicefolder import REMEDY
+from fedkad.fleet.shared.processes import LogFile
+from fedkad.fleet.shared.progress import MARK, ProgressMark
 
 UNAUTHORIZED = 401
 LOST = 70  # exit status of a SuperNode that gave up its connection

@@ -1,5 +1,5 @@
 """The server's end."""
 
-from fedkad.fleet.serverapp import app
+from fedkad.fleet.server.serverapp import app
 
 __all__ = ["app"]

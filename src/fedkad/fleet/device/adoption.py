@@ -1,0 +1,30 @@
+"""Puts a model that was fetched in use, in a process of its own whose memory the device has back afterwards.
+
+`python -m fedkad.fleet.device.adoption FOLDER DEVICE DATA FILE`; what is wrong is said on stderr, in one sentence.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fedkad.federation.deliveryfile import read_delivery
+from fedkad.fleet.device.data import participant_in
+
+
+def adopt(folder: Path, device: str, data: Path | None, file: Path) -> None:
+    """Do with a delivery in a file what a device does with one that its server sends."""
+    participant_in(folder, device, data).answer(read_delivery(file))
+
+
+def main() -> None:
+    """Adopt what the command line names."""
+    folder, device, data, file = sys.argv[1:]
+    try:
+        adopt(Path(folder), device, Path(data) if data else None, Path(file))
+    except (ValueError, OSError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""A device that is not called: it looks at the notice, and fetches the model that it names.
+
+That is done by a small process, or by a thread of the device's agent.
+
+`fedkad client` becomes this process when its device is not called, and this one becomes `fedkad client` again when it
+is: one takes the place of the other, so that a device that waits holds neither Flower nor numpy in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from fedkad.fleet.device.httpsclient import OK, UNAUTHORIZED, UnreachableError
+from fedkad.fleet.device.noticeclient import Follower
+from fedkad.fleet.shared.devicefolder import DeviceFolder
+from fedkad.fleet.shared.files import FleetFileError, write_private
+from fedkad.fleet.shared.logline import LogLine
+from fedkad.fleet.shared.notice import LIFE, NamedModel, NoticeError
+from fedkad.fleet.shared.processes import until_stopped
+from fedkad.locks import HeldError, holding
+from fedkad.systemd import SystemdNotifier
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.5
+FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0  # seconds until a model that could not be used is tried again
+LONGEST_ADOPTION = 3600.0
+FAILED = 1
+
+UNKNOWN = (
+    "the server does not know the key of this device, which was revoked, has a new key or was not added there; "
+    "ask the server's operator."
+)
+
+
+class AdoptionError(Exception):
+    """The model that the notice names could not be put in use, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A device that waits: its folder, its data, and when it leaves."""
+
+    root: str
+    device: str
+    server: str
+    data: str
+    once: bool
+    idle: float | None
+
+    @property
+    def folder(self) -> DeviceFolder:
+        """The folder of the device."""
+        return DeviceFolder(Path(self.root), self.device, self.server)
+
+    def begin(self) -> NoReturn:
+        """Let this process become one that waits; `-P` keeps modules in the working directory from shadowing ours."""
+        _become("fedkad.fleet.device.idleclient", json.dumps(vars(self)))
+
+    def end(self) -> NoReturn:
+        """Let this process become the client, which connects."""
+        options = [*(("--data", self.data) if self.data else ()), *(("--once",) if self.once else ())]
+        options += () if self.idle is None else ("--idle", str(self.idle / 60.0))
+        _become("fedkad", "client", self.root, *options)
+
+
+def _become(module: str, *arguments: str) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.execv(sys.executable, [sys.executable, "-Pm", module, *arguments])
+
+
+class Waiting:
+    """The loop of a device that waits, and its state."""
+
+    def __init__(self, wait: Wait, follower: Follower) -> None:
+        self.wait, self.folder, self.follower, self.systemd = wait, wait.folder, follower, SystemdNotifier()
+        self.began, self.last_logged = time.monotonic(), ""
+        self.named, self.not_before, self.pause = "", 0.0, FIRST_PAUSE
+        self.is_unknown = False  # whether the server does not know the key of the device
+
+    def run(self) -> int:
+        """Wait until there is a reason to leave; returns the exit status."""
+        self.systemd.ready(f"{self.wait.device} waits to be called")
+        while True:
+            self.systemd.alive()
+            if self.is_called():
+                return self.wait.end()
+            if self.obtain() and self.wait.once:
+                print(f"{self.folder.model}: a new model was delivered", file=sys.stderr)
+                return 0
+            if self.wait.idle is not None and time.monotonic() - self.began > self.wait.idle:
+                minutes = self.wait.idle / 60.0
+                print(f"error: No request came from {self.wait.server} for {minutes:g} minutes.", file=sys.stderr)
+                return FAILED
+            time.sleep(TICK)
+
+    def is_called(self) -> bool:
+        """Whether the device is called, by a look at the notice if it is time."""
+        if self.follower.is_due:
+            self._look()
+        if self.follower.is_called:
+            self._log(f"{self.wait.device}: called by {self.wait.server}", logging.INFO)
+        return self.follower.is_called
+
+    def _look(self) -> None:
+        try:
+            said = self.follower.next_word
+            self.follower.look()
+            if self.follower.next_word != said:  # once an hour
+                self.is_unknown = self.follower.is_registered() is False
+            if self.is_unknown:
+                self._log(f"{self.wait.device} is not called any more: {UNKNOWN}")
+            else:
+                self._log(f"{self.wait.device}: waits until {self.wait.server} calls it", logging.INFO)
+        except (NoticeError, UnreachableError, OSError) as error:
+            self._log(str(error))
+
+    def obtain(self) -> bool:
+        """Put the current model in use if the device lacks it and its time has come; True if that was done."""
+        model = self.follower.model
+        if model is None or model.run == held_run(self.folder):
+            return False
+        now = time.monotonic()
+        if model.run != self.named:
+            self.named, self.pause = model.run, FIRST_PAUSE
+            self.not_before = now + random.uniform(0.0, min(model.spread, LIFE))
+        if now < self.not_before:
+            return False
+        try:
+            fetch(self.folder, self.follower, model)
+            adopt(self.folder, self.wait.data, self.systemd.alive)
+        except (AdoptionError, FleetFileError, UnreachableError, OSError) as error:
+            self._log(f"{self.wait.device} could not use the model of {model.run}, and tries again: {error}")
+            self.not_before, self.pause = now + self.pause, min(2.0 * self.pause, LONGEST_PAUSE)
+            return False
+        self._log(f"{self.wait.device}: has the model of {model.run}", logging.INFO)
+        return True
+
+    def _log(self, sentence: str, level: int = logging.WARNING) -> None:
+        """Log a sentence unless it was the last one logged."""
+        if sentence != self.last_logged:
+            logger.log(level, "%s", sentence)
+        self.last_logged = sentence
+
+
+def held_run(folder: DeviceFolder) -> str:
+    """The training whose result the device holds; empty if none."""
+    try:
+        return str(json.loads(folder.delivered.read_text())["run"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def fetch(folder: DeviceFolder, follower: Follower, model: NamedModel) -> None:
+    """Have the file that the notice names in the device's folder; it counts only if its digest is right."""
+    if _is_that(folder.fetched.read_bytes() if folder.fetched.exists() else b"", model):
+        return
+    answer = follower.fetch_model(model.sha256)
+    if answer.status == UNAUTHORIZED:
+        raise AdoptionError(UNKNOWN)
+    if answer.status != OK:
+        raise AdoptionError(f"the server answers {answer.status} when asked for it.")
+    if not _is_that(answer.content, model):
+        raise AdoptionError("what the server sends is not the file that its notice names.")
+    write_private(folder.fetched, answer.content)
+
+
+def _is_that(content: bytes, model: NamedModel) -> bool:
+    return len(content) == model.size and hashlib.sha256(content).hexdigest() == model.sha256
+
+
+def adopt(folder: DeviceFolder, data: str, while_waiting: Callable[[], None]) -> None:
+    """Put the file that was fetched in use, in another process."""
+    command = [sys.executable, "-Pm", "fedkad.fleet.device.adoption", str(folder.root), folder.device, data]
+    deadline = time.monotonic() + LONGEST_ADOPTION
+    command.append(str(folder.fetched))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = _said_until_its_end(process, deadline, while_waiting)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise AdoptionError((said.strip().splitlines() or ["the process that adopts it was killed."])[-1])
+    folder.fetched.unlink(missing_ok=True)
+
+
+def _said_until_its_end(process: subprocess.Popen[str], deadline: float, while_waiting: Callable[[], None]) -> str:
+    while time.monotonic() < deadline:
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=TICK)[1]
+        while_waiting()
+    raise AdoptionError(f"it was not done within {LONGEST_ADOPTION:g} s.")
+
+
+def main() -> None:
+    """Wait for the device that the command line names, until SIGINT or SIGTERM."""
+    wait = Wait(**json.loads(sys.argv[1]))
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLine.on_stderr())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    refusal = f"{wait.root}: a client is already running in this folder; stop it first."
+    status = 0
+    try:
+        with holding(wait.folder.lock, refusal), until_stopped():
+            status = Waiting(wait, Follower(wait.folder)).run()
+    except HeldError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = FAILED
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

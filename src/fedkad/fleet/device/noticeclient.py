@@ -1,0 +1,159 @@
+"""How a device follows the notice of its fleet: it looks now and then, and remembers the last one it accepted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from fedkad.fleet.device.httpsclient import (
+    NOT_FOUND,
+    NOT_MODIFIED,
+    OK,
+    UNAUTHORIZED,
+    Fetched,
+    ServerFiles,
+    UnreachableError,
+)
+from fedkad.fleet.shared.certificates import each_authority
+from fedkad.fleet.shared.devicefolder import REMEDY, DeviceFolder
+from fedkad.fleet.shared.files import FleetFileError, write_private
+from fedkad.fleet.shared.keyfiles import key_header
+from fedkad.fleet.shared.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
+
+PATH = "/notice"
+NO_MODEL = "0" * 64
+UNKNOWN_THERE = (403, 404)
+"""What a server of an earlier release answers, which writes no notices."""
+
+FIRST_PERIOD = 60.0  # seconds between two looks until a notice says how many
+SAID_EVERY = 3600.0  # seconds after which a look says who looks; more often would tell nobody anything new
+JITTER = 0.25  # share by which a wait is made longer or shorter, so that devices do not look all at once
+
+
+class Follower:
+    """The notice as one device knows it."""
+
+    def __init__(
+        self,
+        folder: DeviceFolder,
+        *,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder, self.clock, self.timer = folder, clock, timer
+        self.last = self._kept()
+        self.files = ServerFiles(self._servers, folder.ca_certificate, REMEDY)
+        self.tag, self.next_look = "", timer() + self._first_wait()
+        self.next_word = timer()  # when to say again who looks
+        self.has_notices = True
+        self.has_looked = False  # whether the server has answered since this process began
+
+    def _kept(self) -> FleetNotice | None:
+        """The last notice that was accepted; None if there is none, or if its file is damaged."""
+        try:
+            return verify(self.folder.notice.read_bytes(), self.folder.ca_certificate.read_bytes())
+        except (FileNotFoundError, NoticeError):
+            return None
+
+    @property
+    def _servers(self) -> tuple[str, ...]:
+        """Where to look: at the address in `device.toml`, then at those in the last notice, however old that is.
+
+        The owner of a device may have it take a way of its own, such as a tunnel.
+        """
+        told = () if self.last is None else self.last.tidings.servers
+        return tuple(dict.fromkeys((self.folder.server, *told)))
+
+    def _first_wait(self) -> float:
+        """Seconds until the first look: none for a new device, else up to a period.
+
+        So a site whose power comes back looks as often as ever, and not all at once.
+        """
+        return 0.0 if self.last is None else random.uniform(0.0, self.last.tidings.period)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return self.timer() >= self.next_look
+
+    def look(self) -> None:
+        """Look at the notice; raises `UnreachableError` or, for a notice that is not accepted, `NoticeError`."""
+        period = FIRST_PERIOD if self.last is None else self.last.tidings.period
+        self.next_look = self.timer() + period * random.uniform(1.0 - JITTER, 1.0 + JITTER)
+        shown = self._shown_key() if self.timer() >= self.next_word else {}
+        answer = self.files.get(PATH, {**shown, **({"If-None-Match": self.tag} if self.tag else {})})
+        if answer.status not in (OK, NOT_MODIFIED, *UNKNOWN_THERE):
+            raise UnreachableError(
+                f"The server {self.folder.server} answers {answer.status} when asked for its notice."
+            )
+        self.has_looked, self.has_notices = True, answer.status not in UNKNOWN_THERE
+        if shown:
+            self.next_word = self.timer() + SAID_EVERY
+        if answer.status == OK:
+            self._accept(answer.content)
+            self.tag = answer.tag
+        elif answer.status == NOT_MODIFIED:
+            self._check_kept()
+
+    def _check_kept(self) -> None:
+        """Refuse the last notice once it has expired, and have all of it sent from then on."""
+        try:
+            if self.last is not None:
+                check_new(None, self.last, self.clock())
+        except NoticeError:
+            self.tag = ""
+            raise
+
+    def _accept(self, content: bytes) -> None:
+        trusted = self.folder.ca_certificate.read_bytes()
+        fresh = verify(content, trusted)
+        check_new(self.last, fresh, self.clock())
+        bundle = named_bundle(fresh.tidings.authorities, trusted)
+        if fresh != self.last:
+            write_private(self.folder.notice, content)  # before anything is done about it
+        self.last = fresh
+        if each_authority(bundle) != each_authority(trusted):
+            write_private(self.folder.ca_certificate, bundle)
+            self.files.trust_anew()
+        self.files.use(self._servers)
+
+    def fetch_model(self, sha256: str) -> Fetched:
+        """What the server answers when asked for a model, which only a device that it knows may have."""
+        return self.files.get(f"/models/{sha256}", key_header(self.folder))
+
+    def _shown_key(self) -> dict[str, str]:
+        """What says who looks; a look goes on without it, because others say that a key is damaged."""
+        try:
+            return key_header(self.folder)
+        except FleetFileError:
+            return {}
+
+    def is_registered(self) -> bool | None:
+        """Whether the server knows the key, by asking for a model that nobody has; None if it does not say."""
+        try:
+            return {NOT_FOUND: True, UNAUTHORIZED: False}.get(self.fetch_model(NO_MODEL).status)
+        except (UnreachableError, FleetFileError):
+            return None
+
+    @property
+    def is_called(self) -> bool:
+        """Whether the device should be connected: it is called, or nobody has told it of notices yet."""
+        if self.last is None or not self.has_notices:
+            return True
+        return self.last.calls(self.folder.device, self.clock())
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether a device that is connected stays so: a notice that has expired calls nobody, and sends nobody away.
+
+        A server that could not renew its notice would lose its devices otherwise, although it is there.
+        """
+        return self.is_called or (self.last is not None and self.last.includes(self.folder.device))
+
+    @property
+    def model(self) -> NamedModel | None:
+        """The current model of the fleet, as far as the device knows."""
+        if self.last is None or self.last.expires <= self.clock():
+            return None
+        return self.last.tidings.model

@@ -1,0 +1,116 @@
+"""The server's side as a Flower app: the engine of rounds over Flower's grid."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedkad import locks
+from fedkad.federation import engine
+from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, stored_terms
+from fedkad.federation.protocol import Terms
+from fedkad.federation.settings import Consensus
+from fedkad.federation.shelf import RESULT
+from fedkad.fleet.server import settings
+from fedkad.fleet.server.carrier import Carrier
+from fedkad.fleet.server.settings import FleetSettings
+from fedkad.fleet.server.trainings import APP_LOCK
+from fedkad.fleet.shared.logline import LogLine
+from fedkad.koopman.lifting import Lifting
+
+logger = logging.getLogger(__name__)
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Do the job that the run was started for: a training with its delivery, or a delivery alone."""
+    _log_with_flower()
+    folder, job = Path(str(context.run_config["folder"])), str(context.run_config["job"])
+    place = folder / "training"
+    place.mkdir(parents=True, exist_ok=True)
+    with locks.holding(place / APP_LOCK, f"{place}: another run works on this training; wait until it ends."):
+        known = settings.load(folder)
+        coordinator = resume(place, known) if job == "train" else finished(place, known)
+        if coordinator is None:
+            logger.warning(
+                "There is no model to deliver; train, or go back to an earlier one with `fedkad fleet rollback`."
+            )
+            return
+        carrier = Carrier(grid, folder, coordinator.terms)
+        for _ in engine.run_rounds(coordinator, carrier):
+            pass
+        engine.deliver(coordinator, carrier)
+
+
+def _log_with_flower() -> None:
+    """Let what FedKAD logs appear where Flower's own log does, which is what the app prints."""
+    ours, handler = logging.getLogger("fedkad"), logging.StreamHandler(sys.stdout)
+    handler.setFormatter(LogLine())
+    ours.setLevel(logging.INFO)
+    ours.addHandler(handler)
+    for theirs in logging.getLogger("flwr").handlers:
+        theirs.setFormatter(LogLine())
+
+
+def resume(place: Path, known: FleetSettings) -> Coordinator:
+    """The training in progress, or a new one if there is none or the operator has chosen other settings."""
+    in_progress = stored_terms(place, UNDER_WAY)
+    if in_progress is not None and terms(in_progress.run, known) == in_progress:
+        coordinator = Coordinator(in_progress, plan(known), place)
+        coordinator.restore()
+        logger.info("Training %s continues after round %d.", in_progress.run, coordinator.round)
+        return coordinator
+    if in_progress is not None:
+        logger.warning("fleet.toml has changed since training %s began; a new one begins.", in_progress.run)
+    run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+    return Coordinator(terms(run, known), plan(known), place)
+
+
+def finished(place: Path, known: FleetSettings) -> Coordinator | None:
+    """The last finished training, whatever fleet.toml says by now."""
+    result = stored_terms(place, RESULT)
+    if result is None:
+        return None
+    coordinator = Coordinator(result, plan(known), place)
+    coordinator.restore(RESULT)
+    return coordinator
+
+
+def terms(run: str, known: FleetSettings) -> Terms:
+    """What this fleet's devices must agree on."""
+    model, training, privacy = known.model, known.training, known.privacy
+    lifting = Lifting(len(model.channels), model.window, model.observables, model.seed)
+    consensus = Consensus(
+        rank=model.rank,
+        penalty=training.penalty,
+        local_steps=training.local_steps,
+        start=training.start,
+        seed=model.seed,
+    )
+    return Terms.of(
+        run,
+        lifting,
+        model.channels,
+        horizon=model.horizon,
+        encoding=training.encoding,
+        consensus=consensus,
+        noise=privacy.noise,
+        clip=privacy.clip,
+        secure=privacy.secure_aggregation,
+        robust=known.robust,
+    )
+
+
+def plan(known: FleetSettings) -> TrainingPlan:
+    """How this fleet trains."""
+    asked = known.training
+    return TrainingPlan(
+        asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.least, asked=known.asked
+    )

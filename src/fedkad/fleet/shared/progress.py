@@ -1,0 +1,57 @@
+"""Whether a process gets on with its work: its loop marks each step, and whoever watches it sees the mark grow old.
+
+Flower's heartbeats come from threads of their own: they go on while the work hangs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from fedkad.fleet.shared.files import identity
+
+MARK = "progress"
+EVERY = 10.0  # seconds between two marks at least, to spare the flash of a device
+PATIENCE = 600.0
+"""Seconds without a mark after which work hangs. No loop that marks its steps computes: it waits, asks and adds up."""
+
+
+class ProgressMark:
+    """The mark of one process, a file whose time of change is all that counts."""
+
+    def __init__(self, path: Path, *, timer: Callable[[], float] = time.monotonic) -> None:
+        self.path, self.timer = path, timer
+        self._next = 0.0
+
+    def step(self) -> None:
+        """Say that the work goes on."""
+        now = self.timer()
+        if now >= self._next:
+            self._next = now + EVERY
+            with suppress(OSError):  # on a full disk others say so
+                self.path.touch()
+
+
+class ProgressWatch:
+    """Notices that a mark has not changed for long; it compares marks, not times, because clocks are set at times."""
+
+    def __init__(
+        self, path: Path, *, patience: float | None = None, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.path, self.timer = path, timer
+        self.patience = PATIENCE if patience is None else patience
+        self._seen: object = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Be patient anew: something else has begun, or nothing can be marked now."""
+        self._since = self.timer()
+
+    def is_stuck(self) -> bool:
+        """Whether nothing was marked for longer than patience lasts."""
+        before, self._seen = self._seen, identity(self.path)
+        if self._seen != before:
+            self.restart()
+        return self.timer() - self._since > self.patience
