@@ -29,7 +29,6 @@ TOO_LARGE = (
     "edge/mqtt.py Connection",
     "edge/sinks/homeassistant.py _components",
     "edge/sinks/homeassistant.py _controls",
-    "edge/store.py Store",
     "edge/device/pipeline.py Watcher",
     "federation/coordinator.py Coordinator",
     "fleet/server/trainings.py Trainings.__init__",

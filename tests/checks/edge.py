@@ -336,7 +336,7 @@ class FileEnds(SourceEnds):
         self.closing.callback(self.source.close)
 
     def confirmed(self) -> int:
-        position = self.store.position("file")
+        position = self.store.states.position("file")
         return 0 if position is None else self._path.read_bytes()[: position["offset"]].count(b"\n")
 
 

@@ -401,9 +401,9 @@ def test_a_position_is_that_of_one_file(tmp_path: Path, store: Store) -> None:
         source = FileSource(name, store)
         assert read_all(source) == expected
         source.close()
-    position = store.position("file")
+    position = store.states.position("file")
     del position["path"]  # as older versions left it
-    store.put_position("file", position)
+    store.states.put_position("file", position)
     store.commit()
     path.rename(tmp_path / "samples.1")
     path.write_bytes(b"4\n")

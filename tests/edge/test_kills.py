@@ -200,14 +200,14 @@ class Plant:
             shutil.copy(file, scratch)
         store = Store(scratch / "agent.sqlite")
         try:
-            return counted([alert for _, alert in store.waiting("mqtt", 1000)])
+            return counted([alert for _, alert in store.alerts.waiting("mqtt", 1000)])
         finally:
             store.close()
 
     def state(self, name: str, device: str) -> dict[str, Any]:
         store = Store(self._folder / name / "agent.sqlite")
         try:
-            return store.device_state(device) or {}
+            return store.states.get(device) or {}
         finally:
             store.close()
 

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
-from fedkad.edge import store as store_module
 from fedkad.edge.commands import Command
 from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.history import incident_table
 from fedkad.edge.inbox import Inbox
 from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
-from fedkad.edge.store import Store
+from fedkad.edge.store import Store, database
+from fedkad.edge.store import commands as command_table
+from fedkad.edge.store import rows as row_table
 from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")
@@ -73,7 +74,7 @@ class Post:
     def _put(self, alerts: list[dict[str, Any]]) -> None:
         self.alerts += alerts
         for alert in alerts:
-            self.store.put_alert(["log"], alert)
+            self.store.alerts.put(["log"], alert)
 
     def commit(self) -> None:
         self.watcher.put_state()
@@ -81,7 +82,7 @@ class Post:
 
     def send(self, verb: str, argument: str = "", identity: str = "1") -> None:
         command = Command(identity, "pump", verb, argument, "anna", BEGIN + self.now)
-        self.store.put_command(command, published=True)
+        self.store.commands.put(command, published=True)
         self.store.commit()
         self.inbox.look_again()
 
@@ -99,7 +100,7 @@ class Post:
         return self.reply(identity)
 
     def reply(self, identity: str) -> tuple[bool, str]:
-        found = self.store._read("SELECT accepted, reply FROM command WHERE id = ?", identity)
+        found = self.store.read("SELECT accepted, reply FROM command WHERE id = ?", identity)
         return bool(found[0][0]), found[0][1]
 
     def close(self) -> None:
@@ -173,11 +174,11 @@ def test_an_incident_of_long_ago_can_still_be_called_normal(post: Post, monkeypa
     monkeypatch.setattr("fedkad.edge.device.learning.FORGET_EVERY", 10)
     incident = trouble(post)
     post.feed(series(900)[140:])
-    assert len(post.store.last_rows("pump", 9999, 3)) < 200
+    assert len(post.store.rows.last("pump", 9999, 3)) < 200
     accepted, reply = post.tell("normal", incident["id"])
     assert accepted, reply
     assert memory(post.folder).places.lengths.tolist()[-1] >= 40
-    assert post.store.incident("pump", incident["id"])["reason"] == "normal"  # type: ignore[index]
+    assert post.store.alerts.incident("pump", incident["id"])["reason"] == "normal"  # type: ignore[index]
     assert same_again(post) == []
 
 
@@ -229,22 +230,22 @@ def test_the_history_of_an_incident_is_as_before_once_its_normal_is_taken_back(p
     incident = trouble(post)
     post.feed(series(400)[140:200])
     assert post.tell("acknowledge")[0]
-    before = post.store.incident("pump", incident["id"])
+    before = post.store.alerts.incident("pump", incident["id"])
     assert before is not None
     assert post.tell("normal")[0]
-    called = post.store.incident("pump", incident["id"])
+    called = post.store.alerts.incident("pump", incident["id"])
     assert called is not None
     assert (called["reason"], called["acknowledged"]) == ("normal", None)
     assert "said to be normal" in called["text"]
     post.close()
     again = Post(post.folder)
     assert again.tell("undo")[0]
-    assert again.store.incident("pump", incident["id"]) == before
+    assert again.store.alerts.incident("pump", incident["id"]) == before
     # What was learned last is a time without an incident: nothing in the history is about it.
     assert again.tell("normal")[0]
     assert again.tell("normal", "2023-11-14T22:13:30/2023-11-14T22:14:00")[0]
     assert again.tell("undo")[0]
-    assert again.store.incident("pump", incident["id"]) == called
+    assert again.store.alerts.incident("pump", incident["id"]) == called
     again.close()
 
 
@@ -254,18 +255,18 @@ def test_what_came_after_an_incident_is_learned_although_its_normal_is_taken_bac
     post.feed(series(400)[140:300] if is_over else series(400)[140:300] + SHIFT)
     assert post.tell("normal")[0]
     later = post.now - 100
-    assert post.store.count_to_learn("pump", later, post.now) == (100 if is_over else 0)
+    assert post.store.rows.count_to_learn("pump", later, post.now) == (100 if is_over else 0)
     post.feed(series(400)[300:])
-    before = post.store.count_to_learn("pump", later, post.now)
+    before = post.store.rows.count_to_learn("pump", later, post.now)
     assert post.tell("undo")[0]
-    assert post.store.count_to_learn("pump", later, post.now) == (before if is_over else 0)
+    assert post.store.rows.count_to_learn("pump", later, post.now) == (before if is_over else 0)
 
 
 def test_an_open_incident_whose_normal_is_taken_back_has_ended_all_the_same(post: Post) -> None:
     incident = trouble(post)
     assert post.tell("normal")[0]
     assert post.tell("undo")[0]
-    kept = post.store.incident("pump", incident["id"])
+    kept = post.store.alerts.incident("pump", incident["id"])
     assert kept is not None
     assert (kept["event"], kept["reason"]) == ("end", "undone")
     assert "undone" in incident_table([kept])
@@ -279,7 +280,7 @@ def test_a_muted_device_begins_no_incident_and_learns_nothing(post: Post) -> Non
     live = series(400)
     assert post.feed(live[140:230] + SHIFT) == []
     assert post.watcher.status().state == "muted"
-    _, rows = post.store.rows_to_learn("pump", 3, 140)
+    _, rows = post.store.rows.to_learn("pump", 3, 140)
     assert np.isnan(rows).all()
     alerts = post.feed(live[230:260] + SHIFT)  # it is over after 100 s, and what is wrong then is news
     assert [alert["event"] for alert in alerts] == ["start"]
@@ -317,7 +318,7 @@ def test_an_acknowledged_incident_is_told_once_more_and_not_again(tmp_path: Path
     assert post.feed(series(400)[200:260] + SHIFT) == []
     (end,) = post.feed(series(600)[260:560])  # as long as it lasted, since it was far outside
     assert (end["event"], end["reason"], end["acknowledged"]) == ("end", "cleared", "anna")
-    assert post.store.incident("pump")["acknowledged"] == "anna"  # type: ignore[index]
+    assert post.store.alerts.incident("pump")["acknowledged"] == "anna"  # type: ignore[index]
     post.close()
 
 
@@ -327,7 +328,7 @@ def test_an_incident_that_is_over_can_be_acknowledged(post: Post) -> None:
     sent = len(post.alerts)
     assert post.tell("acknowledge")[0]
     assert len(post.alerts) == sent
-    kept = post.store.incident("pump", incident["id"])
+    kept = post.store.alerts.incident("pump", incident["id"])
     assert kept is not None
     assert (kept["acknowledged"], kept["event"], kept["reason"]) == ("anna", "end", "cleared")
     assert post.tell("acknowledge", "pump-0") == (
@@ -458,12 +459,12 @@ def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
         post.tell("normal", identity="same")
     assert len(memory(post.folder).places.lengths) == 1
     assert [alert["event"] for alert in post.alerts] == ["start", "end"]
-    assert len(post.store._read("SELECT * FROM command")) == 1
+    assert len(post.store.read("SELECT * FROM command")) == 1
 
 
 def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post: Post) -> None:
     trouble(post)
-    rows = np.array(post.store.rows_between("pump", BEGIN + 90, BEGIN + 139, 3))
+    rows = np.array(post.store.rows.between("pump", BEGIN + 90, BEGIN + 139, 3))
     post.watcher.model.confirm(rows, "mark")  # after this agent has read the model
     assert post.watcher.model.mark == ""
     post.watcher.learner.confirm(rows, "mark")
@@ -472,25 +473,25 @@ def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post:
 
 
 def test_old_commands_are_forgotten_but_none_that_waits(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_COMMANDS", 3)
+    monkeypatch.setattr(command_table, "MAX_COMMANDS", 3)
     post.send("mute", "1h", "waits")
     for number in range(6):
         command = Command(str(number), "pump", "mute", "0", "", 0.0)
-        post.store.put_command(command, published=True)
-        post.store.put_reply(command, "done", accepted=True)
+        post.store.commands.put(command, published=True)
+        post.store.commands.answer(command, "done", accepted=True)
     post.store.commit()
-    assert [name for (name,) in post.store._read("SELECT id FROM command ORDER BY number")] == ["waits", "3", "4", "5"]
+    assert [name for (name,) in post.store.read("SELECT id FROM command ORDER BY number")] == ["waits", "3", "4", "5"]
 
 
 def test_rows_of_few_incidents_are_kept_and_of_each_only_so_many(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_EVIDENCE", 12)
-    monkeypatch.setattr(store_module, "MAX_PROVEN", 2)
+    monkeypatch.setattr(row_table, "MAX_EVIDENCE", 12)
+    monkeypatch.setattr(row_table, "MAX_PROVEN", 2)
     live = series(1000)
     for start in range(100, 900, 100):
         post.feed(live[start : start + 60])
         post.feed(live[start + 60 : start + 100] + SHIFT)
     post.feed(live[900:])
-    kept = dict(post.store._read("SELECT incident, count(*) FROM evidence GROUP BY incident"))
+    kept = dict(post.store.read("SELECT incident, count(*) FROM evidence GROUP BY incident"))
     last = [post.alerts[k]["id"] for k in range(len(post.alerts)) if post.alerts[k]["event"] == "start"][-2:]
     assert list(kept) == last
     assert max(kept.values()) == 12
@@ -582,7 +583,7 @@ def test_a_reply_that_was_confirmed_is_not_published_again_with_the_next(post: P
     told.confirm()
     told.publish()
     told.commit()
-    assert post.store.replies() == []
+    assert post.store.commands.replies() == []
 
 
 # -- kills ----------------------------------------------------------------------------------------------------------
@@ -621,7 +622,7 @@ def lay_wires(step: Callable[[], None]) -> None:
         yield from groupby(*given, **named)
         step()  # all statements are executed, and the transaction is not committed
 
-    vars(store_module)["groupby"] = grouped
+    vars(database)["groupby"] = grouped
 
 
 def killed_at(folder: Path, number: int) -> bool:
@@ -716,7 +717,7 @@ def test_a_channel_may_stand_still_for_as_long_as_a_person_calls_normal(post: Po
     meant = faults[0]["id"] if len(channels) == 1 else ""
     sentences = [f"It is normal that {CHANNELS[k]} of pump stands still for so long." for k in channels]
     assert post.tell("normal", meant) == (True, " ".join(sentences))
-    kept = [post.store.incident("pump", fault["id"]) or {} for fault in faults]
+    kept = [post.store.alerts.incident("pump", fault["id"]) or {} for fault in faults]
     assert [(alert["event"], alert["reason"]) for alert in kept] == [("end", "normal")] * len(channels)
     assert not [alert for alert in post.feed(live[360:]) if alert["kind"] == "health"], "it is over already"
     post.close()
@@ -735,10 +736,10 @@ def test_that_a_channel_may_stand_still_is_taken_back_before_an_older_normal(pos
     post.close()
     again = Post(post.folder)
     assert again.tell("undo") == (True, "It is not normal any more that pressure of pump stands still for so long.")
-    assert (again.store.incident("pump", incident["id"]) or {})["reason"] == "normal"
+    assert (again.store.alerts.incident("pump", incident["id"]) or {})["reason"] == "normal"
     assert [alert["fault"] for alert in again.feed(live[380:760]) if alert["event"] == "start"] == ["stuck"]
     assert again.tell("undo") == (True, "The model of before is in use again, without what was learned since.")
-    assert (again.store.incident("pump", incident["id"]) or {})["reason"] == "undone"
+    assert (again.store.alerts.incident("pump", incident["id"]) or {})["reason"] == "undone"
     assert again.tell("undo")[0] is False
     again.close()
 
@@ -751,7 +752,7 @@ def test_an_impossible_value_is_normal_if_a_person_says_so(post: Post) -> None:
     accepted, reply = post.tell("normal", fault["id"])
     assert accepted, reply
     assert "are learned as normal" in reply
-    assert (post.store.incident("pump", fault["id"]) or {})["reason"] == "normal"
+    assert (post.store.alerts.incident("pump", fault["id"]) or {})["reason"] == "normal"
     assert not [alert for alert in post.feed(live[130:]) if alert["kind"] == "health"]
     post.now += 3600
     assert not [alert for alert in post.feed(live) if alert["kind"] == "health"]
@@ -766,7 +767,7 @@ def test_an_answer_without_an_id_is_about_the_fault_that_is_open_and_not_an_olde
     named = ", ".join(fault["id"] for fault in faults)
     assert post.tell("acknowledge") == (True, f"The faults {named} are acknowledged.")
     assert [fault["acknowledged"] for fault in post.watcher.status().faults] == ["anna", "anna"]
-    kept = post.store.incident("pump", incident["id"])
+    kept = post.store.alerts.incident("pump", incident["id"])
     assert kept is not None
     assert (kept["acknowledged"], kept["reason"]) == (None, "cleared")
     told = [alert for alert in post.feed(live[360:]) if alert["kind"] == "health"]

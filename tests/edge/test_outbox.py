@@ -26,7 +26,7 @@ def quick(tmp_path: Path, **more: Any) -> str:
 def left(tmp_path: Path) -> int:
     store = Store(tmp_path / "state" / "agent.sqlite")
     try:
-        return len(store.waiting("stdout", 999))
+        return len(store.alerts.waiting("stdout", 999))
     finally:
         store.close()
 
@@ -36,7 +36,7 @@ def test_many_that_have_waited_go_out_one_after_the_other(tmp_path: Path, commit
     (tmp_path / "state").mkdir()
     store = Store(tmp_path / "state" / "agent.sqlite")
     for number in range(170):
-        store.put_alert(["stdout"], alert(number))
+        store.alerts.put(["stdout"], alert(number))
     store.commit()
     store.close()
     with Process(tmp_path, quick(tmp_path, top={"commit_every": commit_every}), piped=True) as agent:
@@ -99,7 +99,7 @@ def test_what_is_taken_at_the_very_end_does_not_come_again(tmp_path: Path, monke
     monkeypatch.setattr("fedkad.edge.agent.FINAL_DELIVERY", 0.0)
     (tmp_path / "state").mkdir()
     store = Store(tmp_path / "state" / "agent.sqlite")
-    store.put_alert(["webhook"], alert(1))
+    store.alerts.put(["webhook"], alert(1))
     store.commit()
     (tmp_path / "in.jsonl").touch()
     with receiving() as receiver:
@@ -115,8 +115,8 @@ def test_what_is_taken_at_the_very_end_does_not_come_again(tmp_path: Path, monke
         agent.step(0.0)
         wait_for(lambda: receiver.requests, "nothing was posted")
         agent._finish()
-        assert len(store.waiting("webhook", 9)) == 1
+        assert len(store.alerts.waiting("webhook", 9)) == 1
         receiver.may_answer.set()
         agent.close()
-    assert store.waiting("webhook", 9) == []
+    assert store.alerts.waiting("webhook", 9) == []
     store.close()

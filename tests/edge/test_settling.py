@@ -72,7 +72,7 @@ def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
             watcher._store.commit()
             alerts += watcher.settle()
     for alert in alerts:
-        watcher._store.put_alert([], alert)
+        watcher._store.alerts.put([], alert)
     watcher.put_state()
     watcher._store.commit()
     return alerts
@@ -229,7 +229,7 @@ def test_what_has_become_normal_and_was_taken_back_is_so_in_the_history(make: Ma
         assert watcher.obey(Command("1", "pump", "undo")).alerts == []
         watcher._store.commit()
     (settled,) = [alert for alert in alerts if alert["reason"] == "settled"]
-    kept = watcher._store.incident("pump", settled["id"])
+    kept = watcher._store.alerts.incident("pump", settled["id"])
     assert kept is not None
     assert kept == settled | {"reason": "undone", "text": kept["text"]}
     assert kept["text"].startswith("pump: not taken for normal any more after 3.3 min")

@@ -169,7 +169,7 @@ def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make,
     again = make(learning=learning)
     assert not again.is_learning_due
     commit(again)
-    _, rows = again._store.rows_to_learn("pump", 3)
+    _, rows = again._store.rows.to_learn("pump", 3)
     assert np.isnan(rows).all()
     feed(again, series(250, 2), 250)
     commit(again)
@@ -188,7 +188,7 @@ def test_only_normal_measured_rows_are_learnt(make: Make, model: KoopmanDetector
         take(watcher, BEGIN + k, {"flow": 0.0, "current": 0.0}, BEGIN + k)
     feed(watcher, live[203:], 203)
     commit(watcher)
-    _, rows = watcher._store.rows_to_learn("pump", 3)
+    _, rows = watcher._store.rows.to_learn("pump", 3)
     learnable = np.isfinite(rows.sum(axis=1))
     memory = model.stream().memory
     assert learnable[: 150 - memory - 3].all()
@@ -228,7 +228,7 @@ def test_an_incident_near_the_threshold_that_somebody_acknowledges_does_not_rais
     alerts = feed(watcher, live[:152])
     assert [alert["event"] for alert in alerts] == ["start"]
     alerts += feed(watcher, live[152:200], 152) if is_over else []
-    watcher._store.put_alert([], alerts[-1])
+    watcher._store.alerts.put([], alerts[-1])
     commit(watcher)
     watcher.obey(Command("1", "pump", "acknowledge", "", "anna", BEGIN))
     row = 200 if is_over else 152
@@ -245,7 +245,7 @@ def test_what_happens_again_and_again_is_learnt_from(make: Make) -> None:
     commit(watcher)
     assert {alert["severity"] for alert in ends} == {"warning"}
     assert len(ends) >= 15
-    _, rows = watcher._store.rows_to_learn("pump", 3)
+    _, rows = watcher._store.rows.to_learn("pump", 3)
     learnable = np.isfinite(rows.sum(axis=1))
     assert not learnable[[100, 150, 200, 250, 300]].any()
     assert learnable[400::50].all()
@@ -261,7 +261,7 @@ def test_maintenance_silences_and_teaches_nothing(make: Make) -> None:
     assert set(statuses[90:130]) == {"maintenance"}
     assert "maintenance" not in statuses[:90] + statuses[130:]
     commit(watcher)
-    _, rows = watcher._store.rows_to_learn("pump", 3)
+    _, rows = watcher._store.rows.to_learn("pump", 3)
     assert np.isnan(rows[90:130]).all()
     assert feed(make(), live)[0]["event"] == "start"  # without the plan it is told
 
@@ -540,7 +540,7 @@ def test_a_tolerance_that_the_model_cannot_have_is_said_and_the_rest_of_the_sett
 def test_what_cannot_be_understood_of_the_device_begins_anew(make: Make) -> None:
     watcher = make()
     feed(watcher, series(50))
-    watcher._store.put_state("pump", {"seq": 50, "grid": {"other": 1}})
+    watcher._store.states.put("pump", {"seq": 50, "grid": {"other": 1}})
     watcher._store.commit()
     watcher._store.close()
     again = make()
@@ -601,7 +601,7 @@ def test_an_open_incident_ends_when_its_model_is_gone_and_the_device_learns_agai
     assert again.tick(time.monotonic()) == []
     assert again.status().state == "learning"
     commit(again)
-    _, rows = again._store.rows_to_learn("pump", len(CHANNELS), 690)
+    _, rows = again._store.rows.to_learn("pump", len(CHANNELS), 690)
     assert len(rows) == 10
     assert np.isnan(rows).all()  # those of the incident are not learned
     feed(again, series(1400)[700:], 700)
@@ -713,7 +713,7 @@ def test_an_impossible_value_is_a_fault_of_the_sensor_and_no_incident(make: Make
     assert told(alerts) == [("start", "impossible", "flow"), ("end", "impossible", "flow")]
     assert alerts[0]["sentence"] == "flow is -3277, which is impossible where -1.097 to 1.085 is normal"
     commit(watcher)
-    _, rows = watcher._store.rows_to_learn("pump", 3)
+    _, rows = watcher._store.rows.to_learn("pump", 3)
     assert np.isnan(rows[100]).all()
     assert np.isfinite(rows[101:]).all()
 
@@ -788,7 +788,7 @@ def test_a_fault_that_is_open_is_shown_as_it_is_now(make: Make) -> None:
         assert fault["sentence"] == f"no sample has come for {words}"
     assert fault["duration"] == pytest.approx(900.0, abs=5.0)
     assert (fault["id"], fault["start"], fault["text"]) == (start["id"], start["start"], f"pump: {fault['sentence']}")
-    watcher._store.put_alert([], start)
+    watcher._store.alerts.put([], start)
     commit(watcher)
     settings = AgentSettings({"pump": watcher._configured}, state=watcher._store.path.parent)
     (row,) = incidents(settings, "pump", 5).splitlines()[1:]

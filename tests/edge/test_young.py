@@ -107,7 +107,7 @@ def test_what_is_acknowledged_after_its_end_is_left_out_the_next_time(tmp_path: 
     alerts = feed(watcher, live[: 2 * FIRST + 100], 0)
     assert learned_range(tmp_path)[1] > 6.0, "nobody has said anything yet"
     (end,) = [alert for alert in alerts if alert["event"] == "end"]
-    watcher._store.put_alert([], end)
+    watcher._store.alerts.put([], end)
     commit(watcher)
     watcher.obey(Command("1", "pump", "acknowledge", end["id"], "somebody", BEGIN))
     commit(watcher)
@@ -126,7 +126,7 @@ def test_a_grown_up_model_leaves_incidents_out(tmp_path: Path) -> None:
     before = watcher.learner.fresh
     alerts = feed(watcher, fault, MATURE)
     assert [alert["event"] for alert in alerts if alert["event"] != "update"] == ["start", "end"]
-    _, rows = watcher._store.rows_to_learn("pump", len(CHANNELS), MATURE)
+    _, rows = watcher._store.rows.to_learn("pump", len(CHANNELS), MATURE)
     assert np.nanmax(rows[:, 0]) < 2.0
     assert watcher.learner.fresh > before
 

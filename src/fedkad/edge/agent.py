@@ -26,7 +26,8 @@ from fedkad.edge.reloading import reloaded
 from fedkad.edge.settings import AgentSettings, DeviceSettings
 from fedkad.edge.sinks.prometheus import AgentMetrics, MetricsServer
 from fedkad.edge.sources import BATCH, RawMessage
-from fedkad.edge.store import Store, StoreError
+from fedkad.edge.store import Store
+from fedkad.edge.store.database import StoreError
 from fedkad.edge.visiting import StoreVisitor
 from fedkad.locks import holding
 from fedkad.repeats import RepeatFilter
@@ -69,7 +70,7 @@ class Agent:
         closing = self._closing
         self.store = Store(self.settings.state / "agent.sqlite")
         closing.callback(self.store.close)
-        settings = self.settings = self.settings.admitting(self.store.devices())
+        settings = self.settings = self.settings.admitting(self.store.states.devices())
         self._readings: list[dict[str, Any]] = []
         self.watchers = {name: self._watcher(name, device) for name, device in settings.named.items()}
         self._inbox = Inbox(self.store, self.watchers)

@@ -42,11 +42,11 @@ class Inbox:
             command = read_command(payload, device, now)
         except CommandError as error:
             command = Command(f"refused-{now:.6f}", device, "", "", "", now)
-            self._store.put_command(command, published=False)
+            self._store.commands.put(command, published=False)
             logger.info("%s: a message that is not a command was refused: %s", device, error)
             self._answer(command, str(error), accepted=False)
         else:
-            self._store.put_command(command, published=False)
+            self._store.commands.put(command, published=False)
         self.has_changed = True
 
     def committed(self) -> None:
@@ -63,7 +63,7 @@ class Inbox:
         if not self._has_new:
             return []
         self._has_new = False
-        return self._store.commands()
+        return self._store.commands.unanswered()
 
     def look_again(self) -> None:
         """Hand out what is waiting once more: something could not be carried out yet."""
@@ -91,11 +91,11 @@ class Inbox:
 
     def _refuse_used_id(self, command: Command) -> None:
         """Raise a `CommandError` if another command came first with the same id: it is no repetition."""
-        if (first := self._store.first_with_id(command)) != str(command):
+        if (first := self._store.commands.first_with_id(command)) != str(command):
             raise CommandError(f"The id {quoted(command.id)} was used for {quoted(first)} before; use another id.")
 
     def _answer(self, command: Command, reply: str, *, accepted: bool) -> None:
-        self._store.put_reply(command, reply, accepted=accepted)
+        self._store.commands.answer(command, reply, accepted=accepted)
         self.has_changed = True
 
     def publish_replies(self, publish: Publish) -> bool:
@@ -104,7 +104,7 @@ class Inbox:
         A reply that the broker has not confirmed is published again after a restart.
         """
         if self._has_replies:
-            self._has_replies = not all(self._offer(publish, *found) for found in self._store.replies())
+            self._has_replies = not all(self._offer(publish, *found) for found in self._store.commands.replies())
         return bool(self._confirmed)
 
     def _offer(self, publish: Publish, command: Command, accepted: bool, reply: str) -> bool:
@@ -115,7 +115,7 @@ class Inbox:
 
         def confirm() -> None:
             # At once: if the command comes again before the next commit, it is to be answered again after all.
-            self._store.put_published(command)
+            self._store.commands.mark_published(command)
             self._confirmed.append(command)
 
         is_sent = publish(command.device, {**told, "accepted": accepted, "reply": reply}, confirm)

@@ -95,7 +95,7 @@ class Obedience:
             return [opened]
         if faults := [fault for fault in self.health.open if identity in ("", fault["id"])]:
             return faults
-        found = self.store.incident(self.device, identity)
+        found = self.store.alerts.incident(self.device, identity)
         if found is None:
             what = f"no incident {quoted(identity)}" if identity else "no incident yet"
             raise CommandError(f"{self.device} has {what}; see fedkad-agent incidents.")
@@ -111,7 +111,7 @@ class Obedience:
         """Change what the history says about an incident that is over; nobody is told."""
         corrected = {**incident, "reason": reason, "acknowledged": acknowledged}
         corrected["text"] = alert_text(corrected, self.settings.alarm.rate_window)
-        self.store.put_alert([], corrected)
+        self.store.alerts.put([], corrected)
 
     def _acknowledge(self, command: Command) -> Obeyed:
         meant, sender = self._meant(incident_of(command)), command.sender or "somebody"
@@ -123,7 +123,7 @@ class Obedience:
         reply = f"The incident {incident['id']} is acknowledged."
         if self._is_open(incident):
             return self._obeyed(reply, self.alarms.acknowledge(sender))
-        self.store.put_alert([], {**incident, "acknowledged": sender})
+        self.store.alerts.put([], {**incident, "acknowledged": sender})
         # A young model has learned from it, and is fitted anew without it.
         self.learner.leave_out_between(_seconds(incident["start"]), _seconds(incident["time"]))
         return self._obeyed(reply)._replace(forgiven=incident["id"])
@@ -131,7 +131,7 @@ class Obedience:
     def _acknowledge_faults(self, faults: list[Alert], sender: str) -> Obeyed:
         """Note who knows of faults, of which all are open or the only one may be over."""
         for fault in faults:
-            self.store.put_alert([], self.health.acknowledge(fault, sender))
+            self.store.alerts.put([], self.health.acknowledge(fault, sender))
         named = ", ".join(fault["id"] for fault in faults)
         what = f"fault {named} is" if len(faults) == 1 else f"faults {named} are"
         return self._obeyed(f"The {what} acknowledged.")
@@ -197,7 +197,7 @@ class Obedience:
         if not self.model.has_file:
             raise CommandError(f"The file of the model of {self.device} is gone; put it back, or tell relearn.")
         lead = self.model.memory * self.settings.sampling.period
-        rows = self.store.rows_between(self.device, start - lead, end, len(self.settings.sampling.channels))
+        rows = self.store.rows.between(self.device, start - lead, end, len(self.settings.sampling.channels))
         if not rows:
             raise CommandError(
                 f"No row of {self.device} from {format_time(start)} to {format_time(end)} is kept; "
@@ -218,7 +218,7 @@ class Obedience:
             raise CommandError(f"{self.device} cannot go back: {error}") from None
         self._forbid()
         taken = self.taken
-        incident = self.store.incident(self.device, taken.incident) if taken.incident else None
+        incident = self.store.alerts.incident(self.device, taken.incident) if taken.incident else None
         if incident is not None:
             acknowledged = incident.get("acknowledged") or taken.acknowledged
             self._correct(incident, taken.reason, acknowledged)

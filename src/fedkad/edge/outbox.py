@@ -33,7 +33,7 @@ class Outbox:
         self._delivered: set[int] = set()
         self._next_offer, self._repeats = 0.0, RepeatFilter(limit=3, period=3600.0)
         self.has_new = True  # there may be some from before
-        store.drop_other_sinks(sink.name for sink in sinks)
+        store.alerts.drop_other_sinks(sink.name for sink in sinks)
 
     @property
     def sinks(self) -> list[str]:
@@ -53,12 +53,12 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether no committed alert waits for any sink."""
-        return not any(self._store.waiting(sink.name, 1) for sink in self._sinks)
+        return not any(self._store.alerts.waiting(sink.name, 1) for sink in self._sinks)
 
     def put(self, alerts: Iterable[Alert]) -> None:
         """Keep alerts for every sink."""
         for alert in alerts:
-            self._store.put_alert([sink.name for sink in self._sinks], alert)
+            self._store.alerts.put([sink.name for sink in self._sinks], alert)
             self.has_new = True
 
     def committed(self) -> None:
@@ -85,7 +85,9 @@ class Outbox:
         """Offer what is in the outbox; False if it is empty."""
         found = False
         for sink in self._sinks:
-            waiting = [entry for entry in self._store.waiting(sink.name, OFFERED) if entry[0] not in self._delivered]
+            waiting = [
+                entry for entry in self._store.alerts.waiting(sink.name, OFFERED) if entry[0] not in self._delivered
+            ]
             found = found or bool(waiting)
             try:
                 sink.offer(waiting)
@@ -99,12 +101,12 @@ class Outbox:
     def _collect(self) -> list[int]:
         """The keys of delivered alerts, which are deleted with the next commit."""
         delivered = [key for sink in self._sinks for key in sink.delivered()]
-        self._store.put_delivered(delivered)
+        self._store.alerts.remove(delivered)
         return delivered
 
     def drop_surplus(self) -> bool:
         """Limit how many alerts wait for a sink; True if some are dropped, which has to be committed."""
-        return sum(self._store.drop_surplus(sink.name) for sink in self._sinks) > 0
+        return sum(self._store.alerts.drop_surplus(sink.name) for sink in self._sinks) > 0
 
     def close(self) -> None:
         """Commit what was delivered while the sinks were closed, and nothing else: the agent has committed the rest."""

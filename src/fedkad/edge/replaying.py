@@ -34,7 +34,7 @@ from fedkad.edge.settings import (
     Stdout,
     WebhookSettings,
 )
-from fedkad.edge.store import StoreError
+from fedkad.edge.store.database import StoreError
 from fedkad.edge.visiting import StoreVisitor, with_known
 
 WEEK = 7 * 86400.0

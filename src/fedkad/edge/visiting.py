@@ -18,7 +18,8 @@ from fedkad.edge.addresses import EVERY
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.commands import Command
 from fedkad.edge.settings import AgentSettings
-from fedkad.edge.store import MIGRATIONS, PUT_COMMAND, THIS_COMMAND, StoreError
+from fedkad.edge.store.commands import PUT_COMMAND, THIS_COMMAND
+from fedkad.edge.store.database import MIGRATIONS, StoreError
 
 PATIENCE = 5.0
 """Seconds that a visit waits while the agent writes."""

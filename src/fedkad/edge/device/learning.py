@@ -96,24 +96,24 @@ class Learner:
     def keep(self, number: int, row: GridRow, *, is_learnable: bool) -> None:
         """Keep a row, to learn from it if it is learnable."""
         self.fresh += is_learnable
-        self._store.add_row(self._device, number, row.time, row.values, trains=is_learnable)
+        self._store.rows.add(self._device, number, row.time, row.values, trains=is_learnable)
         if number % FORGET_EVERY == 0:
             kept = 2 * self._mature if self.young else 4 * self.needed
-            self._store.forget(self._device, number - max(kept, self._model.memory, KEPT_ROWS))
+            self._store.rows.forget(self._device, number - max(kept, self._model.memory, KEPT_ROWS))
 
     def leave_out(self, number: int) -> None:
         """Do not learn from the rows since that number, nor from those that fill the window before it."""
-        self._store.revoke(self._device, number - self._model.memory)
+        self._store.rows.revoke(self._device, number - self._model.memory)
 
     def leave_out_between(self, start: float, end: float) -> None:
         """Do not learn again from the rows between two times, nor from those that fill the window before them."""
-        self._store.revoke_between(self._device, start - self._model.memory * self._settings.sampling.period, end)
+        self._store.rows.revoke_between(self._device, start - self._model.memory * self._settings.sampling.period, end)
 
     def forget_all(self, number: int) -> None:
         """Drop the rows up to that number: they have other channels or another period, or are not to be learned."""
         self.fresh = 0
-        self._store.forget(self._device, number + 1)
-        self._store.forget_evidence(self._device)
+        self._store.rows.forget(self._device, number + 1)
+        self._store.rows.forget_evidence(self._device)
 
     def learn(self, while_waiting: Callable[[], None] = lambda: None, *, cautiously: bool = True) -> bool:
         """Learn from the committed rows; True if the model has changed. Everything must be committed just before.
@@ -121,7 +121,7 @@ class Learner:
         A mature model that learns `cautiously` leaves out what is far from where the device has been. This takes a
         while, in a forked process because of the memory; `while_waiting` is called every half second.
         """
-        last, rows = self._store.rows_to_learn(self._device, len(self._settings.sampling.channels), self._spent)
+        last, rows = self._store.rows.to_learn(self._device, len(self._settings.sampling.channels), self._spent)
         complete = int(np.isfinite(rows.sum(axis=1)).sum())
         self.fresh = complete - (self.young or 0)  # some were revoked after they were counted
         if self.fresh < self.needed:
@@ -142,7 +142,7 @@ class Learner:
         self.note_origin()
         self.settle()
         if not self.young:
-            self._store.forget(self._device, last - max(model.memory, KEPT_ROWS))
+            self._store.rows.forget(self._device, last - max(model.memory, KEPT_ROWS))
         self._log_learning(complete if before is None else gathered, before)
         return True
 
@@ -220,7 +220,7 @@ class Learner:
         last = self._learnt_here
         if last is None or last <= self._through:
             return False
-        fitted = 0 if self.young == 0 else self._store.count_to_learn(self._device, self._spent, last)
+        fitted = 0 if self.young == 0 else self._store.rows.count_to_learn(self._device, self._spent, last)
         self.fresh, self._through = 0, last
         self.learned += 1
         if 0 < fitted < self._mature and self._settings.learning.every:
@@ -232,7 +232,7 @@ class Learner:
     def _spend(self, last: int) -> None:
         """Never learn from the rows up to that one again."""
         self._spent, self.young = last, 0
-        self._store.spend(self._device, last)
+        self._store.rows.spend(self._device, last)
 
     @property
     def _feed(self) -> str:

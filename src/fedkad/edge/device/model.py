@@ -215,10 +215,10 @@ class DeviceModel:
         stream = self.stream = Stream(self.current)
         self._normal, self._possible = _limits(self.current)
         channels = len(self._settings.sampling.channels)
-        for number, values in [] if empty else self._store.last_rows(self._device, stream.memory, channels):
+        for number, values in [] if empty else self._store.rows.last(self._device, stream.memory, channels):
             stream.update(without(values, self._hidden.get(number, [])), adapt=False, bridge=False)
         try:
-            kept = self._store.judge_state(self._device)
+            kept = self._store.states.judge(self._device)
             if kept and kept["model"] == self._named_version():
                 stream.judge.restore(kept["judge"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -266,7 +266,7 @@ class DeviceModel:
             return
         self._threshold_put = now
         if state := self.stream.judge.state():
-            self._store.put_judge(self._device, {"model": self._named_version(), "judge": state})
+            self._store.states.put_judge(self._device, {"model": self._named_version(), "judge": state})
 
     def _named_version(self) -> str:
         return "none" if self._version is None else f"{self._version[0]}-{self._version[1]}"

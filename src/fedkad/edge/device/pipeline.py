@@ -91,10 +91,10 @@ class Watcher:
         self._settings = self._orders.applied(self._with_period(self._configured))
         self.model = DeviceModel(name, self._settings, self._store)
         try:
-            is_reshaped = self._restore((self._store.device_state(name) or {}) if state is None else state)
+            is_reshaped = self._restore((self._store.states.get(name) or {}) if state is None else state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             logger.warning("%s: its stored state cannot be read (%r); it starts again.", name, error)
-            is_reshaped = self._restore({"seq": self._store.last_number(name)})
+            is_reshaped = self._restore({"seq": self._store.rows.last_number(name)})
         self._staleness = Staleness(self._settings.sampling, time.monotonic(), is_known=self._heard is not None)
         self.is_changed = self.learner.settle()
         if self.model.current is not None:
@@ -108,7 +108,7 @@ class Watcher:
     def _known_period(self, state: Mapping[str, Any] | None) -> float:
         """A period that is not written: that of before, or of the model; `INFERRED` if the samples must show it."""
         try:
-            stored = (self._store.device_state(self.name) or {}) if state is None else state
+            stored = (self._store.states.get(self.name) or {}) if state is None else state
             before = stored.get("period") or (stored.get("grid") or {}).get("period")
         except (TypeError, ValueError, AttributeError):
             before = None  # that the state cannot be read is logged elsewhere
@@ -153,7 +153,7 @@ class Watcher:
 
     def _stored_orders(self) -> StandingOrders:
         try:
-            return StandingOrders.restored((self._store.device_state(self.name) or {}).get("orders", {}))
+            return StandingOrders.restored((self._store.states.get(self.name) or {}).get("orders", {}))
         except (TypeError, ValueError, AttributeError):
             return StandingOrders()  # that the state cannot be read is logged below
 
@@ -182,7 +182,7 @@ class Watcher:
             "heard": self._heard,
             "shown": {"learning": self._learning(), "budget": self._budget_status()},  # by fedkad-agent status
         }
-        self._store.put_state(self.name, state)
+        self._store.states.put(self.name, state)
         self.model.put_threshold()
 
     # -- samples and rows -----------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ class Watcher:
         """Keep the rows of an incident, and those that fill the window before it: it may turn out to be normal."""
         period, memory = self._settings.sampling.period, self.model.memory
         start = datetime.fromisoformat(alert["start"]).timestamp() - memory * period
-        self._store.put_evidence(alert, self._rows - math.ceil(max(now - start, 0.0) / period) - 1, start)
+        self._store.rows.put_evidence(alert, self._rows - math.ceil(max(now - start, 0.0) / period) - 1, start)
 
     def _report_reading(self) -> None:
         """Hand out a line with the reading and the three channels that contribute most to its score."""
@@ -583,7 +583,7 @@ class Watcher:
     def _rows_since(self, seconds: float) -> Array:
         """The rows of the last so many seconds, as far as they are kept."""
         now, channels = self._alarms.time, len(self._settings.sampling.channels)
-        return np.array(self._store.rows_between(self.name, now - seconds, now, channels)).reshape(-1, channels)
+        return np.array(self._store.rows.between(self.name, now - seconds, now, channels)).reshape(-1, channels)
 
     def learn(self, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Learn from the committed rows; everything must be committed just before."""

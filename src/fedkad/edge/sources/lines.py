@@ -152,7 +152,7 @@ class FileSource(_LineSource):
     def __init__(self, path: Path, store: Store, *, has_header: bool = False) -> None:
         super().__init__(has_header)
         self._path, self._store = path, store
-        self._resume_at: Mapping[str, Any] | None = store.position(self.name)
+        self._resume_at: Mapping[str, Any] | None = store.states.position(self.name)
         self._file: Any = None
         self._inode = self._read = 0
         self._last = b""
@@ -281,7 +281,7 @@ class FileSource(_LineSource):
         """Put the file and the end of the last whole line handed out into the store."""
         position = self._resume_at if self._file is None else self._position()
         if position is not None:
-            self._store.put_position(self.name, position)
+            self._store.states.put_position(self.name, position)
 
     def _position(self) -> dict[str, Any]:
         offset, before = self._read - self._splitter.held, None

@@ -180,7 +180,7 @@ class MqttSource:
         place = self._topics.place(topic) if told is None else (told, None)
         digest = hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).digest()
         number = self._beyond + message.mid
-        is_repeated = message.dup and digest == (self._digests.get(number) or self._store.digest(number))
+        is_repeated = message.dup and digest == (self._digests.get(number) or self._store.states.digest(number))
         # A retained message may be of any age, and is not a sample of now.
         if place is None or message.retain or is_repeated:
             return None
@@ -194,7 +194,7 @@ class MqttSource:
     def put_position(self) -> None:
         """Put the digests of what was handed out into the store."""
         for number, digest in self._digests.items():
-            self._store.put_digest(number, digest)
+            self._store.states.put_digest(number, digest)
 
     def acknowledge(self) -> None:
         """Acknowledge what was handed out; what came over an earlier connection the broker sends again, if at all."""
