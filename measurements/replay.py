@@ -29,9 +29,9 @@ from unittest.mock import patch
 
 from fedkad.edge.agent import Agent
 from fedkad.edge.alarmstate import Alert
-from fedkad.edge.commands import Command, new_id
+from fedkad.edge.commands.client import StoreClient
+from fedkad.edge.commands.command import Command, new_id
 from fedkad.edge.settingsfile import parse
-from fedkad.edge.visiting import StoreVisitor
 
 Document = Mapping[str, Any]
 """A parsed agent.toml."""
@@ -136,7 +136,7 @@ class Operator:
             _, alert = self._due.pop(0)
             agent.commit()  # in one process nobody else could write before
             command = Command(new_id(), alert["device"], "acknowledge", alert["id"], "operator", now)
-            StoreVisitor(agent.settings.state).leave(command)
+            StoreClient(agent.settings.state).leave(command)
 
 
 def replay(document: Document, arriving: Arriving, operator: Operator | None = None) -> list[Alert]:

@@ -26,7 +26,7 @@ TOO_LARGE = (
     "edge/health/faults.py Health",
     "edge/device/learning.py Learner",
     "edge/device/model.py DeviceModel",
-    "edge/mqtt.py Connection",
+    "edge/connection.py Connection",
     "edge/sinks/homeassistant.py _components",
     "edge/sinks/homeassistant.py _controls",
     "edge/device/pipeline.py Watcher",

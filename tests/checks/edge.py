@@ -19,8 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fedkad.edge.decoding import Decoder
-from fedkad.edge.mqtt import Connection
+from fedkad.edge.connection import Connection
 from fedkad.edge.settings import DeviceSettings, HomeAssistant, MqttSink, Sampling, SourceSettings, WebhookSettings
 from fedkad.edge.sinks import AlertSink, Entry
 from fedkad.edge.sinks.mqtt import BrokerSink
@@ -28,6 +27,7 @@ from fedkad.edge.sinks.publications import Publications
 from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sinks.webhook import WebhookSink
 from fedkad.edge.sources import BATCH, RawMessage, SampleSource
+from fedkad.edge.sources.decoding import Decoder
 from fedkad.edge.sources.lines import FileSource, StdinSource
 from fedkad.edge.sources.mqtt import MqttSource, Topics
 from fedkad.edge.store import Store

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.edge.commands import (
+from fedkad.edge.commands.command import (
     LONGEST_MUTE,
     VERBS,
     Command,
@@ -20,7 +20,7 @@ from fedkad.edge.commands import (
     read_command,
     stretch_of,
 )
-from fedkad.edge.orders import StandingOrders
+from fedkad.edge.device.overrides import StandingOrders
 from fedkad.edge.settings import Alarm, DeviceSettings
 
 DEVICES = ["pump", "fan"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 
-from fedkad.edge import mqtt
+from fedkad.edge import connection as mqtt
 from fedkad.edge.agent import Agent
-from fedkad.edge.mqtt import Connection
+from fedkad.edge.connection import Connection
 from fedkad.edge.settings import SourceSettings
 from fedkad.edge.settingsfile import load
 from fedkad.edge.sources import RawMessage

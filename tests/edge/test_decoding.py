@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fedkad.edge.decoding import EXPECTED_WITHIN, Decoder, UnseenNames
-from fedkad.edge.payload import Sample
-from fedkad.edge.readers import JsonReader
 from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
 from fedkad.edge.sources import RawMessage
+from fedkad.edge.sources.decoding import EXPECTED_WITHIN, Decoder, UnseenNames
+from fedkad.edge.sources.payload import Sample
+from fedkad.edge.sources.readers import JsonReader
 from tests.fixtures.broker import logged
 
 STDIN = SourceSettings(kind="stdin")

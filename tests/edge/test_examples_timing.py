@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkad.edge.decoding import Decoder
 from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.settings import DeviceSettings
 from fedkad.edge.settingsfile import load
 from fedkad.edge.sources import RawMessage
+from fedkad.edge.sources.decoding import Decoder
 from fedkad.edge.store import Store
 from tests.fixtures.broker import logged
 

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
-from fedkad.edge.commands import Command
+from fedkad.edge.commands.command import Command
+from fedkad.edge.commands.inbox import Inbox
 from fedkad.edge.device.pipeline import Watcher
-from fedkad.edge.history import incident_table
-from fedkad.edge.inbox import Inbox
-from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
+from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store, database
 from fedkad.edge.store import commands as command_table
 from fedkad.edge.store import rows as row_table
+from fedkad.edge.subcommands.history import incident_table
 from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.edge.payload import MAX_BYTES, PayloadError, Sample, find_zone, read_timestamp
-from fedkad.edge.readers import MAX_DEPTH, CsvReader, JsonReader
+from fedkad.edge.sources.payload import MAX_BYTES, PayloadError, Sample, find_zone, read_timestamp
+from fedkad.edge.sources.readers import MAX_DEPTH, CsvReader, JsonReader
 from tests.fixtures.draws import draws
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from fedkad import __version__
-from fedkad.edge.commands import check, read_command
+from fedkad.edge.commands.command import check, read_command
 from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.settings import Prometheus, SettingsError, WebhookSettings
 from fedkad.edge.sinks import AlertSink, to_json

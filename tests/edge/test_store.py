@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkad.edge.commands import Command
+from fedkad.edge.commands.command import Command
 from fedkad.edge.store import Store, database
 from fedkad.edge.store import alerts as alert_table
 from fedkad.edge.store.database import MIGRATIONS, StoreError

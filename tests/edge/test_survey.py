@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkad.edge.decoding import Decoder
 from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.settings import SettingsError, SourceSettings
 from fedkad.edge.settingsfile import parse
 from fedkad.edge.sources import RawMessage
+from fedkad.edge.sources.decoding import Decoder
 from fedkad.edge.sources.mqtt import Topics
-from fedkad.edge.survey import Survey
+from fedkad.edge.subcommands.survey import Survey
 
 BROKER = SourceSettings("mqtt://broker.example", "anna", "/etc/secret", kind="mqtt")
 ROOM = {"temperature": 21.5, "humidity": 43, "linkquality": 80, "last_seen": "2026-03-01T08:00:00Z"}

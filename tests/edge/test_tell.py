@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.edge import telling
+from fedkad.edge.commands import client as commands_client
+from fedkad.edge.connection import Connection
 from fedkad.edge.main import COMMANDS, main
-from fedkad.edge.mqtt import Connection
-from fedkad.edge.survey import Survey
+from fedkad.edge.subcommands.survey import Survey
 from tests.fixtures.broker import (
     CHANNELS,
     EPOCH,
@@ -248,7 +248,7 @@ def said_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     """Run `fedkad-agent` in this process."""
     monkeypatch.setattr(sys, "argv", ["fedkad-agent", *arguments])
     monkeypatch.setattr("fedkad.edge.main.limit_memory", lambda: None)  # this process does more than that
-    monkeypatch.setattr("fedkad.edge.discovering.log_to_stderr", lambda: None)
+    monkeypatch.setattr("fedkad.edge.subcommands.discover.log_to_stderr", lambda: None)
     return Said(main(), *capsys.readouterr())
 
 
@@ -287,7 +287,7 @@ def test_who_waits_no_longer_is_told_that_the_command_is_left(
     said = said_here(monkeypatch, capsys, *words)
     assert said == (130, "", "Accepted; the agent has not replied yet, and acts on it as soon as it can.\n")
     assert "1 command(s) wait for it" in site.ask("status").out
-    interrupting(monkeypatch, telling, "with_known", lambda: True)
+    interrupting(monkeypatch, commands_client, "with_known", lambda: True)
     assert said_here(monkeypatch, capsys, *words) == (130, "", "")
 
 
@@ -295,7 +295,7 @@ def test_a_user_without_a_name_is_known_by_number(monkeypatch: pytest.MonkeyPatc
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    assert telling.user_name() == "uid 54321"
+    assert commands_client.user_name() == "uid 54321"
 
 
 @pytest.mark.parametrize("question", ["incidents", "status", "replay"])

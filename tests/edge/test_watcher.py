@@ -16,11 +16,9 @@ from fedkad.detect import learning
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
 from fedkad.edge.alerttext import format_time, short_number
-from fedkad.edge.commands import Command
+from fedkad.edge.commands.command import Command
 from fedkad.edge.device import model as edge_model
 from fedkad.edge.device.pipeline import Watcher
-from fedkad.edge.history import incidents, status
-from fedkad.edge.payload import Sample
 from fedkad.edge.settings import (
     BY_PERIOD,
     INFERRED,
@@ -32,7 +30,9 @@ from fedkad.edge.settings import (
     Sampling,
     SettingsError,
 )
+from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
+from fedkad.edge.subcommands.history import incidents, status
 from fedkad.federation.devicestate import DeviceState
 from fedkad.koopman.snapshots import collect
 from tests.fixtures.broker import logged

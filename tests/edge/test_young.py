@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad.detect.modelfile import load_model
-from fedkad.edge.commands import Command
+from fedkad.edge.commands.command import Command
 from fedkad.edge.device import learning as edge_learning
 from fedkad.edge.device.pipeline import Watcher
-from fedkad.edge.payload import Sample
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
+from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
 from tests.fixtures.broker import logged
 

@@ -3,8 +3,7 @@
 The path of a sample, and the modules in its order:
 
     sources/    a line or an MQTT message arrives                             RawMessage
-    decoding    which device and channels it has, and its time                Sample
-      readers, payload
+      decoding  which device and channels it has, and its time                Sample
     watcher     one device; the next four are its parts
     grid        the slot of the device's fixed grid that it belongs to        GridRow
     model       scored by the model of the device                             Reading (of fedkad.detect)
@@ -12,19 +11,14 @@ The path of a sample, and the modules in its order:
       alarmstate, alerttext
     learning    kept, and learned from if it is normal
     store       all of it committed in one transaction, then acknowledged
-    outbox      offered to every sink until it is delivered
     sinks/      MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`
-      services  what a webhook posts to ntfy, Slack and Telegram
+      outbox    each alert is offered to every sink until it is delivered
 
-The path of what an operator tells, which `commands` has as a value:
+`commands/` has the way of a command: left in the store by another process or delivered by a broker, and answered by
+the device. `subcommands/` has what ``fedkad-agent`` does beside running: list incidents, replay a recording, discover
+what publishes.
 
-    telling     the command line leaves it in the store, as `visiting`, or a broker delivers it
-    inbox       handed out until it is answered
-    obeying     carried out by the watcher, and its reply committed with what it changed
-      orders    what holds until it is told otherwise
-
-`history` and `replaying` answer questions beside the agent, and `discovering` finds out by a `survey` what to watch.
 `agent` is the loop around all of them, `assembly` makes its source and sinks, `main` is the command, `checking` its
---check. `settingsfile` reads the configuration into the values of `settings`; `process` has the log, systemd and
-forks. Nothing here computes scores: they come from `fedkad.detect`.
+--check. `settingsfile` reads the configuration into the values of `settings`; `process` has the log and forks.
+Nothing here computes scores: they come from `fedkad.detect`.
 """

@@ -13,22 +13,22 @@ from types import FrameType
 from typing import Any
 
 from fedkad.edge.assembly import assemble
-from fedkad.edge.commands import Command
-from fedkad.edge.decoding import Decoder
+from fedkad.edge.commands.client import StoreClient
+from fedkad.edge.commands.command import Command
+from fedkad.edge.commands.inbox import Inbox
 from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.device.status import DeviceStatus
-from fedkad.edge.inbox import Inbox
 from fedkad.edge.membership import Membership, member_folders
-from fedkad.edge.outbox import Outbox
-from fedkad.edge.payload import quoted
 from fedkad.edge.process import log_to_stderr
 from fedkad.edge.reloading import reloaded
 from fedkad.edge.settings import AgentSettings, DeviceSettings
+from fedkad.edge.sinks.outbox import Outbox
 from fedkad.edge.sinks.prometheus import AgentMetrics, MetricsServer
 from fedkad.edge.sources import BATCH, RawMessage
+from fedkad.edge.sources.decoding import Decoder
+from fedkad.edge.sources.payload import quoted
 from fedkad.edge.store import Store
 from fedkad.edge.store.database import StoreError
-from fedkad.edge.visiting import StoreVisitor
 from fedkad.locks import holding
 from fedkad.repeats import RepeatFilter
 from fedkad.systemd import SystemdNotifier
@@ -396,7 +396,7 @@ class Agent:
         """The numbers for Prometheus; called from its thread, and only reads."""
         waiting: Mapping[str, int] = {}
         with suppress(StoreError, OSError):  # then nobody knows
-            found = StoreVisitor(self.settings.state).undelivered()
+            found = StoreClient(self.settings.state).undelivered()
             waiting = {name: found.get(name, 0) for name in self._outbox.sinks}
         connected = {connection.section: connection.is_connected for connection in self._connections}
         devices = {name: status.metrics() for name, status in self.statuses().items()}

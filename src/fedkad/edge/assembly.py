@@ -20,7 +20,7 @@ from fedkad.edge.store import Store
 from fedkad.fleet.shared import extra
 
 if TYPE_CHECKING:
-    from fedkad.edge.mqtt import Connection
+    from fedkad.edge.connection import Connection
     from fedkad.edge.sinks.mqtt import BrokerSink
     from fedkad.edge.sources.mqtt import MqttSource
 
@@ -94,7 +94,7 @@ def _source(
         return StdinSource(has_header=has_header), [], None
     if source.kind == "file":
         return FileSource(Path(source.path), store, has_header=has_header), [], None
-    from fedkad.edge.mqtt import Connection
+    from fedkad.edge.connection import Connection
     from fedkad.edge.sources.mqtt import MqttSource, Topics
 
     name = source.client_id or f"fedkad-{settings.name}"
@@ -115,7 +115,7 @@ def _broker_sink(
     statuses: Callable[[], Mapping[str, DeviceStatus]],
 ) -> BrokerSink:
     """The sink on a broker, over the connection of the source unless another broker is configured."""
-    from fedkad.edge.mqtt import Connection
+    from fedkad.edge.connection import Connection
     from fedkad.edge.sinks.mqtt import BrokerSink
 
     if settings.mqtt.broker:

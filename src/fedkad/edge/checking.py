@@ -16,8 +16,6 @@ from fedkad.edge.addresses import EVERY, split_broker
 from fedkad.edge.assembly import require_extra
 from fedkad.edge.device.model import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.membership import member_folders
-from fedkad.edge.payload import PayloadError
-from fedkad.edge.readers import CsvReader
 from fedkad.edge.settings import (
     ENOUGH_ROWS,
     AgentSettings,
@@ -29,6 +27,8 @@ from fedkad.edge.settings import (
 )
 from fedkad.edge.sinks.prometheus import check_port
 from fedkad.edge.sources.lines import first_line
+from fedkad.edge.sources.payload import PayloadError
+from fedkad.edge.sources.readers import CsvReader
 from fedkad.fleet.shared.files import FleetFileError
 from fedkad.locks import is_held
 
@@ -96,7 +96,7 @@ def _note_header(settings: AgentSettings, notes: list[str]) -> None:
 
 
 def _check_login(broker: SourceSettings | MqttSink, section: str) -> None:
-    from fedkad.edge.mqtt import read_secret, tls_context
+    from fedkad.edge.connection import read_secret, tls_context
 
     read_secret(broker.password_file, section)
     for key in ("ca_file", "certificate_file", "key_file"):

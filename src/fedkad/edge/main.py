@@ -122,8 +122,8 @@ def _telling(arguments: Sequence[str]) -> Work:
         parser.error(f"--wait {given.wait:g} must be at least 0")
 
     def work() -> None:
+        from fedkad.edge.commands.client import tell
         from fedkad.edge.settingsfile import load
-        from fedkad.edge.telling import tell
 
         print(tell(load(given.config), given.device, given.verb, given.argument, given.sender, given.wait))
 
@@ -139,8 +139,8 @@ def _listing(arguments: Sequence[str]) -> Work:
         parser.error(f"--last {given.last} must be at least 1")
 
     def work() -> None:
-        from fedkad.edge.history import incidents
         from fedkad.edge.settingsfile import load
+        from fedkad.edge.subcommands.history import incidents
 
         print(incidents(load(given.config), given.device, min(given.last, sys.maxsize)))
 
@@ -151,8 +151,8 @@ def _asking(arguments: Sequence[str]) -> Work:
     given = _parser("status", "Show what the agent knows of its devices.").parse_args(arguments)
 
     def work() -> None:
-        from fedkad.edge.history import status
         from fedkad.edge.settingsfile import load
+        from fedkad.edge.subcommands.history import status
 
         print(status(load(given.config)))
 
@@ -165,8 +165,8 @@ def _replaying(arguments: Sequence[str]) -> Work:
     given = parser.parse_args(arguments)
 
     def work() -> None:
-        from fedkad.edge.replaying import replay
         from fedkad.edge.settingsfile import load
+        from fedkad.edge.subcommands.replay import replay
 
         replayed = replay(load(given.config), given.recording)
         print(replayed.text)
@@ -182,7 +182,7 @@ def _forgetting(arguments: Sequence[str]) -> Work:
     given = parser.parse_args(arguments)
 
     def work() -> None:
-        from fedkad.edge.forgetting import forget
+        from fedkad.edge.commands.client import forget
         from fedkad.edge.settingsfile import load
 
         print(forget(load(given.config), given.device))
@@ -213,8 +213,8 @@ def _discovering(arguments: Sequence[str]) -> Work:
 
     def work() -> None:
         from fedkad.edge.addresses import split_broker
-        from fedkad.edge.discovering import discover
         from fedkad.edge.settings import SourceSettings
+        from fedkad.edge.subcommands.discover import discover
 
         broker = given.broker if "://" in given.broker else f"mqtt://{given.broker}"
         split_broker(broker, "source")

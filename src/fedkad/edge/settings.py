@@ -15,7 +15,7 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.threshold import METHODS, parse_budget
 from fedkad.edge import addresses
 from fedkad.edge.addresses import EVERY, MOST_CHARACTERS, split_broker
-from fedkad.edge.payload import find_zone
+from fedkad.edge.sources.payload import find_zone
 from fedkad.settingerror import SettingError
 from fedkad.settingerror import SettingsError as SettingsError
 from fedkad.settingkinds import (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedkad.edge.addresses import EVERY
-from fedkad.edge.payload import find_zone
 from fedkad.edge.settings import AgentSettings, DeviceNames, DeviceSettings, Maintenance
+from fedkad.edge.sources.payload import find_zone
 from fedkad.settingerror import SettingError, SettingsError, toml_text
 from fedkad.settingkinds import Surroundings
 from fedkad.settingsfile import FileSection, keys_of, read, read_file

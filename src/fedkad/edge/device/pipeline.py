@@ -20,18 +20,18 @@ from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.budget import BudgetLoop
-from fedkad.edge.commands import Command
+from fedkad.edge.commands.command import Command
+from fedkad.edge.commands.handler import Obedience, Obeyed, TakenForNormal
 from fedkad.edge.device.grid import GridRow, SampleGrid
 from fedkad.edge.device.learning import Learner
 from fedkad.edge.device.model import DeviceModel, fitted_period
+from fedkad.edge.device.overrides import StandingOrders
 from fedkad.edge.device.period import FirstSamples, Pace
 from fedkad.edge.device.status import DeviceStatus, Staleness, budget_status
 from fedkad.edge.health.faults import Health
-from fedkad.edge.obeying import Obedience, Obeyed, TakenForNormal
-from fedkad.edge.orders import StandingOrders
-from fedkad.edge.payload import Sample
 from fedkad.edge.settings import BY_PERIOD, INFERRED, DeviceSettings, Maintenance
 from fedkad.edge.settling import Settling, why_not, without_outliers
+from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
 
 Array = NDArray[np.float64]

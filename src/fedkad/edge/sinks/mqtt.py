@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedkad.edge.connection import Connection
 from fedkad.edge.device.status import DeviceStatus
-from fedkad.edge.mqtt import Connection
 from fedkad.edge.settings import HomeAssistant, MqttSink
 from fedkad.edge.sinks import Entry
 from fedkad.edge.sinks.homeassistant import discovery

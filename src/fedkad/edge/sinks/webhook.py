@@ -13,10 +13,10 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from fedkad.edge.payload import quoted
 from fedkad.edge.settings import WebhookSettings
 from fedkad.edge.sinks import Entry
 from fedkad.edge.sinks.services import posting, read_answer
+from fedkad.edge.sources.payload import quoted
 from fedkad.repeats import RepeatFilter
 
 if TYPE_CHECKING:

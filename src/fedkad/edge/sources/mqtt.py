@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from paho.mqtt.client import MQTTMessage
 
 from fedkad.edge.addresses import EVERY, covers, hears_below, is_service_name, without_share
-from fedkad.edge.mqtt import Connection
+from fedkad.edge.connection import Connection
 from fedkad.edge.sources import BATCH, RawMessage
 from fedkad.edge.store import Store
 

@@ -8,7 +8,7 @@ rows       `row`, rows of the grid that are still needed, to fill the window aft
 `evidence`, the rows of the last incidents, for when an operator says later that they were normal
 alerts     `outbox`, alerts that a sink has not delivered yet
 `incident`, the last alert of every incident, even after all sinks have delivered or refused it
-commands   `command`, what operators told, and the replies; `fedkad.edge.visiting` writes there as well
+commands   `command`, what operators told, and the replies; `fedkad.edge.commands.client` writes there as well
 """
 
 from __future__ import annotations

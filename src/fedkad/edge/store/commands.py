@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from fedkad.edge.commands import Command
+from fedkad.edge.commands.command import Command
 from fedkad.edge.store.database import Database
 
 MAX_COMMANDS = 1000

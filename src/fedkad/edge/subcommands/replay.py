@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from fedkad.edge.addresses import EVERY
 from fedkad.edge.agent import Agent
 from fedkad.edge.alerttext import short_number, span
-from fedkad.edge.history import as_they_are, incident_table, table
+from fedkad.edge.commands.client import StoreClient, with_known
 from fedkad.edge.process import log_to_stderr
 from fedkad.edge.settings import (
     AgentSettings,
@@ -35,7 +35,7 @@ from fedkad.edge.settings import (
     WebhookSettings,
 )
 from fedkad.edge.store.database import StoreError
-from fedkad.edge.visiting import StoreVisitor, with_known
+from fedkad.edge.subcommands.history import as_they_are, incident_table, table
 
 WEEK = 7 * 86400.0
 SUMMARY = ("device", "rows", "scored", "incidents", "per week", "open at the end")
@@ -63,7 +63,7 @@ def replay(settings: AgentSettings, recording: Path) -> Replayed:
         with _unpacked(recording, Path(folder)).open("rb") as file:
             os.dup2(file.fileno(), 0)
         is_whole = _run(alone)
-        visitor = StoreVisitor(alone.state)
+        visitor = StoreClient(alone.state)
         states = visitor.states()
         found = as_they_are(visitor.incidents(), states)
     has_rows = any(state.get("seq") for state in states.values())

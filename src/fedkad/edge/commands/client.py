@@ -1,13 +1,17 @@
-"""The store of an agent as another process sees it: to read what is known, and to leave a command.
+"""What another process does with the store of an agent: leave a command and wait for the reply, read, forget a device.
 
-The agent may run meanwhile, so nothing is repaired, renamed or upgraded here; its own `Store` does that. Every visit
-opens the file anew: the agent may have put another one in the place of a damaged one.
+The agent may run meanwhile, so nothing is repaired, renamed or upgraded here; its own `Store` does that. The file is
+opened for each access, because the agent may have replaced a damaged one.
 """
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import astuple
@@ -16,13 +20,21 @@ from typing import Any, NamedTuple
 
 from fedkad.edge.addresses import EVERY
 from fedkad.edge.alarmstate import Alert
-from fedkad.edge.commands import Command
-from fedkad.edge.settings import AgentSettings
+from fedkad.edge.commands.command import Command, CommandError, check, new_id
+from fedkad.edge.settings import AgentSettings, SettingsError
+from fedkad.edge.store import Store
 from fedkad.edge.store.commands import PUT_COMMAND, THIS_COMMAND
 from fedkad.edge.store.database import MIGRATIONS, StoreError
+from fedkad.locks import holding, is_held
 
 PATIENCE = 5.0
-"""Seconds that a visit waits while the agent writes."""
+"""Seconds that an access waits while the agent writes."""
+
+INTERVAL = 0.1
+"""Seconds between two looks for the reply."""
+
+PROMPT = 1.0
+"""Seconds in which an agent that is idle replies."""
 
 
 class CommandReply(NamedTuple):
@@ -32,7 +44,7 @@ class CommandReply(NamedTuple):
     text: str
 
 
-class StoreVisitor:
+class StoreClient:
     """Visits the store in the state folder of an agent.
 
     Raises a `StoreError` if there is none, or it is of another version, and an `OSError` if it cannot be read.
@@ -108,7 +120,7 @@ class StoreVisitor:
 
 def with_known(settings: AgentSettings) -> AgentSettings:
     """The settings with the devices that the agent has found, if it watches every one that publishes."""
-    return settings.admitting(StoreVisitor(settings.state).states()) if EVERY in settings.devices else settings
+    return settings.admitting(StoreClient(settings.state).states()) if EVERY in settings.devices else settings
 
 
 def _found(database: sqlite3.Connection, command: Command) -> list[Any]:
@@ -120,3 +132,59 @@ def _plain(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def tell(settings: AgentSettings, device: str, verb: str, argument: str, sender: str, wait: float) -> str:
+    """Tell something about a device; returns the reply, or what is known after `wait` seconds.
+
+    Raises a `CommandError` with the reply if it is refused, and a `KeyboardInterrupt` that says what holds if nobody
+    wants to wait any more.
+    """
+    command = Command(new_id(), device, verb, argument, sender or user_name(), time.time())
+    visitor = StoreClient(settings.state)
+    visitor.leave(check(command, with_known(settings).named))
+    try:
+        return _answer(visitor, command, settings.state / "agent.lock", wait)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Accepted; the agent has not replied yet, and acts on it as soon as it can.") from None
+
+
+def _answer(visitor: StoreClient, command: Command, lock: Path, wait: float) -> str:
+    begun = time.monotonic()
+    while (reply := visitor.reply(command)) is None:
+        waited = time.monotonic() - begun
+        if waited > min(PROMPT, wait) and not is_held(lock):
+            return "Accepted; the agent does not run now, and acts on it at its next start."
+        if waited > wait:
+            return f"Accepted; the agent has not replied within {wait:g} s, and acts on it as soon as it can."
+        time.sleep(INTERVAL)
+    if not reply.accepted:
+        raise CommandError(reply.text)
+    return reply.text
+
+
+def user_name() -> str:
+    """The name of the user, or the number where it has none, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def forget(settings: AgentSettings, device: str) -> str:
+    """Drop the state, rows and history of a device, and its folder if that is in the state of the agent."""
+    known = StoreClient(settings.state).states()  # says so if there is no store, or one of another version
+    if device not in known:
+        raise SettingsError(f"There is no device {device!r}; the devices are {', '.join(list(known)[:8])}.")
+    with holding(settings.state / "agent.lock", "The agent runs, and knows the device; stop it first."):
+        store = Store(settings.state / "agent.sqlite")
+        try:
+            store.forget_device(device)
+            store.commit()
+        finally:
+            store.close()
+        found = settings.admitting([device]).named.get(device)
+        folder = Path(found.learning.folder) if found is not None else None
+        if folder is not None and folder.is_relative_to(settings.state) and folder.is_dir():
+            shutil.rmtree(folder)
+    return f"{device} is forgotten."

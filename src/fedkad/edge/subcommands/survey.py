@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from fedkad.edge.addresses import EVERY, is_device_name, is_service_name, is_short
 from fedkad.edge.alerttext import span
-from fedkad.edge.history import table
-from fedkad.edge.payload import TIME_KEYS, PayloadError, decode_text, plain_number
 from fedkad.edge.settings import SettingsError, SourceSettings
+from fedkad.edge.sources.payload import TIME_KEYS, PayloadError, decode_text, plain_number
+from fedkad.edge.subcommands.history import table
 from fedkad.settingerror import toml_text
 
 MOST_TOPICS, MOST_DEVICES, MOST_INTERVALS, MOST_SHOWN, WIDEST = 2000, 100, 20, 6, 60

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedkad.edge.process import log_to_stderr
 from fedkad.edge.settings import SettingsError, SourceSettings
-from fedkad.edge.survey import Survey
+from fedkad.edge.subcommands.survey import Survey
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
@@ -47,7 +47,7 @@ def _check_output(output: Path) -> None:
 
 def listen(source: SourceSettings, topic: str, seconds: float, show: Callable[[str], None]) -> Survey:
     """What is published within so many seconds after the connection was made, retained messages included."""
-    from fedkad.edge.mqtt import Connection
+    from fedkad.edge.connection import Connection
 
     survey, connection = Survey(), Connection(source, "source", f"fedkad-discover-{uuid.uuid4().hex[:8]}")
 

@@ -17,13 +17,13 @@ import numpy as np
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import alert_text, format_time
-from fedkad.edge.commands import Command, CommandError, budget_of, incident_of, mute_of, stretch_of
+from fedkad.edge.commands.command import Command, CommandError, budget_of, incident_of, mute_of, stretch_of
 from fedkad.edge.device.learning import Learner
 from fedkad.edge.device.model import DeviceModel
+from fedkad.edge.device.overrides import StandingOrders
 from fedkad.edge.health.faults import Health
-from fedkad.edge.orders import StandingOrders
-from fedkad.edge.payload import find_zone, quoted
 from fedkad.edge.settings import DeviceSettings
+from fedkad.edge.sources.payload import find_zone, quoted
 from fedkad.edge.store import Store
 
 

@@ -21,7 +21,7 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from fedkad.detect.threshold import parse_budget
-from fedkad.edge.payload import PayloadError, decode_text, quoted, read_timestamp
+from fedkad.edge.sources.payload import PayloadError, decode_text, quoted, read_timestamp
 from fedkad.settingkinds import parse_duration
 
 LONGEST = 200
@@ -86,7 +86,7 @@ def check(command: Command, devices: Collection[str]) -> Command:
     'mute 2h'
     >>> check(Command("1", "pump-1", "quiet"), ["pump-1"])
     Traceback (most recent call last):
-    fedkad.edge.commands.CommandError: There is no command 'quiet'; tell one of \
+    fedkad.edge.commands.command.CommandError: There is no command 'quiet'; tell one of \
 normal, mute, acknowledge, relearn, budget, undo.
     """
     if command.device not in devices:

@@ -57,7 +57,7 @@ UNPLACED = Near()
 
 
 class PayloadReader:
-    """The base of both readers; see `fedkad.edge.readers.JsonReader` for the parameters.
+    """The base of both readers; see `fedkad.edge.sources.readers.JsonReader` for the parameters.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ def read_timestamp(value: object, zone: tzinfo | None, key: str = "time", near: 
     0.0
     >>> read_timestamp("yesterday", None, "last_seen")
     Traceback (most recent call last):
-    fedkad.edge.payload.PayloadError: The time under 'last_seen' is 'yesterday'; \
+    fedkad.edge.sources.payload.PayloadError: The time under 'last_seen' is 'yesterday'; \
 send a number of seconds or milliseconds since 1970, or ISO-8601 text, from 1970 to 2261.
     """
     try:

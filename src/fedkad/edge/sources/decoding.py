@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedkad.edge.addresses import EVERY
-from fedkad.edge.payload import PayloadError, Sample, shown
-from fedkad.edge.readers import CsvReader, JsonReader
 from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
 from fedkad.edge.sources import RawMessage
+from fedkad.edge.sources.payload import PayloadError, Sample, shown
+from fedkad.edge.sources.readers import CsvReader, JsonReader
 from fedkad.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedkad.edge.alarmstate import Alert
 from fedkad.edge.alerttext import format_time, short_number, span
-from fedkad.edge.orders import StandingOrders
+from fedkad.edge.commands.client import StoreClient, with_known
+from fedkad.edge.device.overrides import StandingOrders
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance, SettingsError
-from fedkad.edge.visiting import StoreVisitor, with_known
 from fedkad.locks import is_held
 
 
@@ -19,14 +19,14 @@ def incidents(settings: AgentSettings, device: str, last: int) -> str:
     devices = with_known(settings).named
     if device and device not in devices:
         raise SettingsError(f"There is no device {device!r}; the devices are {', '.join(list(devices)[:8])}.")
-    visitor = StoreVisitor(settings.state)
+    visitor = StoreClient(settings.state)
     found = as_they_are(visitor.incidents(device, last), visitor.states())
     return incident_table(found) if found else "No incidents."
 
 
 def status(settings: AgentSettings) -> str:
     """Whether the agent runs, and what it knows of every device."""
-    visitor = StoreVisitor(settings.state)
+    visitor = StoreClient(settings.state)
     states, waiting = visitor.states(), visitor.waiting()
     devices = settings.admitting(states).named
     planned = {name: [each for each in settings.maintenance if each.device in ("", name)] for name in devices}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedkad.edge.alarmstate import Alert
-from fedkad.edge.commands import Command, CommandError, check, read_command
+from fedkad.edge.commands.command import Command, CommandError, check, read_command
 from fedkad.edge.device.pipeline import Watcher
-from fedkad.edge.payload import quoted
+from fedkad.edge.sources.payload import quoted
 from fedkad.edge.store import Store
 
 logger = logging.getLogger(__name__)

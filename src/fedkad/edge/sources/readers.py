@@ -21,7 +21,7 @@ from functools import lru_cache
 from math import isfinite, nan
 from typing import Any
 
-from fedkad.edge.payload import (
+from fedkad.edge.sources.payload import (
     TIME_KEYS,
     PayloadError,
     PayloadReader,
@@ -323,8 +323,8 @@ class CsvReader(PayloadReader):
     [Sample(device=None, time=86400.0, values={'flow': 0.5})]
     >>> CsvReader(["flow"], "UTC", "", "time,heat")
     Traceback (most recent call last):
-    fedkad.edge.payload.PayloadError: The header has no column 'flow'; its columns are: time, heat; check channels \
-in [sampling].
+    fedkad.edge.sources.payload.PayloadError: The header has no column 'flow'; its columns are: time, heat; check \
+channels in [sampling].
     """
 
     def __init__(self, channels: Sequence[str], zone: str, device_key: str, header: str, time_key: str = "") -> None:
