@@ -1,23 +1,23 @@
-"""Draw the pictures of the README and of the site: `python docs/pictures.py` writes them beside this file.
+"""Draw the pictures of the README and of the site: `python -m docs.pictures` writes them beside this file.
 
 `fleet-rounds.svg` is drawn by hand.
 """
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
 
+from docs.diagrams import badge
 from fedkad import WITNESSES, KoopmanDetector
 from fedkad.detect.events import Gathering
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_recording
 from fedkad.report.chart import Curve, Panel, line_chart, standalone
-from fedkad.report.demonstration import demonstrate
 from fedkad.report.examination import Examination, examine_table
 from fedkad.report.findings_page import event_drawing, strength
-from fedkad.simulate import simulate_fleet
 
 HERE = Path(__file__).parent
 NEWARK = HERE.parent / "examples" / "weather" / "newark.csv.gz"
@@ -63,13 +63,12 @@ def rows(entry: Examination, first: str, days: int) -> tuple[int, int]:
     return start, start + days * DAY
 
 
-def drawings() -> dict[str, str]:
-    """All of them, by the names of their files; a test compares them with what lies there."""
+def charts() -> dict[str, str]:
+    """Pictures of data, by the names of their files."""
     table = read_recording(NEWARK, switches=Switches())
     detector = KoopmanDetector().fit(Series(table.values, table.channels, table.times))
     newark = examine_table(detector.model_, table.name, table, Gathering())
     drawn = {
-        "pump-02": strongest_event(demonstrate(simulate_fleet(12)).examined["pump-02"]),
         "newark": strongest_event(newark),
         "prediction": prediction(newark, "2013-04-08", 10),
         "witnesses": witnesses(newark, detector, "2013-06-01", 12),
@@ -77,6 +76,25 @@ def drawings() -> dict[str, str]:
     return {f"{name}.svg": standalone(svg, WIDTH) for name, svg in drawn.items()}
 
 
+def diagrams() -> dict[str, str]:
+    """Pictures of the house, by the names of their files."""
+    return {f"{name}.svg": svg for name, svg in badges().items()}
+
+
+def badges() -> dict[str, str]:
+    """The row at the top of the README, from what `pyproject.toml` says."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    versions = [words[-1] for line in project["classifiers"] if (words := line.split(" :: "))[-2:-1] == ["Python"]]
+    texts = {
+        "python": ("python", f"{versions[0]} – {versions[-1]}"),
+        "licence": ("licence", project["license"]),
+        "typed": ("typed", "mypy, strict"),
+        "tests": ("tests", "make test"),
+        "docs": ("docs", "make docs"),
+    }
+    return {f"badge-{name}": badge(*words) for name, words in texts.items()}
+
+
 if __name__ == "__main__":
-    for name, svg in drawings().items():
+    for name, svg in (charts() | diagrams()).items():
         (HERE / name).write_text(svg)

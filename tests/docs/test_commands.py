@@ -25,7 +25,7 @@ from fedkad.tables import write_table
 from tests.fixtures.pages import PAGES, REPOSITORY, Desk, blocks, commands, follow
 
 LESSONS = ("first-hour", "gateways")
-REFERENCES = ("index", "own-data", "python")
+REFERENCES = ("own-data", "python")
 ELSEWHERE = ("fleet", "runbook", "agent", "home-assistant")
 NOT_RUN = "needs the datasets"
 
@@ -49,6 +49,9 @@ def pump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, values in (("pump", fleet.train["pump-02"]), ("today", fleet.test["pump-02"])):
         times = np.datetime64("2025-03-01T00:00:00") + np.arange(len(values)) * np.timedelta64(60, "s")
         write_table(folder / f"{name}.csv", {"time": times.astype(str), **dict(zip(CHANNELS, values.T, strict=True))})
+    (folder / "fleet").mkdir()
+    for name, values in fleet.train.items():
+        write_table(folder / "fleet" / f"{name}.csv", dict(zip(CHANNELS, values.T, strict=True)))
     return folder
 
 
@@ -56,8 +59,26 @@ def pump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_commands_of_a_page_run(name: str, pump: Path, tmp_path: Path) -> None:
     shutil.copytree(pump, tmp_path, dirs_exist_ok=True)
     follow(PAGES / f"{name}.md", Desk(tmp_path))
-    if name == "index":
-        assert "What was found in today.csv" in (tmp_path / "page.html").read_text()
+
+
+def test_the_commands_of_the_readme_run(pump: Path, tmp_path: Path) -> None:
+    shutil.copytree(pump, tmp_path, dirs_exist_ok=True)
+    follow(REPOSITORY / "README.md", Desk(tmp_path), {"in a checkout": planned})
+    assert "What was found in today.csv" in (tmp_path / "page.html").read_text()
+    assert sorted(file.name for file in (tmp_path / "models").glob("*.safetensors")) == [
+        "pump-01.safetensors",
+        "pump-02.safetensors",
+    ]
+
+
+def planned(text: str) -> str:
+    """What `make` would do: this test is part of `make test`, and cannot run it."""
+    lines = text.splitlines()
+    assert [line.partition("#")[0].strip() for line in lines] == ["make demo", "make test"]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        subprocess.run([*words, "--dry-run"], cwd=REPOSITORY, capture_output=True, check=True)
+    return ""
 
 
 def test_what_needs_the_datasets_is_at_least_understood() -> None:

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import doctest
 import re
-import runpy
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
+import docs.diagrams
+from docs.pictures import charts, diagrams
 from tests.fixtures.pages import PAGES
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 NEAR = 0.5  # of a pixel: other machines round otherwise
+BY_HAND = {"fleet-rounds.svg"}
 
 
-@pytest.mark.slow
-def test_pictures_are_drawn_by_the_code_of_now() -> None:
-    drawn: dict[str, str] = runpy.run_path(str(PAGES / "pictures.py"))["drawings"]()
-    by_hand = {"fleet-rounds.svg"}
-    assert drawn.keys() | by_hand == {file.name for file in PAGES.glob("*.svg")}
+def check(drawn: Mapping[str, str]) -> None:
     for name, svg in drawn.items():
-        kept = (PAGES / name).read_text()
-        same = "run python docs/pictures.py, and look at what has changed"
+        kept = (PAGES / name).read_text(encoding="utf-8")
+        same = "run python -m docs.pictures, and look at what has changed"
         assert NUMBER.sub("#", svg) == NUMBER.sub("#", kept), f"{name}: {same}"
         now, then = (np.array(NUMBER.findall(text), dtype=float) for text in (svg, kept))
         np.testing.assert_allclose(now, then, rtol=0.0, atol=NEAR, err_msg=f"{name}: {same}")
+
+
+@pytest.mark.slow
+def test_charts_are_drawn_by_the_code_of_now() -> None:
+    drawn = charts()
+    assert drawn.keys() | diagrams().keys() | BY_HAND == {file.name for file in PAGES.glob("*.svg")}
+    check(drawn)
+
+
+def test_diagrams_are_drawn_by_the_code_of_now() -> None:
+    check(diagrams())
+
+
+def test_the_examples_of_the_diagrams_run() -> None:
+    examples = doctest.testmod(docs.diagrams)
+    assert examples.attempted > 0
+    assert examples.failed == 0

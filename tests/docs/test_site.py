@@ -47,7 +47,20 @@ def text_of(page: Path) -> str:
 
 def test_every_page_is_there_but_the_one_for_developers(site: Path) -> None:
     pages = {page.stem for page in PAGES.glob("*.md")}
-    assert {page.stem for page in site.glob("*.html")} - {"404"} == pages - {"house"}
+    of_the_repository = {"index", "contributing", "changelog"}
+    assert {page.stem for page in site.glob("*.html")} - {"404"} == pages - {"house"} | of_the_repository
+
+
+def test_the_front_page_is_the_readme(site: Path) -> None:
+    page = text_of(site / "index.html")
+    for line in re.findall(r"^(?:#+|- \*\*)(.+?)\*?\*?$", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE):
+        assert re.sub(r"[*`]|\[|\]\(.*?\)", "", line).strip() in " ".join(page.split())
+
+
+def test_the_readme_is_short() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    assert len(text.split()) <= 900
+    assert text.count("\n") <= 120
 
 
 def test_every_command_has_its_section(site: Path) -> None:
@@ -88,11 +101,11 @@ def test_a_broken_link_fails_the_build(broken: str, tmp_path: Path) -> None:
     sections = re.split(r"\n(?=\w)", config)
     text = "\n".join(part for part in sections if part.split(":")[0] in kept).replace("docs/hooks/command_line.py", "")
     (tmp_path / "mkdocs.yml").write_text(text.replace("  - \n", ""))
-    (tmp_path / "docs" / "alarms.md").write_text("# A\n")
-    (tmp_path / "docs" / "index.md").write_text("# B\n\n[a](alarms.md#a)\n")
+    (tmp_path / "README.md").write_text("# B\n\n[a](docs/alarms.md#a)\n")
+    (tmp_path / "docs" / "alarms.md").write_text("# A\n\n[b](index.md#b)\n")
     whole = build(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert whole.returncode == 0, whole.stderr
-    (tmp_path / "docs" / "index.md").write_text(f"# B\n\n{broken}\n")
+    (tmp_path / "docs" / "alarms.md").write_text(f"# A\n\n{broken}\n")
     assert "nowhere" in (found := build(tmp_path / "site", tmp_path / "mkdocs.yml")).stderr
     assert found.returncode == 1
 

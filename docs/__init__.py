@@ -1,0 +1,1 @@
+"""The pages of the site, and what draws their pictures."""
