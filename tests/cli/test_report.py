@@ -179,7 +179,11 @@ def test_labels_of_other_times_do_not_count_and_zones_are_not_guessed(folder: Pa
     assert found(*detect)["labels"]["labelled"] == 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedkad.intake.celltable.is_installed", lambda: False)
-        assert "is not UTF-8" in fails("detect", *detect)
+        assert "line 2: byte 0xf6 is not UTF-8 text" in fails("detect", *detect)
+        labels.write_text('start;end;kind\n1;2;"a;\nb"\n3;4\n')
+        assert "line 4: the row has 2 cells where the header names 3" in fails("detect", *detect)
+        labels.write_text("start;end;kind\n\n1;2;a\n")
+        assert found(*detect)["labels"]["labelled"] == 1
 
 
 def test_labels_may_be_written_as_data_may(folder: Path, tmp_path: Path) -> None:

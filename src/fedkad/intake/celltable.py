@@ -1,6 +1,5 @@
 """A small table as text, cell by cell, with times in ISO-8601: labels, which are no recording."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,9 @@ from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
 from fedkad.progress import unheard
 from fedkad.tables.cells import is_iso_time, is_missing, is_number
+from fedkad.tables.csvrows import NumberedRow, delimiter_of, numbered_rows
 from fedkad.tables.errors import TableSource
+from fedkad.tables.textfile import opened_text
 
 CellTable = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -46,14 +47,14 @@ def _iso_sql(relation: Relation, at: int, given: str | None) -> str | None:
 
 
 def _plain_cells(path: Path) -> CellTable:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except UnicodeDecodeError:
-        raise TableSource(path).error("the text is not UTF-8", "save it as UTF-8") from None
-    names = tuple(name.strip() for name in header)
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(names):
-            what = f"the row has {len(row)} cells where the header names {len(names)}"
-            raise TableSource(path).error(what, "write one cell for each name", where=f"line {number}")
-    return names, [tuple(map(str.strip, row)) for row in rows]
+    source = TableSource(path)
+    with opened_text(path) as (_, text):
+        delimiter = delimiter_of(text.readline())
+        text.seek(0)
+        filled = [row for row in numbered_rows(enumerate(text, 1), delimiter) if row.cells]
+    header, *rows = filled or [NumberedRow(1, [])]
+    for line, cells in rows:
+        if len(cells) != len(header.cells):
+            what = f"the row has {len(cells)} cells where the header names {len(header.cells)}"
+            raise source.error(what, "write one cell for each name", where=f"line {line}")
+    return tuple(map(str.strip, header.cells)), [tuple(map(str.strip, row.cells)) for row in rows]

@@ -5,7 +5,6 @@ of comments, lines above the header, the header, a line of units, and then value
 """
 
 import codecs
-import csv
 import io
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from fedkad.intake.clock import is_moment
 from fedkad.tables.cells import is_missing, no_rows
+from fedkad.tables.csvrows import numbered_rows
 from fedkad.tables.errors import TableSource
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -175,18 +175,12 @@ class _Found:
 
 
 def _records(head: str, delimiter: str, comment: str | None, skip: int, whole: bool) -> Iterator[Record]:
-    lines = list(io.StringIO(head, newline=""))[skip:]
+    lines = list(enumerate(io.StringIO(head, newline=""), 1))[skip:]
     if not whole and lines:
         lines.pop()  # it may be cut
-    reader = csv.reader(lines, delimiter=delimiter)
-    begins = skip + 1
-    try:
-        for cells in reader:
-            line, begins = begins, skip + reader.line_num + 1
-            if cells and any(cell.strip() for cell in cells) and not is_comment(cells[0], comment):
-                yield Record(line, cells)
-    except csv.Error:  # a stray quote; the engine will say where
-        return
+    for line, cells in numbered_rows(lines, delimiter):
+        if any(cell.strip() for cell in cells) and not is_comment(cells[0], comment):
+            yield Record(line, cells)
 
 
 def is_comment(text: str, comment: str | None) -> bool:

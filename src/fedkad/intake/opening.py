@@ -1,6 +1,5 @@
 """Opening a recording: text in any encoding, gzipped or from standard input, a workbook, or a Parquet file."""
 
-import csv
 import gzip
 import os
 import sys
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedkad.intake.engine import Relation, database, file_sql, text_sql
-from fedkad.intake.layout import HEAD, Record, encoding_of, is_comment, layout_of
+from fedkad.intake.layout import HEAD, encoding_of, is_comment, layout_of
 from fedkad.intake.lineends import BLOCK, ends_in_empty_row, is_empty_row, line_ends
 from fedkad.intake.stages import Stages
 from fedkad.intake.workbook import write_sheet
 from fedkad.intake.zones import zones_in_pandas_metadata
 from fedkad.progress import Report
+from fedkad.tables.csvrows import NumberedRow, numbered_rows
 from fedkad.tables.errors import TableSource, reason_in
 from fedkad.tables.reading import table_ending
 from fedkad.wording import counted
@@ -178,19 +178,6 @@ class _Text:
         uneven = (row for row in self._rows() if len(row.cells) < width or any(row.cells[width:]))
         return next(((row.line, len(row.cells)) for row in uneven), None)
 
-    def _rows(self) -> Iterator[Record]:
-        """The rows of values: one may span lines, as quoted cells may contain line ends."""
-        numbers: list[int] = []
-
-        def lines() -> Iterator[str]:
-            for number, line in self._lines(dict.fromkeys(SKIPPED, 0)):
-                numbers.append(number)
-                yield line
-
-        reader, begins = csv.reader(lines(), delimiter=self.layout.delimiter), 0
-        try:
-            for cells in reader:
-                yield Record(numbers[begins], cells)
-                begins = reader.line_num
-        except csv.Error:  # a quote that is never closed
-            return
+    def _rows(self) -> Iterator[NumberedRow]:
+        """The rows of values."""
+        return numbered_rows(self._lines(dict.fromkeys(SKIPPED, 0)), self.layout.delimiter)

@@ -5,7 +5,6 @@ at once; only if that fails is the offending cell searched for.
 """
 
 import csv
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, count, islice
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedkad.progress import Report, unheard
 from fedkad.tables.cells import channels_beside, is_iso_time, is_missing, is_number, no_rows, shown, time_column
+from fedkad.tables.csvrows import delimiter_of, numbered_rows, strict_reader
 from fedkad.tables.errors import TableError, TableSource, reason_in
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.textfile import opened_text
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Rows = list[list[str]]
 
-DELIMITERS = (",", ";", "\t")
 BLOCK = 4096  # rows
 
 
@@ -68,18 +67,17 @@ def _reader(text: IO[str], source: TableSource) -> "_csv.Reader":
     if not any(map(str.strip, text)):
         raise source.error("the file is empty", "add a header line that names the channels and rows of values")
     text.seek(0)
-    unquoted = re.sub('"[^"]*"', "", text.readline())
+    delimiter = delimiter_of(text.readline())
     text.seek(0)
-    return csv.reader(text, delimiter=max(DELIMITERS, key=unquoted.count), strict=True)
+    return strict_reader(text, delimiter)
 
 
 def _line_of(row: int, path: Path) -> int:
     """Return the line on which a data row begins: not row + 2, as quoted cells may contain line ends."""
     with opened_text(path) as (_, text):
-        reader = _reader(text, TableSource(path))
-        for _ in range(row + 1):
-            next(reader)
-        return reader.line_num + 1
+        delimiter = delimiter_of(text.readline())
+        text.seek(0)
+        return next(islice(numbered_rows(enumerate(text, 1), delimiter), row + 1, None)).line
 
 
 def _taken(reader: "_csv.Reader", most: int, source: TableSource) -> Rows:

@@ -99,16 +99,17 @@ def increasing(times: Times, column: str, source: TableSource, remedy: str = SOR
     return times
 
 
-def epoch_ticks(time: float) -> float:
-    """Return how many units of a plain number make a second.
+def epoch_ticks(time: float) -> int:
+    """Return how many units of a plain number make a second: of seconds, milli-, micro- or nanoseconds since 1970.
 
     Numbers below 1e11 are seconds. Larger ones can only be an epoch (1e11 s is the year 5138, while 1e11 ms is 1973):
     milliseconds below 1e14, microseconds below 1e17, nanoseconds from there on.
 
     >>> epoch_ticks(3600.0), epoch_ticks(1_700_000_000_000.0)
-    (1.0, 1000.0)
+    (1, 1000)
     """
-    return next((ticks for bound, ticks in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6)) if time < bound), 1e9)
+    bounds = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000))
+    return next((ticks for bound, ticks in bounds if time < bound), 1_000_000_000)
 
 
 def looks_like_epoch(values: NDArray[np.float64]) -> bool:
@@ -191,10 +192,10 @@ def _minutes_ahead(moments: Sequence[datetime]) -> NDArray[np.int64]:
     return np.array([delta // timedelta(minutes=1) for delta in ahead], dtype=np.int64)
 
 
-def ticks_per_second(times: Times) -> float:
+def ticks_per_second(times: Times) -> int:
     """Return how many units of these times make a second; of plain numbers the last, largest one tells.
 
     >>> ticks_per_second(np.array([0.0, 0.5, 1.0])), ticks_per_second(np.array([0.0, 1_700_000_060_000.0]))
-    (1.0, 1000.0)
+    (1, 1000)
     """
-    return 1e9 if times.dtype.kind == "M" else epoch_ticks(float(times[-1]))
+    return 1_000_000_000 if times.dtype.kind == "M" else epoch_ticks(float(times[-1]))
