@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fedkad import KoopmanDetector
 from fedkad.federation.client import Client
-from fedkad.federation.memory import Exchange
+from fedkad.federation.local import LocalTraining
 from fedkad.federation.server import Sampler
 from fedkad.federation.settings import ENCODINGS, PRESETS, Encoding
 from fedkad.koopman.stiefel import retract_polar
@@ -32,7 +32,7 @@ def curve(
         name: Client(name, detector.memory_.statistics, chosen.consensus) for name, detector in detectors.items()
     }
     sampler = Sampler(list(detectors), 0.25, chosen.sampling, seed)
-    exchange = Exchange(clients, encoding, [sampler.next() for _ in range(rounds)])
+    exchange = LocalTraining(clients, encoding, [sampler.next() for _ in range(rounds)])
     devices, ratios, spent = statistics_of(detectors), [], [0]
     for record in exchange.rounds():
         spent.append(spent[-1] + record.bytes_up + record.bytes_down)

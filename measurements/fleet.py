@@ -22,9 +22,9 @@ from fedkad import KoopmanDetector, federate
 from fedkad.detect.modelfile import read_model
 from fedkad.detect.series import Series
 from fedkad.federation.client import Client
-from fedkad.federation.memory import Exchange
+from fedkad.federation.local import LocalTraining
+from fedkad.federation.model_archive import KIND, RESULT
 from fedkad.federation.settings import Consensus
-from fedkad.federation.shelf import KIND, RESULT
 from fedkad.fleet.server import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
@@ -95,7 +95,7 @@ def ratios(series: Data, schedule: list[list[str]]) -> list[float]:
     detectors = {name: KoopmanDetector().prepare(rows) for name, rows in series.items()}
     devices, optimum = statistics_of(detectors), optimal_loss(detectors)
     clients = {name: Client(name, detector.memory_.statistics, Consensus()) for name, detector in detectors.items()}
-    exchange = Exchange(clients, "float32", schedule)
+    exchange = LocalTraining(clients, "float32", schedule)
     found = []
     for _ in exchange.rounds():
         found.append(relative_loss(devices, retract_polar(exchange.server.shared)) / optimum)

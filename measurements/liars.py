@@ -28,7 +28,7 @@ from fedkad.federation import coordinator as limits
 from fedkad.federation import engine, robust, wire
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.federation.memory import MemoryCarrier
+from fedkad.federation.local import LocalTransport
 from fedkad.federation.participant import Participant
 from fedkad.federation.protocol import Reply, Request, Terms
 from fedkad.federation.settings import FEWEST, WITHSTANDS_TWO, Consensus
@@ -160,7 +160,7 @@ class Witnessed:
     distances: list[float] = field(default_factory=list)
 
 
-class LyingCarrier(MemoryCarrier):
+class LyingCarrier(LocalTransport):
     """Devices in this process of which some lie."""
 
     def __init__(self, clients: Clients, liars: Sequence[str], lie: Lie | None, seed: int) -> None:

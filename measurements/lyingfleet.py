@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkad import KoopmanDetector
-from fedkad.federation import participant, shelf
+from fedkad.federation import model_archive, participant
 from fedkad.federation.client import Client
-from fedkad.federation.coordinator import Coordinator, TrainingPlan, stored_terms
-from fedkad.federation.judging import held_out_losses
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.federation.gate import held_out_losses
+from fedkad.federation.training_folder import stored_terms
 from fedkad.fleet.server import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import leading_directions
@@ -139,7 +140,7 @@ def train(fleet: Loopback) -> dict[str, Any]:
 
     def is_over() -> bool:
         status = fleet.status()
-        return status.get("run", before) != before and status["state"] in ("done", shelf.KEPT_BACK)
+        return status.get("run", before) != before and status["state"] in ("done", model_archive.KEPT_BACK)
 
     wait(is_over, 1500, "the training done or kept back")
     return fleet.status()
@@ -148,8 +149,8 @@ def train(fleet: Loopback) -> dict[str, Any]:
 def result(fleet: Loopback, status: Mapping[str, Any]) -> Array:
     """The subspace of a training, delivered or not."""
     place = fleet.server_folder / "training"
-    kept = status["state"] == shelf.KEPT_BACK
-    file = f"{shelf.MODELS}/{status['run']}.safetensors" if kept else shelf.RESULT
+    kept = status["state"] == model_archive.KEPT_BACK
+    file = model_archive.archived_file(status["run"]) if kept else model_archive.RESULT
     terms = stored_terms(place, file)
     assert terms is not None
     coordinator = Coordinator(terms, TrainingPlan(), place)
@@ -161,7 +162,11 @@ def roll_back(fleet: Loopback, run: str) -> None:
     """Give all devices the honest model again."""
     fleet.command("fleet", "rollback", str(fleet.server_folder), run)
     place, everybody = fleet.server_folder / "training", set(fleet.data)
-    wait(lambda: everybody <= set(shelf.read_holders(place).get("delivered", [])), 300, "the honest model is back")
+    wait(
+        lambda: everybody <= set(model_archive.read_delivered(place).get("delivered", [])),
+        300,
+        "the honest model is back",
+    )
 
 
 def set_aggregation(folder: Path, trial: Trial) -> None:
@@ -200,7 +205,7 @@ def print_network(devices: int) -> None:
             print("    replies      liars lie                  loss    faults found   without  false    gate")
             for trial in TRIALS:
                 _print_trial(fleet, trial, pumps, base)
-                if fleet.status()["state"] != shelf.KEPT_BACK:
+                if fleet.status()["state"] != model_archive.KEPT_BACK:
                     roll_back(fleet, honest["run"])
 
 
@@ -214,7 +219,7 @@ def _print_trial(fleet: Loopback, trial: Trial, pumps: Pumps, base: Array) -> No
     status = train(fleet)
     asked = max(map(len, status["participants"]))
     found, before = (pumps.worth(each, names[trial.liars :]) for each in (result(fleet, status), base))
-    fate = "kept back" if status["state"] == shelf.KEPT_BACK else "delivered"
+    fate = "kept back" if status["state"] == model_archive.KEPT_BACK else "delivered"
     print(
         f"    {trial.way:12} {trial.liars}/{len(names)}  {trial.lie:18}{found.loss / before.loss:8.3f}"
         f"{found.found:9} of {found.faults:2}{before.found:10}{found.false_alarms:8}"

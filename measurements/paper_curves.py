@@ -15,7 +15,7 @@ import numpy as np
 
 from fedkad import KoopmanDetector
 from fedkad.federation.client import Client
-from fedkad.federation.memory import Exchange
+from fedkad.federation.local import LocalTraining
 from fedkad.federation.server import Sampler
 from fedkad.federation.settings import PRESETS, Consensus, Loss, Start
 from fedkad.koopman.snapshots import Statistics
@@ -41,7 +41,7 @@ PAPER = Curves(residual=(6.5, 2.1), lagrangian=(670.0, 125.0), objective=(15.7, 
 """Read off the text; the Lagrangian ends between 90 and 160."""
 
 
-def per_entry(exchange: Exchange) -> tuple[float, float, float]:
+def per_entry(exchange: LocalTraining) -> tuple[float, float, float]:
     """Consensus residual, and Lagrangian and objective with f per entry of Y."""
     objective = lagrangian = residual = 0.0
     clients, states, shared = exchange.clients.values(), exchange.states, exchange.server.shared
@@ -60,7 +60,7 @@ def run(fleet: dict[str, Statistics], consensus: Consensus) -> Curves:
     """Thirty rounds from the paper's schedule; the values before the first and after the last."""
     clients = {name: Client(name, statistics, consensus) for name, statistics in fleet.items()}
     sampler = Sampler(list(fleet), 0.25, "uniform", seed=0)
-    exchange = Exchange(clients, "float32", [sampler.next() for _ in range(ROUNDS)])
+    exchange = LocalTraining(clients, "float32", [sampler.next() for _ in range(ROUNDS)])
     first = per_entry(exchange)
     for _ in exchange.rounds():
         pass

@@ -17,7 +17,7 @@ from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
-from fedkad.federation.memory import MemoryCarrier
+from fedkad.federation.local import LocalTransport
 from fedkad.federation.participant import Participant
 from fedkad.federation.protocol import Header, Request, Terms
 from fedkad.federation.settings import ENCODINGS, Consensus, Encoding
@@ -81,9 +81,9 @@ def make_plan(**changes: Any) -> TrainingPlan:
     return replace(plan, **changes)
 
 
-def in_memory(terms: Terms) -> MemoryCarrier:
+def in_memory(terms: Terms) -> LocalTransport:
     memories = {name: KoopmanDetector(**MODEL).prepare(data).memory_ for name, data in DATA.items()}
-    return MemoryCarrier(
+    return LocalTransport(
         {name: Participant(name, m, Client(name, m.statistics, terms.consensus)) for name, m in memories.items()}
     )
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector, federate
 from fedkad.federation import wire
 from fedkad.federation.client import Client
-from fedkad.federation.memory import Exchange
+from fedkad.federation.local import LocalTraining
 from fedkad.federation.participant import Participant, answer
 from fedkad.federation.protocol import ProtocolError, Request, Terms
 from fedkad.federation.server import Sampler, Server
@@ -96,9 +96,9 @@ class NaiveClient:
 
 def exchange_and_naive(
     consensus: Consensus, schedule: Sequence[Sequence[str]]
-) -> tuple[Exchange, dict[str, NaiveClient]]:
+) -> tuple[LocalTraining, dict[str, NaiveClient]]:
     clients = {name: Client(name, collect(device(k), LIFTING), consensus) for k, name in enumerate(NAMES)}
-    exchange = Exchange(clients, "float64", schedule)
+    exchange = LocalTraining(clients, "float64", schedule)
     naive_clients = {}
     for k, name in enumerate(NAMES):
         x, y = naive.snapshots(device(k), LIFTING)
@@ -296,7 +296,7 @@ def test_a_warm_cover_comes_near_the_centralised_solution(size: int) -> None:
     consensus = Consensus(rank=RANK)
     statistics = fleet_statistics()
     clients = {n: Client(n, s, consensus) for n, s in zip(NAMES, statistics, strict=True)}
-    exchange = Exchange(clients, "float32", [NAMES[first : first + size] for first in range(0, 4, size)])
+    exchange = LocalTraining(clients, "float32", [NAMES[first : first + size] for first in range(0, 4, size)])
     assert {record.phase for record in exchange.rounds()} == {"warm"}
     mean = np.sum([s.xx / s.energy for s in statistics], axis=0)
     best = descend(statistics, leading_directions(mean, RANK).vectors, most=1000, tolerance=1e-7)
@@ -342,7 +342,7 @@ def test_federate_is_the_exchange_of_prepared_detectors() -> None:
     clients = {}
     for name, series in fleet.items():
         clients[name] = Client(name, KoopmanDetector(**small).fit(series).memory_.statistics, consensus)
-    exchange = Exchange(clients, "float64", SCHEDULE)
+    exchange = LocalTraining(clients, "float64", SCHEDULE)
     for again, record in zip(exchange.rounds(), federation.history, strict=True):
         assert again.objective == pytest.approx(record.objective, rel=1e-12)
     np.testing.assert_allclose(federation.subspace, retract_polar(exchange.server.shared), atol=1e-12)

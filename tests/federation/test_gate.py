@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
 
 from fedkad import KoopmanDetector
-from fedkad.federation import engine, shelf, wire
-from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan
+from fedkad.federation import engine, model_archive, wire
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
-from fedkad.federation.judging import MOST_SAID, Judgement, held_out_losses, verdict_of
+from fedkad.federation.gate import MOST_SAID, Judgement, held_out_losses, verdict_of
+from fedkad.federation.model_archive import CURRENT, EARLIER, KEPT_BACK, RESULT, ArchiveError
 from fedkad.federation.participant import OwnTerms, final_subspace
 from fedkad.federation.protocol import Answer, ProtocolError, Request, Terms, refusal
 from fedkad.federation.secure.server import BOUND
-from fedkad.federation.shelf import CURRENT, EARLIER, KEPT_BACK, RESULT, ShelfError
+from fedkad.federation.training_folder import UNDER_WAY
 from fedkad.koopman.stiefel import random_point
 from tests.fixtures.trainings import MODEL, NAMES, make_terms, prepared, series
 
@@ -85,7 +86,7 @@ def fleet(tmp_path: Path, prepared: dict[str, Path]) -> Folders:
 
 
 def states(fleet: Folders) -> dict[str, str]:
-    return {model.run: model.state for model in shelf.listed(fleet.place)}
+    return {model.run: model.state for model in model_archive.listed(fleet.place)}
 
 
 def test_a_worse_model_is_kept_named_and_not_delivered(fleet: Folders, caplog: pytest.LogCaptureFixture) -> None:
@@ -100,7 +101,7 @@ def test_a_worse_model_is_kept_named_and_not_delivered(fleet: Folders, caplog: p
     np.testing.assert_array_equal(fleet.subspace(), before)
     assert "Training run-2 is not delivered" in caplog.text
     assert states(fleet) == {"run-2": KEPT_BACK, "run-1": CURRENT}
-    held = shelf.read_holders(fleet.place)
+    held = model_archive.read_delivered(fleet.place)
     assert (held["run"], held["model"], sorted(held["delivered"])) == ("run-2", "run-1", sorted(NAMES))
     assert not (fleet.place / UNDER_WAY).exists()
 
@@ -222,18 +223,18 @@ def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
 @pytest.mark.parametrize("damage", ['{"run": "ru', "[]", None])
 def test_who_holds_the_model_is_known_again_from_the_model_itself(fleet: Folders, damage: str | None) -> None:
     fleet.train("run-1")
-    before, path = shelf.read_holders(fleet.place), fleet.place / "result.json"
-    assert shelf.mend_holders(fleet.place) is None
+    before, path = model_archive.read_delivered(fleet.place), fleet.place / "result.json"
+    assert model_archive.mend_delivered(fleet.place) is None
     path.unlink() if damage is None else path.write_text(damage)
-    said = shelf.mend_holders(fleet.place)
+    said = model_archive.mend_delivered(fleet.place)
     assert said is not None
     assert str(path) in said
-    assert shelf.read_holders(fleet.place) == before
+    assert model_archive.read_delivered(fleet.place) == before
     aside = path.with_name("result.json.unreadable-1")
     assert (aside.read_text() if aside.exists() else None) == damage
     (fleet.place / RESULT).write_bytes(b"damaged")
     path.unlink()
-    assert shelf.mend_holders(fleet.place) is None
+    assert model_archive.mend_delivered(fleet.place) is None
 
 
 def test_an_earlier_model_is_taken_back_and_delivered_to_all(fleet: Folders) -> None:
@@ -241,26 +242,26 @@ def test_an_earlier_model_is_taken_back_and_delivered_to_all(fleet: Folders) -> 
     first = fleet.subspace()
     fleet.train("run-2", consensus={"penalty": 5.0})
     assert not np.array_equal(fleet.subspace(), first)
-    assert shelf.take_back(fleet.place) == "run-1"
+    assert model_archive.roll_back(fleet.place) == "run-1"
     assert states(fleet) == {"run-2": EARLIER, "run-1": CURRENT}
-    held = shelf.read_holders(fleet.place)
+    held = model_archive.read_delivered(fleet.place)
     assert (held["run"], held["model"], held["delivered"]) == ("run-2", "run-1", [])
     again = Coordinator(make_terms("run-1"), PLAN, fleet.place)
     again.restore(RESULT)
     engine.deliver(again, fleet)
     np.testing.assert_array_equal(fleet.subspace(), first)
-    held = shelf.read_holders(fleet.place)
+    held = model_archive.read_delivered(fleet.place)
     assert (held["run"], held["model"], sorted(held["delivered"])) == ("run-2", "run-1", sorted(NAMES))
-    with pytest.raises(ShelfError, match="no earlier model"):
-        shelf.take_back(fleet.place)
-    assert shelf.take_back(fleet.place, "run-2") == "run-2"
-    with pytest.raises(ShelfError, match="run-2 is the current model already"):
-        shelf.take_back(fleet.place, "run-2")
-    with pytest.raises(ShelfError, match="run-9 is not among the models that are kept"):
-        shelf.take_back(fleet.place, "run-9")
+    with pytest.raises(ArchiveError, match="no earlier model"):
+        model_archive.roll_back(fleet.place)
+    assert model_archive.roll_back(fleet.place, "run-2") == "run-2"
+    with pytest.raises(ArchiveError, match="run-2 is the current model already"):
+        model_archive.roll_back(fleet.place, "run-2")
+    with pytest.raises(ArchiveError, match="run-9 is not among the models that are kept"):
+        model_archive.roll_back(fleet.place, "run-9")
 
 
-@pytest.mark.parametrize("step", ["write_holders", "write_model", "unlink"])
+@pytest.mark.parametrize("step", ["write_delivered", "write_model", "unlink"])
 def test_a_rollback_that_was_killed_can_be_done_again_and_reaches_all(
     fleet: Folders, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,17 +272,17 @@ def test_a_rollback_that_was_killed_can_be_done_again_and_reaches_all(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killing:
-        killing.setattr(Path if step == "unlink" else shelf, step, kill)
+        killing.setattr(Path if step == "unlink" else model_archive, step, kill)
         with pytest.raises(KeyboardInterrupt):
-            shelf.take_back(fleet.place, "run-1")
-    with suppress(ShelfError):  # it is the current one already
-        shelf.take_back(fleet.place, "run-1")
-    assert {model.run: model.state for model in reversed(shelf.listed(fleet.place))} == {
+            model_archive.roll_back(fleet.place, "run-1")
+    with suppress(ArchiveError):  # it is the current one already
+        model_archive.roll_back(fleet.place, "run-1")
+    assert {model.run: model.state for model in reversed(model_archive.listed(fleet.place))} == {
         "run-1": CURRENT,
         "run-2": EARLIER,
     }
-    assert shelf.read_holders(fleet.place)["delivered"] == []
-    assert shelf.read_holders(fleet.place)["model"] == "run-1"
+    assert model_archive.read_delivered(fleet.place)["delivered"] == []
+    assert model_archive.read_delivered(fleet.place)["model"] == "run-1"
     assert not list(fleet.place.glob("*.unreadable"))
 
 
@@ -294,16 +295,16 @@ def test_a_current_model_that_is_lost_is_replaced_by_the_newest_that_is_kept(
     fleet.train("run-4", spoil=1.0)
     path = fleet.place / RESULT
     path.unlink() if damage is None else path.write_bytes(damage)
-    assert len(shelf.unreadable(fleet.place)) == (damage is not None)
-    assert shelf.take_back(fleet.place) == "run-2"
+    assert len(model_archive.unreadable(fleet.place)) == (damage is not None)
+    assert model_archive.roll_back(fleet.place) == "run-2"
     assert states(fleet) == {"run-4": KEPT_BACK, "run-2": CURRENT, "run-1": EARLIER}
-    assert not shelf.unreadable(fleet.place)
+    assert not model_archive.unreadable(fleet.place)
     aside = path.with_name("result.safetensors.unreadable-1")
     assert (aside.read_bytes() if aside.exists() else None) == damage
-    assert shelf.take_back(fleet.place) == "run-1", "now it goes back from there"
+    assert model_archive.roll_back(fleet.place) == "run-1", "now it goes back from there"
     path.unlink()
-    with pytest.raises(ShelfError, match="no earlier model"):  # run-2 was taken back
-        shelf.take_back(fleet.place)
+    with pytest.raises(ArchiveError, match="no earlier model"):  # run-2 was taken back
+        model_archive.roll_back(fleet.place)
 
 
 def test_without_a_current_model_a_result_is_judged_by_the_newest_that_is_kept(
@@ -321,18 +322,18 @@ def test_without_a_current_model_a_result_is_judged_by_the_newest_that_is_kept(
 
 
 def test_one_device_gets_the_current_model_once_more(fleet: Folders) -> None:
-    with pytest.raises(ShelfError, match="no model to deliver yet"):
-        shelf.forget_holders(fleet.place, lambda name: True)
+    with pytest.raises(ArchiveError, match="no model to deliver yet"):
+        model_archive.forget_delivered(fleet.place, lambda name: True)
     fleet.train("run-1")
-    assert shelf.forget_holders(fleet.place, lambda name: name == "b") == ["b"]
-    assert sorted(shelf.read_holders(fleet.place)["delivered"]) == ["a", "c", "d"]
+    assert model_archive.forget_delivered(fleet.place, lambda name: name == "b") == ["b"]
+    assert sorted(model_archive.read_delivered(fleet.place)["delivered"]) == ["a", "c", "d"]
     again = Coordinator(make_terms("run-1"), PLAN, fleet.place)
     again.restore(RESULT)
     assert set(again.deliveries(NAMES)) == {"b"}
 
 
 def test_only_so_many_models_are_kept(fleet: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "MOST_KEPT", 2)
+    monkeypatch.setattr(model_archive, "MOST_KEPT", 2)
     for number in range(1, 5):
         fleet.train(f"run-{number}")
     assert list(states(fleet)) == ["run-4", "run-3", "run-2"]

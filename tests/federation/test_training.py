@@ -23,15 +23,15 @@ from fedkad import FewRowsWarning, KoopmanDetector, __version__, federate
 from fedkad.detect.tail import fit_tail
 from fedkad.detect.threshold import USUAL_SHAPE, choose_level
 from fedkad.federation import wire
-from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, abandon, stored_terms
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.history import Round
+from fedkad.federation.model_archive import RESULT
 from fedkad.federation.participant import OwnTerms
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
-from fedkad.federation.report import latest_training
 from fedkad.federation.settings import Encoding
-from fedkad.federation.shelf import RESULT
+from fedkad.federation.training_folder import UNDER_WAY, abandon, latest_training, stored_terms
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
 from tests.fixtures.draws import draws

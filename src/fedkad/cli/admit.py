@@ -12,8 +12,8 @@ from fedkad.cli.options import with_reading_options
 from fedkad.cli.output import AsJson, print_facts, print_json
 from fedkad.cli.recordings import check_period, load_device, named_series, report_reading, usual_period
 from fedkad.cli.targets import require_model_or_none, require_place
+from fedkad.federation.federation_file import model_file, require_file_names
 from fedkad.federation.inprocess import Federation
-from fedkad.federation.savedfleet import model_file, require_file_names
 from fedkad.intake import Switches
 from fedkad.wording import counted, significant
 

@@ -21,10 +21,10 @@ from fedkad.cli.options import (
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.recordings import load_fleet, named_series, report_reading, usual_period
 from fedkad.cli.targets import check_folder_target, made_folder, require_model_or_none
+from fedkad.federation.federation_file import model_file
 from fedkad.federation.history import Round
 from fedkad.federation.inprocess import Federation
 from fedkad.federation.inprocess import federate as federate_fleet
-from fedkad.federation.savedfleet import model_file
 from fedkad.intake import Switches
 from fedkad.tables import write_table
 from fedkad.wording import counted, significant

@@ -15,7 +15,7 @@ from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.fleetstatus import PAUSE, UNKNOWN, Folder, not_running, quoted, status
 from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.federation import shelf
+from fedkad.federation import model_archive
 from fedkad.fleet.server import registry, trainings
 from fedkad.fleet.server.outcome import CANCELLED, DONE, TrainingOutcome, outcome_of
 from fedkad.fleet.server.settings import (
@@ -418,8 +418,8 @@ def _print_outcome(outcome: TrainingOutcome, as_json: bool, is_new: bool) -> Non
 def history(folder: Folder, as_json: AsJson = False) -> None:
     """List the models that the server keeps: the current one, those before it, and those that were kept back."""
     training = ServerFolder.existing(folder).training
-    models = shelf.listed(training)
-    for sentence in shelf.unreadable(training):
+    models = model_archive.listed(training)
+    for sentence in model_archive.unreadable(training):
         note(f"{sentence} It is left out.")
     if as_json:
         print_json([model._asdict() for model in models])
@@ -443,7 +443,7 @@ def rollback(
     """Make an earlier model the current one again; a running server then delivers it to all devices."""
     server = ServerFolder.existing(folder)
     with locks.holding(server.training / trainings.APP_LOCK, BUSY.format(server.training, quoted(folder))):
-        run = shelf.take_back(server.training, training)
+        run = model_archive.roll_back(server.training, training)
     if as_json:
         print_json({"current": run})
     else:
@@ -463,7 +463,7 @@ def deliver(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None
             f"{device} fetches the current model by itself; for another time, remove delivered.json from its folder."
         )
     with locks.holding(server.training / trainings.APP_LOCK, BUSY.format(server.training, quoted(folder))):
-        shelf.forget_holders(server.training, lambda name: name == device)
+        model_archive.forget_delivered(server.training, lambda name: name == device)
     if as_json:
         print_json({"device": device})
     else:

@@ -15,7 +15,7 @@ import typer
 from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
-from fedkad.federation.report import latest_training
+from fedkad.federation.training_folder import latest_training
 from fedkad.fleet.server import registry, trainings
 from fedkad.fleet.server.registry import Registry
 from fedkad.fleet.server.settings import ServerFolder

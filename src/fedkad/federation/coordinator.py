@@ -3,18 +3,11 @@
 The engine does three things in a loop: it has `choose` name the devices to ask, sends each of them its request, and
 hands every answer to `take`. `close` ends the round. With a folder, all of a training is in one file between two
 rounds, so that a killed server continues from the last closed round. What was accepted in an open round is forgotten
-with it: no device has been told, and each drops what it holds as pending. Every file is written whole or not at all:
-
-    training.safetensors   the training in progress, as of its last closed round
-    status.json            what people and programs want to know about the last one
-    waits                  what the training in progress waits for, while it does
-
-What is left of a training that is done is on the `shelf`.
+with it: no device has been told, and each drops what it holds as pending. `training_folder` names the files.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import secrets
@@ -27,22 +20,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.atomicfile import set_aside, write_atomically
-from fedkad.detect.modelfile import ModelFileError, read_model, write_model
-from fedkad.federation import shelf, wire
+from fedkad.detect.modelfile import read_model, write_model
+from fedkad.federation import model_archive, wire
+from fedkad.federation.gate import JUDGES, Judgement, Verdict, verdict_of
 from fedkad.federation.history import Ledger, Round
-from fedkad.federation.judging import JUDGES, Judgement, Verdict, verdict_of
+from fedkad.federation.model_archive import KIND, RESULT
 from fedkad.federation.protocol import Answer, Phase, ProtocolError, Reply, Request, Terms
 from fedkad.federation.server import Sampler, Server, usual_shape, usual_threshold
 from fedkad.federation.settings import Sampling
-from fedkad.federation.shelf import KIND, RESULT
+from fedkad.federation.training_folder import (
+    DELIVERING,
+    DONE,
+    TRAINING,
+    UNDER_WAY,
+    read_status,
+    stored_terms,
+    write_status,
+    write_waits,
+)
 
 Array = NDArray[np.float64]
 
 logger = logging.getLogger(__name__)
 
-UNDER_WAY, STATUS, WAITS = "training.safetensors", "status.json", "waits"
-TRAINING, DELIVERING, CANCELLED, DONE = "training", "delivering", "cancelled", "done"
 MOST_NAMED = 8
 """Devices that a sentence names."""
 
@@ -311,12 +311,8 @@ class Coordinator:
             return
         if self.waits is not None:
             logger.warning("The training %s.", self.waits)
-        if self.folder is None:
-            return
-        if self.waits is None:
-            (self.folder / WAITS).unlink(missing_ok=True)
-        else:
-            write_atomically(self.folder / WAITS, self.waits.encode())
+        if self.folder is not None:
+            write_waits(self.folder, self.waits)
 
     def _record(self, change: float) -> Round:
         reported = {name: taken.diagnostics for name, taken in self._taken.items()}
@@ -355,8 +351,8 @@ class Coordinator:
         if self.folder is None:
             return None
         file, theirs = RESULT, stored_terms(self.folder, RESULT)
-        if theirs is None and (kept := shelf.earlier(self.folder)):
-            file = shelf.shelved(kept[0])
+        if theirs is None and (kept := model_archive.earlier(self.folder)):
+            file = model_archive.archived_file(kept[0])
             theirs = stored_terms(self.folder, file)
         if theirs is None or theirs.run == self.terms.run:
             return None
@@ -377,16 +373,16 @@ class Coordinator:
         return not verdict.is_worse
 
     def keep_back(self) -> None:
-        """End the training without a delivery; the result is kept on the shelf, and the current model stays."""
+        """End the training without a delivery; the result is archived, and the current model stays."""
         self.done = True
         self._await({}, 1.0)
         assert self.folder is not None
         self._save(UNDER_WAY)
-        shelf.put_away(self.folder, self.folder / UNDER_WAY)
+        model_archive.archive(self.folder, self.folder / UNDER_WAY)
         (self.folder / UNDER_WAY).unlink()
-        held = shelf.read_holders(self.folder)
+        held = model_archive.read_delivered(self.folder)
         model = str(held.get("model", held.get("run", "")))
-        shelf.write_holders(self.folder, model, held.get("delivered", []), done=self.terms.run)
+        model_archive.write_delivered(self.folder, model, held.get("delivered", []), done=self.terms.run)
         self._write_status()
 
     # -- delivery -----------------------------------------------------------------------------------------------
@@ -429,14 +425,14 @@ class Coordinator:
             return
         before = stored_terms(self.folder, RESULT)
         if before is not None and before.run != self.terms.run:
-            shelf.put_away(self.folder, self.folder / RESULT)
+            model_archive.archive(self.folder, self.folder / RESULT)
         self._save(RESULT)
-        is_known = shelf.read_holders(self.folder).get("model") == self.terms.run
+        is_known = model_archive.read_delivered(self.folder).get("model") == self.terms.run
         done = None if is_known else self.terms.run
-        shelf.write_holders(self.folder, self.terms.run, self.ledger.delivered, done=done)
+        model_archive.write_delivered(self.folder, self.terms.run, self.ledger.delivered, done=done)
         if (under_way := stored_terms(self.folder, UNDER_WAY)) is not None and under_way.run == self.terms.run:
             (self.folder / UNDER_WAY).unlink()
-        if is_status_of(self.folder, self.terms.run):
+        if read_status(self.folder).get("run", self.terms.run) == self.terms.run:  # another one may have begun since
             self._write_status()
 
     # -- the folder ---------------------------------------------------------------------------------------------
@@ -470,7 +466,7 @@ class Coordinator:
 
     def _write_status(self) -> None:
         if self.folder is not None:
-            write_atomically(self.folder / STATUS, json.dumps(self.status(), indent=1).encode())
+            write_status(self.folder, self.status())
 
     def status(self) -> dict[str, Any]:
         """The training in brief, for people and programs; `report.latest_training` adds its rounds and devices."""
@@ -496,7 +492,7 @@ class Coordinator:
 
     def _state(self) -> str:
         if self.done:
-            return shelf.KEPT_BACK if self.gate.get("worse") else DONE
+            return model_archive.KEPT_BACK if self.gate.get("worse") else DONE
         return DELIVERING if self.finished else TRAINING
 
 
@@ -532,44 +528,3 @@ def current_delivery(folder: Path) -> Request | None:
     coordinator = Coordinator(terms, TrainingPlan(), folder)
     coordinator.restore(RESULT)
     return coordinator.delivery()
-
-
-def stored_terms(folder: Path, file: str) -> Terms | None:
-    """The terms of the training that a file holds; a file that cannot be read any more is set aside."""
-    path = folder / file
-    if not path.exists():
-        return None
-    try:
-        return Terms.read(read_model(path, KIND)[0]["terms"])
-    except (ModelFileError, ProtocolError) as error:
-        aside, back = set_aside(path, shelf.UNREADABLE), "go back to an earlier model with `fedkad fleet rollback`, "
-        remedy = f"{back if file == RESULT else ''}restore it from a backup, or train anew"
-        logger.warning("%s The file is now %s; %s.", error, aside.name, remedy)
-        return None
-
-
-def abandon(folder: Path) -> None:
-    """Give the training in progress up, whose app must have ended: the next one begins anew.
-
-    Devices to which its result was going out get the current model again.
-    """
-    (folder / UNDER_WAY).unlink(missing_ok=True)
-    known = _known_status(folder)
-    if known.get("state") == DELIVERING and stored_terms(folder, RESULT) is not None:
-        shelf.forget_holders(folder, lambda name: True)
-    if known.get("state") in (TRAINING, DELIVERING):
-        write_atomically(folder / STATUS, json.dumps({**known, "state": CANCELLED}, indent=1).encode())
-
-
-def is_status_of(folder: Path, run: str) -> bool:
-    """Whether the status is of that run, or of none: another training that has begun since keeps its own."""
-    return bool(_known_status(folder).get("run", run) == run)
-
-
-def _known_status(folder: Path) -> dict[str, Any]:
-    """What the status says; empty if there is none that can be read."""
-    try:
-        known = json.loads((folder / STATUS).read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}

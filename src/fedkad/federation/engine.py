@@ -1,6 +1,6 @@
 """The engine of rounds: choose, ask, take answers until the round is over, close, and at last deliver.
 
-It knows nothing of how messages travel; that is the carrier's part. Two carriers exist: `memory.MemoryCarrier` answers
+It knows nothing of how messages travel; that is the carrier's part. Two carriers exist: `local.LocalTransport` answers
 in this process, and `fedkad.fleet.server.carrier.Carrier` asks over Flower.
 """
 

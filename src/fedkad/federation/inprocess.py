@@ -20,10 +20,10 @@ from fedkad.detect.learning import prepare, training_moments
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.series import Series, as_series, check_channels, sampling_period
 from fedkad.federation.client import Client
+from fedkad.federation.federation_file import SharedPart, load_shared, model_file, require_file_names, write_shared
 from fedkad.federation.history import Round
-from fedkad.federation.memory import Exchange, Report
+from fedkad.federation.local import LocalTraining, Report
 from fedkad.federation.participant import own_shape, own_threshold
-from fedkad.federation.savedfleet import SharedPart, load_shared, model_file, require_file_names, write_shared
 from fedkad.federation.server import Sampler, usual_shape, usual_threshold
 from fedkad.federation.settings import ENCODINGS, PRESETS, SAMPLINGS, STARTS, Encoding, Sampling, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
@@ -218,7 +218,7 @@ def federate(
         known = ([name for name in participants if name in memories] for participants in schedule)
         planned = [participants for participants in known if participants]
     clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
-    exchange = Exchange(clients, encoding, planned, memories, progress, robust=robust)
+    exchange = LocalTraining(clients, encoding, planned, memories, progress, robust=robust)
     history: list[Round] = []
     for record in exchange.rounds():
         history.append(record)

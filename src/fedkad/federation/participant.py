@@ -20,7 +20,7 @@ from fedkad.detect.model import Memory, Model
 from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.judging import Judgement, held_out_losses
+from fedkad.federation.gate import Judgement, held_out_losses
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request, Terms
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar

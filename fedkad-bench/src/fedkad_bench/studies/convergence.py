@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedkad.federation.memory import Exchange, fleet_diagnostics
+from fedkad.federation.local import LocalTraining, fleet_diagnostics
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss
 from fedkad_bench.studies.rounds import Detectors, Way, open_exchange, optimal_loss, prepare_fleet, statistics_of
@@ -75,7 +75,7 @@ def follow(detectors: Detectors, way: Way, optimum: float) -> list[Row]:
     return [{"round": number, **row} for number, row in enumerate(rows)]
 
 
-def _state(exchange: Exchange, detectors: Detectors, optimum: float) -> Row:
+def _state(exchange: LocalTraining, detectors: Detectors, optimum: float) -> Row:
     shared, clients, states = exchange.server.shared, exchange.clients.values(), exchange.states
     fleet = fleet_diagnostics(clients, states, shared)
     per_entry, untouched = 0.0, retract_polar(shared)

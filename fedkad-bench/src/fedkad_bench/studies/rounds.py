@@ -16,7 +16,7 @@ from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.learning import training_moments
 from fedkad.detect.series import as_series
 from fedkad.federation.client import Client
-from fedkad.federation.memory import Exchange
+from fedkad.federation.local import LocalTraining
 from fedkad.federation.server import Sampler
 from fedkad.federation.settings import PRESETS, Start
 from fedkad.koopman.scaling import ChannelMoments, Scaling
@@ -71,7 +71,7 @@ def optimal_loss(detectors: Detectors) -> float:
     return descend(devices, begin, most=MOST_STEPS, tolerance=GRADIENT_NORM).loss
 
 
-def open_exchange(detectors: Detectors, way: Way) -> Exchange:
+def open_exchange(detectors: Detectors, way: Way) -> LocalTraining:
     """A fleet before its first round; a round has at least one device."""
     preset, names = PRESETS[way.preset], list(detectors)
     model = next(iter(detectors.values()))
@@ -85,7 +85,7 @@ def open_exchange(detectors: Detectors, way: Way) -> Exchange:
     clients = {name: Client(name, detector.memory_.statistics, consensus) for name, detector in detectors.items()}
     sampler = Sampler(names, max(way.participation, 1.0 / len(names)), preset.sampling, way.seed)
     plan = [sampler.next() for _ in range(way.rounds or preset.rounds)]
-    return Exchange(clients, "float32", plan)
+    return LocalTraining(clients, "float32", plan)
 
 
 def find_together(detectors: Detectors, way: Way) -> tuple[Array, int]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedkad.federation.coordinator import Coordinator
-from fedkad.federation.judging import Verdict, verdict_of, verdict_of_sum
+from fedkad.federation.gate import Verdict, verdict_of, verdict_of_sum
 from fedkad.federation.participant import OPINION
 from fedkad.federation.protocol import Kind, Reply, Request
 from fedkad.federation.secure.arithmetic import MODULUS, SECRET, SHARE, Array, Integers, join_shares, restore

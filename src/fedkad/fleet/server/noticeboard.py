@@ -17,7 +17,7 @@ from pathlib import Path
 from fedkad.atomicfile import write_atomically
 from fedkad.federation.coordinator import current_delivery
 from fedkad.federation.deliveryfile import write_delivery
-from fedkad.federation.shelf import RESULT
+from fedkad.federation.model_archive import RESULT
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.shared.certificates import KeyPair, each_authority
 from fedkad.fleet.shared.files import FileIdentity, FleetFileError, identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from fedkad.federation.shelf import KEPT_BACK
+from fedkad.federation.model_archive import KEPT_BACK
 from fedkad.fleet.server.trainings import (
     ATTEMPTS,
     TrainingRequest,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedkad.atomicfile import write_atomically
-from fedkad.federation.shelf import KEPT_BACK
+from fedkad.federation.model_archive import KEPT_BACK
 from fedkad.fleet.server.outcome import CANCELLED, DONE, FAILED, outcome_of
 from fedkad.fleet.server.overview import (
     NEVER,

@@ -13,10 +13,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedkad import locks
 from fedkad.federation import engine
-from fedkad.federation.coordinator import UNDER_WAY, Coordinator, TrainingPlan, stored_terms
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.federation.model_archive import RESULT
 from fedkad.federation.protocol import Terms
 from fedkad.federation.settings import Consensus
-from fedkad.federation.shelf import RESULT
+from fedkad.federation.training_folder import UNDER_WAY, stored_terms
 from fedkad.fleet.server import settings
 from fedkad.fleet.server.carrier import Carrier
 from fedkad.fleet.server.settings import FleetSettings

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedkad.federation.coordinator import STATUS, WAITS, abandon
-from fedkad.federation.shelf import mend_holders, read_holders
+from fedkad.federation.model_archive import mend_delivered, read_delivered
+from fedkad.federation.training_folder import STATUS, WAITS, abandon
 from fedkad.fleet.shared.files import FleetFileError, write_private
 from fedkad.locks import HeldError, holding, waiting_for
 
@@ -138,7 +138,7 @@ def read_waits(training: Path) -> str | None:
 
 def read_result(training: Path) -> dict[str, Any] | None:
     """The app's report on the last training that was done, whatever has begun since; None if there is none."""
-    return read_holders(training) or None
+    return read_delivered(training) or None
 
 
 def _last_done(training: Path) -> str:
@@ -240,7 +240,7 @@ class Trainings:
         if self.run is not None:
             self._follow(self.run)
             return
-        if (mended := mend_holders(self.training)) is not None:
+        if (mended := mend_delivered(self.training)) is not None:
             logger.warning("%s", mended)
         self._tidy()
         if self._is_ending():

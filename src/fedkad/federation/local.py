@@ -24,7 +24,7 @@ from fedkad.koopman.stiefel import retract_polar
 Report = Callable[[str, int, int], None]
 
 
-class MemoryCarrier:
+class LocalTransport:
     """Participants in this process. A request is answered when its answer is collected; deliveries are reported."""
 
     def __init__(self, participants: Mapping[str, Participant], report: Report | None = None) -> None:
@@ -50,7 +50,7 @@ class MemoryCarrier:
             yield name, reply.timed(time.perf_counter() - began)
 
 
-class Exchange:
+class LocalTraining:
     """A training in this process with a fixed schedule, observed after each round.
 
     Parameters
@@ -84,7 +84,7 @@ class Exchange:
         size, consensus = len(first.statistics.yy), first.consensus
         terms = Terms("in process", (), 0, 0, 0, 0, "", size, encoding, consensus, robust=robust)
         known = memories or {}
-        self.carrier = MemoryCarrier(
+        self.carrier = LocalTransport(
             {name: Participant(name, known.get(name), client) for name, client in clients.items()}, report
         )
         plan = TrainingPlan(len(schedule), deadline=inf, poll=0.0, patience=0.0, schedule=schedule, local=True)

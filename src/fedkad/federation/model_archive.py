@@ -27,11 +27,11 @@ MOST_KEPT = 8
 """Models that are kept beside the current one; the oldest go first."""
 
 
-class ShelfError(ValueError):
+class ArchiveError(ValueError):
     """A model that cannot be taken back or delivered again."""
 
 
-class ShelvedModel(NamedTuple):
+class ArchivedModel(NamedTuple):
     """A model as `fedkad fleet history` shows it; `gate` is what devices said of it before its delivery."""
 
     run: str
@@ -41,9 +41,9 @@ class ShelvedModel(NamedTuple):
     delivered: int
 
 
-def listed(folder: Path) -> list[ShelvedModel]:
+def listed(folder: Path) -> list[ArchivedModel]:
     """All models that are kept, newest first; a file that cannot be read is left out, and `unreadable` names it."""
-    found = [each for each in map(_described, _files(folder)) if isinstance(each, ShelvedModel)]
+    found = [each for each in map(_described, _files(folder)) if isinstance(each, ArchivedModel)]
     return sorted(found, key=lambda model: model.run, reverse=True)
 
 
@@ -55,20 +55,20 @@ def unreadable(folder: Path) -> list[str]:
 def earlier(folder: Path) -> list[str]:
     """The runs of the models to go back to, newest first: those before the current one, even if that was lost."""
     there = listed(folder)
-    current = next((model.run for model in there if model.state == CURRENT), read_holders(folder).get("model"))
+    current = next((model.run for model in there if model.state == CURRENT), read_delivered(folder).get("model"))
     return [model.run for model in there if model.state == EARLIER and (current is None or model.run < current)]
 
 
-def shelved(run: str) -> str:
+def archived_file(run: str) -> str:
     """The file of a model beside the current one, in a server's folder."""
     return f"{MODELS}/{run}.safetensors"
 
 
 def _files(folder: Path) -> list[Path]:
-    return [*([folder / RESULT] if (folder / RESULT).exists() else ()), *_shelved(folder)]
+    return [*([folder / RESULT] if (folder / RESULT).exists() else ()), *_archived_files(folder)]
 
 
-def _described(file: Path) -> ShelvedModel | str:
+def _described(file: Path) -> ArchivedModel | str:
     """What a file holds, or why it cannot be read."""
     try:
         header, _ = read_model(file, KIND)
@@ -78,32 +78,32 @@ def _described(file: Path) -> ShelvedModel | str:
     kept = KEPT_BACK if gate.get("worse") else EARLIER
     state = CURRENT if file.name == RESULT else kept
     held = len(header["ledger"]["delivered"])
-    return ShelvedModel(header["terms"]["run"], state, len(header["records"]), gate, held)
+    return ArchivedModel(header["terms"]["run"], state, len(header["records"]), gate, held)
 
 
-def put_away(folder: Path, file: Path) -> None:
+def archive(folder: Path, file: Path) -> None:
     """Keep a copy of a model beside the current one."""
     run = read_model(file, KIND)[0]["terms"]["run"]
     (folder / MODELS).mkdir(mode=0o700, exist_ok=True)
-    write_atomically(folder / shelved(run), file.read_bytes())
-    for old in _shelved(folder)[:-MOST_KEPT]:
+    write_atomically(folder / archived_file(run), file.read_bytes())
+    for old in _archived_files(folder)[:-MOST_KEPT]:
         old.unlink()
 
 
-def take_back(folder: Path, run: str | None = None) -> str:
+def roll_back(folder: Path, run: str | None = None) -> str:
     """Make an earlier model the current one, by default the one before; returns its run."""
     there = {model.run: model for model in reversed(listed(folder))}  # the current one last: a kill may leave two
     if run is None:
         run = next(iter(earlier(folder)), None)
         if run is None:
-            raise ShelfError("There is no earlier model to go back to; name another of `fedkad fleet history`.")
+            raise ArchiveError("There is no earlier model to go back to; name another of `fedkad fleet history`.")
     if run not in there or there[run].state == CURRENT:
         what = "is the current model already" if run in there else "is not among the models that are kept"
-        raise ShelfError(f"{run} {what}; see `fedkad fleet history`.")
-    chosen = folder / shelved(run)
+        raise ArchiveError(f"{run} {what}; see `fedkad fleet history`.")
+    chosen = folder / archived_file(run)
     header, arrays = read_model(chosen, KIND)
     if any(model.state == CURRENT for model in there.values()):
-        put_away(folder, folder / RESULT)
+        archive(folder, folder / RESULT)
     elif (folder / RESULT).exists():
         set_aside(folder / RESULT, UNREADABLE)
     _write_current(folder, header, arrays, delivered=[])
@@ -111,10 +111,10 @@ def take_back(folder: Path, run: str | None = None) -> str:
     return run
 
 
-def forget_holders(folder: Path, is_meant: Callable[[str], bool]) -> list[str]:
+def forget_delivered(folder: Path, is_meant: Callable[[str], bool]) -> list[str]:
     """Note that some devices do not hold the current model, so that it is delivered to them; returns their names."""
     if not (folder / RESULT).exists():
-        raise ShelfError("There is no model to deliver yet; train with `fedkad fleet train`.")
+        raise ArchiveError("There is no model to deliver yet; train with `fedkad fleet train`.")
     header, arrays = read_model(folder / RESULT, KIND)
     held = header["ledger"]["delivered"]
     _write_current(folder, header, arrays, delivered=[name for name in held if not is_meant(name)])
@@ -128,19 +128,19 @@ def _write_current(folder: Path, header: dict[str, Any], arrays: Mapping[str, An
     """
     ledger, gate = header["ledger"], header.get("gate", {})
     decided = {"ledger": {**ledger, "delivered": delivered}, "gate": {**gate, "worse": False}}  # by whoever asked
-    write_holders(folder, header["terms"]["run"], delivered)
+    write_delivered(folder, header["terms"]["run"], delivered)
     write_model(folder / RESULT, {**header, **decided}, arrays, KIND)
 
 
-def write_holders(folder: Path, model: str, delivered: list[str], *, done: str | None = None) -> None:
+def write_delivered(folder: Path, model: str, delivered: list[str], *, done: str | None = None) -> None:
     """Write which model is current and who holds it; the training that was `done` last stays what it was."""
-    last = read_holders(folder).get("run") or model if done is None else done
+    last = read_delivered(folder).get("run") or model if done is None else done
     document = {"run": last, "model": model, "delivered": delivered}
     write_atomically(folder / HOLDERS, json.dumps(document).encode())
 
 
-def read_holders(folder: Path) -> dict[str, Any]:
-    """What `write_holders` wrote; empty if there is nothing that can be read."""
+def read_delivered(folder: Path) -> dict[str, Any]:
+    """What `write_delivered` wrote; empty if there is nothing that can be read."""
     try:
         found = json.loads((folder / HOLDERS).read_text())
     except (FileNotFoundError, ValueError):
@@ -148,13 +148,13 @@ def read_holders(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def mend_holders(folder: Path) -> str | None:
+def mend_delivered(folder: Path) -> str | None:
     """Write the list of holders anew from the current model if it is missing or unreadable; says so if it was.
 
     Without it nobody would get the model any more, and a training that is requested would seem to be done.
     """
     try:
-        if read_holders(folder) or not (folder / RESULT).exists():
+        if read_delivered(folder) or not (folder / RESULT).exists():
             return None
         header, _ = read_model(folder / RESULT, KIND)
     except ModelFileError:  # whoever delivers it says so
@@ -162,10 +162,10 @@ def mend_holders(folder: Path) -> str | None:
     what = "was missing"
     if (folder / HOLDERS).exists():
         what = f"could not be read and is now {set_aside(folder / HOLDERS, UNREADABLE).name}"
-    write_holders(folder, header["terms"]["run"], header["ledger"]["delivered"])
+    write_delivered(folder, header["terms"]["run"], header["ledger"]["delivered"])
     return f"{folder / HOLDERS} {what}; it was written anew from {RESULT}."
 
 
-def _shelved(folder: Path) -> list[Path]:
+def _archived_files(folder: Path) -> list[Path]:
     """The files of all models but the current one, oldest first: a run begins with the time of its training."""
     return sorted((folder / MODELS).glob("*.safetensors"))
