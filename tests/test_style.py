@@ -27,8 +27,6 @@ TOO_LARGE = (
     "edge/device/learning.py Learner",
     "edge/device/model.py DeviceModel",
     "edge/connection.py Connection",
-    "edge/sinks/homeassistant.py _components",
-    "edge/sinks/homeassistant.py _controls",
     "edge/device/pipeline.py Watcher",
     "federation/coordinator.py Coordinator",
     "fleet/server/trainings.py Trainings.__init__",

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -32,6 +33,8 @@ from measurements.loopback import free_port
 from tests.checks.edge import LimitedStream
 from tests.fixtures.broker import Broker, logged, wait_for
 from tests.fixtures.receiver import receiving
+
+RECORDED = Path(__file__).parents[1] / "recorded"
 
 ALERT: dict[str, Any] = {
     "id": "pump-1-20261115T000000Z-1",
@@ -584,6 +587,16 @@ def test_the_discovery_message() -> None:
     for entry in components.values():
         # A sensor that is one of several words has no unit and no statistics.
         assert entry.get("device_class") != "enum" or not {"state_class", "unit_of_measurement"} & set(entry)
+
+
+@pytest.mark.parametrize("recorded", json.loads((RECORDED / "discovery.json").read_text()), ids=itemgetter("device"))
+def test_the_discovery_message_is_that_of_before(recorded: dict[str, Any]) -> None:
+    """Home Assistant must not see a device change because of a new version of the agent."""
+    topics = recorded["publications"]
+    publications = Publications(**{**topics, "devices": tuple(topics["devices"])})
+    message = discovery(publications, recorded["device"], recorded["channels"], recorded["prefix"])
+    assert message.topic == recorded["topic"]
+    assert message.payload.replace(__version__, "VERSION") == recorded["payload"]
 
 
 @pytest.mark.parametrize("device", ["Pumpe Süd", "a/b", "a b", "", "ä" * 50])

@@ -8,7 +8,7 @@ retained message on the same topic removes the device.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -26,6 +26,63 @@ MUTED_FOR = "1d"
 """How long the switch mutes: nobody is to be without alarms because it was forgotten."""
 
 
+_MEASUREMENT = {"p": "sensor", "state_class": "measurement", "suggested_display_precision": 2}
+_SENSOR = {"p": "sensor"}
+_SHOWN: list[tuple[str, Mapping[str, Any], str, str, str, Mapping[str, Any], str]] = [
+    # key, kind, name, icon, category, more, template of the value
+    # A fault that is acknowledged may last for weeks, and must not hide the next one.
+    ("problem", {"p": "binary_sensor"}, "Problem", "", "", {"device_class": "problem"},
+     "{{ 'ON' if value_json.incident or value_json.faults | rejectattr('acknowledged') | list else 'OFF' }}"),
+    ("score", _MEASUREMENT, "Score", "chart-line", "", {}, "{{ value_json.score }}"),
+    ("threshold", _MEASUREMENT, "Threshold", "chart-line-variant", "diagnostic", {}, "{{ value_json.threshold }}"),
+    # None is shown as unknown; multiplying null would be an error.
+    ("anomaly_rate", _MEASUREMENT, "Anomaly rate", "percent", "", {"unit_of_measurement": "%"},
+     "{% set r = value_json.rate %}{{ r if r is none else (100 * r) | round(2) }}"),
+    ("state", _SENSOR, "State", "", "diagnostic", {"device_class": "enum", "options": list(STATES)},
+     "{{ value_json.state }}"),
+    ("cause", _SENSOR, "Cause", "magnify", "", {}, "{{ value_json.cause or 'none' }}"),
+    ("alert", _SENSOR, "Alert", "message-alert", "", {},
+     "{% set found = value_json.incident or (value_json.faults or [{'text': 'none'}])[0] %}"
+     f"{{{{ found.text[:{LONGEST_STATE}] }}}}"),
+    # The progress of a window that fills up has no seconds: then there is a model.
+    ("progress", _SENSOR, "Learning progress", "school-outline", "diagnostic", {"unit_of_measurement": "%"},
+     "{% set p = value_json.progress %}"
+     "{{ (100 * p.have / p.need) | round(1) if p and p.seconds is defined else 100 }}"),
+    ("remaining", _SENSOR, "Learning time left", "timer-sand", "diagnostic",
+     {"device_class": "duration", "unit_of_measurement": "h"},
+     "{% set p = value_json.progress %}{{ (p.seconds / 3600) | round(1) if p and p.seconds is defined else 0 }}"),
+    # None: there is no budget, or nothing was scored yet.
+    ("alarms", _MEASUREMENT, "Alarms per week", "counter", "diagnostic", {},
+     "{% set found = (value_json.budget or {}).measured_per_week %}"
+     "{{ found | round(2) if found is number else none }}"),
+    ("fault", _SENSOR, "Sensor fault", "lan-disconnect", "diagnostic",
+     {"device_class": "enum", "options": ["none", *FAULTS]},
+     "{{ value_json.faults[0].fault if value_json.faults else 'none' }}"),
+]  # fmt: skip
+
+
+def _command(verb: str, argument: str = "") -> str:
+    return to_json({"verb": verb, "argument": argument, "from": SENDER})
+
+
+_CONTROLS: list[tuple[str, str, str, str, str, Mapping[str, Any]]] = [
+    # key, platform, name, icon, category, what it sends and shows
+    ("normal", "button", "This was normal", "check", "", {"payload_press": _command("normal")}),
+    ("acknowledge", "button", "Acknowledge", "hand-back-right", "", {"payload_press": _command("acknowledge")}),
+    ("relearn", "button", "Learn anew", "school", "config", {"payload_press": _command("relearn")}),
+    ("mute", "switch", "Mute", "bell-off", "", {
+        "payload_on": _command("mute", MUTED_FOR), "payload_off": _command("mute", "0"),
+        "state_on": "ON", "state_off": "OFF", "value_template": "{{ 'ON' if value_json.muted else 'OFF' }}",
+    }),
+    ("budget", "number", "False alarms per week", "bell-ring", "config", {
+        "mode": "box", "min": 0.01, "max": 10080, "step": 0.01,  # at most one per minute
+        "command_template": _command("budget", "{{ value }}/week"),
+        # None is shown as unknown: there is no budget.
+        "value_template": "{{ value_json.budget.allowed_per_week | round(2) if value_json.budget else none }}",
+    }),
+]  # fmt: skip
+
+
 def discovery(
     publications: Publications, device: str, channels: Sequence[str], prefix: str = "homeassistant"
 ) -> Publication:
@@ -39,7 +96,7 @@ def discovery(
     """
     identity, state_topic = object_id(device, publications.prefix), publications.topic(device, "state")
     availability = publications.availability(device)
-    components = _components(state_topic, channels) | _controls(publications.topic(device, "tell"))
+    components = _components(state_topic, publications.topic(device, "tell"), channels)
     for name, component in components.items():
         component["unique_id"] = f"{identity}_{name}"
     components["state"] |= _available(availability[:1])
@@ -74,150 +131,27 @@ def _available(topics: Sequence[str]) -> dict[str, Any]:
     return {"availability": [{"topic": topic} for topic in topics], "availability_mode": "all"}
 
 
-def _components(state_topic: str, channels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    number = {"p": "sensor", "state_class": "measurement", "suggested_display_precision": 2}
-    return {
-        "problem": {
-            "p": "binary_sensor",
-            "name": "Problem",
-            "device_class": "problem",
-            # A fault that somebody knows of may last for weeks, and must not hide the next one.
-            "value_template": "{{ 'ON' if value_json.incident "
-            "or value_json.faults | rejectattr('acknowledged') | list else 'OFF' }}",
-        },
-        "score": {**number, "name": "Score", "icon": "mdi:chart-line", "value_template": "{{ value_json.score }}"},
-        "threshold": {
-            **number,
-            "name": "Threshold",
-            "icon": "mdi:chart-line-variant",
-            "entity_category": "diagnostic",
-            "value_template": "{{ value_json.threshold }}",
-        },
-        "anomaly_rate": {
-            **number,
-            "name": "Anomaly rate",
-            "icon": "mdi:percent",
-            "unit_of_measurement": "%",
-            # None is shown as unknown; multiplying null would be an error.
-            "value_template": "{% set r = value_json.rate %}{{ r if r is none else (100 * r) | round(2) }}",
-        },
-        "state": {
-            "p": "sensor",
-            "name": "State",
-            "device_class": "enum",
-            "options": list(STATES),
-            "entity_category": "diagnostic",
-            "value_template": "{{ value_json.state }}",
-        },
-        "cause": {
-            "p": "sensor",
-            "name": "Cause",
-            "icon": "mdi:magnify",
-            "value_template": "{{ value_json.cause or 'none' }}",
-            "json_attributes_topic": state_topic,
-            "json_attributes_template": "{{ (value_json.incident or (value_json.faults or [{}])[0]) | tojson }}",
-            "device_class": "enum",
-            "options": list(dict.fromkeys(["none", *channels])),
-        },
-        "alert": {
-            "p": "sensor",
-            "name": "Alert",
-            "icon": "mdi:message-alert",
-            "value_template": "{% set found = value_json.incident or (value_json.faults or [{'text': 'none'}])[0] %}"
-            f"{{{{ found.text[:{LONGEST_STATE}] }}}}",
-        },
-        "progress": {
-            "p": "sensor",
-            "name": "Learning progress",
-            "icon": "mdi:school-outline",
-            "unit_of_measurement": "%",
-            "entity_category": "diagnostic",
-            # The progress of a window that fills up has no seconds: then there is a model.
-            "value_template": "{% set p = value_json.progress %}"
-            "{{ (100 * p.have / p.need) | round(1) if p and p.seconds is defined else 100 }}",
-        },
-        "remaining": {
-            "p": "sensor",
-            "name": "Learning time left",
-            "icon": "mdi:timer-sand",
-            "device_class": "duration",
-            "unit_of_measurement": "h",
-            "entity_category": "diagnostic",
-            "value_template": "{% set p = value_json.progress %}"
-            "{{ (p.seconds / 3600) | round(1) if p and p.seconds is defined else 0 }}",
-        },
-        "alarms": {
-            **number,
-            "name": "Alarms per week",
-            "icon": "mdi:counter",
-            "entity_category": "diagnostic",
-            # None is shown as unknown: there is no budget, or nothing was scored yet.
-            "value_template": "{% set found = (value_json.budget or {}).measured_per_week %}"
-            "{{ found | round(2) if found is number else none }}",
-        },
-        "fault": {
-            "p": "sensor",
-            "name": "Sensor fault",
-            "icon": "mdi:lan-disconnect",
-            "device_class": "enum",
-            "options": ["none", *FAULTS],
-            "entity_category": "diagnostic",
-            "value_template": "{{ value_json.faults[0].fault if value_json.faults else 'none' }}",
-        },
+def _components(state_topic: str, command_topic: str, channels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the entities of a device by their keys: what is shown, and what an operator presses or sets."""
+    components = {
+        key: {**kind, **_labels(name, icon), **more, **_category(category), "value_template": template}
+        for key, kind, name, icon, category, more, template in _SHOWN
     }
-
-
-def _controls(topic: str) -> dict[str, dict[str, Any]]:
-    """By what an operator answers: buttons for an incident, a switch, and a number."""
-    told = {"command_topic": topic, "qos": 1}
-    button = {"p": "button", **told}
-    return {
-        "normal": {
-            **button,
-            "name": "This was normal",
-            "icon": "mdi:check",
-            "payload_press": _command("normal"),
-        },
-        "acknowledge": {
-            **button,
-            "name": "Acknowledge",
-            "icon": "mdi:hand-back-right",
-            "payload_press": _command("acknowledge"),
-        },
-        "relearn": {
-            **button,
-            "name": "Learn anew",
-            "icon": "mdi:school",
-            "entity_category": "config",
-            "payload_press": _command("relearn"),
-        },
-        "mute": {
-            "p": "switch",
-            **told,
-            "name": "Mute",
-            "icon": "mdi:bell-off",
-            "payload_on": _command("mute", MUTED_FOR),
-            "payload_off": _command("mute", "0"),
-            "state_on": "ON",
-            "state_off": "OFF",
-            "value_template": "{{ 'ON' if value_json.muted else 'OFF' }}",
-        },
-        "budget": {
-            "p": "number",
-            **told,
-            "name": "False alarms per week",
-            "icon": "mdi:bell-ring",
-            "entity_category": "config",
-            "mode": "box",
-            "min": 0.01,
-            "max": 10080,  # one per minute
-            "step": 0.01,
-            "command_template": _command("budget", "{{ value }}/week"),
-            # None is shown as unknown: there is no budget.
-            "value_template": "{{ value_json.budget.allowed_per_week | round(2) if value_json.budget else none }}",
-        },
+    components["cause"] |= {
+        "json_attributes_topic": state_topic,
+        "json_attributes_template": "{{ (value_json.incident or (value_json.faults or [{}])[0]) | tojson }}",
+        "device_class": "enum",
+        "options": list(dict.fromkeys(["none", *channels])),
     }
+    for key, platform, name, icon, category, more in _CONTROLS:
+        sent = {"p": platform, "command_topic": command_topic, "qos": 1}
+        components[key] = {**sent, **_labels(name, icon), **_category(category), **more}
+    return components
 
 
-def _command(verb: str, argument: str = "") -> str:
-    return to_json({"verb": verb, "argument": argument, "from": SENDER})
+def _labels(name: str, icon: str) -> dict[str, str]:
+    return {"name": name, "icon": f"mdi:{icon}"} if icon else {"name": name}
+
+
+def _category(category: str) -> dict[str, str]:
+    return {"entity_category": category} if category else {}
