@@ -8,11 +8,11 @@ from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from fedkad.tables.times import epoch_ticks
+
 # Keys that hold a timestamp, in any letter case; if a message has several, the first in this list counts.
 TIME_KEYS = {key: rank for rank, key in enumerate(("time", "timestamp", "ts", "t", "date", "datetime", "last_seen"))}
 YEARS = range(1970, 2262)
-# The rule of fedkad.tables.times: 1e11 s is the year 5138, while 1e11 ms is 1973.
-TICKS = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000))
 
 _END = datetime(YEARS.stop, 1, 1, tzinfo=UTC).timestamp()
 _MAX_QUOTED, _MAX_SHOWN, _MAX_DIGITS = 60, 120, 64
@@ -202,12 +202,13 @@ def _seconds(value: object, zone: tzinfo | None, near: Near) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
     if not isinstance(value, str):
-        return _scaled(value)
+        return value / epoch_ticks(value)
     number = plain_number(value)
     if not math.isnan(number):
         digits = value.strip()
         # Digits alone stay an integer, so that nanoseconds are not rounded before they are divided.
-        return _scaled(int(digits) if digits.isdigit() else number)
+        number = int(digits) if digits.isdigit() else number
+        return number / epoch_ticks(number)
     moment = datetime.fromisoformat(value.strip())
     if moment.year not in YEARS:  # timestamp() overflows for years far out of range
         return math.nan
@@ -216,10 +217,3 @@ def _seconds(value: object, zone: tzinfo | None, near: Near) -> float:
     # Without a zone, timestamp() assumes that of the machine.
     first, second = (moment.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
     return near.meant(first, second) if first < second else first
-
-
-def _scaled(number: float) -> float:
-    for bound, ticks in TICKS:
-        if number < bound:
-            return number / ticks
-    return number / 1_000_000_000

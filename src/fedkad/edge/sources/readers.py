@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import isfinite, nan
@@ -32,10 +31,10 @@ from fedkad.edge.sources.payload import (
     quoted,
 )
 from fedkad.tables.cells import is_missing
+from fedkad.tables.csvrows import delimiter_of, strict_reader
 
 MAX_DEPTH = 16
 ENVELOPES = ("values", "fields", "metrics")
-DELIMITERS = ",;\t"
 
 _MAX_LISTED = 80
 _FLOATS = {float}
@@ -331,7 +330,7 @@ channels in [sampling].
         super().__init__(channels, zone, device_key, time_key)
         line = header.removeprefix("\ufeff").strip("\r\n")
         self._header = line
-        self._delimiter = max(DELIMITERS, key=re.sub('"[^"]*"', "", line).count)
+        self._delimiter = delimiter_of(line)
         columns = [cell.strip() for cell in self._cells(line)]
         self._width = len(columns)
         self._positions = {name: _position(columns, name) for name in self.channels}
@@ -362,7 +361,7 @@ channels in [sampling].
 
     def _cells(self, line: str) -> list[str]:
         try:
-            return next(csv.reader([line], delimiter=self._delimiter, strict=True), [])
+            return next(strict_reader([line], self._delimiter), [])
         except csv.Error:
             raise PayloadError(f"The row {quoted(line)} is not CSV; correct its quotes and delimiters.") from None
 
