@@ -26,7 +26,6 @@ TOO_LARGE = (
     "edge/health/faults.py Health",
     "edge/device/learning.py Learner",
     "edge/device/model.py DeviceModel",
-    "edge/connection.py Connection",
     "edge/device/pipeline.py Watcher",
     "federation/coordinator.py Coordinator",
     "fleet/server/trainings.py Trainings.__init__",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fedkad.edge.connection import Connection
@@ -36,13 +37,10 @@ class BrokerSink:
     ) -> None:
         self._connection, self._publications, self._settings = connection, publications, settings
         self._homeassistant, self._channels, self._statuses = homeassistant, channels, statuses
-        self._keys: dict[int, int] = {}  # of the alerts that are not confirmed, by the number of their message
-        self._replies: dict[int, Callable[[], None]] = {}  # what to call when they are confirmed
         self._offered: set[int] = set()
         self._delivered: list[int] = []
         self._published: dict[str, tuple[Any, ...]] = {}
         self._next_state = self._next_check = 0.0
-        connection.on_published = self._confirm
         connection.when_connected(self.introduce)
         if homeassistant.enabled:
             connection.listen(f"{homeassistant.prefix}/status", self._on_homeassistant)
@@ -78,33 +76,21 @@ class BrokerSink:
 
     def reply(self, device: str, told: Mapping[str, Any], confirm: Callable[[], None]) -> bool:
         """Publish the reply to a command, and call `confirm` once the broker has it; False without a connection."""
-        number = self._connection.publish(self._publications.told(device, told))
-        if number is None:
-            return False
-        self._replies[number] = confirm
-        return True
+        return self._connection.publish(self._publications.told(device, told), confirm)
 
     def offer(self, entries: Sequence[Entry]) -> None:
         """Publish the alerts that are not published yet."""
         for key, alert in entries:
             if key in self._offered:
                 continue
-            number = self._connection.publish(self._publications.alert(alert))
-            if number is None:
+            if not self._connection.publish(self._publications.alert(alert), partial(self._delivered.append, key)):
                 return  # no connection: the outbox keeps it
-            self._keys[number] = key
             self._offered.add(key)
-
-    def _confirm(self, number: int) -> None:
-        key = self._keys.pop(number, None)
-        if key is not None:
-            self._delivered.append(key)
-        if (confirm := self._replies.pop(number, None)) is not None:
-            confirm()
 
     def delivered(self) -> list[int]:
         """The keys of the alerts that the broker has confirmed."""
-        delivered, self._delivered = self._delivered, []
+        delivered = self._delivered.copy()
+        self._delivered.clear()
         self._offered.difference_update(delivered)
         return delivered
 

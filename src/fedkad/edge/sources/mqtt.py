@@ -134,8 +134,7 @@ class MqttSource:
         self._received = deque[Received]()
         self._handed_out: list[Received] = []
         self._digests: dict[int, bytes] = {}
-        connection.on_message = self._receive
-        connection.subscribe(topics.filters)
+        connection.subscribe(topics.filters, self._receive)
         connection.unsubscribe(topics.covered)
 
     def hear(self, topic: str, device: str) -> None:
@@ -144,7 +143,7 @@ class MqttSource:
         if any(covers(each, topic) for each in self._topics.filters):  # it comes already, and must not come twice
             self._connection.unsubscribe([topic])
         else:
-            self._connection.subscribe([topic])
+            self._connection.subscribe([topic], self._receive)
 
     @property
     def unacknowledged(self) -> int:

@@ -55,8 +55,7 @@ def listen(source: SourceSettings, topic: str, seconds: float, show: Callable[[s
         connection.acknowledge([message])
         survey.note(message.topic, bytes(message.payload), time.monotonic())
 
-    connection.on_message = note
-    connection.subscribe([topic])
+    connection.subscribe([topic], note)
     deadline = time.monotonic() + seconds
     while not connection.is_connected and time.monotonic() < deadline:
         connection.poll(POLL)
