@@ -37,7 +37,6 @@ from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
 
-from fedkad.edge.alarmstate import Alert
 from measurements.harmonics import HOURS, hour_values, with_hour
 from measurements.house_model import (
     BEGAN,
@@ -54,6 +53,7 @@ from measurements.house_model import (
 )
 from measurements.measure import heading, one_blas_thread
 from measurements.replay import (
+    Alert,
     IncidentSpan,
     Operator,
     add_options,

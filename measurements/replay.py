@@ -28,13 +28,15 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from fedkad.edge.agent import Agent
-from fedkad.edge.alarmstate import Alert
 from fedkad.edge.commands.client import StoreClient
 from fedkad.edge.commands.command import Command, new_id
 from fedkad.edge.settingsfile import parse
 
 Document = Mapping[str, Any]
 """A parsed agent.toml."""
+
+Alert = Mapping[str, Any]
+"""An alert as the agent writes it to its standard output."""
 
 Arriving = Iterable[tuple[float, Sequence[Mapping[str, Any]]]]
 """Messages, by the moments at which they arrive."""

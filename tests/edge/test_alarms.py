@@ -18,8 +18,10 @@ from fedkad.detect.series import Series
 from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarmstate import BUCKETS
+from fedkad.edge.alert import Reason
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.settings import USUAL_WINDOW, Alarm
+from tests.fixtures.alerts import as_json
 from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
@@ -73,7 +75,7 @@ def update(
 ) -> list[Alert]:
     """Let the policy take one row; only abnormal rows that were observed may be explained."""
     reading = StubReading(score, threshold, abnormal, explained if abnormal and observed else None)
-    return alarms.update(GridRow(time, reading.seen, observed, observed), reading)
+    return as_json(alarms.update(GridRow(time, reading.seen, observed, observed), reading))
 
 
 class FarReading(StubReading):
@@ -94,7 +96,7 @@ def stray(
     for k, far in enumerate(outside):
         reading = FarReading(score, THRESHOLD, score > THRESHOLD, EXPLAINED)
         reading.far, reading.inputs = far, inputs
-        alerts += alarms.update(GridRow(start + 60.0 * k, reading.seen, True, True), reading, outside=far)
+        alerts += as_json(alarms.update(GridRow(start + 60.0 * k, reading.seen, True, True), reading, outside=far))
     return alerts
 
 
@@ -151,7 +153,7 @@ def test_a_set_point_may_have_left_within_a_day_before_its_incident() -> None:
         begun = 3600.0 * hours
         reading = FarReading(10.0, THRESHOLD, True, (np.array([8.0, 1.5, 0.5]), *EXPLAINED[1:]))
         reading.far, reading.inputs = 0.5, inputs
-        (start,) = alarms.update(GridRow(begun, reading.seen, True, True), reading, outside=0.5)
+        (start,) = as_json(alarms.update(GridRow(begun, reading.seen, True, True), reading, outside=0.5))
         assert start["event"] == "start"
         assert [alert["reason"] for alert in stray(alarms, [0.5] * 300, begun + 60.0, inputs=inputs)] == reasons
         # By night it is where it was, and the incident waits for the day.
@@ -175,7 +177,7 @@ def test_a_set_point_has_no_part_in_a_score_that_is_not_finite() -> None:
     stray(alarms, [0.5] * 120, 0.0, inputs=NAMES)
     reading = FarReading(math.inf, THRESHOLD, True, (np.array([math.inf, math.inf, 0.0]), *EXPLAINED[1:]))
     reading.far, reading.inputs = 0.5, NAMES
-    (start,) = alarms.update(GridRow(7200.0, reading.seen, True, True), reading, outside=0.5)
+    (start,) = as_json(alarms.update(GridRow(7200.0, reading.seen, True, True), reading, outside=0.5))
     assert (start["event"], alarms.state()["incident"]["departed"]) == ("start", "")
 
 
@@ -192,7 +194,7 @@ def test_who_is_away_is_looked_at_once_a_minute_and_when_an_incident_begins() ->
     for second in range(630):
         reading = Costly(3.0 if second < 629 else 10.0, THRESHOLD, second == 629, EXPLAINED)
         reading.far = 0.5 if second >= 10 else 0.0
-        alerts = alarms.update(GridRow(float(second), reading.seen, True, True), reading, outside=reading.far)
+        alerts = as_json(alarms.update(GridRow(float(second), reading.seen, True, True), reading, outside=reading.far))
         assert len(looks) == second // 60 or second == 629
     assert [alert["event"] for alert in alerts] == ["start"]
     assert alarms.state()["away"] == {"pressure": 60.0}
@@ -242,7 +244,7 @@ def test_an_incident_that_comes_back_is_the_same_one() -> None:
     # One that became normal is over, and the next one is another.
     (update,) = feed(alarms, [14.0], 7200.0, 60.0)
     assert update["reason"] == "again"
-    alarms.silence(7260.0, "settled")
+    alarms.silence(7260.0, Reason.SETTLED)
     assert feed(alarms, [18.0], 7320.0, 60.0)[0]["event"] == "start"
 
 
@@ -259,7 +261,7 @@ def test_what_comes_back_is_told_as_it_is_now() -> None:
 def test_what_became_normal_may_echo_for_as_long_as_it_took() -> None:
     alarms = Alarms("pump", replace(ECHOING, settle=86400.0), 60.0, NAMES)
     update(alarms, 0.0, 9.0, THRESHOLD, True)
-    assert [alert["event"] for alert in alarms.silence(86400.0, "settled")] == ["end"]
+    assert [alert["event"] for alert in as_json(alarms.silence(86400.0, Reason.SETTLED))] == ["end"]
     assert flare(alarms, 1440 + 700, 9.0, by=np.array([1.0, 0.0, 6.0])) == [], "whatever the channel"
     assert flare(alarms, 1440 + 1430, 9.0) == []
     assert flare(alarms, 1440 + 1450, 9.0) == ["start", "end"]
@@ -312,7 +314,7 @@ def test_what_follows_a_new_set_point_late_belongs_to_it(blamed: str) -> None:
         stray(alarms, [0.0] * 500, 60.0, inputs=inputs)
         reading = FarReading(8.0, THRESHOLD, True, (shares, *EXPLAINED[1:]))
         reading.inputs = inputs
-        alerts = alarms.update(GridRow(501 * 60.0, reading.seen, True, True), reading)
+        alerts = as_json(alarms.update(GridRow(501 * 60.0, reading.seen, True, True), reading))
         assert [alert["event"] for alert in alerts] == told
 
 
@@ -356,7 +358,7 @@ def blamed(alarms: Alarms, minute: int, score: float, name: str, far: float) -> 
     """One row of a device whose second channel is so far from where it has been, and which blames another one."""
     reading = FarReading(score, THRESHOLD, score > THRESHOLD, blame(name))
     reading.far = far
-    return alarms.update(GridRow(60.0 * minute, reading.seen, True, True), reading, outside=far)
+    return as_json(alarms.update(GridRow(60.0 * minute, reading.seen, True, True), reading, outside=far))
 
 
 def test_two_brief_moments_of_another_channel_are_no_cause_that_lasts() -> None:
@@ -402,7 +404,7 @@ def test_what_follows_a_new_set_point_has_to_be_higher_to_be_another_cause() -> 
         stray(alarms, [4.0], 0.0, score=7.0, inputs=inputs)
         reading = FarReading(score, THRESHOLD, True, blame("level"))
         reading.far, reading.inputs = 4.0, inputs
-        alerts = alarms.update(GridRow(3600.0, reading.seen, True, True), reading, outside=4.0)
+        alerts = as_json(alarms.update(GridRow(3600.0, reading.seen, True, True), reading, outside=4.0))
         assert [alert["reason"] for alert in alerts] == told
 
 
@@ -462,7 +464,8 @@ def test_an_alert_says_what_when_and_why() -> None:
         "provisional": False,
         "text": "pump-1: pressure 3.2 instead of 5.1 (60 %), then flow (30 %); score 10, threshold 6",
     }
-    assert alarms.open == alert
+    assert alarms.open is not None
+    assert alarms.open.to_json() == alert
     assert (alarms.incidents, alarms.watched) == (1, 2.0)
 
 
@@ -474,7 +477,7 @@ def test_an_alert_carries_what_the_leading_witness_says_at_the_worst_row() -> No
     alarms, worst, alerts = Alarms("pump-1", SHARP, 1.0, NAMES), (0.0, ""), []
     for k, values in enumerate(rows[1000:1056]):
         reading = stream.update(values)
-        alerts += alarms.update(GridRow(float(k), values, True, True), reading)
+        alerts += as_json(alarms.update(GridRow(float(k), values, True, True), reading))
         worst = max(worst, (reading.score, reading.sentence)) if reading.is_anomaly else worst
     alert = alarms.open
     assert alerts
@@ -661,7 +664,7 @@ def test_the_rate_is_that_of_its_window_and_its_memory_is_bounded() -> None:
 def test_maintenance_ends_an_incident_and_what_follows_is_news() -> None:
     alarms = Alarms("d", Alarm(min_duration=2.0, cool_down=1000.0), 1.0, NAMES)
     feed(alarms, [7.0] * 5)
-    (alert,) = alarms.silence(6.0)
+    (alert,) = as_json(alarms.silence(6.0))
     assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "maintenance", 6.0)
     assert "ended by maintenance after 6 s" in alert["text"]
     assert alarms.silence(7.0) == []
@@ -761,7 +764,7 @@ def test_alerts_of_a_young_model_are_provisional() -> None:
     alarms = Alarms("d", SHARP, 1.0, NAMES)
     reading = StubReading(9.0, THRESHOLD, True, EXPLAINED)
     row = GridRow(0.0, reading.seen, True, True)
-    (alert,) = alarms.update(row, reading, is_provisional=True)
+    (alert,) = as_json(alarms.update(row, reading, is_provisional=True))
     assert alert["provisional"]
     assert alert["text"].startswith("d (provisional): ")
 
@@ -841,7 +844,7 @@ def play(alarms: Alarms, course: Sequence[tuple[Any, int]], restart: Alarm | Non
         for _ in range(count):
             time += {"jump": 50.0, "back": -37.0}.get(kind, 1.0)
             if kind == "silence":
-                alerts += alarms.silence(time)
+                alerts += as_json(alarms.silence(time))
             elif kind in ("interrupt", "jump", "back"):
                 alarms.interrupt(time)
             else:
@@ -866,7 +869,7 @@ def test_incidents_are_well_formed(rule: Alarm, course: list[tuple[Any, int]]) -
         assert alert["duration"] >= 0.0
         assert alert["samples"] > 0
         assert (alert["severity"] == "critical") == (alert["peak"] >= rule.critical * THRESHOLD)
-    assert (alarms.open or {}).get("id") == current
+    assert (None if alarms.open is None else alarms.open.id) == current
     starts = Counter(alert["id"] for alert in alerts if alert["event"] == "start")
     assert set(starts.values()) <= {1}
     assert len(starts) == alarms.incidents

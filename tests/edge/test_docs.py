@@ -14,9 +14,10 @@ import pytest
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.edge.alarms import Alarms
+from fedkad.edge.alert import FaultKind
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.device.status import STATES, DeviceStatus
-from fedkad.edge.health.faults import FAULTS, Beyond, Health
+from fedkad.edge.health.faults import Beyond, Health
 from fedkad.edge.health.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL
 from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance, Sampling
 from fedkad.edge.settingsfile import parse
@@ -24,6 +25,7 @@ from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, OF_AGENT
 from fedkad.settingerror import UnknownSettingError
 from fedkad.settingkinds import DURATION, parse_duration
 from fedkad.settingsfile import keys_of
+from tests.fixtures.alerts import as_json
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
 SMALLEST: dict[str, Any] = {"devices": ["d"], "sampling": {"channels": ["a"], "period": 60}}
@@ -153,7 +155,8 @@ def test_the_alert_that_is_shown_has_what_alerts_have() -> None:
     detector = KoopmanDetector(window=6, rank=5, observables=16).fit(np.sin(np.arange(900.0)[:, None] / 7.0))
     stream = detector.stream()
     readings = [stream.update([value]) for value in (*np.sin(np.arange(30.0) / 7.0), 9.0)]
-    (alert,) = Alarms("d", Alarm(), 1.0, ["flow"]).update(GridRow(0.0, readings[-1].seen, True, True), readings[-1])
+    alarms, row = Alarms("d", Alarm(), 1.0, ["flow"]), GridRow(0.0, readings[-1].seen, True, True)
+    (alert,) = as_json(alarms.update(row, readings[-1]))
     assert set(re.findall(r'"(\w+)":', shown)) == {*alert, *alert["channels"][0]}
 
 
@@ -161,9 +164,9 @@ def test_the_alert_of_a_fault_that_is_shown_has_what_such_alerts_have() -> None:
     text = chapter("Faults of sensors")
     (shown,) = re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
     health = Health("d", Sampling(channels=("flow",), period=1.0, max_gap=3.0, stale_after=10.0))
-    (alert,) = health.take(GridRow(0.0, np.array([-9.0]), True, True), [Beyond(0, 0.0, 1.0)])
+    (alert,) = as_json(health.take(GridRow(0.0, np.array([-9.0]), True, True), [Beyond(0, 0.0, 1.0)]))
     assert list(json.loads(shown)) == list(alert)
-    assert [row[0].strip("`") for row in tables(text)["fault"]] == list(FAULTS)
+    assert [row[0].strip("`") for row in tables(text)["fault"]] == list(FaultKind)
     assert MARGIN == 3  # which is written in words
     for said in (
         f"{LEAST} rows",

@@ -18,6 +18,7 @@ from fedkad.edge.settingsfile import load
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.sources.decoding import Decoder
 from fedkad.edge.store import Store
+from tests.fixtures.alerts import as_json
 from tests.fixtures.broker import logged
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -164,7 +165,7 @@ def test_the_example_learns_and_judges_what_its_firmware_sends(name: str, tmp_pa
         for message in FIRMWARE[name]():
             for sample in decoder.decode(message, HEADERS.get(name)):
                 assert sample.device is not None
-                told += watchers[sample.device].take(sample, message.arrival)
+                told += as_json(watchers[sample.device].take(sample, message.arrival))
                 if watchers[sample.device].is_learning_due:
                     for watcher in watchers.values():
                         watcher.put_state()

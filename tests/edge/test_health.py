@@ -9,11 +9,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedkad.edge.alert import FaultAlert, FaultKind, Reason, from_json
 from fedkad.edge.alerttext import span
 from fedkad.edge.device.grid import GridRow
-from fedkad.edge.health.faults import FAULTS, Beyond, Health
+from fedkad.edge.health.faults import Beyond, Health
 from fedkad.edge.settings import Sampling
 from fedkad.settingkinds import parse_duration
+from tests.fixtures.alerts import as_json
 from tests.fixtures.draws import draws
 
 Alert = dict[str, Any]
@@ -29,7 +31,7 @@ def fed(health: Health, rows: Sequence[tuple[float, float, float]], restarts: bo
     for time, *values in rows:
         row = GridRow(time, np.array(values), not np.isnan(values).all(), bool(np.isfinite(values).all()))
         beyond = [Beyond(k, 0.0, 1.0) for k, value in enumerate(values) if value > LIMIT]
-        alerts += health.take(row, beyond, memory=5)
+        alerts += as_json(health.take(row, beyond, memory=5))
         if restarts:
             health = Health("pump", PLAN, json.loads(json.dumps(health.state(), allow_nan=False)))
     return alerts
@@ -109,9 +111,9 @@ def test_faults_are_well_formed_and_a_restart_at_any_row_changes_nothing(
             opened[alert["id"]] = what
         else:
             assert opened.pop(alert["id"]) == what
-        assert alert["fault"] in FAULTS
+        assert alert["fault"] in set(FaultKind)
         assert alert["duration"] >= 0.0
-    assert [(each["fault"], each["channel"]) for each in health.open] == list(opened.values())
+    assert [(each.fault, each.channel) for each in health.open] == list(opened.values())
     assert health.count == sum(alert["event"] == "start" for alert in alerts)
 
 
@@ -142,9 +144,9 @@ def test_a_channel_that_is_silent_is_told_soon_once_it_has_shown_that_it_sends_o
         assert shown([start]) == [("start", "channel silent", "flow")]
         assert start["duration"] == told
         (fault,) = health.open  # described as it is now, to a tenth
-        words = f"flow has sent nothing for {span(fault['duration'])}, and the others are judged without it"
-        assert (fault["sentence"], fault["text"]) == (words, f"pump: {words}")
-        assert fault["duration"] <= 6 * 3600 + 300 <= 1.1 * fault["duration"]
+        words = f"flow has sent nothing for {span(fault.duration)}, and the others are judged without it"
+        assert (fault.sentence, fault.text) == (words, f"pump: {words}")
+        assert fault.duration <= 6 * 3600 + 300 <= 1.1 * fault.duration
 
 
 def test_a_silence_that_is_no_fault_yet_is_no_news_when_it_ends() -> None:
@@ -155,7 +157,7 @@ def test_a_silence_that_is_no_fault_yet_is_no_news_when_it_ends() -> None:
 
 def test_an_impossible_value_is_told_with_bounds_that_differ() -> None:
     health = Health("pump", Sampling(channels=("pressure",), period=1.0))
-    (alert,) = health.take(GridRow(0.0, np.array([-4000.0]), True, True), [Beyond(0, 1012.66, 1013.41)])
+    (alert,) = as_json(health.take(GridRow(0.0, np.array([-4000.0]), True, True), [Beyond(0, 1012.66, 1013.41)]))
     assert alert["sentence"] == "pressure is -4000, which is impossible where 1012.7 to 1013.4 is normal"
 
 
@@ -168,7 +170,7 @@ def test_a_device_that_answers_now_and_then_is_silent_once() -> None:
     health, alerts = Health("pump", PLAN), []
     for k in range(6):
         alerts += fed(health, noisy(3, 100 * k))
-        alerts += health.note_silence(100.0 * k + 13.0, 100.0 * k + 3.0, "no sample has come for 10 s")
+        alerts += as_json(health.note_silence(100.0 * k + 13.0, 100.0 * k + 3.0, "no sample has come for 10 s"))
     assert shown(alerts) == [("start", "silent", None)]
     assert shown(fed(health, noisy(11, 600))) == [("end", "silent", None)]
 
@@ -186,16 +188,16 @@ def test_an_interval_is_told_until_it_is_the_period() -> None:
 def test_maintenance_ends_what_is_open() -> None:
     health = Health("pump", PLAN)
     fed(health, [(0.0, 999.0, 1.0)])
-    (alert,) = health.silence(5.0, "maintenance")
+    (alert,) = as_json(health.silence(5.0, Reason.MAINTENANCE))
     assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "maintenance", 5.0)
-    assert health.silence(6.0, "muted") == health.open == []
+    assert health.silence(6.0, Reason.MUTED) == health.open == []
 
 
 def test_the_fault_of_a_channel_that_is_gone_ends() -> None:
     health = Health("pump", PLAN)
     fed(health, [(0.0, 999.0, 1.0)])
     other = Health("pump", Sampling(channels=("heat",), period=1.0, max_gap=2.0, stale_after=10.0), health.state())
-    (alert,) = other.take(GridRow(1.0, np.array([1.0]), True, True))
+    (alert,) = as_json(other.take(GridRow(1.0, np.array([1.0]), True, True)))
     assert (alert["event"], alert["reason"]) == ("end", "channel removed")
 
 
@@ -227,7 +229,9 @@ def test_what_a_person_accepts_is_not_told_again() -> None:
     health = Health("pump", PLAN)
     alerts = fed(health, rows(150))
     assert shown(alerts) == [("start", "stuck", "flow"), ("end", "stuck", "flow")]
-    assert health.accept(alerts[1], 300.0) == [], "it is over"
+    over = from_json(alerts[1])
+    assert isinstance(over, FaultAlert)
+    assert health.accept(over, 300.0) == [], "it is over"
     assert fed(health, [(time + 500.0, a, b) for time, a, b in rows(20)]) == []
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
+from fedkad.edge.alert import Alert, from_json
 from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.inbox import Inbox
 from fedkad.edge.device.pipeline import Watcher
@@ -28,6 +29,7 @@ from fedkad.edge.store import Store, database
 from fedkad.edge.store import commands as command_table
 from fedkad.edge.store import rows as row_table
 from fedkad.edge.subcommands.history import incident_table
+from tests.fixtures.alerts import as_json
 from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")
@@ -61,7 +63,7 @@ class Post:
         self.alerts: list[dict[str, Any]] = []
 
     def feed(self, rows: Array) -> list[dict[str, Any]]:
-        found = []
+        found: list[Alert] = []
         for row in rows:
             moment = BEGIN + self.now
             values = dict(zip(CHANNELS, map(float, row), strict=True))
@@ -69,10 +71,10 @@ class Post:
             self.now += 1
         self._put(found)
         self.commit()
-        return found
+        return as_json(found)
 
-    def _put(self, alerts: list[dict[str, Any]]) -> None:
-        self.alerts += alerts
+    def _put(self, alerts: list[Alert]) -> None:
+        self.alerts += as_json(alerts)
         for alert in alerts:
             self.store.alerts.put(["log"], alert)
 
@@ -127,6 +129,11 @@ def post(tmp_path: Path, fitted: Path) -> Iterator[Post]:
 SHIFT = np.array([0.0, 3.0, 0.0])
 
 
+def reason_of(post: Post, identity: str) -> str:
+    kept = post.store.alerts.incident("pump", identity)
+    return "" if kept is None else kept.reason
+
+
 def trouble(post: Post) -> dict[str, Any]:
     """Let an incident begin that goes on."""
     live = series(400)
@@ -134,7 +141,7 @@ def trouble(post: Post) -> dict[str, Any]:
     post.feed(live[100:140] + SHIFT)
     incident = post.watcher.status().incident
     assert incident is not None
-    return incident
+    return incident.to_json()
 
 
 def same_again(post: Post) -> list[dict[str, Any]]:
@@ -178,7 +185,7 @@ def test_an_incident_of_long_ago_can_still_be_called_normal(post: Post, monkeypa
     accepted, reply = post.tell("normal", incident["id"])
     assert accepted, reply
     assert memory(post.folder).places.lengths.tolist()[-1] >= 40
-    assert post.store.alerts.incident("pump", incident["id"])["reason"] == "normal"  # type: ignore[index]
+    assert post.store.alerts.incident("pump", incident["id"]).reason == "normal"  # type: ignore[union-attr]
     assert same_again(post) == []
 
 
@@ -235,8 +242,8 @@ def test_the_history_of_an_incident_is_as_before_once_its_normal_is_taken_back(p
     assert post.tell("normal")[0]
     called = post.store.alerts.incident("pump", incident["id"])
     assert called is not None
-    assert (called["reason"], called["acknowledged"]) == ("normal", None)
-    assert "said to be normal" in called["text"]
+    assert (called.reason, called.acknowledged) == ("normal", None)
+    assert "said to be normal" in called.text
     post.close()
     again = Post(post.folder)
     assert again.tell("undo")[0]
@@ -268,7 +275,7 @@ def test_an_open_incident_whose_normal_is_taken_back_has_ended_all_the_same(post
     assert post.tell("undo")[0]
     kept = post.store.alerts.incident("pump", incident["id"])
     assert kept is not None
-    assert (kept["event"], kept["reason"]) == ("end", "undone")
+    assert (kept.event, kept.reason) == ("end", "undone")
     assert "undone" in incident_table([kept])
 
 
@@ -318,7 +325,7 @@ def test_an_acknowledged_incident_is_told_once_more_and_not_again(tmp_path: Path
     assert post.feed(series(400)[200:260] + SHIFT) == []
     (end,) = post.feed(series(600)[260:560])  # as long as it lasted, since it was far outside
     assert (end["event"], end["reason"], end["acknowledged"]) == ("end", "cleared", "anna")
-    assert post.store.alerts.incident("pump")["acknowledged"] == "anna"  # type: ignore[index]
+    assert post.store.alerts.incident("pump").acknowledged == "anna"  # type: ignore[union-attr]
     post.close()
 
 
@@ -330,7 +337,7 @@ def test_an_incident_that_is_over_can_be_acknowledged(post: Post) -> None:
     assert len(post.alerts) == sent
     kept = post.store.alerts.incident("pump", incident["id"])
     assert kept is not None
-    assert (kept["acknowledged"], kept["event"], kept["reason"]) == ("anna", "end", "cleared")
+    assert (kept.acknowledged, kept.event, kept.reason) == ("anna", "end", "cleared")
     assert post.tell("acknowledge", "pump-0") == (
         False,
         "pump has no incident 'pump-0'; see fedkad-agent incidents.",
@@ -390,7 +397,7 @@ def test_without_the_file_of_the_model_only_what_is_open_is_learned_anew(post: P
     for other in (earlier, "2023-11-14T22:15:00/2023-11-14T22:15:40"):
         refused = (False, "The file of the model of pump is gone; put it back, or tell relearn.")
         assert post.tell("normal", other) == refused
-        assert (post.watcher.status().state, post.watcher.status().incident["id"]) == ("ok", opened)  # type: ignore[index]
+        assert (post.watcher.status().state, post.watcher.status().incident.id) == ("ok", opened)  # type: ignore[union-attr]
 
 
 def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_fit(post: Post) -> None:
@@ -717,11 +724,11 @@ def test_a_channel_may_stand_still_for_as_long_as_a_person_calls_normal(post: Po
     meant = faults[0]["id"] if len(channels) == 1 else ""
     sentences = [f"It is normal that {CHANNELS[k]} of pump stands still for so long." for k in channels]
     assert post.tell("normal", meant) == (True, " ".join(sentences))
-    kept = [post.store.alerts.incident("pump", fault["id"]) or {} for fault in faults]
-    assert [(alert["event"], alert["reason"]) for alert in kept] == [("end", "normal")] * len(channels)
+    kept = [post.store.alerts.incident("pump", fault["id"]) for fault in faults]
+    assert [(alert.event, alert.reason) for alert in kept if alert is not None] == [("end", "normal")] * len(channels)
     assert not [alert for alert in post.feed(live[360:]) if alert["kind"] == "health"], "it is over already"
     post.close()
-    assert incident_table(faults).splitlines()[1].split()[5] == "stuck"
+    assert incident_table(map(from_json, faults)).splitlines()[1].split()[5] == "stuck"
 
 
 def test_that_a_channel_may_stand_still_is_taken_back_before_an_older_normal(post: Post) -> None:
@@ -736,10 +743,10 @@ def test_that_a_channel_may_stand_still_is_taken_back_before_an_older_normal(pos
     post.close()
     again = Post(post.folder)
     assert again.tell("undo") == (True, "It is not normal any more that pressure of pump stands still for so long.")
-    assert (again.store.alerts.incident("pump", incident["id"]) or {})["reason"] == "normal"
+    assert reason_of(again, incident["id"]) == "normal"
     assert [alert["fault"] for alert in again.feed(live[380:760]) if alert["event"] == "start"] == ["stuck"]
     assert again.tell("undo") == (True, "The model of before is in use again, without what was learned since.")
-    assert (again.store.alerts.incident("pump", incident["id"]) or {})["reason"] == "undone"
+    assert reason_of(again, incident["id"]) == "undone"
     assert again.tell("undo")[0] is False
     again.close()
 
@@ -752,7 +759,7 @@ def test_an_impossible_value_is_normal_if_a_person_says_so(post: Post) -> None:
     accepted, reply = post.tell("normal", fault["id"])
     assert accepted, reply
     assert "are learned as normal" in reply
-    assert (post.store.alerts.incident("pump", fault["id"]) or {})["reason"] == "normal"
+    assert reason_of(post, fault["id"]) == "normal"
     assert not [alert for alert in post.feed(live[130:]) if alert["kind"] == "health"]
     post.now += 3600
     assert not [alert for alert in post.feed(live) if alert["kind"] == "health"]
@@ -766,10 +773,10 @@ def test_an_answer_without_an_id_is_about_the_fault_that_is_open_and_not_an_olde
     assert [(fault["fault"], fault["channel"]) for fault in faults] == [("stuck", "pressure"), ("stuck", "current")]
     named = ", ".join(fault["id"] for fault in faults)
     assert post.tell("acknowledge") == (True, f"The faults {named} are acknowledged.")
-    assert [fault["acknowledged"] for fault in post.watcher.status().faults] == ["anna", "anna"]
+    assert [fault.acknowledged for fault in post.watcher.status().faults] == ["anna", "anna"]
     kept = post.store.alerts.incident("pump", incident["id"])
     assert kept is not None
-    assert (kept["acknowledged"], kept["reason"]) == (None, "cleared")
+    assert (kept.acknowledged, kept.reason) == (None, "cleared")
     told = [alert for alert in post.feed(live[360:]) if alert["kind"] == "health"]
     assert [(alert["event"], alert["acknowledged"]) for alert in told] == [("end", "anna"), ("end", "anna")]
     # Nothing is open any more, and the older incident is still not what somebody would mean.
@@ -802,5 +809,5 @@ def test_silence_cannot_be_called_normal_but_acknowledged(post: Post) -> None:
     assert post.tell("acknowledge", fault["id"]) == (True, f"The fault {fault['id']} is acknowledged.")
     post.close()
     again = Post(post.folder)
-    assert again.watcher.status().faults[0]["acknowledged"] == "anna"
+    assert again.watcher.status().faults[0].acknowledged == "anna"
     again.close()

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from fedkad.edge.agent import Agent
+from fedkad.edge.alert import Alert
 from fedkad.edge.settingsfile import load
 from fedkad.edge.sources.mqtt import Topics
 from fedkad.edge.store import Store
+from tests.fixtures.alerts import an_alert
 from tests.fixtures.broker import Process, broken, config, sample, saved_model, series, wait_for
 from tests.fixtures.receiver import receiving
 
 
-def alert(number: int) -> dict[str, Any]:
-    return {"id": f"pump-{number}", "device": "pump", "event": "start"}
+def alert(number: int) -> Alert:
+    return an_alert(f"pump-{number}")
 
 
 def quick(tmp_path: Path, **more: Any) -> str:

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.detect.witnesses import WitnessScoring
+from fedkad.edge.alert import Alert, Severity
 from fedkad.edge.commands.command import Command
 from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.settling import PARTS, Settling, why_not, without_outliers
 from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
+from tests.fixtures.alerts import an_alert, as_json
 from tests.fixtures.broker import logged
 
 Array = NDArray[np.float64]
@@ -63,7 +65,7 @@ def make(tmp_path: Path, model: Path) -> Make:
 
 def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
     """Feed rows, and settle when it is due, as the agent does."""
-    alerts = []
+    alerts: list[Alert] = []
     for k, row in enumerate(rows, start=first):
         values = dict(zip(CHANNELS, map(float, row), strict=True))
         alerts += watcher.take(Sample("pump", BEGIN + k, values), BEGIN + k)
@@ -75,7 +77,7 @@ def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
         watcher._store.alerts.put([], alert)
     watcher.put_state()
     watcher._store.commit()
-    return alerts
+    return as_json(alerts)
 
 
 def changed(rows: int, seed: int, how: Callable[[Array], None]) -> Array:
@@ -155,7 +157,7 @@ def test_what_is_taken_back_and_over_is_not_told_again(make: Make) -> None:
     assert settled["id"] not in [alert["id"] for alert in alerts], "a new fault is another incident"
     incident = watcher.status().incident
     assert incident is not None
-    assert incident["acknowledged"] is None
+    assert incident.acknowledged is None
 
 
 def test_where_the_file_of_the_model_is_gone_the_device_learns_anew_instead(make: Make, tmp_path: Path) -> None:
@@ -231,24 +233,27 @@ def test_what_has_become_normal_and_was_taken_back_is_so_in_the_history(make: Ma
     (settled,) = [alert for alert in alerts if alert["reason"] == "settled"]
     kept = watcher._store.alerts.incident("pump", settled["id"])
     assert kept is not None
-    assert kept == settled | {"reason": "undone", "text": kept["text"]}
-    assert kept["text"].startswith("pump: not taken for normal any more after 3.3 min")
+    assert kept.to_json() == settled | {"reason": "undone", "text": kept.text}
+    assert kept.text.startswith("pump: not taken for normal any more after 3.3 min")
+
+
+WARNING, CRITICAL = an_alert(), an_alert(severity=Severity.CRITICAL)
 
 
 def test_a_critical_incident_and_an_impossible_value_do_not_become_normal(model: Path) -> None:
     scoring = KoopmanDetector.load(model).model_.scoring
     assert isinstance(scoring, WitnessScoring)
     rows = np.random.default_rng(0).normal(size=(100, 3))
-    assert why_not({"severity": "warning"}, rows, scoring.bounds, 20) == ""
-    assert why_not({"severity": "critical"}, rows, scoring.bounds, 20) == "it is critical"
+    assert why_not(WARNING, rows, scoring.bounds, 20) == ""
+    assert why_not(CRITICAL, rows, scoring.bounds, 20) == "it is critical"
     rows[50, 1] = 1e6
-    assert "impossible" in why_not({"severity": "warning"}, rows, scoring.bounds, 20)
+    assert "impossible" in why_not(WARNING, rows, scoring.bounds, 20)
 
 
 def test_a_battery_may_rest_and_an_input_is_where_somebody_put_it(model: Path) -> None:
     scoring = KoopmanDetector.load(model).model_.scoring
     assert isinstance(scoring, WitnessScoring)
-    rows, incident = np.random.default_rng(0).normal(size=(100, 3)), {"severity": "warning"}
+    rows, incident = np.random.default_rng(0).normal(size=(100, 3)), WARNING
     rows[:, 1] = 0.5
     assert why_not(incident, rows, scoring.bounds, 20) == "a channel has stopped moving"
     assert why_not(incident, rows, scoring.bounds, 20, resting=[0, 2]) == "a channel has stopped moving"
@@ -264,7 +269,7 @@ def test_a_channel_that_is_silent_all_day_is_no_warning_of_numpy(model: Path) ->
     assert isinstance(scoring, WitnessScoring)
     rows = np.random.default_rng(0).normal(size=(100, 3))
     rows[:, 1] = np.nan
-    assert why_not({"severity": "warning"}, rows, scoring.bounds, 20) == ""
+    assert why_not(WARNING, rows, scoring.bounds, 20) == ""
     assert np.isnan(without_outliers(rows, scoring.bounds)[:, 1]).all()
 
 
@@ -278,8 +283,8 @@ def test_a_sensor_that_is_off_all_day_does_not_become_normal() -> None:
     scoring = detector.model_.scoring
     assert isinstance(scoring, WitnessScoring)
     today, off = pair(1440, 3), np.array([0.0, 1.0])  # within its usual range all the time
-    assert why_not({"severity": "warning"}, detector.scaling_.standardise(today), scoring.bounds, 20) == ""
-    said = why_not({"severity": "warning"}, detector.scaling_.standardise(today + off), scoring.bounds, 20)
+    assert why_not(WARNING, detector.scaling_.standardise(today), scoring.bounds, 20) == ""
+    said = why_not(WARNING, detector.scaling_.standardise(today + off), scoring.bounds, 20)
     assert said == "a channel does not match the others any more"
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from operator import itemgetter
 from pathlib import Path
@@ -31,6 +32,7 @@ from fedkad.edge.sinks.stdout import StdoutSink
 from fedkad.edge.sinks.webhook import MAX_QUEUED, WebhookSink, parse_retry_after
 from measurements.loopback import free_port
 from tests.checks.edge import LimitedStream
+from tests.fixtures.alerts import a_fault, an_alert
 from tests.fixtures.broker import Broker, logged, wait_for
 from tests.fixtures.receiver import receiving
 
@@ -51,6 +53,9 @@ FAULT = {
     "channel": "pressure",
     "text": 999 * "x",
 }
+
+INCIDENT = an_alert(device="pump-1", text=ALERT["text"])
+STUCK = a_fault(device="pump-1", channel="pressure", text=FAULT["text"])
 
 
 # --- JSON lines
@@ -539,7 +544,7 @@ def test_topics_and_messages() -> None:
 
 
 def test_the_state_of_a_device() -> None:
-    status = DeviceStatus(state="stale", time=0.0, score=math.nan, threshold=6.0, incident=ALERT)
+    status = DeviceStatus(state="stale", time=0.0, score=math.nan, threshold=6.0, incident=INCIDENT)
     message = Publications().state("pump-1", status)
     assert (message.topic, message.retain) == ("fedkad/pump-1/state", True)
     assert json.loads(message.payload) == {
@@ -553,12 +558,12 @@ def test_the_state_of_a_device() -> None:
         "why": None,
         "budget": None,
         "cause": "flow",
-        "incident": ALERT,
+        "incident": INCIDENT.to_json(),
         "faults": [],
         "muted": None,
     }
-    assert DeviceStatus(state="ok", incident={"channels": []}).payload()["cause"] is None
-    assert DeviceStatus(state="ok", faults=[FAULT]).payload()["cause"] == "pressure"
+    assert DeviceStatus(state="ok", incident=replace(INCIDENT, channels=())).payload()["cause"] is None
+    assert DeviceStatus(state="ok", faults=[STUCK]).payload()["cause"] == "pressure"
 
 
 def test_the_discovery_message() -> None:
@@ -617,7 +622,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
                 score=2.5,
                 threshold=6.0,
                 rate=0.07,
-                incident=ALERT,
+                incident=INCIDENT,
                 muted=1e9,
                 budget={"allowed_per_week": 7.0000001, "measured_per_week": 1.2345},
             ),
@@ -659,7 +664,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             },
         ),
         (
-            DeviceStatus(state="ok", score=2.5, threshold=6.0, rate=0.0, faults=[FAULT]),
+            DeviceStatus(state="ok", score=2.5, threshold=6.0, rate=0.0, faults=[STUCK]),
             {
                 **{"problem": "ON", "score": "2.5", "threshold": "6.0", "anomaly_rate": "0.0"},
                 **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
@@ -667,7 +672,7 @@ def test_object_ids_are_lawful_and_different(device: str) -> None:
             },
         ),
         (
-            DeviceStatus(state="ok", faults=[{**FAULT, "acknowledged": "anna"}]),
+            DeviceStatus(state="ok", faults=[replace(STUCK, acknowledged="anna")]),
             {
                 **{"problem": "OFF", "score": "None", "threshold": "None", "anomaly_rate": "None"},
                 **{"state": "ok", "cause": "pressure", "fault": "stuck", "mute": "OFF", "budget": "None"},
@@ -686,13 +691,14 @@ def test_the_templates_show_the_state(status: DeviceStatus, shown: dict[str, str
     assert payload["cmps"]["cause"]["options"] == ["none", "flow"]
     assert status.state in payload["cmps"]["state"]["options"]
     attributes = jinja2.Template(payload["cmps"]["cause"]["json_attributes_template"]).render(value_json=value)
-    assert json.loads(attributes) == (status.incident or [*status.faults, {}][0])
+    shown_of = [alert.to_json() for alert in (status.incident, *status.faults) if alert is not None]
+    assert json.loads(attributes) == [*shown_of, {}][0]
 
 
 def test_a_fault_that_somebody_knows_of_does_not_hide_the_next_one() -> None:
-    known = {**FAULT, "channel": "flow", "acknowledged": "anna"}
-    payload = DeviceStatus(state="ok", faults=[known, FAULT]).payload()
-    assert (payload["faults"], payload["cause"]) == ([FAULT, known], "pressure")
+    known = replace(STUCK, channel="flow", acknowledged="anna")
+    payload = DeviceStatus(state="ok", faults=[known, STUCK]).payload()
+    assert (payload["faults"], payload["cause"]) == ([STUCK.to_json(), known.to_json()], "pressure")
 
 
 def test_what_home_assistant_sends_are_commands() -> None:

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedkad.edge.alert import Alert, AlertEvent
 from fedkad.edge.commands.command import Command
 from fedkad.edge.store import Store, database
 from fedkad.edge.store import alerts as alert_table
 from fedkad.edge.store.database import MIGRATIONS, StoreError
+from tests.fixtures.alerts import a_fault, an_alert
 from tests.fixtures.broker import logged
 
 
@@ -32,8 +34,8 @@ def nothing_is_logged_unasked(request: pytest.FixtureRequest) -> Iterator[None]:
     assert lines == [] or "said" in request.fixturenames
 
 
-def alert(number: int, event: str = "start") -> dict[str, Any]:
-    return {"id": f"p-{number}", "device": "p", "event": event}
+def alert(number: int, event: str = "start") -> Alert:
+    return an_alert(f"p-{number}", device="p", event=AlertEvent(event))
 
 
 @pytest.fixture
@@ -461,3 +463,21 @@ def test_alerts_for_a_sink_that_is_gone_are_dropped_and_said(path: Path, said: l
     store.alerts.drop_other_sinks([])
     store.commit()
     assert store.alerts.waiting("mqtt", 9) == []
+
+
+def test_the_kinds_of_alerts_of_an_older_version_are_filled_in(path: Path) -> None:
+    old = sqlite3.connect(path)
+    for script in MIGRATIONS[:6]:
+        old.executescript(script)
+    old.execute("PRAGMA user_version = 6")
+    texts = ['{"kind": "health"}', '{"kind":"rate"}', '{"id": "x"}', '{"kind": "hea']
+    old.executemany("INSERT INTO incident (id, device, alert) VALUES (?, 'p', ?)", enumerate(texts))
+    old.commit()
+    old.close()
+    store = Store(path)
+    assert store.read("SELECT kind FROM incident ORDER BY number") == [("health",), ("rate",), ("",), ("",)]
+    store.alerts.put([], a_fault("p-h1", device="p"))
+    store.alerts.put([], alert(1))
+    store.commit()
+    assert store.read("SELECT kind FROM incident WHERE number > 4 ORDER BY number") == [("health",), ("score",)]
+    store.close()

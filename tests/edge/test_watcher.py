@@ -15,7 +15,8 @@ from fedkad import KoopmanDetector
 from fedkad.detect import learning
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
-from fedkad.edge.alerttext import format_time, short_number
+from fedkad.edge.alert import format_time, from_json
+from fedkad.edge.alerttext import short_number
 from fedkad.edge.commands.command import Command
 from fedkad.edge.device import model as edge_model
 from fedkad.edge.device.pipeline import Watcher
@@ -35,6 +36,7 @@ from fedkad.edge.store import Store
 from fedkad.edge.subcommands.history import incidents, status
 from fedkad.federation.devicestate import DeviceState
 from fedkad.koopman.snapshots import collect
+from tests.fixtures.alerts import as_json
 from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")
@@ -87,7 +89,7 @@ def said() -> Iterator[list[str]]:
 
 
 def take(watcher: Watcher, time: float | None, values: dict[str, float], arrival: float) -> list[dict[str, Any]]:
-    return watcher.take(Sample("pump", time, values), arrival)
+    return as_json(watcher.take(Sample("pump", time, values), arrival))
 
 
 def feed(watcher: Watcher, rows: Array, first: int = 0) -> list[dict[str, Any]]:
@@ -228,7 +230,7 @@ def test_an_incident_near_the_threshold_that_somebody_acknowledges_does_not_rais
     alerts = feed(watcher, live[:152])
     assert [alert["event"] for alert in alerts] == ["start"]
     alerts += feed(watcher, live[152:200], 152) if is_over else []
-    watcher._store.alerts.put([], alerts[-1])
+    watcher._store.alerts.put([], from_json(alerts[-1]))
     commit(watcher)
     watcher.obey(Command("1", "pump", "acknowledge", "", "anna", BEGIN))
     row = 200 if is_over else 152
@@ -272,7 +274,7 @@ def test_a_silent_device_is_stale_and_no_anomaly(make: Make) -> None:
     now = time.monotonic()
     assert watcher.tick(now + 5.0) == []
     assert watcher.status().state == "ok"
-    (alert,) = watcher.tick(now + 11.0)
+    (alert,) = as_json(watcher.tick(now + 11.0))
     assert (alert["kind"], alert["fault"], alert["text"]) == ("health", "silent", "pump: no sample has come for 11 s")
     assert watcher.tick(now + 12.0) == []
     assert watcher.status().state == "stale"
@@ -595,7 +597,7 @@ def test_an_open_incident_ends_when_its_model_is_gone_and_the_device_learns_agai
     else:
         path.write_bytes(b"nonsense")
     again = make(learning={"model": "", "first": 600})
-    (alert,) = again.tick(time.monotonic())
+    (alert,) = as_json(again.tick(time.monotonic()))
     assert (alert["event"], alert["reason"], alert["duration"]) == ("end", "no model", 9.0)
     assert "ended without a model, which the device learns again, after 9 s" in alert["text"]
     assert again.tick(time.monotonic()) == []
@@ -751,12 +753,12 @@ def test_a_silent_channel_is_named_and_the_others_are_judged(make: Make) -> None
 def test_a_device_is_silent_until_it_has_sent_for_a_while_and_a_kill_tells_nothing_twice(make: Make) -> None:
     watcher = make()
     feed(watcher, series(50))
-    (start,) = watcher.tick(time.monotonic() + 11.0)
+    (start,) = as_json(watcher.tick(time.monotonic() + 11.0))
     commit(watcher)
     watcher._store.close()
     again = make()
     assert again.tick(time.monotonic() + 12.0) == []
-    assert [each["id"] for each in again.status().faults] == [start["id"]]
+    assert [each.id for each in again.status().faults] == [start["id"]]
     alerts = feed(again, series(100)[60:], 60)
     assert [(alert["event"], alert["id"]) for alert in alerts] == [("end", start["id"])]
     assert alerts[0]["duration"] == 11.0
@@ -770,7 +772,7 @@ def test_a_device_that_fell_silent_before_a_restart_has_been_silent_since_then(m
     watcher, now = make(), time.monotonic()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(time, "time", lambda: BEGIN + 49.0 + 36000.0)
-        (alert,) = watcher.tick(now + 11.0)
+        (alert,) = as_json(watcher.tick(now + 11.0))
     assert alert["start"] == format_time(BEGIN + 49.0)
     assert alert["time"] == format_time(BEGIN + 49.0 + 36000.0)
     assert alert["duration"] == 36000.0
@@ -779,16 +781,16 @@ def test_a_device_that_fell_silent_before_a_restart_has_been_silent_since_then(m
 def test_a_fault_that_is_open_is_shown_as_it_is_now(make: Make) -> None:
     watcher, now = make(), time.monotonic()
     feed(watcher, series(50))
-    (start,) = watcher.tick(now + 11.0)
+    (start,) = as_json(watcher.tick(now + 11.0))
     for seconds, words in ((12.0, "11 s"), (30.0, "30 s"), (900.0, "15 min")):
         watcher.is_changed = False
         assert watcher.tick(now + seconds) == []
         assert watcher.is_changed == (seconds > 12.0)  # not every second is written to the disk
         (fault,) = watcher.status().faults
-        assert fault["sentence"] == f"no sample has come for {words}"
-    assert fault["duration"] == pytest.approx(900.0, abs=5.0)
-    assert (fault["id"], fault["start"], fault["text"]) == (start["id"], start["start"], f"pump: {fault['sentence']}")
-    watcher._store.alerts.put([], start)
+        assert fault.sentence == f"no sample has come for {words}"
+    assert fault.duration == pytest.approx(900.0, abs=5.0)
+    assert (fault.id, fault.start, fault.text) == (start["id"], from_json(start).start, f"pump: {fault.sentence}")
+    watcher._store.alerts.put([], from_json(start))
     commit(watcher)
     settings = AgentSettings({"pump": watcher._configured}, state=watcher._store.path.parent)
     (row,) = incidents(settings, "pump", 5).splitlines()[1:]
@@ -800,7 +802,7 @@ def test_no_device_is_silent_while_the_agent_hears_nobody_nor_just_after(make: M
     watcher, now = make(), time.monotonic()
     assert watcher.tick(now + 11.0, hears=False) == watcher.tick(now + 19.0) == []
     assert watcher.status().state == "stale"
-    assert told(watcher.tick(now + 22.0)) == [("start", "silent", None)]
+    assert told(as_json(watcher.tick(now + 22.0))) == [("start", "silent", None)]
 
 
 def test_a_channel_that_has_never_come_is_named(make: Make) -> None:
@@ -810,7 +812,7 @@ def test_a_channel_that_has_never_come_is_named(make: Make) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(time, "monotonic", lambda: now + 5.0)
         take(watcher, BEGIN + 60, {"flow": 1.0, "current": 2.0}, BEGIN + 60)
-    (alert,) = watcher.tick(now + 12.0)
+    (alert,) = as_json(watcher.tick(now + 12.0))
     assert alert["sentence"] == "samples come, but none could be judged for 12 s, since pressure has never come"
 
 
@@ -822,7 +824,7 @@ def test_a_channel_that_has_never_come_is_in_the_state_at_once_and_a_fault_after
             patched.setattr(time, "monotonic", lambda minute=minute: now + 60.0 * minute)
             take(watcher, BEGIN + 60.0 * minute, {"flow": 1.0, "current": 2.0}, BEGIN)
             assert watcher.status().why == "pressure has never come" or minute > 120
-            alerts += watcher.tick(now + 60.0 * minute + 5.0)
+            alerts += as_json(watcher.tick(now + 60.0 * minute + 5.0))
     (alert,) = alerts
     assert alert["sentence"] == "samples come, but none could be judged for 2 h, since pressure has never come"
     watcher.tick(now + 60.0 * 124.0 + 300.0)
@@ -835,25 +837,25 @@ def test_a_device_that_is_switched_off_for_maintenance_is_not_silent(make: Make)
     assert watcher.tick(time.monotonic() + 11.0) == []
     assert watcher.status().state == "stale"
     planned, watcher._maintenance = watcher._maintenance, []  # it is over, and still nothing comes
-    assert told(watcher.tick(time.monotonic() + 12.0)) == [("start", "silent", None)]
+    assert told(as_json(watcher.tick(time.monotonic() + 12.0))) == [("start", "silent", None)]
     watcher._maintenance = planned
-    assert told(watcher.tick(time.monotonic() + 13.0)) == [("end", "silent", None)]
+    assert told(as_json(watcher.tick(time.monotonic() + 13.0))) == [("end", "silent", None)]
 
 
 def test_the_faults_of_a_device_that_is_muted_end_though_no_row_comes(make: Make) -> None:
     watcher = make()
     feed(watcher, series(50))
     now = time.monotonic()
-    (start,) = watcher.tick(now + 11.0)
+    (start,) = as_json(watcher.tick(now + 11.0))
     watcher.obey(Command("1", "pump", "mute", "1h", "anna", time.time()))
-    (end,) = watcher.tick(now + 12.0)
+    (end,) = as_json(watcher.tick(now + 12.0))
     assert (end["event"], end["id"], end["reason"]) == ("end", start["id"], "muted")
     assert end["duration"] == pytest.approx(12.0, abs=2.0)  # as long as it was silent
     status = watcher.status()
     assert (status.faults, status.state, status.metrics()["muted"]) == ([], "stale", 1.0)
     assert watcher.tick(now + 13.0) == []
     watcher.obey(Command("2", "pump", "mute", "0", "anna", time.time()))
-    assert told(watcher.tick(now + 14.0)) == [("start", "silent", None)]
+    assert told(as_json(watcher.tick(now + 14.0))) == [("start", "silent", None)]
     assert watcher.status().metrics()["muted"] == 0.0
 
 
@@ -917,7 +919,7 @@ def test_a_device_with_a_sign_of_life_every_hour_is_not_silent_between(make: Mak
     for k in range(6):
         take(watcher, BEGIN + 3600.0 * k, dict.fromkeys(CHANNELS, 0.1 * k), BEGIN + 3600.0 * k)
     assert watcher.tick(time.monotonic() + 7200.0) == []
-    assert told(watcher.tick(time.monotonic() + 9100.0)) == [("start", "silent", None)]
+    assert told(as_json(watcher.tick(time.monotonic() + 9100.0))) == [("start", "silent", None)]
 
 
 def slow(
@@ -934,7 +936,8 @@ def slow(
             values = {"heat": 20.0 + 0.1 * k}
             if k % 12 == 11 and k < 12 * until:
                 values["humidity"] = 50.0 + k
-            alerts = take(watcher, BEGIN + 300.0 * k, values, BEGIN + 300.0 * k) + watcher.tick(begun + 300.0 * k + 5.0)
+            alerts = take(watcher, BEGIN + 300.0 * k, values, BEGIN + 300.0 * k)
+            alerts += as_json(watcher.tick(begun + 300.0 * k + 5.0))
             found += [(k / 12, alert["event"], alert["fault"]) for alert in alerts]
             commit(watcher)
             if k in kills:

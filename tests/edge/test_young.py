@@ -9,12 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad.detect.modelfile import load_model
+from fedkad.edge.alert import from_json
 from fedkad.edge.commands.command import Command
 from fedkad.edge.device import learning as edge_learning
 from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
+from tests.fixtures.alerts import as_json
 from tests.fixtures.broker import logged
 
 CHANNELS = ("flow", "pressure", "current")
@@ -53,7 +55,7 @@ def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
     alerts: list[dict[str, Any]] = []
     for k, row in enumerate(rows, start=first):
         sample = Sample("pump", BEGIN + k, dict(zip(CHANNELS, map(float, row), strict=True)))
-        alerts += watcher.take(sample, BEGIN + k)
+        alerts += as_json(watcher.take(sample, BEGIN + k))
         if watcher.is_learning_due:
             commit(watcher)
             watcher.learn()
@@ -107,7 +109,7 @@ def test_what_is_acknowledged_after_its_end_is_left_out_the_next_time(tmp_path: 
     alerts = feed(watcher, live[: 2 * FIRST + 100], 0)
     assert learned_range(tmp_path)[1] > 6.0, "nobody has said anything yet"
     (end,) = [alert for alert in alerts if alert["event"] == "end"]
-    watcher._store.alerts.put([], end)
+    watcher._store.alerts.put([], from_json(end))
     commit(watcher)
     watcher.obey(Command("1", "pump", "acknowledge", end["id"], "somebody", BEGIN))
     commit(watcher)
@@ -156,7 +158,7 @@ def fed_by(folder: Path, period: float, rows: Array, **learning: Any) -> tuple[l
     watcher, learned, alerts = Watcher("pump", settings, Store(folder / "agent.sqlite")), list[int](), []
     for k, row in enumerate(rows):
         sample = Sample("pump", BEGIN + period * k, dict(zip(CHANNELS, map(float, row), strict=True)))
-        alerts += watcher.take(sample, BEGIN + period * k)
+        alerts += as_json(watcher.take(sample, BEGIN + period * k))
         if watcher.is_learning_due:
             commit(watcher)
             watcher.learn()

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import parse_budget
-from fedkad.edge.alarmstate import EPISODES, MOST_BEGUN, AbnormalRate, AlarmState, Alert, Episode, as_number
-from fedkad.edge.alerttext import alert_text, as_datetime, format_time
+from fedkad.edge.alarmstate import EPISODES, MOST_BEGUN, AbnormalRate, AlarmState, Episode
+from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind, Reason, Severity, as_number, identity
+from fedkad.edge.alerttext import alert_text
 from fedkad.edge.budget import MARGINAL, REST
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.settings import Alarm
@@ -53,6 +55,9 @@ LONGEST_QUIET = 43200.0
 
 ECHO_LASTS = 3600.0
 """Seconds after which what comes back is no echo."""
+
+Named = tuple[str, Kind, str | None]
+"""The id of an incident, its kind, and who has acknowledged it."""
 
 
 class Alarms:
@@ -91,8 +96,8 @@ class Alarms:
     ...         shares=np.array([7.0, 2.0]), seen=row.values, expected=np.array([5.1, 1.2]), told=None,
     ...         commands=[], outside_by_channel=np.zeros(2))
     ...     for alert in alarms.update(row, reading):
-    ...         print(alert["event"], alert["id"], alert["duration"])
-    ...         print(alert["text"])
+    ...         print(alert.event, alert.id, alert.duration)
+    ...         print(alert.text)
     start pump-1-19700101T000001Z-1 2.0
     pump-1: at worst (00:00:01Z) flow 3.2 instead of 5.1 (78 %), then pressure (22 %); score 9, threshold 6
     end pump-1-19700101T000001Z-1 2.0
@@ -124,7 +129,7 @@ class Alarms:
         return {**self._state.to_json(), "width": self._rate.width, "buckets": self._rate.buckets}
 
     @property
-    def open(self) -> Alert | None:
+    def open(self) -> IncidentAlert | None:
         """The last alert of the open incident; not to be changed."""
         return self._state.open
 
@@ -226,10 +231,10 @@ class Alarms:
     def acknowledge(self, sender: str) -> list[Alert]:
         """Note that somebody knows of the open incident: it is told once more, then only when it gets worse."""
         state = self._state
-        if state.open is None or state.open.get("acknowledged"):
+        if state.open is None or state.open.acknowledged:
             return []
-        state.open = {**state.open, "acknowledged": sender}
-        return [self._alert("update", "acknowledged", state.time)]
+        state.open = replace(state.open, acknowledged=sender)
+        return [self._alert(AlertEvent.UPDATE, Reason.ACKNOWLEDGED, state.time)]
 
     def take_back(self, identity: str, sender: str) -> None:
         """Note that somebody does not take an incident for normal any more: if it is still there, it is told again.
@@ -242,13 +247,13 @@ class Alarms:
             state.last, state.taken, state.last_acknowledged = state.taken, None, sender
             state.echo_channels, state.echo_until = [], state.time + self._settings.settle
 
-    def silence(self, time: float, reason: str = "maintenance") -> list[Alert]:
+    def silence(self, time: float, reason: Reason = Reason.MAINTENANCE) -> list[Alert]:
         """Begin maintenance, or the like: an open incident ends, and what was counted towards another one is dropped.
 
         No cool-down follows: what is wrong after maintenance is news.
         """
         state = self._state
-        alerts = [] if state.incident is None else [self._end(time, reason)]
+        alerts: list[Alert] = [] if state.incident is None else [self._end(time, reason)]
         state.excursion, state.recent = None, []
         state.told, state.cool_until = state.time, -math.inf
         return alerts
@@ -281,7 +286,7 @@ class Alarms:
         if self._waits and not is_away:
             if not self._is_news(reading):
                 return []
-            ended = [self._end(state.time, "cleared")]
+            ended = [self._end(state.time, Reason.CLEARED)]
             state.cool_until = -math.inf  # the pause has been
         state.quiet, is_critical = None, self._is_critical()
         if state.incident is None:
@@ -294,7 +299,9 @@ class Alarms:
         self._drop_excursion()
         was_critical = state.incident.critical
         state.incident.add(float(state.time), is_critical, reading)
-        return [self._alert("update", "worse", state.time)] if is_critical and not was_critical else self._continue()
+        if is_critical and not was_critical:
+            return [self._alert(AlertEvent.UPDATE, Reason.WORSE, state.time)]
+        return self._continue()
 
     def _excursion(self, reading: Reading, *, is_critical: bool) -> Episode:
         """The excursion that goes on with this abnormal row, or begins with it."""
@@ -327,11 +334,11 @@ class Alarms:
             if not excursion.critical or state.incident.critical:
                 return self._continue()
             state.incident.critical = True
-            return [self._alert("update", "worse", state.time, excursion)]
+            return [self._alert(AlertEvent.UPDATE, Reason.WORSE, state.time, excursion)]
         excursion.departed = self._channels[int(reading.shares.argmax())]
         state.incident, state.excursion = state.incident.joined(excursion), None
         self._note_begun()
-        return [self._alert("update", "another", state.time, excursion)]
+        return [self._alert(AlertEvent.UPDATE, Reason.ANOTHER, state.time, excursion)]
 
     @property
     def _waits(self) -> bool:
@@ -376,9 +383,9 @@ class Alarms:
         if (state.time < state.cool_until or self._is_echo(excursion)) and not is_critical:
             return []
         if reading.is_anomaly and self._has_lasted(excursion):
-            state.incident, kind, reason = excursion, "score", "threshold"
+            state.incident, kind, reason = excursion, Kind.SCORE, Reason.THRESHOLD
         elif self._is_frequent():
-            state.incident, kind, reason = self._with_recent(excursion), "rate", "rate"
+            state.incident, kind, reason = self._with_recent(excursion), Kind.RATE, Reason.RATE
         else:
             return []
         state.excursion, state.recent, state.incident.departed = None, [], self._departed(reading)
@@ -388,9 +395,8 @@ class Alarms:
             return self._go_on(state.last, kind)
         state.incidents += 1
         state.updates = 0
-        start = f"{as_datetime(state.incident.start):%Y%m%dT%H%M%SZ}"
-        state.open = {"id": f"{self._device}-{start}-{state.incidents}", "kind": kind}
-        return [self._alert("start", reason, state.time)]
+        named = identity(self._device, state.incident.start, state.incidents), kind, None
+        return [self._alert(AlertEvent.START, reason, state.time, named=named)]
 
     def _has_lasted(self, excursion: Episode) -> bool:
         return self._state.time - excursion.start >= self._settings.min_duration - self._slack
@@ -398,13 +404,13 @@ class Alarms:
     def _note_begun(self) -> None:
         self._state.begun = [*self._state.begun[1 - MOST_BEGUN :], float(self._state.time)]
 
-    def _go_on(self, before: Episode, kind: str) -> list[Alert]:
+    def _go_on(self, before: Episode, kind: Kind) -> list[Alert]:
         """Tell that the last incident is there again, and what is seen now: that may be in other channels."""
         state, now = self._state, self._state.incident
         assert now is not None
         state.incident = before.joined(now)
-        state.open, state.last = {"id": state.last_id, "kind": kind, "acknowledged": state.last_acknowledged}, None
-        return [self._alert("update", "again", state.time, now)]
+        state.last, named = None, (state.last_id, kind, state.last_acknowledged)
+        return [self._alert(AlertEvent.UPDATE, Reason.AGAIN, state.time, now, named)]
 
     def _is_echo(self, excursion: Episode) -> bool:
         """Whether an excursion is what the last incident was, and neither worse nor long."""
@@ -460,7 +466,7 @@ class Alarms:
         if state.quiet is None:
             state.quiet = state.time
         if state.time - state.quiet >= self._clear_after - self._slack and self._is_rare():
-            return [self._end(state.time, "cleared")]
+            return [self._end(state.time, Reason.CLEARED)]
         return []
 
     @property
@@ -475,66 +481,72 @@ class Alarms:
 
     def _is_rare(self) -> bool:
         assert self._state.open is not None
-        by_rate = self._state.open["kind"] == "rate" and self._limit
+        by_rate = self._state.open.kind == Kind.RATE and self._limit
         return not by_rate or self._rate.value < self._settings.release * self._limit
 
     def _continue(self) -> list[Alert]:
         """An update once more, twice as long after the last one as that was after the one before, up to a day."""
         state, every = self._state, self._settings.update_every
         wait = min(every * 2.0 ** min(state.updates, 30), max(LONGEST_WAIT, every))
-        is_known = state.open is not None and state.open.get("acknowledged")
+        is_known = state.open is not None and state.open.acknowledged
         if is_known or not every or state.time - state.said < wait - self._slack:
             return []
         state.updates += 1
-        return [self._alert("update", "still", state.time)]
+        return [self._alert(AlertEvent.UPDATE, Reason.STILL, state.time)]
 
-    def _end(self, time: float, reason: str) -> Alert:
+    def _end(self, time: float, reason: Reason) -> IncidentAlert:
         state, incident = self._state, self._state.incident
         assert incident is not None
-        alert = self._alert("end", reason, time)
+        alert = self._alert(AlertEvent.END, reason, time)
         # What has become normal moves every channel a little, at levels that nobody has seen yet.
-        about = range(len(self._channels)) if reason == "settled" else incident.about(self._channels)
+        about = range(len(self._channels)) if reason == Reason.SETTLED else incident.about(self._channels)
         state.echo_channels, state.echo_peak = [self._channels[k] for k in about], incident.peak
-        lasts = {"cleared": self._echoes, "settled": self._settings.settle}.get(reason, 0.0)
+        lasts = {Reason.CLEARED: self._echoes, Reason.SETTLED: self._settings.settle}.get(reason, 0.0)
         over = time if state.quiet is None else min(state.quiet + self._settings.clear_after, time)
         state.echo_until = over + lasts - self._slack if lasts else -math.inf
-        state.last, state.last_id = incident if reason == "cleared" else None, alert["id"]
-        state.taken = incident if reason in ("settled", "normal") else None
-        state.last_acknowledged = alert["acknowledged"]
+        state.last, state.last_id = incident if reason == Reason.CLEARED else None, alert.id
+        state.taken = incident if reason in (Reason.SETTLED, Reason.NORMAL) else None
+        state.last_acknowledged = alert.acknowledged
         state.open = state.incident = state.quiet = None
         state.told, state.cool_until = state.time, time + self._pause - self._slack
         return alert
 
-    def _alert(self, event: str, reason: str, time: float, shown: Episode | None = None) -> Alert:
-        """An alert of the open incident, which describes that part of it that is `shown`, or all."""
+    def _alert(
+        self, event: AlertEvent, reason: Reason, time: float, shown: Episode | None = None, named: Named | None = None
+    ) -> IncidentAlert:
+        """An alert of the open incident, which describes that part of it that is `shown`, or all.
+
+        One that begins is `named`: it has that id, kind, and who has acknowledged it.
+        """
         state, incident = self._state, self._state.incident
         assert incident is not None
         shown = shown or incident
-        assert state.open is not None
+        if named is None:
+            assert state.open is not None
+            named = state.open.id, state.open.kind, state.open.acknowledged
         # A cleared incident was over before the quiet that was waited for.
-        until = incident.last if reason == "cleared" else float(time)
-        alert: Alert = {
-            "id": state.open["id"],
-            "device": self._device,
-            "event": event,
-            "kind": state.open["kind"],
-            "severity": "critical" if incident.critical else "warning",
-            "start": format_time(incident.start),
-            "time": format_time(time),
-            "duration": round(max(until - incident.start, 0.0), 3),
-            "score": as_number(state.score),
-            "peak": as_number(max(incident.peak, shown.peak)),
-            "worst": None if shown.worst is None else format_time(shown.worst),
-            "threshold": as_number(state.threshold),
-            "rate": as_number(round(self._rate.value, 4)),
-            "samples": incident.samples,
-            "channels": shown.causes(state.channels),
-            "witness": shown.witness,
-            "sentence": shown.sentence,
-            "acknowledged": state.open.get("acknowledged"),
-            "reason": reason,
-            "provisional": self._is_provisional,
-        }
-        alert["text"] = alert_text(alert, self._settings.rate_window)
-        state.open, state.said = alert, time
-        return alert
+        until = incident.last if reason == Reason.CLEARED else float(time)
+        alert = IncidentAlert(
+            id=named[0],
+            device=self._device,
+            event=event,
+            kind=named[1],
+            severity=Severity.CRITICAL if incident.critical else Severity.WARNING,
+            start=incident.start,
+            time=time,
+            duration=round(max(until - incident.start, 0.0), 3),
+            score=as_number(state.score),
+            peak=as_number(max(incident.peak, shown.peak)),
+            worst=shown.worst,
+            threshold=as_number(state.threshold),
+            rate=as_number(round(self._rate.value, 4)),
+            samples=incident.samples,
+            channels=shown.causes(state.channels),
+            witness=shown.witness,
+            sentence=shown.sentence,
+            acknowledged=named[2],
+            reason=reason,
+            provisional=self._is_provisional,
+        )
+        state.open, state.said = replace(alert, text=alert_text(alert, self._settings.rate_window)), time
+        return state.open

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedkad.detect.stream import Reading
+from fedkad.edge.alert import AlertCause, IncidentAlert, as_number, read_incident
 
 MAX_CHANNELS = 5
 """Channels that an alert names: someone who has looked at five sensors has found the cause or needs the plot."""
@@ -23,14 +24,6 @@ BUCKETS = 60
 
 EPISODES = ("incident", "excursion", "last", "taken")
 """The fields of the state that are an episode or nothing."""
-
-Alert = dict[str, Any]
-"""An alert as it is stored and delivered, ready for JSON."""
-
-
-def as_number(value: float) -> float | None:
-    """A number for JSON, None for NaN and infinity."""
-    return float(value) if abs(value) < LARGEST else None
 
 
 @dataclass(slots=True)
@@ -114,20 +107,20 @@ class Episode:
     def _is_of(self, channels: Sequence[str]) -> bool:
         return self.total > 0.0 and len(self.shares) == len(channels)
 
-    def causes(self, channels: Sequence[str]) -> list[dict[str, Any]]:
+    def causes(self, channels: Sequence[str]) -> tuple[AlertCause, ...]:
         """The channels with the largest shares of all scores so far, each with its values at the worst row."""
         if not self._is_of(channels):
-            return []
+            return ()
         order = sorted(range(len(channels)), key=lambda k: -self.shares[k])[:MAX_CHANNELS]
-        return [
-            {
-                "channel": channels[k],
-                "share": as_number(round(min(max(self.shares[k] / self.total, 0.0), 1.0), 4)),
-                "seen": as_number(self.seen[k]),
-                "expected": as_number(self.expected[k]),
-            }
+        return tuple(
+            AlertCause(
+                channels[k],
+                as_number(round(min(max(self.shares[k] / self.total, 0.0), 1.0), 4)),
+                as_number(self.seen[k]),
+                as_number(self.expected[k]),
+            )
             for k in order
-        ]
+        )
 
 
 def _sums(before: list[float], more: list[float]) -> list[float]:
@@ -182,7 +175,7 @@ class AlarmState:
     time: float = -math.inf  # of the last scored row, as are score and threshold
     score: float = math.nan
     threshold: float = math.nan
-    open: Alert | None = None  # the last alert of the open incident
+    open: IncidentAlert | None = None  # the last alert of the open incident
     said: float = -math.inf  # time of the last alert
     updates: int = 0  # of the open incident that told nothing new
     begun: list[float] = field(default_factory=list)  # when the last incidents began, or came back
@@ -212,6 +205,8 @@ class AlarmState:
         """The inverse of `to_json`; fields that are None or missing keep their defaults."""
         known = {name: state[name] for name in cls.__slots__ if state.get(name) is not None}
         known |= {name: Episode.restored(known[name]) for name in EPISODES if name in known}
+        if "open" in known:
+            known["open"] = read_incident(known["open"])
         return cls(**{**known, "recent": [Episode.restored(each) for each in state.get("recent", [])]})
 
 
@@ -220,4 +215,6 @@ def _plain(value: Any) -> Any:
         return as_number(value)
     if isinstance(value, list):
         return [_plain(each) for each in value]
+    if isinstance(value, IncidentAlert):
+        return value.to_json()
     return value.state() if isinstance(value, Episode) else value

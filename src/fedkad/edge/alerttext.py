@@ -3,100 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+
+from fedkad.edge.alert import AlertEvent, IncidentAlert, Kind, Reason, format_time
 
 MIN_SHARE = 0.1
 """A second channel is named if its share is at least this."""
 
 ENDED_BY = {
-    "maintenance": "ended by maintenance",
-    "muted": "muted",
-    "normal": "said to be normal",
-    "relearn": "ended to learn anew",
-    "settled": "taken for the new normal",
-    "undone": "not taken for normal any more",
-    "no model": "ended without a model, which the device learns again,",
+    Reason.MAINTENANCE: "ended by maintenance",
+    Reason.MUTED: "muted",
+    Reason.NORMAL: "said to be normal",
+    Reason.RELEARN: "ended to learn anew",
+    Reason.SETTLED: "taken for the new normal",
+    Reason.UNDONE: "not taken for normal any more",
+    Reason.NO_MODEL: "ended without a model, which the device learns again,",
 }
 """How the text of an incident's end begins, by a reason that is not in the scores."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_TIME, _LAST_TIME = -62135596800.0, 253402300799.0  # years 1 and 9999, the range of a datetime
 
-
-def format_time(time: float) -> str:
-    """Seconds since 1970 as ISO 8601 in UTC.
-
-    >>> format_time(1.5)
-    '1970-01-01T00:00:01.500Z'
-    """
-    return as_datetime(time).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def as_datetime(time: float) -> datetime:
-    """Seconds since 1970 as a datetime, or the nearest possible one."""
-    return _EPOCH + timedelta(seconds=min(max(time, _FIRST_TIME), _LAST_TIME))
-
-
-def alert_text(alert: Mapping[str, Any], window: float) -> str:
-    """What happened, why, and how bad it is; `window` is that of the rate."""
-    device = f"{alert['device']}{' (provisional)' if alert.get('provisional') else ''}"
-    why = _reasons(alert, _when(alert))
-    if alert["event"] == "end":
-        return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {short_number(alert['peak'])}"])
-    if alert["kind"] == "rate":
-        numbers = f"{_percent(alert['rate'])} of the last {span(window)} abnormal"
+def alert_text(alert: IncidentAlert, window: float) -> str:
+    """Say what happened, why, and how bad it is; `window` is that of the rate."""
+    device = f"{alert.device}{' (provisional)' if alert.provisional else ''}"
+    why = _reasons(alert, _when(alert.worst, alert.time))
+    if alert.event == AlertEvent.END:
+        return "; ".join([f"{device}: {_ending(alert)}", *why, f"peak {short_number(alert.peak)}"])
+    if alert.kind == Kind.RATE:
+        numbers = f"{_percent(alert.rate)} of the last {span(window)} abnormal"
     else:
-        numbers = f"score {short_number(alert['score'])}, threshold {short_number(alert['threshold'])}"
+        numbers = f"score {short_number(alert.score)}, threshold {short_number(alert.threshold)}"
     news = {
-        "worse": ", now critical",
-        "again": ", again",
-        "another": ", and another cause",
-        "still": f", for {span(alert['duration'])}",
-        "acknowledged": f", acknowledged by {alert.get('acknowledged')}",
-    }.get(alert["reason"], "")
+        Reason.WORSE: ", now critical",
+        Reason.AGAIN: ", again",
+        Reason.ANOTHER: ", and another cause",
+        Reason.STILL: f", for {span(alert.duration)}",
+        Reason.ACKNOWLEDGED: f", acknowledged by {alert.acknowledged}",
+    }.get(alert.reason, "")
     return f"{device}{news}: {'; '.join([*why, numbers])}"
 
 
-def _when(alert: Mapping[str, Any]) -> str:
-    """The words before values that are not current but those of the worst row.
+def _when(worst: float | None, time: float) -> str:
+    """Return the words before values that are not current but those of the worst row.
 
-    >>> _when({"time": "2026-03-01T14:40:00.000Z", "worst": "2026-03-01T14:14:00.000Z"})
-    'at worst (14:14Z) '
-    >>> _when({"time": "2026-03-02T00:05:00.000Z", "worst": "2026-03-01T23:59:58.000Z"})
-    'at worst (2026-03-01T23:59:58Z) '
+    >>> _when(1772374440.0, 1772376000.0), _when(1772409598.0, 1772409900.0)
+    ('at worst (14:14Z) ', 'at worst (2026-03-01T23:59:58Z) ')
     """
-    worst, time = alert["worst"], alert["time"]
     if worst == time:
         return ""
     if worst is None:
         return "at worst "
-    shown = worst[11:19] if worst[:10] == time[:10] else worst[:19]
+    then, now = format_time(worst), format_time(time)
+    shown = then[11:19] if then[:10] == now[:10] else then[:19]
     return f"at worst ({shown.removesuffix(':00')}Z) "
 
 
-def _ending(alert: Mapping[str, Any]) -> str:
-    lasted = span(alert["duration"])
-    if alert["reason"] in ENDED_BY:
-        return f"{ENDED_BY[alert['reason']]} after {lasted}"
-    return f"over, lasted {'one sample' if alert['samples'] == 1 else lasted}"
+def _ending(alert: IncidentAlert) -> str:
+    lasted = span(alert.duration)
+    if alert.reason in ENDED_BY:
+        return f"{ENDED_BY[alert.reason]} after {lasted}"
+    return f"over, lasted {'one sample' if alert.samples == 1 else lasted}"
 
 
-def _reasons(alert: Mapping[str, Any], when: str) -> list[str]:
-    """One clause: what the leading witness says or else the first channel with its values; empty without causes."""
-    if alert.get("sentence"):  # alerts that were open before there were witnesses have none
-        return [f"{when}{alert['sentence']}"]
-    causes: Sequence[Mapping[str, Any]] = alert["channels"]
-    if not causes:
+def _reasons(alert: IncidentAlert, when: str) -> list[str]:
+    """Return one clause: what the leading witness says or else the first channel with its values; none without."""
+    if alert.sentence:  # alerts that were open before there were witnesses have none
+        return [f"{when}{alert.sentence}"]
+    if not alert.channels:
         return []
-    first, *others = causes
-    text = first["channel"]
-    if first["seen"] is not None and first["expected"] is not None:
-        text = "{}{} {} instead of {}".format(when, text, *_pair(first["seen"], first["expected"]))
-    text += f" ({_percent(first['share'])})"
-    if others and (others[0]["share"] or 0.0) >= MIN_SHARE:
-        text += f", then {others[0]['channel']} ({_percent(others[0]['share'])})"
+    first, *others = alert.channels
+    text = first.channel
+    if first.seen is not None and first.expected is not None:
+        text = "{}{} {} instead of {}".format(when, text, *_pair(first.seen, first.expected))
+    text += f" ({_percent(first.share)})"
+    if others and (others[0].share or 0.0) >= MIN_SHARE:
+        text += f", then {others[0].channel} ({_percent(others[0].share)})"
     return [text]
 
 

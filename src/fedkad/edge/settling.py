@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedkad.detect.places import Bounds, absurd, beyond, window_means
 from fedkad.detect.ties import FARTHEST
-from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alert import IncidentAlert, Severity
 
 Array = NDArray[np.float64]
 
@@ -101,7 +101,7 @@ class Settling:
 
 
 def why_not(
-    incident: Alert,
+    incident: IncidentAlert,
     rows: Array,
     bounds: Bounds,
     window: int,
@@ -113,14 +113,16 @@ def why_not(
 
     `resting` are the channels that rest by nature, as a battery does, and `inputs` says which are commands.
 
+    >>> from types import SimpleNamespace
     >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((8, 1)))
     >>> steady = 0.5 + 0.1 * np.sin(np.arange(100.0))[:, None]
-    >>> why_not({"severity": "warning"}, steady, bounds, 20), why_not({"severity": "warning"}, 3.0 * steady, bounds, 20)
+    >>> incident = SimpleNamespace(severity=Severity.WARNING, acknowledged=None)
+    >>> why_not(incident, steady, bounds, 20), why_not(incident, 3.0 * steady, bounds, 20)
     ('', 'it is too far from what is known')
     """
-    if incident.get("acknowledged"):
-        return f"{incident['acknowledged']} has acknowledged it as a fault"
-    if incident["severity"] == "critical":
+    if incident.acknowledged:
+        return f"{incident.acknowledged} has acknowledged it as a fault"
+    if incident.severity == Severity.CRITICAL:
         return "it is critical"
     low, high, unit = bounds.low[0], bounds.high[0], bounds.unit
     if absurd(rows, low, high, unit).any():

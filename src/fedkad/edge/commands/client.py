@@ -13,13 +13,13 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedkad.edge.addresses import EVERY
-from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alert import Alert, from_json
 from fedkad.edge.commands.command import Command, CommandError, check, new_id
 from fedkad.edge.settings import AgentSettings, SettingsError
 from fedkad.edge.store import Store
@@ -79,11 +79,15 @@ class StoreClient:
         return {name: state for name, text in found if isinstance(state := _plain(text), dict)}
 
     def incidents(self, device: str = "", last: int = 1000) -> list[Alert]:
-        """The last alerts of the last incidents, of one device or all, the oldest first."""
+        """Return the last alerts of the last incidents, of one device or all, the oldest first."""
         query = "SELECT alert FROM incident WHERE device = ? OR ? = '' ORDER BY number DESC LIMIT ?"
         with self._visit("ro") as database:
             found = database.execute(query, (device, device, last)).fetchall()
-        return [alert for (text,) in reversed(found) if isinstance(alert := _plain(text), dict)]
+        alerts: list[Alert] = []
+        for (text,) in reversed(found):
+            with suppress(ValueError):  # one that is damaged
+                alerts.append(from_json(json.loads(text)))
+        return alerts
 
     def undelivered(self) -> dict[str, int]:
         """How many alerts wait for each sink; those without any are left out."""

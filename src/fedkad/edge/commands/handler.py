@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedkad.edge.alarms import Alarms
-from fedkad.edge.alarmstate import Alert
-from fedkad.edge.alerttext import alert_text, format_time
+from fedkad.edge.alert import Alert, AlertEvent, FaultAlert, FaultKind, IncidentAlert, Reason, format_time
+from fedkad.edge.alerttext import alert_text
 from fedkad.edge.commands.command import Command, CommandError, budget_of, incident_of, mute_of, stretch_of
 from fedkad.edge.device.learning import Learner
 from fedkad.edge.device.model import DeviceModel
@@ -34,10 +33,16 @@ class TakenForNormal(NamedTuple):
     """
 
     incident: str = ""  # its id; empty if it was no incident, or nothing
-    reason: str = "undone"
+    reason: Reason = Reason.UNDONE
     acknowledged: str | None = None
     stuck: Sequence[tuple[str, int]] = ()  # channels that may stand still since, and their longest run before
     is_learned: bool = True  # whether the model has learned by the same command
+
+    @classmethod
+    def restored(cls, state: Sequence[Any]) -> TakenForNormal:
+        """Return what a stored state says."""
+        taken = cls(*state)
+        return taken._replace(reason=Reason(taken.reason))
 
 
 class Obeyed(NamedTuple):
@@ -84,55 +89,59 @@ class Obedience:
 
     # -- incidents ------------------------------------------------------------------------------------------------
 
-    def _meant(self, identity: str) -> list[Alert]:
+    def _meant(self, identity: str) -> IncidentAlert | list[FaultAlert]:
         """The last alert of what an answer is about: an incident, or faults.
 
         Without an id that is what a screen shows: the open incident, or else all open faults. If nothing is open, it is
         the incident that was just told, but not one from before a fault: nobody would expect that.
         """
         opened = self.alarms.open
-        if opened is not None and identity in ("", opened["id"]):
-            return [opened]
-        if faults := [fault for fault in self.health.open if identity in ("", fault["id"])]:
+        if opened is not None and identity in ("", opened.id):
+            return opened
+        if faults := [fault for fault in self.health.open if identity in ("", fault.id)]:
             return faults
         found = self.store.alerts.incident(self.device, identity)
         if found is None:
             what = f"no incident {quoted(identity)}" if identity else "no incident yet"
             raise CommandError(f"{self.device} has {what}; see fedkad-agent incidents.")
-        if not identity and found["kind"] == "health":
-            last = f"the last that was told is the fault {found['id']}"
+        if isinstance(found, IncidentAlert):
+            return found
+        assert isinstance(found, FaultAlert)
+        if not identity:
+            last = f"the last that was told is the fault {found.id}"
             raise CommandError(f"Nothing is open on {self.device}, and {last}; name what you mean by its id.")
         return [found]
 
-    def _is_open(self, incident: Alert) -> bool:
-        return self.alarms.open is not None and self.alarms.open["id"] == incident["id"]
+    def _is_open(self, incident: IncidentAlert) -> bool:
+        return self.alarms.open is not None and self.alarms.open.id == incident.id
 
-    def _correct(self, incident: Alert, reason: str, acknowledged: str | None) -> None:
+    def _correct(self, incident: IncidentAlert, reason: Reason, acknowledged: str | None) -> None:
         """Change what the history says about an incident that is over; nobody is told."""
-        corrected = {**incident, "reason": reason, "acknowledged": acknowledged}
-        corrected["text"] = alert_text(corrected, self.settings.alarm.rate_window)
-        self.store.alerts.put([], corrected)
+        corrected = replace(incident, reason=reason, acknowledged=acknowledged)
+        self.store.alerts.put([], replace(corrected, text=alert_text(corrected, self.settings.alarm.rate_window)))
 
     def _acknowledge(self, command: Command) -> Obeyed:
         meant, sender = self._meant(incident_of(command)), command.sender or "somebody"
-        incident, faults = meant[0], [fault for fault in self.health.open if not fault.get("acknowledged")]
-        if not incident_of(command) and incident.get("acknowledged") and faults:
+        first = meant if isinstance(meant, IncidentAlert) else meant[0]
+        faults = [fault for fault in self.health.open if not fault.acknowledged]
+        if not incident_of(command) and first.acknowledged and faults:
             return self._acknowledge_faults(faults, sender)  # what is left of all that is open
-        if incident["kind"] == "health":
+        if not isinstance(meant, IncidentAlert):
             return self._acknowledge_faults(meant, sender)
-        reply = f"The incident {incident['id']} is acknowledged."
+        incident = meant
+        reply = f"The incident {incident.id} is acknowledged."
         if self._is_open(incident):
             return self._obeyed(reply, self.alarms.acknowledge(sender))
-        self.store.alerts.put([], {**incident, "acknowledged": sender})
+        self.store.alerts.put([], replace(incident, acknowledged=sender))
         # A young model has learned from it, and is fitted anew without it.
-        self.learner.leave_out_between(_seconds(incident["start"]), _seconds(incident["time"]))
-        return self._obeyed(reply)._replace(forgiven=incident["id"])
+        self.learner.leave_out_between(incident.start, incident.time)
+        return self._obeyed(reply)._replace(forgiven=incident.id)
 
-    def _acknowledge_faults(self, faults: list[Alert], sender: str) -> Obeyed:
+    def _acknowledge_faults(self, faults: list[FaultAlert], sender: str) -> Obeyed:
         """Note who knows of faults, of which all are open or the only one may be over."""
         for fault in faults:
             self.store.alerts.put([], self.health.acknowledge(fault, sender))
-        named = ", ".join(fault["id"] for fault in faults)
+        named = ", ".join(fault.id for fault in faults)
         what = f"fault {named} is" if len(faults) == 1 else f"faults {named} are"
         return self._obeyed(f"The {what} acknowledged.")
 
@@ -144,23 +153,23 @@ class Obedience:
         start, end = stretch.start, stretch.end
         if start is None or end is None:
             meant = self._meant(stretch.incident)
-            incident = meant[0]
-            if incident["kind"] == "health":
+            if not isinstance(meant, IncidentAlert):
                 return self._accept(meant, command)
-            start, end = _seconds(incident["start"]), _seconds(incident["time"])
+            incident = meant
+            start, end = incident.start, incident.time
             end = max(end, self.time) if self._is_open(incident) else end
-        elif (opened := self.alarms.open) is not None and start <= _seconds(opened["start"]) <= end:
+        elif (opened := self.alarms.open) is not None and start <= opened.start <= end:
             incident = opened
         if incident is not None and self._is_open(incident) and not self.model.has_file:
             return self._learn_without_file(command)
         count = self._learn(start, end, _mark(command))
         taken = TakenForNormal()
         if incident is not None and self._is_open(incident):
-            taken = TakenForNormal(incident["id"], acknowledged=incident.get("acknowledged"))
-            alerts = self.alarms.silence(self.time, "normal")
+            taken = TakenForNormal(incident.id, acknowledged=incident.acknowledged)
+            alerts = self.alarms.silence(self.time, Reason.NORMAL)
         elif incident is not None:  # somebody may have taken it for a fault
-            taken = TakenForNormal(incident["id"], incident["reason"], incident.get("acknowledged"))
-            self._correct(incident, "normal", None)
+            taken = TakenForNormal(incident.id, incident.reason, incident.acknowledged)
+            self._correct(incident, Reason.NORMAL, None)
         return self._learned(count, start)._replace(alerts=alerts, taken=taken)
 
     def _learn_without_file(self, command: Command) -> Obeyed:
@@ -172,21 +181,22 @@ class Obedience:
         reply = f"{count} rows since {format_time(start)} are learned as normal."
         return self._obeyed(reply)._replace(taken=TakenForNormal())
 
-    def _accept(self, faults: list[Alert], command: Command) -> Obeyed:
+    def _accept(self, faults: list[FaultAlert], command: Command) -> Obeyed:
         """Take what was told of sensors for normal: that they stand still for so long, or have such values."""
-        stuck, impossible = ([each for each in faults if each["fault"] == kind] for kind in ("stuck", "impossible"))
+        stuck = [fault for fault in faults if fault.fault == FaultKind.STUCK]
+        impossible = [fault for fault in faults if fault.fault == FaultKind.IMPOSSIBLE]
         if not stuck and not impossible:
-            named = f"{faults[0]['id']} is {faults[0]['fault']}"
+            named = f"{faults[0].id} is {faults[0].fault}"
             raise CommandError(f"{named}; only what is stuck or impossible can be normal.")
-        before = [(fault["channel"], self.health.longest(fault["channel"])) for fault in stuck]
+        before = [(fault.channel or "", self.health.longest(fault.channel or "")) for fault in stuck]
         obeyed = self._obeyed("")._replace(taken=self.taken._replace(is_learned=False))
         if impossible:  # all of them at once, since the model takes one command once
-            start, end = min(_seconds(each["start"]) for each in impossible), _seconds(impossible[-1]["time"])
-            end = max(end, self.time) if impossible[-1]["event"] == "start" else end
+            start, end = min(each.start for each in impossible), impossible[-1].time
+            end = max(end, self.time) if impossible[-1].event == AlertEvent.START else end
             obeyed = self._learned(self._learn(start, end, _mark(command)), start)
         ended = [alert for fault in (*impossible, *stuck) for alert in self.health.accept(fault, self.time)]
         for fault in stuck:
-            still = f"It is normal that {fault['channel']} of {self.device} stands still for so long."
+            still = f"It is normal that {fault.channel} of {self.device} stands still for so long."
             obeyed = obeyed._replace(reply=f"{obeyed.reply} {still}".strip())
         return obeyed._replace(alerts=ended, taken=obeyed.taken._replace(stuck=before))
 
@@ -219,13 +229,13 @@ class Obedience:
         self._forbid()
         taken = self.taken
         incident = self.store.alerts.incident(self.device, taken.incident) if taken.incident else None
-        if incident is not None:
-            acknowledged = incident.get("acknowledged") or taken.acknowledged
+        if isinstance(incident, IncidentAlert):
+            acknowledged = incident.acknowledged or taken.acknowledged
             self._correct(incident, taken.reason, acknowledged)
-            self.alarms.take_back(incident["id"], acknowledged or command.sender or "somebody")
-            was_open = taken.reason == "undone"  # then it may be there still
-            end = self.time if was_open else _seconds(incident["time"])
-            self.learner.leave_out_between(_seconds(incident["start"]), end)
+            self.alarms.take_back(incident.id, acknowledged or command.sender or "somebody")
+            was_open = taken.reason == Reason.UNDONE  # then it may be there still
+            end = self.time if was_open else incident.time
+            self.learner.leave_out_between(incident.start, end)
         reply = "The model of before is in use again, without what was learned since."
         return self._obeyed(reply)._replace(taken=TakenForNormal())
 
@@ -241,7 +251,7 @@ class Obedience:
             self.learner.begin_anew(self.row, _mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot learn anew: {error}") from None
-        alerts = self.alarms.silence(self.time, "relearn")
+        alerts = self.alarms.silence(self.time, Reason.RELEARN)
         reply = f"{self.device} learns anew, from the next {self.learner.needed} normal rows."
         return self._obeyed(reply, alerts)._replace(taken=TakenForNormal())
 
@@ -252,7 +262,7 @@ class Obedience:
         orders = self.orders.muted(command.time, seconds)
         if not seconds:
             return self._obeyed(f"{self.device} is not mute any more.", orders=orders)
-        alerts = self.alarms.silence(self.time, "muted")
+        alerts = self.alarms.silence(self.time, Reason.MUTED)
         return self._obeyed(f"{self.device} is mute until {format_time(orders.muted_until)}.", alerts, orders)
 
     def _budget(self, command: Command) -> Obeyed:
@@ -264,8 +274,3 @@ class Obedience:
 def _mark(command: Command) -> str:
     """What a model is marked with: letters and digits, whatever the id is."""
     return hashlib.blake2b(f"{command.device}/{command.id}".encode(), digest_size=8).hexdigest()
-
-
-def _seconds(time: str) -> float:
-    """The inverse of `format_time`, to the millisecond."""
-    return datetime.fromisoformat(time).timestamp()

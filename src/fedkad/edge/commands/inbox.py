@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alert import Alert
 from fedkad.edge.commands.command import Command, CommandError, check, read_command
 from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.sources.payload import quoted

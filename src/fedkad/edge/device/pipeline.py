@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import FixedThreshold, parse_budget
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.alarms import Alarms
-from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alert import Alert, AlertEvent, FaultAlert, IncidentAlert, Kind, Reason, Severity
 from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.handler import Obedience, Obeyed, TakenForNormal
@@ -80,7 +79,7 @@ class Watcher:
         self._row: GridRow | None = None
         self._reading: Reading | None = None
         self._deaf = -math.inf  # when the agent last heard nobody
-        self._silenced = ""  # why no incident may begin: maintenance, muted
+        self._silenced: Reason | None = None  # why no incident may begin: maintenance, muted
         self._is_timeless_logged = self._is_end_logged = self._is_pace_logged = False
         self._begin()
 
@@ -137,7 +136,7 @@ class Watcher:
         self._alarms = Alarms(self.name, self._settings.alarm, sampling.period, sampling.channels, state.get("alarms"))
         self._budget = self._budget_loop(state.get("budget"))
         self._settling = Settling.restored(state.get("settling"))
-        self._taken = TakenForNormal(*state.get("taken", ()))
+        self._taken = TakenForNormal.restored(state.get("taken", ()))
         self._unjudged, self._heard = float(state.get("unjudged", 0.0)), state.get("heard")
         self._health, self._pace = Health(self.name, sampling, state.get("health")), Pace(state.get("pace"))
         is_reshaped = grid is not None and (
@@ -302,12 +301,12 @@ class Watcher:
         is_young = watched - self._unjudged < PROVISIONAL
         is_provisional = bool(self.learner.is_own) and is_young
         alerts = self._alarms.update(row, reading, outside=reading.outside, is_provisional=is_provisional)
-        if any(alert["reason"] in ("again", "another") for alert in alerts):
+        if any(alert.reason in (Reason.AGAIN, Reason.ANOTHER) for alert in alerts):
             self._settling = Settling()  # what it shows now is looked at from now on
         if self._budget is not None:
             self._budget.watch(self._alarms.watched - watched)
         if (opened := self._alarms.open) is not None and self._settings.alarm.settle and row.observed:
-            self._settling.note(opened["id"], row.time, reading.score, self._settings.alarm.settle)
+            self._settling.note(opened.id, row.time, reading.score, self._settings.alarm.settle)
         return alerts
 
     def _check_health(self, row: GridRow) -> tuple[GridRow, list[Alert]]:
@@ -333,9 +332,9 @@ class Watcher:
         self.is_changed = True
         logger.warning(
             "%s: the model that judged %s is gone; the incident ends, and the device learns again.",
-            *(self.name, incident["id"]),
+            *(self.name, incident.id),
         )
-        return self._alarms.silence(self._alarms.time, "no model")
+        return self._alarms.silence(self._alarms.time, Reason.NO_MODEL)
 
     def _apply_maintenance(self, row: GridRow, arrival: float) -> list[Alert]:
         """Begin and end planned maintenance and muteness; rows that are only counted have no time but their arrival."""
@@ -345,10 +344,10 @@ class Watcher:
             return []
         return self._alarms.silence(row.time, self._silenced)
 
-    def _why_silent(self, now: float, arrival: float) -> str:
+    def _why_silent(self, now: float, arrival: float) -> Reason | None:
         if self._maintenance and any(each.start <= now < each.end for each in self._maintenance):
-            return "maintenance"
-        return "muted" if self._orders.is_muted(now, arrival) else ""
+            return Reason.MAINTENANCE
+        return Reason.MUTED if self._orders.is_muted(now, arrival) else None
 
     def _conclude(self, alert: Alert, now: float) -> None:
         """Keep what an operator may ask for; at the end of an incident count it, and decide whether to learn from it.
@@ -359,15 +358,15 @@ class Watcher:
         model has not seen enough to call anything a fault.
         """
         self._keep_evidence(alert, now)
-        if alert["event"] != "end":
+        if alert.event != AlertEvent.END or not isinstance(alert, IncidentAlert):
             return
-        is_fault = alert["severity"] == "critical" or alert["duration"] > BRIEF or not self._is_alarmed_often()
-        if alert["reason"] != "cleared" or alert["acknowledged"] or (is_fault and not self.learner.young):
-            self.learner.leave_out(self._row_number(datetime.fromisoformat(alert["start"]).timestamp()))
+        is_fault = alert.severity == Severity.CRITICAL or alert.duration > BRIEF or not self._is_alarmed_often()
+        if alert.reason != Reason.CLEARED or alert.acknowledged or (is_fault and not self.learner.young):
+            self.learner.leave_out(self._row_number(alert.start))
         # What lasts, or dwells where the device has not been, would not have been prevented by a higher threshold.
-        is_brief = alert["kind"] == "score" and alert["duration"] <= BRIEF
-        if self._budget is not None and is_brief and not alert["acknowledged"] and alert["peak"] is not None:
-            self._budget.count(alert["id"], alert["peak"])
+        is_brief = alert.kind == Kind.SCORE and alert.duration <= BRIEF
+        if self._budget is not None and is_brief and not alert.acknowledged and alert.peak is not None:
+            self._budget.count(alert.id, alert.peak)
 
     def _is_alarmed_often(self) -> bool:
         """Whether there were so many incidents in a week that they are hardly faults."""
@@ -381,7 +380,7 @@ class Watcher:
     def _keep_evidence(self, alert: Alert, now: float) -> None:
         """Keep the rows of an incident, and those that fill the window before it: it may turn out to be normal."""
         period, memory = self._settings.sampling.period, self.model.memory
-        start = datetime.fromisoformat(alert["start"]).timestamp() - memory * period
+        start = alert.start - memory * period
         self._store.rows.put_evidence(alert, self._rows - math.ceil(max(now - start, 0.0) / period) - 1, start)
 
     def _report_reading(self) -> None:
@@ -430,7 +429,7 @@ class Watcher:
         since = clock - lasted if (last := self._last_time) is None else last
         is_muted = self._orders.is_muted(clock)
         if is_muted or (self._staleness.reason and self._why_silent(clock, clock)):
-            alerts = self._health.silence(since + lasted, "muted" if is_muted else "maintenance")
+            alerts = self._health.silence(since + lasted, Reason.MUTED if is_muted else Reason.MAINTENANCE)
         elif not self._staleness.reason or now - self._deaf <= self._settings.sampling.silent_after:
             return []  # it sends, or its samples may still be on their way
         else:
@@ -475,7 +474,7 @@ class Watcher:
         device = Obedience(self.name, self._settings, self._store, *parts, self._alarms.time, while_waiting)
         obeyed = device.obey(command)
         for alert in obeyed.alerts:
-            if alert["kind"] != "health":
+            if not isinstance(alert, FaultAlert):
                 self._conclude(alert, self._alarms.time)
         self.is_changed = True
         if self.model.stream is None:
@@ -514,13 +513,13 @@ class Watcher:
     def is_learning_due(self) -> bool:
         """Whether there are enough rows to learn from, and no incident is open that may be a fault."""
         opened = self._alarms.open
-        return self.learner.is_due and (opened is None or (bool(self.learner.young) and not opened.get("acknowledged")))
+        return self.learner.is_due and (opened is None or (bool(self.learner.young) and not opened.acknowledged))
 
     @property
     def is_settling_due(self) -> bool:
         """Whether the open incident has gone on for long enough to be looked at as a new normal."""
         opened, settle = self._alarms.open, self._settings.alarm.settle
-        is_this = opened is not None and opened["id"] == self._settling.incident
+        is_this = opened is not None and opened.id == self._settling.incident
         return bool(settle) and is_this and self._settling.is_due(self._alarms.time, settle)
 
     def settle(self, while_waiting: Callable[[], None] = lambda: None) -> list[Alert]:
@@ -539,15 +538,15 @@ class Watcher:
                 reason = f"its rows cannot be learned: {error}"
         if reason:
             self._settling.look_later(settle)
-            logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened["id"], reason)
+            logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened.id, reason)
             return []
         if self.model.current is None:
             self._reading, self._taken = None, TakenForNormal()
             alerts = self._end_without_model()
         else:
-            logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened["id"])
-            self._taken = TakenForNormal(opened["id"])
-            alerts = self._alarms.silence(self._alarms.time, "settled")
+            logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened.id)
+            self._taken = TakenForNormal(opened.id)
+            alerts = self._alarms.silence(self._alarms.time, Reason.SETTLED)
         for alert in alerts:
             self._conclude(alert, self._alarms.time)
         return alerts
@@ -559,7 +558,7 @@ class Watcher:
         else:
             self.learner.begin_anew(self._rows, mark, while_waiting)
 
-    def _why_unsettled(self, incident: Alert, model: Model | None) -> str:
+    def _why_unsettled(self, incident: IncidentAlert, model: Model | None) -> str:
         """Why the open incident must not become normal yet; empty if it may."""
         rows = self._rows_since(self._settings.alarm.settle)
         if model is None or not isinstance(model.scoring, WitnessScoring):
@@ -641,7 +640,7 @@ class Watcher:
         if self._staleness.reason:
             return "stale"
         if self._silenced:
-            return self._silenced
+            return self._silenced.value
         if self.model.stream is None:
             return "learning"
         return "waiting" if self._reading is None else self._reading.state

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedkad.detect.threshold import SECONDS, parse_budget
 from fedkad.edge.alarms import Alarms
-from fedkad.edge.alarmstate import Alert
-from fedkad.edge.alerttext import format_time, span
+from fedkad.edge.alert import FaultAlert, IncidentAlert, format_time
+from fedkad.edge.alerttext import span
 from fedkad.edge.settings import BY_PERIOD, Sampling
 
 STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance", "muted")
@@ -33,8 +33,8 @@ class DeviceStatus:
     rate: float | None = None  # share of abnormal rows in `rate_window`
     why: str | None = None  # the device is stale, or its window broken
     budget: Mapping[str, Any] | None = None  # false alarms allowed, and alarms measured
-    incident: Alert | None = None  # the last alert of the open incident
-    faults: Sequence[Alert] = ()  # the faults of sensors that are open, as they are now
+    incident: IncidentAlert | None = None  # the last alert of the open incident
+    faults: Sequence[FaultAlert] = ()  # the faults of sensors that are open, as they are now
     muted: float | None = None  # until when, in seconds since 1970; None if it is not
     heard: float | None = None  # when the last sample arrived, in seconds since 1970
     counters: Mapping[str, int] | None = None  # by the names in `fedkad.edge.sinks.prometheus`
@@ -42,21 +42,20 @@ class DeviceStatus:
     def payload(self) -> dict[str, Any]:
         """The state as it is published.
 
-        >>> incident = {"id": "pump-1-1", "channels": [{"channel": "flow", "share": 0.6, "seen": 3.2, "expected": 5.1}]}
-        >>> payload = DeviceStatus(state="ok", time=0.0, score=9.5, incident=incident).payload()
+        >>> payload = DeviceStatus(state="ok", time=0.0, score=9.5).payload()
         >>> payload["time"], payload["state"], payload["score"], payload["threshold"], payload["cause"]
-        ('1970-01-01T00:00:00.000Z', 'ok', 9.5, None, 'flow')
+        ('1970-01-01T00:00:00.000Z', 'ok', 9.5, None, None)
         """
         names = ("score", "threshold", "abnormal", "rate", "progress", "why", "budget")
-        faults = sorted(self.faults, key=lambda fault: bool(fault.get("acknowledged")))  # screens show the first one
-        causes = self.incident.get("channels") if self.incident else faults
+        faults = sorted(self.faults, key=lambda fault: bool(fault.acknowledged))  # screens show the first one
+        causes = self.incident.channels if self.incident else faults
         return {
             "state": self.state,
             "time": None if self.time is None else format_time(self.time),
             **{name: getattr(self, name) for name in names},
-            "cause": causes[0]["channel"] if causes else None,
-            "incident": self.incident,
-            "faults": faults,
+            "cause": causes[0].channel if causes else None,
+            "incident": None if self.incident is None else self.incident.to_json(),
+            "faults": [fault.to_json() for fault in faults],
             "muted": None if self.muted is None else format_time(self.muted),
         }
 

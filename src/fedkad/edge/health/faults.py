@@ -14,31 +14,28 @@ alerts, and the state is a small JSON object.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.kinds import compared
-from fedkad.edge.alarmstate import Alert
-from fedkad.edge.alerttext import as_datetime, format_time, span
+from fedkad.edge.alert import Alert, AlertEvent, FaultAlert, FaultKind, Kind, Reason, Severity, from_json, identity
+from fedkad.edge.alerttext import span
 from fedkad.edge.device.grid import GridRow, without
 from fedkad.edge.health.absence import SLACK, Absence
 from fedkad.edge.health.standstill import Standstill
 from fedkad.edge.settings import Sampling
 
-FAULTS = ("silent", "channel silent", "stuck", "impossible", "period")
-"""The kinds of fault."""
-
-RECOVERING = ("channel silent", "stuck")
+RECOVERING = (FaultKind.CHANNEL_SILENT, FaultKind.STUCK)
 """Faults after which a channel returns with a jump: it is no news, as long as the window remembers what was before."""
 
 RENEWED = 1.1
 """What is open is described anew, in the state and the list of incidents, when it has lasted longer by this factor."""
 
 Array = NDArray[np.float64]
-Key = tuple[str, str]
+Key = tuple[FaultKind, str]
 """A fault and its channel, which is empty if the fault is the device's."""
 
 
@@ -59,8 +56,8 @@ class Health:
     >>> for second, flow in enumerate([3.0, 3.1, -3277.0, 3.2] + [3.0] * 11):
     ...     row = GridRow(float(second), np.array([flow]), True, True)
     ...     for alert in health.take(row, [Beyond(0, 0.0, 9.0)] if flow < 0.0 else []):
-    ...         print(alert["event"], alert["id"], alert["fault"], alert["duration"])
-    ...         print(alert["text"])
+    ...         print(alert.event, alert.id, alert.fault, alert.duration)
+    ...         print(alert.text)
     start pump-1-19700101T000002Z-h1 impossible 0.0
     pump-1: flow is -3277, which is impossible where 0 to 9 is normal
     end pump-1-19700101T000002Z-h1 impossible 1.0
@@ -72,13 +69,15 @@ class Health:
         self._slack = SLACK * sampling.period
         state = state or {}
         self.count = int(state.get("count", 0))  # faults begun so far
-        self._open: dict[Key, Alert] = {(each["fault"], each["channel"] or ""): each for each in state.get("open", [])}
-        self._gone: dict[Key, float] = {(fault, channel): time for fault, channel, time in state.get("gone", [])}
+        faults = [fault for each in state.get("open", []) if isinstance(fault := from_json(each), FaultAlert)]
+        self._open: dict[Key, FaultAlert] = {(fault.fault, fault.channel or ""): fault for fault in faults}
+        self._gone: dict[Key, float] = {(FaultKind(kind), name): time for kind, name, time in state.get("gone", [])}
         self._interval: float | None = state.get("interval")
         is_same = state.get("channels") == self._names
         self._runs = Standstill(len(self._names), state.get("runs") if is_same else None)
         self._absence = Absence(sampling, state if is_same else None)
-        self._faulty: set[Key] = {(fault, channel) for fault, channel in state.get("faulty", [])} if is_same else set()
+        faulty = state.get("faulty", []) if is_same else []
+        self._faulty: set[Key] = {(FaultKind(kind), name) for kind, name in faulty}
         self._recovered: float | None = state.get("recovered")
 
     def state(self) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Health:
         return {
             "channels": self._names,
             "count": self.count,
-            "open": list(self._open.values()),
+            "open": [fault.to_json() for fault in self._open.values()],
             "gone": [[*key, time] for key, time in self._gone.items()],
             "interval": self._interval,
             "runs": self._runs.state(),
@@ -96,7 +95,7 @@ class Health:
         }
 
     @property
-    def open(self) -> list[Alert]:
+    def open(self) -> list[FaultAlert]:
         """The start of every fault that is open, described as it is now, the oldest first; not to be changed."""
         return list(self._open.values())
 
@@ -127,9 +126,9 @@ class Health:
         if not row.complete or not self._absence.is_idle:
             silent = self._tell_absence(row, rhythm or [0] * len(self._names), found)
         for each in impossible:
-            found["impossible", self._names[each.channel]] = self._impossible(row, each)
+            found[FaultKind.IMPOSSIBLE, self._names[each.channel]] = self._impossible(row, each)
         if self._interval is not None:
-            found["period", ""] = self._period(self._interval)
+            found[FaultKind.PERIOD, ""] = self._period(self._interval)
         faulty, recovered = silent | found.keys(), row.time + memory * self._sampling.period
         if self._recovered is not None and self._recovered > recovered:  # the clock was set back
             self._recovered = None
@@ -149,7 +148,8 @@ class Health:
         """The channels whose values mean nothing now, because they are stuck or impossible."""
         if not self._faulty:  # usual, and asked for every row
             return []
-        return [self._names.index(name) for fault, name in sorted(self._faulty) if fault in ("stuck", "impossible")]
+        senseless = (FaultKind.STUCK, FaultKind.IMPOSSIBLE)
+        return [self._names.index(name) for fault, name in sorted(self._faulty) if fault in senseless]
 
     @property
     def resting(self) -> list[int]:
@@ -158,7 +158,7 @@ class Health:
 
     def note_silence(self, time: float, since: float, sentence: str) -> list[Alert]:
         """No row has come between `since` and `time`."""
-        key = ("silent", "")
+        key = (FaultKind.SILENT, "")
         self._gone.pop(key, None)
         if key not in self._open:
             return [self._begin(key, since, time, sentence)]
@@ -169,31 +169,31 @@ class Health:
         """Samples agree that they come at that interval, which is not the period; None if that is not so."""
         self._interval = interval
 
-    def silence(self, time: float, reason: str) -> list[Alert]:
+    def silence(self, time: float, reason: Reason) -> list[Alert]:
         """Tell nothing, because of maintenance or the like: what is open ends for that reason."""
         return [self._end(key, time, time, reason) for key in list(self._open)]
 
-    def acknowledge(self, alert: Alert, sender: str) -> Alert:
+    def acknowledge(self, alert: FaultAlert, sender: str) -> FaultAlert:
         """The alert of a fault with who knows of it; if the fault is open, its end will say so, too."""
-        known = alert | {"acknowledged": sender}
-        key = alert["fault"], alert["channel"] or ""
-        if key in self._open and self._open[key]["id"] == alert["id"]:
+        known = replace(alert, acknowledged=sender)
+        key = alert.fault, alert.channel or ""
+        if key in self._open and self._open[key].id == alert.id:
             self._open[key] = known
         return known
 
-    def accept(self, alert: Mapping[str, Any], time: float) -> list[Alert]:
+    def accept(self, alert: FaultAlert, time: float) -> list[Alert]:
         """Take what this alert tells for normal, because a person says so: a fault that is open ends.
 
         A channel that was stuck may stand still for so long from now on.
         """
-        key = fault, channel = alert["fault"], alert["channel"]
-        is_open = key in self._open and self._open[key]["id"] == alert["id"]
-        if fault == "stuck" and channel in self._names:
-            rows = round(alert["duration"] / self._sampling.period) + 1
+        key = fault, channel = alert.fault, alert.channel or ""
+        is_open = key in self._open and self._open[key].id == alert.id
+        if fault == FaultKind.STUCK and channel in self._names:
+            rows = round(alert.duration / self._sampling.period) + 1
             if is_open:
                 rows = self._runs.length(self._names.index(channel))
             self._runs.allow(self._names.index(channel), rows)
-        return [self._end(key, time, time, "normal")] if is_open else []
+        return [self._end(key, time, time, Reason.NORMAL)] if is_open else []
 
     def longest(self, channel: str) -> int:
         """For how many rows a channel may stand still, as far as is known; see `forbid`."""
@@ -212,7 +212,7 @@ class Health:
             rows = (self._runs.length(k), self._runs.longest(k))
             lasted, longest = (span(count * self._sampling.period) for count in rows)
             sentence = f"has been {values[k]:.6g} for {lasted}, and never the same for more than {longest} before"
-            found["stuck", self._names[k]] = f"{self._names[k]} {sentence}"
+            found[FaultKind.STUCK, self._names[k]] = f"{self._names[k]} {sentence}"
         return found
 
     def _impossible(self, row: GridRow, beyond: Beyond) -> str:
@@ -235,13 +235,13 @@ class Health:
         for name, lasted in silent.items():
             if self._absence.is_fault(name, lasted, rhythm):
                 sentence = f"{name} has sent nothing for {span(lasted)}, and the others are judged without it"
-                found["channel silent", name] = sentence
-        return {("channel silent", name) for name in silent}
+                found[FaultKind.CHANNEL_SILENT, name] = sentence
+        return {(FaultKind.CHANNEL_SILENT, name) for name in silent}
 
     # -- from faults to alerts ----------------------------------------------------------------------------------------
 
     def _judge(self, time: float, found: Mapping[Key, str]) -> list[Alert]:
-        alerts = []
+        alerts: list[Alert] = []
         for key, sentence in found.items():
             self._gone.pop(key, None)
             if key in self._open:
@@ -250,61 +250,54 @@ class Health:
                 alerts.append(self._begin(key, self._start(key, time), time, sentence))
         for key in [key for key in self._open if key not in found]:
             if key[1] and key[1] not in self._names:
-                alerts.append(self._end(key, time, time, "channel removed"))
+                alerts.append(self._end(key, time, time, Reason.CHANNEL_REMOVED))
                 continue
             gone = self._gone[key] = min(self._gone.get(key, time), time)
             if time - gone >= self._sampling.silent_after - self._slack:
-                alerts.append(self._end(key, gone, time, "recovered"))
+                alerts.append(self._end(key, gone, time, Reason.RECOVERED))
         return alerts
 
     def _start(self, key: Key, time: float) -> float:
         """When a fault that is told now began."""
         fault, channel = key
-        if fault == "stuck":
+        if fault == FaultKind.STUCK:
             return time - (self._runs.length(self._names.index(channel)) - 1) * self._sampling.period
-        if fault == "channel silent":
+        if fault == FaultKind.CHANNEL_SILENT:
             return self._absence.since[channel]
         return time
 
-    def _begin(self, key: Key, start: float, time: float, sentence: str) -> Alert:
+    def _begin(self, key: Key, start: float, time: float, sentence: str) -> FaultAlert:
         self.count += 1
         fault, channel = key
-        alert = self._open[key] = {
-            "id": f"{self._device}-{as_datetime(start):%Y%m%dT%H%M%SZ}-h{self.count}",
-            "device": self._device,
-            "event": "start",
-            "kind": "health",
-            "fault": fault,
-            "channel": channel or None,
-            "severity": "warning",
-            "start": format_time(start),
-            "time": format_time(time),
-            "duration": round(max(time - start, 0.0), 3),
-            "sentence": sentence,
-            "acknowledged": None,
-            "reason": "fault",
-            "text": f"{self._device}: {sentence}",
-        }
-        return alert
+        begun = self._open[key] = FaultAlert(
+            id=identity(self._device, start, self.count, is_fault=True),
+            device=self._device,
+            event=AlertEvent.START,
+            kind=Kind.HEALTH,
+            fault=fault,
+            channel=channel or None,
+            severity=Severity.WARNING,
+            start=start,
+            time=time,
+            duration=round(max(time - start, 0.0), 3),
+            sentence=sentence,
+            reason=Reason.FAULT,
+            text=f"{self._device}: {sentence}",
+        )
+        return begun
 
     def _renew(self, key: Key, time: float, sentence: str) -> None:
         """Describe what is open as it is now, if it has lasted for clearly longer; nobody is told."""
         opened = self._open[key]
-        lasted = round(time - _start_of(opened), 3)
-        if lasted > RENEWED * opened["duration"]:
+        lasted = round(time - opened.start, 3)
+        if lasted > RENEWED * opened.duration:
             text = f"{self._device}: {sentence}"
-            now = {"time": format_time(time), "duration": lasted, "sentence": sentence, "text": text}
-            self._open[key] = opened | now
+            self._open[key] = replace(opened, time=time, duration=lasted, sentence=sentence, text=text)
 
-    def _end(self, key: Key, gone: float, time: float, reason: str) -> Alert:
+    def _end(self, key: Key, gone: float, time: float, reason: Reason) -> FaultAlert:
         begun = self._open.pop(key)
         self._gone.pop(key, None)
-        lasted = max(round(gone - _start_of(begun), 3), 0.0)
-        how = "over" if reason == "recovered" else f"over ({reason})"
-        text = f"{self._device}: {how}, lasted {span(lasted)}; {begun['sentence']}"
-        return begun | {"event": "end", "time": format_time(time), "duration": lasted, "reason": reason, "text": text}
-
-
-def _start_of(alert: Alert) -> float:
-    """When a fault began, in seconds since 1970."""
-    return datetime.fromisoformat(alert["start"]).timestamp()
+        lasted = max(round(gone - begun.start, 3), 0.0)
+        how = "over" if reason == Reason.RECOVERED else f"over ({reason})"
+        text = f"{self._device}: {how}, lasted {span(lasted)}; {begun.sentence}"
+        return replace(begun, event=AlertEvent.END, time=time, duration=lasted, reason=reason, text=text)

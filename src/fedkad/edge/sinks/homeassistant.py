@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import Any
 
 from fedkad import __version__
+from fedkad.edge.alert import FaultKind
 from fedkad.edge.device.status import STATES
-from fedkad.edge.health.faults import FAULTS
 from fedkad.edge.sinks import to_json
 from fedkad.edge.sinks.publications import Publication, Publications
 
@@ -56,7 +56,7 @@ _SHOWN: list[tuple[str, Mapping[str, Any], str, str, str, Mapping[str, Any], str
      "{% set found = (value_json.budget or {}).measured_per_week %}"
      "{{ found | round(2) if found is number else none }}"),
     ("fault", _SENSOR, "Sensor fault", "lan-disconnect", "diagnostic",
-     {"device_class": "enum", "options": ["none", *FAULTS]},
+     {"device_class": "enum", "options": ["none", *FaultKind]},
      "{{ value_json.faults[0].fault if value_json.faults else 'none' }}"),
 ]  # fmt: skip
 

@@ -108,9 +108,9 @@ class BrokerSink:
         for device, status in self._statuses().items():
             incident = status.incident
             kind = (
-                [(fault["id"], fault.get("acknowledged")) for fault in status.faults],
+                [(fault.id, fault.acknowledged) for fault in status.faults],
                 *(status.state, status.abnormal, status.muted, status.budget and status.budget["allowed"]),
-                incident and (incident["id"], incident.get("severity"), incident.get("acknowledged")),
+                incident and (incident.id, incident.severity, incident.acknowledged),
             )
             if is_due or self._published.get(device) != kind:
                 self._published[device] = kind

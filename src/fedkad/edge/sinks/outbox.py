@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from fedkad.edge.alarmstate import Alert
+from fedkad.edge.alert import Alert
 from fedkad.edge.sinks import AlertSink
 from fedkad.edge.store import Store
 from fedkad.repeats import RepeatFilter

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+from fedkad.edge.alert import Alert, AlertEvent, from_json
 from fedkad.edge.store.database import Database
 
 logger = logging.getLogger(__name__)
@@ -16,9 +17,6 @@ MAX_WAITING = 100_000
 
 MAX_INCIDENTS = 1000
 """Incidents remembered per device."""
-
-NO_FAULT = """alert NOT LIKE '%"kind": "health"%'"""
-"""Of the alerts that are kept, those of incidents and not of sensors; also where one is damaged."""
 
 
 class AlertTable:
@@ -40,33 +38,31 @@ class AlertTable:
                 self.remove([key])
         return alerts
 
-    def incident(self, device: str, identity: str = "") -> dict[str, Any] | None:
-        """The last alert of an incident or a fault, without an id of the last one; None if there is none."""
+    def incident(self, device: str, identity: str = "") -> Alert | None:
+        """Return the last alert of an incident or a fault, without an id of the last one; None if there is none."""
         query = "SELECT alert FROM incident WHERE device = ? AND ? IN (id, '') ORDER BY number DESC LIMIT 1"
         found = self._read(query, device, identity)
         try:
-            return dict(json.loads(found[0][0])) if found else None
+            return from_json(json.loads(found[0][0])) if found else None
         except ValueError:
             logger.warning("%s: the incident %s of %s is damaged and ignored.", self._database.path, identity, device)
             return None
 
-    def put(self, sinks: Iterable[str], alert: Mapping[str, Any]) -> None:
+    def put(self, sinks: Iterable[str], alert: Alert) -> None:
         """Keep an alert for these sinks, and as the last one of its incident."""
-        text = json.dumps(alert)
+        text = json.dumps(alert.to_json())
         for sink in sinks:
             self._collect("INSERT INTO outbox (sink, alert) VALUES (?, ?)", sink, text)
         self._collect(
-            "INSERT INTO incident (id, device, alert) VALUES (?, ?, ?)"
-            " ON CONFLICT (id) DO UPDATE SET alert = excluded.alert",
-            alert["id"],
-            alert["device"],
-            text,
+            "INSERT INTO incident (id, device, kind, alert) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, alert = excluded.alert",
+            *(alert.id, alert.device, alert.kind.value, text),
         )
-        if alert["event"] == "start":
+        if alert.event == AlertEvent.START:
             older = "SELECT number FROM incident WHERE device = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
-            device = alert["device"]
             self._collect(
-                f"DELETE FROM incident WHERE device = ? AND number <= ({older})", device, device, MAX_INCIDENTS
+                f"DELETE FROM incident WHERE device = ? AND number <= ({older})",
+                *(alert.device, alert.device, MAX_INCIDENTS),
             )
 
     def remove(self, keys: Iterable[int]) -> None:

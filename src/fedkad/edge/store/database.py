@@ -53,6 +53,10 @@ MIGRATIONS = (
     INSERT INTO command SELECT * FROM command_before;
     DROP TABLE command_before;
     """,
+    """
+    ALTER TABLE incident ADD COLUMN kind TEXT NOT NULL DEFAULT '';
+    UPDATE incident SET kind = coalesce(json_extract(alert, '$.kind'), '') WHERE json_valid(alert);
+    """,
 )
 """The steps from one version of the file to the next; a new file takes all of them."""
 

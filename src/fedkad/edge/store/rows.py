@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.edge.store.alerts import NO_FAULT
+from fedkad.edge.alert import Alert, AlertEvent, Kind
 from fedkad.edge.store.database import Database
 
 Array = NDArray[np.float64]
@@ -88,20 +87,20 @@ class RowTable:
         """Drop the rows before that number."""
         self._collect("DELETE FROM row WHERE device = ? AND seq < ?", device, before)
 
-    def put_evidence(self, alert: Mapping[str, Any], since: int, start: float) -> None:
+    def put_evidence(self, alert: Alert, since: int, start: float) -> None:
         """Keep the rows of an incident, those since that number and that time, as far as they have come."""
-        device, identity = alert["device"], alert["id"]
+        device, identity = alert.device, alert.id
         first = "SELECT min(seq) FROM evidence WHERE device = ? AND incident = ?"
         self._collect(
             "INSERT OR IGNORE INTO evidence SELECT device, ?, seq, time, vals FROM row"
             f" WHERE device = ? AND seq >= ? AND time >= ? AND seq < coalesce(({first}), ?) + ?",
             *(identity, device, since, start, device, identity, since, MAX_EVIDENCE),
         )
-        if alert["event"] == "start":
-            last = f"SELECT id FROM incident WHERE device = ? AND {NO_FAULT} ORDER BY number DESC LIMIT ?"
+        if alert.event == AlertEvent.START:
+            last = "SELECT id FROM incident WHERE device = ? AND kind <> ? ORDER BY number DESC LIMIT ?"
             self._collect(
                 f"DELETE FROM evidence WHERE device = ? AND incident <> ? AND incident NOT IN ({last})",
-                *(device, identity, device, MAX_PROVEN - 1),
+                *(device, identity, device, Kind.HEALTH.value, MAX_PROVEN - 1),
             )
 
     def forget_evidence(self, device: str) -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fedkad.edge.alarmstate import Alert
-from fedkad.edge.alerttext import format_time, short_number, span
+from fedkad.edge.alert import (
+    Alert,
+    AlertEvent,
+    FaultAlert,
+    IncidentAlert,
+    Reason,
+    format_time,
+    from_json,
+    read_incident,
+)
+from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.commands.client import StoreClient, with_known
 from fedkad.edge.device.overrides import StandingOrders
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance, SettingsError
@@ -52,17 +62,17 @@ def status(settings: AgentSettings) -> str:
 
 def as_they_are(alerts: Iterable[Alert], states: Mapping[str, Mapping[str, Any]]) -> list[Alert]:
     """The alerts, those of what is open as the states of the devices describe it now."""
-    opened = {each["id"]: each for state in states.values() for each in _opened(state)}
-    return [opened.get(alert["id"], alert) for alert in alerts]
+    opened = {each.id: each for state in states.values() for each in _opened(state)}
+    return [opened.get(alert.id, alert) for alert in alerts]
 
 
 def _opened(state: Mapping[str, Any]) -> Iterator[Alert]:
     """The open faults of a device, and its open incident with how long that lasts by now: it is told less and less."""
-    yield from (state.get("health") or {}).get("open") or []
+    yield from map(from_json, (state.get("health") or {}).get("open") or [])
     alarms = state.get("alarms") or {}
     if (incident := alarms.get("open")) and (episode := alarms.get("incident")):
         lasted = max(alarms["time"] - episode["start"], 0.0)  # the clock may have been set back
-        yield incident | {"duration": lasted, "peak": episode["peak"]}
+        yield replace(read_incident(incident), duration=lasted, peak=episode["peak"])
 
 
 def incident_table(alerts: Iterable[Alert]) -> str:
@@ -72,17 +82,18 @@ def incident_table(alerts: Iterable[Alert]) -> str:
 
 
 def _incident_row(alert: Alert) -> Sequence[str]:
-    causes = alert.get("channels") or [{"channel": ""}]
+    is_closed = alert.event == AlertEvent.END or alert.reason == Reason.NORMAL
+    cause = alert.channels[0].channel if isinstance(alert, IncidentAlert) and alert.channels else ""
     return (
-        _shown(alert["start"]),
-        alert["device"],
-        span(alert["duration"]),
-        alert.get("fault") or alert["severity"],
-        short_number(alert["peak"]) if "peak" in alert else "",
-        alert["reason"] if alert["event"] == "end" or alert["reason"] == "normal" else "open",
-        alert.get("acknowledged") or "",
-        alert["id"],
-        alert.get("sentence") or causes[0]["channel"],
+        _shown(alert.start),
+        alert.device,
+        span(alert.duration),
+        alert.fault if isinstance(alert, FaultAlert) else alert.severity,
+        short_number(alert.peak) if isinstance(alert, IncidentAlert) else "",
+        alert.reason if is_closed else "open",
+        alert.acknowledged or "",
+        alert.id,
+        alert.sentence or cause,
     )
 
 
@@ -98,7 +109,7 @@ def _status_row(
         name,
         _state(state, orders, planned),
         str(state.get("seq", 0)),
-        _shown(format_time(alarms["time"])) if alarms.get("time") is not None else "never",
+        _shown(alarms["time"]) if alarms.get("time") is not None else "never",
         short_number(alarms.get("score")) if alarms.get("score") is not None else "",
         short_number(alarms.get("threshold")) if alarms.get("threshold") is not None else "",
         "" if measured is None else short_number(budget["threshold_factor"]),
@@ -113,9 +124,9 @@ def _status_row(
 def _state(state: Mapping[str, Any], orders: StandingOrders, planned: Iterable[Maintenance]) -> str:
     now = time.time()
     if ends := [each.end for each in planned if each.start <= now < each.end]:
-        return f"maintenance until {_shown(format_time(max(ends)))}"
+        return f"maintenance until {_shown(max(ends))}"
     if orders.is_muted(now):
-        return f"mute until {_shown(format_time(orders.muted_until))}"
+        return f"mute until {_shown(orders.muted_until)}"
     if not state:
         return "no sample yet"
     if not state.get("period", 1.0):
@@ -126,13 +137,13 @@ def _state(state: Mapping[str, Any], orders: StandingOrders, planned: Iterable[M
     return f"learning, {progress['have']} of {progress['need']} rows, {span(progress['seconds'])} left"
 
 
-def _shown(time: str) -> str:
-    """A time of an alert, to the second.
+def _shown(time: float) -> str:
+    """A time, to the second.
 
-    >>> _shown("2026-03-01T12:15:02.000Z")
+    >>> _shown(1772367302.0)
     '2026-03-01 12:15:02Z'
     """
-    return f"{time[:10]} {time[11:19]}Z"
+    return f"{format_time(time)[:19].replace('T', ' ')}Z"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
