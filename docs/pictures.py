@@ -12,7 +12,6 @@ import numpy as np
 
 from docs.diagrams import badge
 from fedkad import WITNESSES, KoopmanDetector
-from fedkad.detect.events import Gathering
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_recording
 from fedkad.report.chart import Curve, Panel, line_chart, standalone
@@ -67,7 +66,7 @@ def charts() -> dict[str, str]:
     """Pictures of data, by the names of their files."""
     table = read_recording(NEWARK, switches=Switches())
     detector = KoopmanDetector().fit(Series(table.values, table.channels, table.times))
-    newark = examine_table(detector.model_, table.name, table, Gathering())
+    newark = examine_table(detector.model_, table.name, table)
     drawn = {
         "newark": strongest_event(newark),
         "prediction": prediction(newark, "2013-04-08", 10),

@@ -11,9 +11,6 @@ PUBLIC = frozenset({"KoopmanDetector", "KoopmanDetector.__init__", "federate", "
 """What users call: its methods and parameters are its interface."""
 
 TOO_LARGE = (
-    "cli/detect.py detect",
-    "cli/detect.py detect",
-    "cli/fit.py fit",
     "detect/kinds.py _place",
     "detect/places.py Places",
     "detect/series.py _read",
@@ -30,7 +27,6 @@ TOO_LARGE = (
     "federation/coordinator.py Coordinator",
     "fleet/server/trainings.py Trainings.__init__",
     "intake/reading.py _Recording",
-    "report/examination.py examine_table",
 )
 """Rooms that are still to be made smaller."""
 
@@ -38,9 +34,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def is_command(node: Function) -> bool:
-    """Whether a function is a command of the command line: its parameters are the switches."""
+    """Whether a function is a command: its parameters are the switches of the command line, so its body alone counts."""
     decorators = [ast.unparse(each) for each in node.decorator_list]
-    return any(".command" in each or "with_options" in each or "@app" in each for each in decorators)
+    return any(".command" in each or "_options" in each or "@app" in each for each in decorators)
 
 
 def functions_of(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function]]:
@@ -52,9 +48,10 @@ def functions_of(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def code_lines(node: Function) -> int:
-    """Lines of a function from its name to its end, without its docstring."""
+    """Lines of a function from its name to its end, without its docstring; of a command, those of its body."""
     docstring = node.body[0] if ast.get_docstring(node) is not None else None
-    return node.end_lineno - node.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0)  # type: ignore[operator]
+    begin = node.body[0].lineno if is_command(node) else node.lineno
+    return node.end_lineno - begin + 1 - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0)  # type: ignore[operator]
 
 
 def parameters(node: Function) -> int:
@@ -72,11 +69,11 @@ def excesses() -> Iterator[str]:
                 if methods > MOST_METHODS or lines > MOST_CLASS_LINES:
                     yield f"{where} {node.name}: {methods} methods, {lines} lines"
         for name, function in functions_of(tree.body):
-            if name in PUBLIC or is_command(function):
+            if name in PUBLIC:
                 continue
             if code_lines(function) > MOST_LINES:
                 yield f"{where} {name}: {code_lines(function)} lines"
-            if parameters(function) > MOST_PARAMETERS:
+            if parameters(function) > MOST_PARAMETERS and not is_command(function):
                 yield f"{where} {name}: {parameters(function)} parameters"
 
 

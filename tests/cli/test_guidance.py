@@ -113,7 +113,7 @@ def test_outputs_are_refused_before_the_work(
     def unwanted(*_: object, **__: object) -> None:
         raise AssertionError("the data was read")
 
-    for where in ("fit.load_device", "federate.load_fleet", "judging.load_device"):
+    for where in ("fit.load_device", "federate.load_fleet", "examining.load_device"):
         monkeypatch.setattr(f"fedkad.cli.{where}", unwanted)
     file = tmp_path / "file"
     file.write_text("")
@@ -556,8 +556,8 @@ def test_writing_scores_and_pages_tells_how_far_it_is(
     whole, page = tmp_path / "whole.csv", tmp_path / "page.html"
     assert Done("detect", model, train, "--scores", whole, "--shares", "--offline").status == 0
     monkeypatch.setattr("fedkad.cli.detect.SCORE_BLOCK", 400)
-    monkeypatch.setattr("fedkad.cli.detect.shown_progress", recorded)
-    monkeypatch.setattr("fedkad.cli.fit.shown_progress", recorded)
+    for module in ("detect", "examining", "fit"):
+        monkeypatch.setattr(f"fedkad.cli.{module}.shown_progress", recorded)
     scores = tmp_path / "scores.csv"
     arguments = ["--threshold", "0.5", "--report", page]
     assert Done("detect", model, train, "--scores", scores, "--shares", "--offline").status == 0

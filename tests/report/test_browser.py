@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fedkad import KoopmanDetector
-from fedkad.detect.events import Gathering
 from fedkad.report.document import render_page
 from fedkad.report.examination import examine_table
 from fedkad.report.findings_page import findings_page
@@ -53,7 +52,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     model = KoopmanDetector(rank=8, observables=32).fit(values[:1500]).model_
     values[2000:2030, 1] += 3.0
     times = np.datetime64("2026-03-01T00:00", "s") + 60 * np.arange(900)
-    entry = examine_table(model, "pump", SeriesTable("pump", names, values[1500:], times), Gathering())
+    entry = examine_table(model, "pump", SeriesTable("pump", names, values[1500:], times))
     path = tmp_path_factory.mktemp("browser") / "page.html"
     path.write_text(render_page(findings_page([entry], "What was found")).replace("</body>", f"{PROBE}</body>"))
     command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=390,800", "--dump-dom"]

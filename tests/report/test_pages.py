@@ -239,7 +239,7 @@ def test_what_was_expected_is_the_forecast_of_the_detector(shown: Demonstration)
             found, expected = entry.expected(start, stop), detector.forecast(test)[start:stop]
             np.testing.assert_allclose(found, expected, rtol=1e-9)
         missing = np.isnan(entry.findings.scores)
-        assert [k for span in entry.blind() for k in range(*span)] == np.flatnonzero(missing).tolist()
+        assert [k for span in entry.unscored_spans() for k in range(*span)] == np.flatnonzero(missing).tolist()
 
 
 def test_an_event_is_drawn_with_its_signals_and_its_score(shown: Demonstration) -> None:

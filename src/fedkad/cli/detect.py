@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from fedkad.cli.examining import DetectOptions, examine_all, write_findings
 from fedkad.cli.failures import fail_if_skipped, skipped_documents
 from fedkad.cli.federate import MODEL_ENDING
-from fedkad.cli.judging import Judging
-from fedkad.cli.labels import read_labels, warn_of_unused
+from fedkad.cli.labels import Labels, read_labels, warn_of_unused
 from fedkad.cli.options import above_zero, budget_rate, duration, with_reading_options
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
 from fedkad.cli.targets import check_page_target, check_score_target, is_model_file, made_folder
@@ -21,17 +21,15 @@ from fedkad.detect.events import Event
 from fedkad.intake import Switches
 from fedkad.progress import Report
 from fedkad.report.agreement import Agreement, agreement
-from fedkad.report.document import write_page
 from fedkad.report.eventtext import BY_RULE, clock, is_by_rule, marked, top_channels
-from fedkad.report.examination import Examination, examine_table
-from fedkad.report.findings_page import agreement_sentences, findings_page, summary
+from fedkad.report.examination import Examination
+from fedkad.report.findings_page import agreement_sentences, summary
 from fedkad.tables.reading import table_ending
 from fedkad.tables.writing import write_blocks
 from fedkad.wording import significant
 
 ANOMALIES_FOUND = 3
 SCORE_BLOCK = 16_384  # rows of scores that are written at once
-LEAST_SCORED = 0.5  # share of the rows that must have a score; below it there is a warning
 
 
 @with_reading_options("channels")
@@ -101,36 +99,27 @@ def detect(
         raise typer.BadParameter("--threshold and --budget exclude each other; give one.")
     _refuse_swapped(model, data)
     if scores is not None:
-        check_score_target(scores, model, data)
-        if labels is not None:
-            check_score_target(scores, model, labels)
+        check_score_target(scores, model, data, *([labels] if labels is not None else []))
     if report is not None:
         check_page_target(report, model, data)
-    known = None if labels is None else read_labels(labels, reading)
-    judging = Judging(
+    options = DetectOptions(
         reading=reading,
-        labels=known,
+        labels=None if labels is None else read_labels(labels, reading),
         threshold=threshold,
         budget=budget,
         merge=merge,
         min_duration=min_duration,
-        look=partial(examine_table, offline=offline, shares=shares, spare=report is None),
+        offline=offline,
+        shares=shares,
+        overwrite_ok=report is None,
     )
-    examined, skipped = judging.judge_all(model, data)
+    examined, skipped = examine_all(model, data, options)
     if scores is not None and examined:
-        made_folder(scores.parent)
-        with shown_progress(brief=True) as progress:
-            write_blocks(scores, _score_blocks(examined, partial(progress, "writing scores")))
-    agreed = _agreement(examined) if known is not None and examined else None
-    if known is not None:
-        warn_of_unused(known, {entry.device for entry in examined}, sum(len(entry.marks) for entry in examined))
+        _write_scores(scores, examined)
+    agreed = None if options.labels is None else _compare(options.labels, examined)
     if report is not None and examined:
-        made_folder(report.parent)
         notices = [f"{name} was skipped: {reason}" for name, reason in skipped.items()]
-        title = f"What was found in {data.name}"
-        with shown_progress(brief=True) as progress:
-            drawing = partial(progress, "drawing")
-            write_page(report, findings_page(examined, title, notices=notices, agreement=agreed, report=drawing))
+        write_findings(report, examined, f"What was found in {data.name}", notices, agreed)
     if as_json:
         print_json(_document(examined, skipped, agreed))
     elif examined:
@@ -140,21 +129,6 @@ def detect(
     fail_if_skipped(skipped)
     if fail_on_anomaly and any(entry.findings.events for entry in examined):
         raise typer.Exit(ANOMALIES_FOUND)
-
-
-def _agreement(examined: Sequence[Examination]) -> Agreement:
-    """Over all recordings."""
-    found = [
-        agreement(
-            entry.findings.events,
-            entry.marks,
-            ~np.isnan(entry.findings.scores),
-            entry.model.settings.window,
-            entry.table.period,
-        )
-        for entry in examined
-    ]
-    return sum(found[1:], start=found[0])
 
 
 def _refuse_swapped(model: Path, data: Path) -> None:
@@ -167,6 +141,22 @@ def _refuse_swapped(model: Path, data: Path) -> None:
 
 def _holds_models(path: Path) -> bool:
     return is_model_file(path) if path.is_file() else any(path.glob(f"*{MODEL_ENDING}"))
+
+
+def _compare(labels: Labels, examined: Sequence[Examination]) -> Agreement | None:
+    """Compare what was found with the labels, and warn of labels that do not count."""
+    warn_of_unused(labels, {entry.device for entry in examined}, sum(len(entry.marks) for entry in examined))
+    agreements = [
+        agreement(
+            entry.findings.events,
+            entry.marks,
+            ~np.isnan(entry.findings.scores),
+            entry.model.settings.window,
+            entry.table.period,
+        )
+        for entry in examined
+    ]
+    return sum(agreements[1:], start=agreements[0]) if agreements else None
 
 
 def _print_events(examined: Sequence[Examination]) -> None:
@@ -220,7 +210,7 @@ def _document(examined: Sequence[Examination], skipped: dict[str, str], agreed: 
 
 
 def _event_document(entry: Examination, event: Event) -> dict[str, Any]:
-    """An event as JSON: rows count from 0, `end` is the last flagged row, and rows stand in for missing times."""
+    """Describe an event: rows count from 0, `end` is the last flagged row, and rows stand in for missing times."""
     places = {name: getattr(event, name) for name in ("start", "end", "peak")}
     return {
         "table": entry.table.name,
@@ -237,8 +227,14 @@ def _event_document(entry: Examination, event: Event) -> dict[str, Any]:
     }
 
 
+def _write_scores(path: Path, examined: Sequence[Examination]) -> None:
+    made_folder(path.parent)
+    with shown_progress(brief=True) as progress:
+        write_blocks(path, _score_blocks(examined, partial(progress, "writing scores")))
+
+
 def _score_blocks(examined: Sequence[Examination], report: Report) -> Iterator[dict[str, Sequence[Any]]]:
-    """One row per row of each table: where it is, its score, its threshold, and whether it is an alarm."""
+    """Yield blocks of rows with where each is, its score, its threshold, and whether it is an alarm."""
     dated = any(entry.table.times is not None for entry in examined)
     done, of = 0, sum(len(entry.findings.scores) for entry in examined)
     for entry in examined:
@@ -250,16 +246,16 @@ def _score_blocks(examined: Sequence[Examination], report: Report) -> Iterator[d
 
 
 def _score_block(entry: Examination, rows: range, dated: bool) -> dict[str, Sequence[Any]]:
-    found, these = entry.findings, slice(rows.start, rows.stop)
+    findings, these = entry.findings, slice(rows.start, rows.stop)
     columns: dict[str, Any] = {"device": [entry.device] * len(rows), "table": [entry.table.name] * len(rows)}
     columns["row"] = rows
     if dated:
         columns["time"] = [None] * len(rows) if entry.table.times is None else entry.table.time_texts(these)
-    columns["score"], columns["threshold"] = found.scores[these], found.thresholds[these]
+    columns["score"], columns["threshold"] = findings.scores[these], findings.thresholds[these]
     # A row without a score is neither normal nor not, so its cell stays empty.
-    columns["is_anomaly"] = np.where(np.isnan(found.scores[these]), np.nan, found.alarms[these])
-    if found.offline_scores is not None:
-        columns["offline_score"] = found.offline_scores[these]
-    if found.shares is not None:
-        columns |= {f"share of {name}": found.shares[these, at] for at, name in enumerate(found.channels)}
+    columns["is_anomaly"] = np.where(np.isnan(findings.scores[these]), np.nan, findings.alarms[these])
+    if findings.offline_scores is not None:
+        columns["offline_score"] = findings.offline_scores[these]
+    if findings.shares is not None:
+        columns |= {f"share of {name}": findings.shares[these, at] for at, name in enumerate(findings.channels)}
     return columns

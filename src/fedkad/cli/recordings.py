@@ -95,12 +95,12 @@ def _report_passed_over(path: Path) -> None:
         note(f"{path}: {', '.join(texts)} passed over as notes; a recording must be called .csv to be read.")
 
 
-def named_series(device: DeviceTables, *, spare: bool = False) -> Series | list[Series]:
-    """The stretches of a device with the names of its channels; a single one is not copied into another.
+def named_series(device: DeviceTables, *, overwrite_ok: bool = False) -> Series | list[Series]:
+    """Return the stretches of a device with the names of its channels; a single one is not copied into another.
 
-    They are `spare` if nobody looks at the device again.
+    Their values may be overwritten if the device is not looked at again.
     """
-    stretches = [Series(values, device.channels, spare=spare) for values in device.series()]
+    stretches = [Series(values, device.channels, spare=overwrite_ok) for values in device.series()]
     return stretches[0] if len(stretches) == 1 else stretches
 
 

@@ -22,12 +22,13 @@ def check_model_target(path: Path, data: Path) -> None:
     require_model_or_none(path)
 
 
-def check_score_target(path: Path, model: Path, data: Path) -> None:
-    """Refuse to write scores over the data or the model, or into a folder of data."""
+def check_score_target(path: Path, model: Path, *inputs: Path) -> None:
+    """Refuse to write scores over an input or the model, or into a folder of data."""
     require_csv_name(path)
     if _is_same(path, model):
         raise ValueError(f"{path}: this is the model; choose another name for the scores.")
-    _check_file_target(path, data, "scores")
+    for source in inputs:
+        _check_file_target(path, source, "scores")
 
 
 def check_page_target(path: Path, *inputs: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedkad.detect.events import Event, Findings, Gathering
+from fedkad.detect.events import Event, Findings
 from fedkad.detect.series import Series
 from fedkad.federation.inprocess import Federation, federate
 from fedkad.report.agreement import answered
@@ -106,7 +106,7 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
         faults = fleet.faults_of(device)
         table = SeriesTable(device, CHANNELS, fleet.test[device], fleet.test_times(device), utc=True)
         marks = tuple(Span(fault.start, fault.end, fault.kind) for fault in faults)
-        examined[device] = examine_table(detector.model_, device, table, Gathering(), marks)
+        examined[device] = examine_table(detector.model_, device, table, marks=marks)
         lines += compare(device, examined[device].findings.events, faults, reach=detector.window)
         report("detection", len(examined), len(federation.detectors))
     seconds = time.perf_counter() - began

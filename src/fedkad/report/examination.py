@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.bridging import longest_hole
-from fedkad.detect.events import Findings, Gathering, examine
+from fedkad.detect.events import AS_THEY_ARE, Findings, Gathering, examine
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import forecast_series
 from fedkad.detect.series import Series
@@ -33,7 +33,7 @@ class Examination:
 
     @property
     def scored(self) -> int:
-        """The number of rows with a score."""
+        """Count the rows with a score."""
         return int((~np.isnan(self.findings.scores)).sum())
 
     @property
@@ -42,7 +42,7 @@ class Examination:
         return self.device if self.table.name == self.device else f"{self.device} {self.table.name}"
 
     def moment(self, row: int) -> str:
-        """The time of a row in the zone of the input, without seconds on the full minute; its number without times."""
+        """Return the time of a row in the zone of the input, without seconds on the full minute, or its number."""
         times = self.table.wall_times
         if times is None:
             return str(row)
@@ -50,7 +50,7 @@ class Examination:
         return text.removesuffix(":00") if times.dtype.kind == "M" else text
 
     def axis_times(self, start: int, stop: int) -> Times:
-        """The times of some rows for an axis, which goes on evenly even where the clock of the input is put back.
+        """Return the times of some rows for an axis, which goes on evenly where the clock of the input is put back.
 
         Row numbers stand in for missing times.
         """
@@ -59,14 +59,14 @@ class Examination:
             return np.arange(start, stop, dtype=np.float64) if times is None else times[start:stop]
         return np.asarray(times[start:stop] + np.timedelta64(int(self.table.offsets[start]), "m"))
 
-    def blind(self) -> list[tuple[int, int]]:
-        """Rows `start`, …, `end` − 1 without a score."""
+    def unscored_spans(self) -> list[tuple[int, int]]:
+        """Return the spans of rows without a score, each as its first row and the row after its last."""
         missing = np.isnan(self.findings.scores).astype(np.int8)
         edges = np.flatnonzero(np.diff(missing, prepend=0, append=0))
         return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
     def expected(self, start: int, stop: int) -> Array:
-        """What was predicted for some of the rows, `(row, channel)`; NaN where there is no score."""
+        """Return what was predicted for some of the rows, `(row, channel)`; NaN where there is no score."""
         model, lead = self.model, 2 * self.model.settings.lead + longest_hole(self.model.settings.window)
         first = max(start - lead, 0)
         times = self.table.times
@@ -76,22 +76,28 @@ class Examination:
         return recording.of_rows(expected)[start - first :]
 
 
+@dataclass(frozen=True)
+class ExaminationRequest:
+    """What is asked of the examination of a table; `offline` and `shares` are as in `examine`."""
+
+    gathering: Gathering = AS_THEY_ARE
+    offline: bool = False
+    shares: bool = False
+    overwrite_ok: bool = False  # the values of the table may be overwritten, which saves a copy of them
+
+
+AS_USUAL = ExaminationRequest()
+
+
 def examine_table(
     model: Model,
     device: str,
     table: SeriesTable,
-    gathering: Gathering,
+    request: ExaminationRequest = AS_USUAL,
     marks: tuple[Span, ...] = (),
-    *,
-    offline: bool = False,
-    shares: bool = False,
-    spare: bool = False,
     report: Report = unheard,
 ) -> Examination:
-    """Judge a table; gaps in its times count. `offline` and `shares` are as in `examine`.
-
-    The values of the table are overwritten if they are `spare`: nobody may look at them again.
-    """
-    series = Series(table.values, table.channels, table.times, spare)
-    findings = examine(model, series, gathering, offline=offline, shares=shares, report=report)
+    """Judge a table, whose rows are apart in time where its times have gaps."""
+    series = Series(table.values, table.channels, table.times, request.overwrite_ok)
+    findings = examine(model, series, request.gathering, offline=request.offline, shares=request.shares, report=report)
     return Examination(device, table, model, findings, marks)

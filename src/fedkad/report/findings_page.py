@@ -197,7 +197,7 @@ def _score_panel(entry: Examination, start: int, stop: int) -> Panel:
 def _spans(entry: Examination, events: Sequence[Event], start: int, stop: int) -> list[Span]:
     """Blind time, what is known to be wrong, and events, as far as they are in the picture."""
     spans = [
-        *(Span(*rows, role="faint") for rows in entry.blind()),
+        *(Span(*rows, role="faint") for rows in entry.unscored_spans()),
         *entry.marks,
         *(Span(event.start, event.end + 1, role="alarm") for event in events),
     ]
