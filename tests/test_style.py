@@ -34,7 +34,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def is_command(node: Function) -> bool:
-    """Whether a function is a command: its parameters are the switches of the command line, so its body alone counts."""
+    """Whether a function is a command: its parameters are the switches, so that its body alone counts."""
     decorators = [ast.unparse(each) for each in node.decorator_list]
     return any(".command" in each or "_options" in each or "@app" in each for each in decorators)
 
