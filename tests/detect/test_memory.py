@@ -68,16 +68,16 @@ def test_a_series_that_is_spare_is_learned_from_and_judged_in_its_own_memory() -
     detector = KoopmanDetector().fit(recording(spike=True, holes=True))
     again = KoopmanDetector()
     series = recording(spike=True, holes=True)
-    peak, _ = peak_beyond(lambda: again.fit(Series(series, None, spare=True)))
+    peak, _ = peak_beyond(lambda: again.fit(Series(series, None, overwrite_ok=True)))
     assert peak < 2.3 * series.nbytes + STATISTICS
     np.testing.assert_array_equal(again.memory_.held_out.rows, detector.memory_.held_out.rows)
     assert again.threshold_ == detector.threshold_
     series = recording(spike=True, holes=True)
     known = detector.decision_function(series)
-    peak, _ = peak_beyond(lambda: examine(detector.model_, Series(series, None, spare=True)))
+    peak, _ = peak_beyond(lambda: examine(detector.model_, Series(series, None, overwrite_ok=True)))
     assert peak < 2.4 * series.nbytes
     series = recording(spike=True, holes=True)
-    scores = examine(detector.model_, Series(series, None, spare=True)).scores
+    scores = examine(detector.model_, Series(series, None, overwrite_ok=True)).scores
     np.testing.assert_array_equal(scores, known)
 
 

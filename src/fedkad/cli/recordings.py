@@ -100,7 +100,7 @@ def named_series(device: DeviceTables, *, overwrite_ok: bool = False) -> Series 
 
     Their values may be overwritten if the device is not looked at again.
     """
-    stretches = [Series(values, device.channels, spare=overwrite_ok) for values in device.series()]
+    stretches = [Series(values, device.channels, overwrite_ok=overwrite_ok) for values in device.series()]
     return stretches[0] if len(stretches) == 1 else stretches
 
 

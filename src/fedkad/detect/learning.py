@@ -69,7 +69,7 @@ def _scaled(settings: DetectorSettings, series: Series, scaling: Scaling | None)
         scaling = Scaling.fit(_training_rows(settings, series.values))
     setup = Setup(settings, series.names, scaling)
     setup.inputs  # noqa: B018  # unknown names are refused here, before anything is computed
-    return setup, scaling.standardise(series.values, out=series.values if series.spare else None)
+    return setup, scaling.standardise(series.values, out=series.values if series.overwrite_ok else None)
 
 
 def training_moments(settings: DetectorSettings, series: Series) -> ChannelMoments:
@@ -82,7 +82,7 @@ def _without_absurd(settings: DetectorSettings, series: Series) -> Series:
     if not settings.has_witnesses:
         return series
     wrong = absurd_in_training(series.values)
-    return Series(np.where(wrong, np.nan, series.values), series.names, spare=True) if wrong.any() else series
+    return Series(np.where(wrong, np.nan, series.values), series.names, overwrite_ok=True) if wrong.any() else series
 
 
 def _training_rows(settings: DetectorSettings, values: Array) -> Array:

@@ -179,9 +179,9 @@ class Setup:
         """A series as users pass it, checked to have these channels, scaled and not clipped."""
         # Between separate stretches the hole must be too long to be bridged.
         recording = as_recording(data, longest_hole(self.settings.window) + 1 if self.settings.has_witnesses else 1)
-        values, names, _, spare = recording.series
+        values, names, _, overwrite_ok = recording.series
         check_channels(values.shape[1], names, self.channels, self.names)
-        scaled = self.scaling.standardise(values, out=values if spare else None)
+        scaled = self.scaling.standardise(values, out=values if overwrite_ok else None)
         return recording._replace(series=Series(scaled, names))
 
 

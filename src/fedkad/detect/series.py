@@ -24,7 +24,7 @@ class Series(NamedTuple):
     values: Array
     names: tuple[str, ...] | None
     times: Times | None = None
-    spare: bool = False  # whether the values may be overwritten: it saves a copy of a long series
+    overwrite_ok: bool = False  # whether the values may be overwritten: it saves a copy of a long series
 
 
 class Recording(NamedTuple):
@@ -74,7 +74,7 @@ def as_recording(data: Any, gap: int = 1) -> Recording:
             check_channels(channels, series.names, expected, first.names, than="those of stretch 0")
         except ValueError as error:
             raise ValueError(f"stretch {k}: {error}") from None
-    joined = Series(join_stretches([piece.series.values for piece in pieces], gap), first.names, spare=True)
+    joined = Series(join_stretches([piece.series.values for piece in pieces], gap), first.names, overwrite_ok=True)
     if all(piece.there is None for piece in pieces):
         return Recording(joined)
     between = np.ones(gap, dtype=np.bool_)  # what lies between two stretches is shown, as it is for arrays
@@ -176,7 +176,7 @@ def _read(data: Any, where: str, gap: int) -> Recording:
             f"frame.to_pandas().set_index({column!r})."
         )
     names, times = _names_of(data, where), _times_of(data, where)
-    spare = isinstance(data, Series) and data.spare
+    overwrite_ok = isinstance(data, Series) and data.overwrite_ok
     if isinstance(data, Series):
         data = data.values
     if isinstance(data, np.ma.MaskedArray):
@@ -207,17 +207,17 @@ def _read(data: Any, where: str, gap: int) -> Recording:
             f"{where}Row {row} of channel {_name(names, channel)} is infinite; "
             "replace infinite values by NaN where a value is missing."
         )
-    return _with_gaps(Series(values, names, times, spare), gap)
+    return _with_gaps(Series(values, names, times, overwrite_ok), gap)
 
 
 def _with_gaps(series: Series, gap: int) -> Recording:
-    values, names, times, spare = series
+    values, names, times, overwrite_ok = series
     missing = missing_before(times, gap)
     if times is None or not len(missing):
-        return Recording(Series(values, names, spare=spare))
+        return Recording(Series(values, names, overwrite_ok=overwrite_ok))
     there = np.insert(np.ones(len(values), dtype=np.bool_), missing, False)
     return Recording(
-        Series(np.insert(values, missing, np.nan, axis=0), names, spare=True), there, grid_positions(times)
+        Series(np.insert(values, missing, np.nan, axis=0), names, overwrite_ok=True), there, grid_positions(times)
     )
 
 
