@@ -76,14 +76,13 @@ class Agent:
         self._inbox = Inbox(self.store, self.watchers)
         self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
         self._notifier = SystemdNotifier()
-        endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
-        self.source, sinks, self._stdout, self._broker, self._connections, tells, self._hear = endpoints
-        self._tells = None if tells is self.source else tells  # polled apart from the source
-        self._outbox = Outbox(self.store, sinks)
+        self._endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
+        self.source = self._endpoints.source
+        self._outbox = Outbox(self.store, self._endpoints.sinks)
         closing.callback(self._outbox.close)
-        for connection in self._connections:
+        for connection in self._endpoints.connections:
             closing.callback(connection.close)
-        for sink in sinks:
+        for sink in self._endpoints.sinks:
             closing.callback(sink.close)
         closing.callback(self.source.close)
         self._is_stopping = self._is_disk_full = self._is_reload_wanted = False
@@ -163,14 +162,7 @@ class Agent:
     def _wait(self, timeout: float) -> None:
         """Take nothing for a while but stay connected: messages that arrive are neither read nor acknowledged."""
         self._notifier.alive()
-        until = time.monotonic() + timeout
-        while True:
-            for connection in self._connections:
-                connection.poll(max(until - time.monotonic(), 0.0) / len(self._connections))
-            if not self._connections:
-                time.sleep(timeout)
-            if time.monotonic() >= until:
-                return
+        self._endpoints.wait(timeout)
 
     def _take_batch(self, timeout: float) -> None:
         """Take what has arrived, up to the message after which a device is due to learn.
@@ -218,9 +210,7 @@ class Agent:
         self.watchers[name] = self._watcher(name, device)
         self.settings = settings
         self._decoder.add(name, device)
-        if self._broker is not None:
-            self._broker.add(name, device.sampling.channels)
-            self._hear(name)
+        self._endpoints.add(name, device.sampling.channels)
         logger.info("%s publishes and is watched from now on, one of %d.", name, len(self.watchers))
 
     def _count_refusal(self, device: str) -> None:
@@ -256,18 +246,13 @@ class Agent:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK
-        hears = self.settings.source.kind != "mqtt" or self._connections[0].is_connected
+        hears = self.settings.source.kind != "mqtt" or self._endpoints.connections[0].is_connected
         for watcher in self.watchers.values():
             self._outbox.put(watcher.tick(now, hears=hears))
             if watcher.is_changed:
                 self._note_change()
-        if self._tells is not None:
-            for _ in range(BATCH):  # each poll reads one message of the broker
-                self._connections[-1].poll(0.0)
-            for _ in self._tells.poll(0.0):  # it hands out no samples
-                pass
-            if self._tells.unacknowledged:
-                self._note_change()
+        if self._endpoints.poll_commands():
+            self._note_change()
         for command in self._inbox.waiting():
             self._obey(command)
         if now >= self._next_model_check:
@@ -303,9 +288,8 @@ class Agent:
             for watcher in self.watchers.values():
                 watcher.put_state()
             if self._uncommitted_since:
-                self.source.put_position()
-                if self._tells is not None:
-                    self._tells.put_position()
+                for source in self._endpoints.sources:
+                    source.put_position()
         try:
             if self.store.is_dirty:
                 self.store.commit()
@@ -318,9 +302,8 @@ class Agent:
         if self._is_disk_full:
             logger.info("The disk can be written again.")
         self._is_disk_full, self._uncommitted_since = False, 0.0
-        self.source.acknowledge()
-        if self._tells is not None:
-            self._tells.acknowledge()
+        for source in self._endpoints.sources:
+            source.acknowledge()
         self._outbox.committed()
         self._inbox.committed()
         return True
@@ -339,8 +322,8 @@ class Agent:
             device = self.settings.devices[name]
             if device != before.devices[name] or self.settings.maintenance != before.maintenance:
                 watcher.configure(device, self.settings.maintenance)
-        if self._broker is not None:
-            self._broker.configure(self.settings.mqtt)
+        if self._endpoints.broker is not None:
+            self._endpoints.broker.configure(self.settings.mqtt)
         logger.log(logging.WARNING if found.refused else logging.INFO, "The settings are read again; %s.", found)
 
     # -- what goes out ------------------------------------------------------------------------------------------------
@@ -349,18 +332,18 @@ class Agent:
         is_urgent = self._outbox.is_urgent
         if self._outbox.deliver():
             self._note_change()
-        if self._broker is not None:
-            self._broker.publish_states(now=is_urgent)
-            if self._inbox.publish_replies(self._broker.reply):
+        if self._endpoints.broker is not None:
+            self._endpoints.broker.publish_states(now=is_urgent)
+            if self._inbox.publish_replies(self._endpoints.broker.reply):
                 self._note_change()
 
     def _write_readings(self) -> None:
         """Write readings to standard output; if the disk is full there, only they are lost."""
-        if not self._readings or self._stdout is None:
+        if not self._readings or self._endpoints.stdout is None:
             return
         try:
             for reading in self._readings:
-                self._stdout.write_reading(reading)
+                self._endpoints.stdout.write_reading(reading)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -377,10 +360,7 @@ class Agent:
         while not self._outbox.is_empty and time.monotonic() < deadline:
             self._outbox.offer_now()
             self._deliver()
-            for connection in self._connections:
-                connection.poll(0.02)
-            if not self._connections:
-                time.sleep(0.05)
+            self._endpoints.wait(0.05)
             if not self.commit():
                 return
 
@@ -398,7 +378,7 @@ class Agent:
         with suppress(StoreError, OSError):  # then nobody knows
             found = StoreClient(self.settings.state).undelivered()
             waiting = {name: found.get(name, 0) for name in self._outbox.sinks}
-        connected = {connection.section: connection.is_connected for connection in self._connections}
+        connected = {connection.section: connection.is_connected for connection in self._endpoints.connections}
         devices = {name: status.metrics() for name, status in self.statuses().items()}
         return AgentMetrics(devices, connected, waiting, self._is_disk_full)
 

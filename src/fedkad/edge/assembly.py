@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fedkad.edge.addresses import EVERY
 from fedkad.edge.device.status import DeviceStatus
@@ -14,7 +16,7 @@ from fedkad.edge.settings import AgentSettings, SettingsError
 from fedkad.edge.sinks import AlertSink
 from fedkad.edge.sinks.publications import Publications
 from fedkad.edge.sinks.stdout import StdoutSink
-from fedkad.edge.sources import SampleSource
+from fedkad.edge.sources import BATCH, SampleSource
 from fedkad.edge.sources.lines import FileSource, StdinSource
 from fedkad.edge.store import Store
 from fedkad.fleet.shared import extra
@@ -25,16 +27,53 @@ if TYPE_CHECKING:
     from fedkad.edge.sources.mqtt import MqttSource
 
 
-class Endpoints(NamedTuple):
-    """What an agent is connected to; connections are that of the source, that of the sink, one for both, or none."""
+@dataclass(frozen=True)
+class Endpoints:
+    """What an agent reads from and writes to."""
 
     source: SampleSource
     sinks: list[AlertSink]
-    stdout: StdoutSink | None  # the one of the sinks that also writes readings
-    broker: BrokerSink | None  # the one of the sinks that also publishes states
-    connections: list[Connection]
-    tells: MqttSource | None  # brings what is told about devices; the source itself if they share a connection
-    hear: Callable[[str], None]  # take what is told about a device, over a broker
+    connections: list[Connection]  # that of the source, that of the broker sink, one for both, or none
+    stdout: StdoutSink | None = None  # the one of the sinks that also writes readings
+    broker: BrokerSink | None = None  # the one of the sinks that also publishes states, and replies to commands
+    commands: MqttSource | None = None  # brings commands; the source itself if they share a connection
+
+    @property
+    def sources(self) -> list[SampleSource]:
+        """All that has to be acknowledged: the source, and that of commands if it is another one."""
+        return [self.source] if self.commands in (None, self.source) else [self.source, self.commands]
+
+    def add(self, device: str, channels: Sequence[str]) -> None:
+        """Publish about one more device, and take commands about it."""
+        if self.broker is not None:
+            self.broker.add(device, channels)
+            self.listen(device)
+
+    def listen(self, device: str) -> None:
+        """Take commands about a device, if a broker can bring them."""
+        if self.commands is not None and self.broker is not None:
+            self.commands.hear(self.broker.command_topic(device), device)
+
+    def wait(self, timeout: float) -> None:
+        """Stay connected for so many seconds, but take nothing."""
+        until = time.monotonic() + timeout
+        while True:
+            for connection in self.connections:
+                connection.poll(max(until - time.monotonic(), 0.0) / len(self.connections))
+            if not self.connections:
+                time.sleep(timeout)
+            if time.monotonic() >= until:
+                return
+
+    def poll_commands(self) -> bool:
+        """Take commands that come over a connection of their own; True if some have to be committed."""
+        if self.commands is None or self.commands is self.source:
+            return False
+        for _ in range(BATCH):  # each poll reads one message of the broker
+            self.connections[-1].poll(0.0)
+        for _ in self.commands.poll(0.0):  # it hands out no samples
+            pass
+        return bool(self.commands.unacknowledged)
 
 
 def require_extra(settings: AgentSettings) -> None:
@@ -56,44 +95,41 @@ def assemble(
     statuses: Callable[[], Mapping[str, DeviceStatus]],
     receive: Callable[[str, bytes], None],
 ) -> Endpoints:
-    """Make the source and the sinks; nothing is connected yet. `receive` takes what a broker delivers to be told."""
+    """Make the source and the sinks; nothing is connected yet. `receive` takes the commands that a broker delivers."""
     stdout = StdoutSink(sys.stdout) if settings.stdout.enabled else None
     sinks: list[AlertSink] = [stdout] if stdout is not None else []
-    grows = EVERY in settings.devices
-    publications = Publications(settings.mqtt.prefix, settings.name, tuple(settings.named), grows)
-    source, connections, tells = _source(settings, store, publications, receive)
-    broker = None
+    publications = Publications(settings.mqtt.prefix, settings.name, tuple(settings.named), EVERY in settings.devices)
+    source, connections = _source(settings, store, publications, receive)
+    broker = commands = None
     if settings.mqtt.enabled:
-        broker = _broker_sink(settings, publications, connections, statuses)
-        sinks.append(broker)
-    if settings.mqtt.enabled and settings.mqtt.broker:
         from fedkad.edge.sources.mqtt import PACKET_NUMBERS, MqttSource, Topics
 
-        tells = MqttSource(connections[-1], Topics((), ()), store, receive, beyond=PACKET_NUMBERS)
-
-    def hear(device: str) -> None:
-        if tells is not None and settings.mqtt.enabled:
-            tells.hear(publications.topic(device, "tell"), device)
-
-    for device in settings.named:
-        hear(device)
+        broker = _broker_sink(settings, publications, connections, statuses)
+        sinks.append(broker)
+        if settings.mqtt.broker:
+            commands = MqttSource(connections[-1], Topics((), ()), store, receive, beyond=PACKET_NUMBERS)
+        elif isinstance(source, MqttSource):
+            commands = source
     if settings.webhook.url:
         from fedkad.edge.sinks.webhook import WebhookSink
 
         sinks.append(WebhookSink(settings.webhook))
-    return Endpoints(source, sinks, stdout, broker, connections, tells, hear)
+    endpoints = Endpoints(source, sinks, connections, stdout, broker, commands)
+    for device in settings.named:
+        endpoints.listen(device)
+    return endpoints
 
 
 def _source(
     settings: AgentSettings, store: Store, publications: Publications, receive: Callable[[str, bytes], None]
-) -> tuple[SampleSource, list[Connection], MqttSource | None]:
-    """The source, its connection, and the source again if something may be told over that."""
+) -> tuple[SampleSource, list[Connection]]:
+    """Make the source, and its connection if it has one."""
     source = settings.source
     has_header = source.format == "csv"
     if source.kind == "stdin":
-        return StdinSource(has_header=has_header), [], None
+        return StdinSource(has_header=has_header), []
     if source.kind == "file":
-        return FileSource(Path(source.path), store, has_header=has_header), [], None
+        return FileSource(Path(source.path), store, has_header=has_header), []
     from fedkad.edge.connection import Connection
     from fedkad.edge.sources.mqtt import MqttSource, Topics
 
@@ -104,8 +140,7 @@ def _source(
     def is_own(topic: str) -> bool:
         return publications.is_own(topic) or topic.startswith(f"{settings.homeassistant.prefix}/")
 
-    made = MqttSource(connection, Topics(source.topics, settings.devices, is_own), store, receive)
-    return made, [connection], made
+    return MqttSource(connection, Topics(source.topics, settings.devices, is_own), store, receive), [connection]
 
 
 def _broker_sink(

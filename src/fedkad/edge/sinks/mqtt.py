@@ -70,6 +70,10 @@ class BrokerSink:
         self._connection.publish(self._publications.status(device))
         self._discover(device)
 
+    def command_topic(self, device: str) -> str:
+        """The topic on which commands about a device come."""
+        return self._publications.topic(device, "tell")
+
     def configure(self, settings: MqttSink) -> None:
         """Publish states in another interval from now on."""
         self._settings, self._next_state = settings, 0.0
