@@ -217,7 +217,7 @@ def in_a_fleet(bench: Bench) -> None:
     folder = bench.folder()
     table = folder / "table.csv"
     table.write_text(",".join(NAMES) + "\n" + ",".join("0" for _ in NAMES) + "\n")
-    with Loopback(folder, {"device-0": table}, "--by-call") as fleet:
+    with Loopback(folder, {"device-0": table}, "--on-demand") as fleet:
         often = fleet.server_folder / "fleet.toml"
         often.write_text(often.read_text().replace('period = "1m"', f'period = "{LOOK_SECONDS}s"'))
         fleet.start_server()

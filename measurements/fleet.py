@@ -23,8 +23,9 @@ from fedkad.detect.modelfile import read_model
 from fedkad.detect.series import Series
 from fedkad.federation.client import Client
 from fedkad.federation.local import LocalTraining
-from fedkad.federation.model_archive import KIND, RESULT
+from fedkad.federation.model_archive import KIND
 from fedkad.federation.settings import Consensus
+from fedkad.federation.training_files import RESULT
 from fedkad.fleet.server import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import relative_loss

@@ -28,7 +28,7 @@ install -d -m 0700 -o fedkad-server /var/lib/fedkad-server
 install -d -m 0700 -o fedkad /var/lib/fedkad /var/lib/fedkad/fleet
 as="runuser -u fedkad-server --"
 $as {RUN} fleet init {FLEET} --address localhost --port {PORT} --control-port {CONTROL} --channels a,b,c \\
-    --window 8 --rank 6 --observables 32 --rounds 3 --least 1
+    --window 8 --rank 6 --observables 32 --rounds 3 --min-devices 1
 $as {RUN} fleet add {FLEET} pump
 mv {FLEET}/devices/pump {DEVICE}
 cp table.csv {DEVICE}/

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedkad import KoopmanDetector
-from fedkad.federation import model_archive, participant
+from fedkad.federation import model_archive, participant, training_files
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.gate import held_out_losses
@@ -150,7 +150,7 @@ def result(fleet: Loopback, status: Mapping[str, Any]) -> Array:
     """The subspace of a training, delivered or not."""
     place = fleet.server_folder / "training"
     kept = status["state"] == model_archive.KEPT_BACK
-    file = model_archive.archived_file(status["run"]) if kept else model_archive.RESULT
+    file = model_archive.archived_file(status["run"]) if kept else training_files.RESULT
     terms = stored_terms(place, file)
     assert terms is not None
     coordinator = Coordinator(terms, TrainingPlan(), place)
@@ -163,7 +163,7 @@ def roll_back(fleet: Loopback, run: str) -> None:
     fleet.command("fleet", "rollback", str(fleet.server_folder), run)
     place, everybody = fleet.server_folder / "training", set(fleet.data)
     wait(
-        lambda: everybody <= set(model_archive.read_delivered(place).get("delivered", [])),
+        lambda: everybody <= set(training_files.read_delivered(place).get("delivered", [])),
         300,
         "the honest model is back",
     )

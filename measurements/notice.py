@@ -33,15 +33,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedkad.fleet.device.httpsclient import NOT_MODIFIED, OK, ServerFiles, UnreachableError
-from fedkad.fleet.device.noticeclient import PATH, SAID_EVERY
+from fedkad.federation.training_files import WANTED, is_requested, last_done
+from fedkad.fleet.device.httpsclient import NOT_MODIFIED, OK, HttpsClient, UnreachableError
+from fedkad.fleet.device.noticeclient import PATH
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.server import registry
 from fedkad.fleet.server.noticeboard import NoticeBoard
 from fedkad.fleet.server.settings import ServerFolder
-from fedkad.fleet.server.trainings import WANTED, is_requested, read_result
 from fedkad.fleet.shared.files import write_private
-from fedkad.fleet.shared.notice import PLACES, place
+from fedkad.fleet.shared.notice import PLACES, REPORT_EVERY, place
 from fedkad.simulate import simulate_fleet
 from fedkad.tables import write_table
 from measurements.loopback import Loopback, Wire, command_line, descendants, megabytes, wait
@@ -84,7 +84,7 @@ def usage(*processes: int) -> Usage:
 # -- emulated devices ----------------------------------------------------------------------------------------------
 
 
-class EmulatedDevice(ServerFiles):
+class EmulatedDevice(HttpsClient):
     """A device that looks at the notice; all of one process share what they trust, to save memory."""
 
     def __init__(self, server: str, ca_certificate: Path, trust: ssl.SSLContext) -> None:
@@ -230,7 +230,7 @@ class CalledFleet(Loopback):
     def train_once(self) -> dict[str, Any]:
         """A training that calls the real devices, to its end; its status."""
         folder = self.server_folder / "training"
-        before = str((read_result(folder) or {}).get("run", ""))
+        before = last_done(folder)
         write_private(folder / WANTED, json.dumps({"after": before, "token": TOKEN}).encode())
         status = self.wait_done(PATIENCE, after=before)
         wait(lambda: not is_requested(folder), PATIENCE, "the request closed")
@@ -311,7 +311,7 @@ def fetch_at_once(fleet: CalledFleet, keys: list[str]) -> tuple[float, collectio
     """Seconds until all have the model, statuses, its bytes, and processor seconds of nginx."""
     shown = NoticeBoard(ServerFolder(fleet.server_folder)).last()
     assert shown is not None
-    model = shown.tidings.model
+    model = shown.body.model
     assert model is not None
     trust, seen = trusting(fleet.target.ca_certificate), collections.Counter[str]()
     start, lock = threading.Barrier(len(keys) + 1), threading.Lock()
@@ -384,7 +384,7 @@ def print_looks(fleet: CalledFleet, period: float, key: str) -> None:
     }
     for name, how in ways.items():
         size, cost = bytes_of_looks(fleet, how), cost_of_looks(fleet, how)
-        day = DAY / (SAID_EVERY if "hour" in name else period) * size / 1e6
+        day = DAY / (REPORT_EVERY if "hour" in name else period) * size / 1e6
         print(f"  a look with a {name}: {size:.0f} bytes, {day:.2f} MB a day; nginx {1e3 * cost:.2f} ms")
 
 
@@ -418,7 +418,7 @@ def main() -> None:
             write_table(data[name], {f"c{k}": column for k, column in enumerate(np.asarray(series).T)})
         (root / "ours").mkdir()
         (root / "other").mkdir()
-        options = ("--rounds", str(ROUNDS), "--invite", str(REAL), "--period", f"{given.period:g}s")
+        options = ("--rounds", str(ROUNDS), "--devices-per-training", str(REAL), "--period", f"{given.period:g}s")
         with CalledFleet(root / "ours", data, *options) as fleet:
             keys = fleet.register(max(given.devices, FETCHERS))
             fleet.start_server()

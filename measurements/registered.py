@@ -49,7 +49,7 @@ def measure(root: Path) -> dict[str, float]:
     began = time.monotonic()
     devices = registry.ActiveDevices(folder.registry)
     devices.read()
-    enrolment.admit_at_the_door(folder)
+    enrolment.configure_proxy(folder)
     found = {"seconds": time.monotonic() - began, "server": peak_memory()}
     began = time.monotonic()
     nginx = ChildProcess(proxy.command(root), LogFile(folder.logs / "proxy.log"), proxy.environment(()))

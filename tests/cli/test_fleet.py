@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from fedkad import locks
+from fedkad.federation import training_files
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.fleet.server import registry, settings, trainings
+from fedkad.fleet.server import registry, requests, settings
 from fedkad.fleet.shared import extra
 from tests.fixtures.commandline import Done, fails
 from tests.fixtures.trainings import make_terms
@@ -299,20 +300,24 @@ def test_a_training_is_requested_from_a_running_server(fleet: Path) -> None:
 def test_in_a_fleet_that_is_called_the_status_shows_the_notice(tmp_path: Path) -> None:
     from fedkad.fleet.server.noticeboard import NoticeBoard
     from fedkad.fleet.server.settings import ServerFolder
-    from fedkad.fleet.shared.notice import invite
+    from fedkad.fleet.shared.notice import invitation_for
 
     folder = tmp_path / "called"
-    document("fleet", "init", folder, "--address", "localhost", *CHANNELS, "--invite", "3", "--period", "10m")
+    document(
+        "fleet", "init", folder, "--address", "localhost", *CHANNELS, "--devices-per-training", "3", "--period", "10m"
+    )
     for k in range(5):
         document("fleet", "add", folder, f"pump-{k}")
     assert status_of(folder)["notice"] is None
     names = list(registry.read(folder / "devices.json"))
-    NoticeBoard(ServerFolder(folder)).show(600.0, invite("salt", names, 3), len(names))
+    NoticeBoard(ServerFolder(folder)).show(600.0, invitation_for("salt", names, 3), len(names))
     notice = status_of(folder)["notice"]
     assert (len(notice["called"]), notice["model"]) == (3, None)
     assert f"{notice['number']}, calls 3 devices, no model" in Done("fleet", "status", folder).out
     assert "remove delivered.json from its folder" in fails("fleet", "deliver", folder, "pump-1")
-    assert "raise it" in fails("fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS, "--invite", "2")
+    assert "raise it" in fails(
+        "fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS, "--devices-per-training", "2"
+    )
     begun = ("fleet", "init", tmp_path / "f", "--address", "x", *CHANNELS)
     assert all("from 1s to 6h" in wrong(*begun, "--period", period) for period in ("soon", "7h"))
 
@@ -326,7 +331,7 @@ def test_the_status_shows_counts_and_exceptions_of_a_large_fleet(fleet: Path, mo
             registry.add(devices, f"pump-{k}", f"key {k}")
         registry.revoke(devices, "pump-999")
     known = settings.load(fleet)
-    settings.save(fleet, replace(known, notice=replace(known.notice, by_call=False)))
+    settings.save(fleet, replace(known, notice=replace(known.notice, on_demand=False)))
     nodes = {f"key {k}": Node(k, f"pump-{k}", "online", "2026-01-01T00:00:00") for k in range(30, 998)}
     nodes["key 0"] = Node(0, "pump-0", "offline", "2026-02-03T04:05:06.789")
     monkeypatch.setattr(fleetstatus, "_nodes", lambda server: (nodes, ""))
@@ -362,7 +367,7 @@ def wait_for_training(fleet: Path, ended: Callable[[], None]) -> tuple[Done, lis
     asked: list[Any] = []
 
     def end() -> None:
-        while (request := trainings.read_request(fleet / "training")) is None:
+        while (request := training_files.read_request(fleet / "training")) is None:
             time.sleep(0.01)
         asked.append(request)
         ended()
@@ -424,7 +429,7 @@ def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fedkad.cli.fleet.SHORT_PAUSE", 0.01)
     training = fleet / "training"
     assert "there is no training to cancel" in fails("fleet", "train", fleet, "--cancel")
-    trainings.request_training(training)
+    requests.request_training(training)
     assert document("fleet", "train", fleet, "--cancel") == {"wanted": False, "cancelled": True}
     assert status_of(fleet)["wanted"] is False
     (training / "wanted").unlink()
@@ -432,7 +437,7 @@ def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyP
         ((training / "wanted").unlink, "The training is cancelled."),
         (lambda: finish_trainings(fleet, "run-1"), "too late to cancel. Training run-1 is done."),
     ):
-        trainings.request_training(training)
+        requests.request_training(training)
         with locks.holding(fleet / "server.lock", ""):
             thread = threading.Thread(target=when_cancelled, args=(training, end))
             thread.start()
@@ -440,14 +445,14 @@ def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyP
             thread.join()
         assert said in done.out + done.err
     monkeypatch.setattr("fedkad.cli.fleet.LONGEST_END", 0.0)
-    trainings.request_training(training)
+    requests.request_training(training)
     with locks.holding(fleet / "server.lock", ""):
         assert "its run has not ended yet" in fails("fleet", "train", fleet, "--cancel")
 
 
 def when_cancelled(training: Path, end: Callable[[], None]) -> None:
     """Do what a server does once a training is cancelled."""
-    while trainings.is_requested(training):
+    while training_files.is_requested(training):
         time.sleep(0.01)
     end()
     (training / "wanted").unlink(missing_ok=True)

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
 
 from fedkad import KoopmanDetector
-from fedkad.federation import engine, model_archive, wire
+from fedkad.federation import engine, model_archive, training_files, wire
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.gate import MOST_SAID, Judgement, held_out_losses, verdict_of
-from fedkad.federation.model_archive import CURRENT, EARLIER, KEPT_BACK, RESULT, ArchiveError
+from fedkad.federation.model_archive import CURRENT, EARLIER, KEPT_BACK, ArchiveError
 from fedkad.federation.participant import OwnTerms, final_subspace
 from fedkad.federation.protocol import Answer, ProtocolError, Request, Terms, refusal
 from fedkad.federation.secure.server import BOUND
-from fedkad.federation.training_folder import UNDER_WAY
+from fedkad.federation.training_files import RESULT, UNDER_WAY
 from fedkad.koopman.stiefel import random_point
 from tests.fixtures.trainings import MODEL, NAMES, make_terms, prepared, series
 
@@ -101,7 +101,7 @@ def test_a_worse_model_is_kept_named_and_not_delivered(fleet: Folders, caplog: p
     np.testing.assert_array_equal(fleet.subspace(), before)
     assert "Training run-2 is not delivered" in caplog.text
     assert states(fleet) == {"run-2": KEPT_BACK, "run-1": CURRENT}
-    held = model_archive.read_delivered(fleet.place)
+    held = training_files.read_delivered(fleet.place)
     assert (held["run"], held["model"], sorted(held["delivered"])) == ("run-2", "run-1", sorted(NAMES))
     assert not (fleet.place / UNDER_WAY).exists()
 
@@ -223,13 +223,13 @@ def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
 @pytest.mark.parametrize("damage", ['{"run": "ru', "[]", None])
 def test_who_holds_the_model_is_known_again_from_the_model_itself(fleet: Folders, damage: str | None) -> None:
     fleet.train("run-1")
-    before, path = model_archive.read_delivered(fleet.place), fleet.place / "result.json"
+    before, path = training_files.read_delivered(fleet.place), fleet.place / "result.json"
     assert model_archive.mend_delivered(fleet.place) is None
     path.unlink() if damage is None else path.write_text(damage)
     said = model_archive.mend_delivered(fleet.place)
     assert said is not None
     assert str(path) in said
-    assert model_archive.read_delivered(fleet.place) == before
+    assert training_files.read_delivered(fleet.place) == before
     aside = path.with_name("result.json.unreadable-1")
     assert (aside.read_text() if aside.exists() else None) == damage
     (fleet.place / RESULT).write_bytes(b"damaged")
@@ -244,13 +244,13 @@ def test_an_earlier_model_is_taken_back_and_delivered_to_all(fleet: Folders) -> 
     assert not np.array_equal(fleet.subspace(), first)
     assert model_archive.roll_back(fleet.place) == "run-1"
     assert states(fleet) == {"run-2": EARLIER, "run-1": CURRENT}
-    held = model_archive.read_delivered(fleet.place)
+    held = training_files.read_delivered(fleet.place)
     assert (held["run"], held["model"], held["delivered"]) == ("run-2", "run-1", [])
     again = Coordinator(make_terms("run-1"), PLAN, fleet.place)
     again.restore(RESULT)
     engine.deliver(again, fleet)
     np.testing.assert_array_equal(fleet.subspace(), first)
-    held = model_archive.read_delivered(fleet.place)
+    held = training_files.read_delivered(fleet.place)
     assert (held["run"], held["model"], sorted(held["delivered"])) == ("run-2", "run-1", sorted(NAMES))
     with pytest.raises(ArchiveError, match="no earlier model"):
         model_archive.roll_back(fleet.place)
@@ -281,8 +281,8 @@ def test_a_rollback_that_was_killed_can_be_done_again_and_reaches_all(
         "run-1": CURRENT,
         "run-2": EARLIER,
     }
-    assert model_archive.read_delivered(fleet.place)["delivered"] == []
-    assert model_archive.read_delivered(fleet.place)["model"] == "run-1"
+    assert training_files.read_delivered(fleet.place)["delivered"] == []
+    assert training_files.read_delivered(fleet.place)["model"] == "run-1"
     assert not list(fleet.place.glob("*.unreadable"))
 
 
@@ -326,7 +326,7 @@ def test_one_device_gets_the_current_model_once_more(fleet: Folders) -> None:
         model_archive.forget_delivered(fleet.place, lambda name: True)
     fleet.train("run-1")
     assert model_archive.forget_delivered(fleet.place, lambda name: name == "b") == ["b"]
-    assert sorted(model_archive.read_delivered(fleet.place)["delivered"]) == ["a", "c", "d"]
+    assert sorted(training_files.read_delivered(fleet.place)["delivered"]) == ["a", "c", "d"]
     again = Coordinator(make_terms("run-1"), PLAN, fleet.place)
     again.restore(RESULT)
     assert set(again.deliveries(NAMES)) == {"b"}

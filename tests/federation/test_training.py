@@ -27,11 +27,11 @@ from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.history import Round
-from fedkad.federation.model_archive import RESULT
 from fedkad.federation.participant import OwnTerms
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
 from fedkad.federation.settings import Encoding
-from fedkad.federation.training_folder import UNDER_WAY, abandon, latest_training, stored_terms
+from fedkad.federation.training_files import RESULT, UNDER_WAY
+from fedkad.federation.training_folder import abandon, latest_training, stored_terms
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
 from tests.fixtures.draws import draws

@@ -87,7 +87,7 @@ class Attacked:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     root = tmp_path_factory.mktemp("attacked")
     tables = fleets.write_tables(root / "tables", (*HONEST, *SCRIPTS, REVOKED))
-    given = fleets.options(rounds=ROUNDS, participation=1.0, deadline=DEADLINE, least=1)  # a round loses a device
+    given = fleets.options(rounds=ROUNDS, participation=1.0, deadline=DEADLINE, min_devices=1)  # a round loses a device
     with Loopback(root, tables, *given) as fleet:
         found = Attacked(fleet, {}, {}, "")
         fleet.start_server({**fleets.hurried(), "FLWR_LOG_LEVEL": "INFO"})  # which tells what gets through

@@ -16,9 +16,9 @@ import pytest
 
 from fedkad import KoopmanDetector
 from fedkad.edge import main
+from fedkad.federation.training_files import is_requested
 from fedkad.fleet.server import registry
 from fedkad.fleet.server.settings import ServerFolder
-from fedkad.fleet.server.trainings import is_requested
 from measurements.loopback import Loopback, command_line, wait
 from tests.fixtures.attackers import fleets
 
@@ -76,7 +76,7 @@ class CalledFleet(Loopback):
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalledFleet]:
     root = tmp_path_factory.mktemp("called")
     data = fleets.write_tables(root / "data", NAMES)
-    given = fleets.options(rounds=5, participation=1.0, period="2s", invite=CALLED)
+    given = fleets.options(rounds=5, participation=1.0, period="2s", devices_per_training=CALLED)
     with CalledFleet(root, data, *given) as made:
         made.start_server(fleets.hurried())
         made.start(*NAMES[:-1], environment=fleets.hurried())
@@ -115,7 +115,7 @@ def check_equal(fleet: CalledFleet, status: dict[str, Any], names: tuple[str, ..
 
 def test_those_who_were_called_leave_when_the_training_is_over(fleet: CalledFleet) -> None:
     wait(lambda: all(map(fleet.waits, NAMES[:-1])), PATIENCE, "all wait again")
-    assert fleet.notice().tidings.invitation is None
+    assert fleet.notice().body.invitation is None
     wait(lambda: not fleet.online(), PATIENCE, "nobody is connected")
 
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from fedkad.fleet.device.connection import reach
-from fedkad.fleet.device.httpsclient import ServerFiles
+from fedkad.fleet.device.httpsclient import HttpsClient
 from fedkad.fleet.shared import certificates
 from fedkad.fleet.shared.certificates import KeyFileError, KeyPair
 from tests.fixtures.certificates import names_of
@@ -140,7 +140,7 @@ def listening(tmp_path: Path, server: KeyPair, host: str = "127.0.0.1") -> tuple
 
 
 def reached(server: str, ca_certificate: Path) -> str | None:
-    return reach(ServerFiles([server], ca_certificate, "copy it"))
+    return reach(HttpsClient([server], ca_certificate, "copy it"))
 
 
 def test_a_device_reaches_its_own_server_and_explains_what_is_wrong_with_others(
@@ -181,7 +181,7 @@ def test_a_device_says_whether_the_address_the_clock_or_the_authority_is_wrong(
     for shown, host, authority_file, remedy in cases:
         port, plain = listening(tmp_path, shown, host)
         with plain:
-            assert remedy in str(reach(ServerFiles([f"{host}:{port}"], authority_file, "copy it again")))
+            assert remedy in str(reach(HttpsClient([f"{host}:{port}"], authority_file, "copy it again")))
             plain.shutdown(socket.SHUT_RDWR)
 
 

@@ -62,8 +62,8 @@ def test_a_client_with_the_key_of_another_device_says_so_once_and_does_not_conne
 ) -> None:
     client.folder.key.write_bytes(make_device_key().key)
     monkeypatch.setattr(connection, "reach", lambda files: None)
-    monkeypatch.setattr(client.follower.files, "get", lambda path, headers: Fetched(200, "", b"press"))
-    client.follower.has_looked = True
+    monkeypatch.setattr(client.notices.files, "get", lambda path, headers: Fetched(200, "", b"press"))
+    client.notices.has_looked = True
     for _ in range(2):
         client.wait.clear()
         client.tend()

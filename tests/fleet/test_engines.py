@@ -74,7 +74,7 @@ def test_flowers_simulation_gives_the_numbers_of_one_process(
     server = tmp_path / "server"
     server.mkdir()
     model = settings.ModelSettings(fleets.CHANNELS, **{k: v for k, v in fleets.MODEL.items() if k != "channels"})
-    training = settings.TrainingSettings(rounds=ROUNDS, participation=PARTICIPATION, least=1)
+    training = settings.TrainingSettings(rounds=ROUNDS, participation=PARTICIPATION, min_devices=1)
     settings.save(server, settings.FleetSettings(model=model, training=training))
     simulate(flower_home, server, tables["pump-a"].parent, len(NAMES))
     status = fleets.read_status(server)

@@ -25,13 +25,13 @@ import pytest
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
 from fedkad.fleet.device import joining
-from fedkad.fleet.device.httpsclient import ServerFiles, UnreachableError
+from fedkad.fleet.device.httpsclient import HttpsClient, UnreachableError
 from fedkad.fleet.device.joining import join
-from fedkad.fleet.device.noticeclient import Follower
+from fedkad.fleet.device.noticeclient import NoticeClient
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.server import enrolment, registry, settings
 from fedkad.fleet.server.noticeboard import NOTICE, NoticeBoard
-from fedkad.fleet.server.operation import Door
+from fedkad.fleet.server.proxysupervisor import ProxySupervisor
 from fedkad.fleet.server.registry import DeviceError
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder
 from fedkad.fleet.shared import certificates, devicefolder, tokens
@@ -68,7 +68,7 @@ class Site:
         settings.save(self.folder.root, replace(known, place=replace(known.place, **changes)))
 
     @contextmanager
-    def running(self) -> Iterator[Door]:
+    def running(self) -> Iterator[ProxySupervisor]:
         """The server as far as newcomers and notices are concerned; it attends to them all the time."""
         folder = self.folder
         enrolment.prepare(folder)
@@ -76,7 +76,7 @@ class Site:
         log = LogFile(folder.logs / "proxy.log")
         process = SupervisedProcess("proxy", proxy.command(folder.root), log, os.environ)
         flower = SupervisedProcess("flower", [], log, os.environ)  # nobody starts it
-        door, over = Door(folder, process, flower), threading.Event()
+        door, over = ProxySupervisor(folder, process, flower), threading.Event()
 
         def attend() -> None:
             while not over.wait(0.1):
@@ -141,9 +141,9 @@ def test_a_device_joins_by_a_token_with_a_key_that_only_it_has(site: Site, quick
         join(token, tmp_path / "device")  # as after a power cut: it is known by its key
         with pytest.raises(TokenError, match="was used, replaced or has expired"):
             join(token, tmp_path / "thief")
-        follower = Follower(found)
-        follower.look()
-        assert follower.is_called
+        notices = NoticeClient(found)
+        notices.look()
+        assert notices.is_called
 
 
 def test_a_device_that_lost_power_while_it_joined_joins_by_the_same_command(
@@ -177,14 +177,14 @@ def test_many_join_at_once(site: Site, quick: None, tmp_path: Path) -> None:
 
 
 def test_a_stranger_is_logged_and_not_noted_and_one_token_no_more_than_a_line_a_second(site: Site) -> None:
-    book, token = site.folder.root / proxy.BOOK, site.token("pump-1")
+    book, token = site.folder.root / proxy.JOIN_LOG, site.token("pump-1")
     enrolment.prepare(site.folder)
     log = LogFile(site.folder.logs / "proxy.log")
     process = SupervisedProcess("proxy", proxy.command(site.folder.root), log, os.environ)
     with ending_all([process]):  # nobody reads the book
         process.tend()
         wait(lambda: is_listening(site.folder.settings.place), PATIENCE, "nginx listening")
-        files = ServerFiles([token.server], site.folder.ca_certificate, "")
+        files = HttpsClient([token.server], site.folder.ca_certificate, "")
         for secret in ("", "x", token.secret[:-1], f"{token.secret}x", 'x"} {"', token.device):
             assert files.get("/join", {"fedkad-token": secret, "flwr-public-key": "key"}).status == 401
         assert book.read_bytes() == b""
@@ -220,7 +220,7 @@ def test_nobody_else_gets_to_see_the_token(site: Site, tmp_path: Path) -> None:
         shown = joining.find_authority(token)
         (tmp_path / "ca.crt").write_bytes(shown)
         with pytest.raises(UnreachableError, match="cannot be verified"):
-            ServerFiles([token.server], tmp_path / "ca.crt", "").get("/join", {"fedkad-token": token.secret})
+            HttpsClient([token.server], tmp_path / "ca.crt", "").get("/join", {"fedkad-token": token.secret})
 
 
 def test_tokens_expire_and_are_replaced_and_withdrawn(site: Site) -> None:
@@ -271,18 +271,18 @@ def test_a_server_moves_and_no_device_is_touched(site: Site) -> None:
     site.place(also=(THERE,))
     with site.running():
         assert {HERE, THERE} <= set(names_of(site.folder.server_certificate.read_bytes()))
-        Follower(pump).look()
+        NoticeClient(pump).look()
     site.place(address=THERE, also=(HERE,), bind=THERE)
     with site.running():
-        again = Follower(pump)
+        again = NoticeClient(pump)
         again.look()
         assert (pump.server, again.files.server) == (f"{HERE}:{port}", f"{THERE}:{port}")
         again.look()  # and stays there
     site.place(also=())
     with site.running():
         again.look()
-        Follower(pump).look()
-        assert Follower(pump).files.servers == (f"{HERE}:{port}", f"{THERE}:{port}")
+        NoticeClient(pump).look()
+        assert NoticeClient(pump).files.servers == (f"{HERE}:{port}", f"{THERE}:{port}")
     with pytest.raises(UnreachableError, match=rf"{THERE}.*{HERE}"):
         again.look()
 
@@ -300,45 +300,45 @@ def test_a_new_authority_takes_over_and_no_device_is_touched(site: Site, quick: 
     pump = site.pump()
     (first,) = each_authority(pump.ca_certificate.read_bytes())
     with site.running():
-        Follower(pump).look()
+        NoticeClient(pump).look()
         asleep = replace(pump, root=shutil.copytree(pump.root, tmp_path / "asleep"))
-        follower = Follower(pump)
+        notices = NoticeClient(pump)
         assert "fleet renew" in Done("fleet", "renew", site.folder.root, "--authority", "begin").out
         assert "finish that first" in fails("fleet", "renew", site.folder.root, "--authority", "begin")
         second = each_authority(site.folder.ca_certificate.read_bytes())[1]
-        wait(lambda: looked(follower) == [first, second], PATIENCE, "both are trusted")
+        wait(lambda: looked(notices) == [first, second], PATIENCE, "both are trusted")
         join(site.token("newcomer"), tmp_path / "newcomer")  # in the middle of it
     assert Done("fleet", "renew", site.folder.root, "--authority", "finish").status == 0
     assert "there is no next authority" in fails("fleet", "renew", site.folder.root, "--authority", "finish")
     with site.running():
-        assert looked(follower) == looked(Follower(pump)) == [second]
+        assert looked(notices) == looked(NoticeClient(pump)) == [second]
         join(site.token("later"), tmp_path / "later")
         assert each_authority((tmp_path / "later" / "ca.crt").read_bytes()) == [second]
         with pytest.raises(UnreachableError, match=r"copy ca\.crt from there again"):
-            Follower(asleep).look()
+            NoticeClient(asleep).look()
         shutil.copy(site.folder.ca_certificate, asleep.ca_certificate)
-        assert looked(Follower(asleep)) == [second]
+        assert looked(NoticeClient(asleep)) == [second]
 
 
-def looked(follower: Follower) -> list[bytes]:
+def looked(notices: NoticeClient) -> list[bytes]:
     """Whom a device trusts after a look."""
-    follower.look()
-    return each_authority(follower.folder.ca_certificate.read_bytes())
+    notices.look()
+    return each_authority(notices.folder.ca_certificate.read_bytes())
 
 
 def test_whoever_has_stolen_the_key_for_notices_names_no_authority(site: Site) -> None:
     pump, board = site.pump(), NoticeBoard(site.folder)
     board.show(60.0, EVERYBODY, 1)
-    shown, follower = board.last(), Follower(pump)
+    shown, notices = board.last(), NoticeClient(pump)
     assert shown is not None
     own = certificates.make_authority("fleet.example")
     (rogue,) = each_authority(own.public)
-    for voucher in (b"", certificates.vouch(own.key, rogue)):
-        tidings = replace(shown.tidings, authorities=(*shown.tidings.authorities, NamedAuthority(rogue, voucher)))
+    for signature in (b"", certificates.cross_sign(own.key, rogue)):
+        body = replace(shown.body, authorities=(*shown.body.authorities, NamedAuthority(rogue, signature)))
         key, certificate = site.folder.notice_key.read_bytes(), site.folder.notice_certificate.read_bytes()
-        with pytest.raises(NoticeError, match="for which none that this device trusts vouches"):
-            follower._accept(sign(tidings, shown.sequence + 1, time.time(), key, certificate))
-    assert follower.last is None
+        with pytest.raises(NoticeError, match="none of those that this device trusts has signed"):
+            notices._accept(sign(body, shown.sequence + 1, time.time(), key, certificate))
+    assert notices.last is None
     assert len(each_authority(pump.ca_certificate.read_bytes())) == 1
 
 

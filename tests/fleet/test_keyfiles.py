@@ -11,12 +11,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
-from fedkad.fleet.device.httpsclient import ServerFiles, UnreachableError
+from fedkad.fleet.device.httpsclient import HttpsClient, UnreachableError
 from fedkad.fleet.flower.control import open_control
-from fedkad.fleet.server import enrolment, registry, trainings
-from fedkad.fleet.server.operation import Door, Supervisor, warn_of_certificates
+from fedkad.fleet.server import enrolment, registry, requests
+from fedkad.fleet.server.operation import warn_of_certificates
 from fedkad.fleet.server.overview import certificate_ends
+from fedkad.fleet.server.proxysupervisor import ProxySupervisor
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder, TrainingSettings
+from fedkad.fleet.server.supervisor import Supervisor
 from fedkad.fleet.shared import certificates, devicefolder, keyfiles
 from fedkad.fleet.shared.files import FleetFileError
 from fedkad.fleet.shared.processes import LogFile, SupervisedProcess, ending_all
@@ -32,7 +34,7 @@ EACH = {**dict.fromkeys(PAIRS, RENEW), "ca/ca.crt": BACKUP}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> ServerFolder:
-    known = FleetSettings(Place("127.0.0.1"), MODEL, TrainingSettings(least=1))
+    known = FleetSettings(Place("127.0.0.1"), MODEL, TrainingSettings(min_devices=1))
     return enrolment.make_fleet(tmp_path / "fleet", known)
 
 
@@ -157,7 +159,7 @@ def test_a_running_server_names_the_file_once_and_goes_on(
     assert supervisor.attend()
     kept, before = (folder.root / name).read_bytes(), supervisor.board.last()
     spoil(folder.root / name)
-    trainings.request_training(folder.training)
+    requests.request_training(folder.training)
     assert supervisor.attend()
     assert supervisor.attend()
     warn_of_certificates(folder)
@@ -189,7 +191,7 @@ def test_processes_go_on_with_what_they_have_read_until_a_pair_fits(
     caplog.set_level("INFO", "fedkad")
     superlink = SupervisedProcess("superlink", ["sleep", "infinity"], LogFile(folder.logs / "x.log"), os.environ)
     nginx = SupervisedProcess("proxy", [], LogFile(folder.logs / "y.log"), os.environ)  # nobody starts it
-    door, secret = Door(folder, nginx, superlink), folder.secret.read_bytes()
+    door, secret = ProxySupervisor(folder, nginx, superlink), folder.secret.read_bytes()
     with ending_all([superlink]):
         superlink.tend()
         door.attend()
@@ -210,7 +212,7 @@ def test_processes_go_on_with_what_they_have_read_until_a_pair_fits(
 
 def test_a_renewal_under_way_is_no_damage(folder: ServerFolder, caplog: pytest.LogCaptureFixture) -> None:
     nginx = SupervisedProcess("proxy", [], LogFile(folder.logs / "y.log"), os.environ)
-    door = Door(folder, nginx, nginx)
+    door = ProxySupervisor(folder, nginx, nginx)
     folder.server_certificate.unlink()
     door.attend()
     enrolment.renew_server(folder)
@@ -223,7 +225,7 @@ def test_a_device_names_the_file_that_it_cannot_read(tmp_path: Path) -> None:
     device = devicefolder.load(tmp_path / "pump")
     with pytest.raises(FleetFileError, match=r"device\.key: the file is not a private key .*; copy the folder"):
         keyfiles.key_header(device)
-    files = ServerFiles(["localhost:9", "localhost:10"], device.ca_certificate, devicefolder.REMEDY)
+    files = HttpsClient(["localhost:9", "localhost:10"], device.ca_certificate, devicefolder.REMEDY)
     with pytest.raises(UnreachableError, match=r"^\S+ca\.crt: this is not a certificate; [^;]*$"):
         files.connect()
     device.ca_certificate.unlink()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedkad import KoopmanDetector
-from fedkad.fleet.device.httpsclient import OK, ServerFiles, UnreachableError
+from fedkad.fleet.device.httpsclient import OK, HttpsClient, UnreachableError
 from measurements.loopback import ENVIRONMENT, Loopback, command_line, descendants, wait
 from tests.fixtures.attackers import fleets
 
@@ -88,7 +88,7 @@ def test_a_server_in_its_own_namespace_trains_and_its_control_port_is_out_of_rea
 
 def shows_notice(fleet: Loopback) -> bool:
     try:
-        files = ServerFiles([f"127.0.0.1:{fleet.port}"], fleet.server_folder / "ca" / "ca.crt", "")
+        files = HttpsClient([f"127.0.0.1:{fleet.port}"], fleet.server_folder / "ca" / "ca.crt", "")
         return files.get("/notice", {}).status == OK
     except UnreachableError:
         return False

@@ -23,25 +23,25 @@ from fedkad.fleet.shared.notice import (
     FleetNotice,
     Invitation,
     NamedModel,
+    NoticeBody,
     NoticeError,
-    Tidings,
     certified_since,
     check_new,
-    invite,
+    invitation_for,
     sign,
     verify,
 )
 
 AUTHORITY = certificates.make_authority("fleet.example")
 SIGNER = certificates.make_notice_certificate(AUTHORITY)
-TIDINGS = Tidings(60.0, Invitation("ab", 17), NamedModel("run", "0" * 64, 60_000, 12.0))
+TIDINGS = NoticeBody(60.0, Invitation("ab", 17), NamedModel("run", "0" * 64, 60_000, 12.0))
 NOW = time.time()
 
 NAMES = st.text("abcdefgh-0123456789", min_size=1, max_size=12)
 
 
-def signed(tidings: Tidings = TIDINGS, signer: KeyPair = SIGNER) -> bytes:
-    return sign(tidings, 7, NOW, signer.key, signer.public)
+def signed(body: NoticeBody = TIDINGS, signer: KeyPair = SIGNER) -> bytes:
+    return sign(body, 7, NOW, signer.key, signer.public)
 
 
 @given(
@@ -50,9 +50,9 @@ def signed(tidings: Tidings = TIDINGS, signer: KeyPair = SIGNER) -> bytes:
     st.none() | st.builds(NamedModel, NAMES, st.text("0123456789abcdef"), st.integers(0), st.floats(0.0, 1e6)),
 )
 def test_what_is_signed_is_what_is_read(period: float, invitation: Invitation | None, model: NamedModel | None) -> None:
-    tidings = Tidings(period, invitation, model)
-    found = verify(signed(tidings), AUTHORITY.public)
-    assert found == FleetNotice(7, int(NOW) + LIFE, tidings, certified_since(SIGNER.public))
+    body = NoticeBody(period, invitation, model)
+    found = verify(signed(body), AUTHORITY.public)
+    assert found == FleetNotice(7, int(NOW) + LIFE, body, certified_since(SIGNER.public))
 
 
 @given(st.data())
@@ -134,15 +134,15 @@ def test_a_cohort_has_as_many_as_asked_and_a_wider_one_has_them_all(
     names: set[str], salt: str, data: st.DataObject
 ) -> None:
     count = data.draw(st.integers(0, len(names)))
-    called = set(filter(invite(salt, names, count).includes, names))
+    called = set(filter(invitation_for(salt, names, count).includes, names))
     assert len(called) == count
-    assert called <= set(filter(invite(salt, names, min(2 * count, len(names))).includes, names))
+    assert called <= set(filter(invitation_for(salt, names, min(2 * count, len(names))).includes, names))
     assert all(map(EVERYBODY.includes, names))
 
 
 def test_every_training_calls_others() -> None:
     names = [f"pump-{k}" for k in range(1000)]
-    cohorts = [set(filter(invite(f"training-{k}", names, 64).includes, names)) for k in range(20)]
+    cohorts = [set(filter(invitation_for(f"training-{k}", names, 64).includes, names)) for k in range(20)]
     assert max(len(one & other) for one in cohorts for other in cohorts if one is not other) < 20
     assert 600 < len(set.union(*cohorts)) < 900
 

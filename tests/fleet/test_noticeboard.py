@@ -30,17 +30,17 @@ from fedkad.federation.deliveryfile import read_delivery, write_delivery
 from fedkad.federation.protocol import ProtocolError
 from fedkad.fleet.device import idleclient
 from fedkad.fleet.device.connection import DeviceClient
-from fedkad.fleet.device.httpsclient import ServerFiles, UnreachableError
-from fedkad.fleet.device.idleclient import AdoptionError, Wait, Waiting
-from fedkad.fleet.device.noticeclient import JITTER, SAID_EVERY, Follower
+from fedkad.fleet.device.httpsclient import HttpsClient, UnreachableError
+from fedkad.fleet.device.idleclient import AdoptionError, IdleArguments, IdleLoop
+from fedkad.fleet.device.noticeclient import JITTER, NoticeClient
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.server import enrolment, lastseen
-from fedkad.fleet.server.lastseen import Attendance
+from fedkad.fleet.server.lastseen import LastSeenTracker
 from fedkad.fleet.server.noticeboard import NOTICE, PACE, NoticeBoard
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder
 from fedkad.fleet.shared import certificates, devicefolder
 from fedkad.fleet.shared.files import FleetFileError
-from fedkad.fleet.shared.notice import EVERYBODY, LIFE, Invitation, NamedModel, NoticeError
+from fedkad.fleet.shared.notice import EVERYBODY, LIFE, REPORT_EVERY, Invitation, NamedModel, NoticeError
 from fedkad.fleet.shared.processes import LogFile, SupervisedProcess, ending_all
 from measurements.loopback import free_port, wait
 from tests.fixtures.trainings import MODEL, make_terms, series
@@ -81,10 +81,10 @@ class Desk:
         """The model that the notice names."""
         found = self.board.last()
         assert found is not None
-        return found.tidings.model
+        return found.body.model
 
-    def follower(self) -> Follower:
-        return Follower(self.device, clock=self.clock)
+    def notices(self) -> NoticeClient:
+        return NoticeClient(self.device, clock=self.clock)
 
 
 def make_desk(root: Path, port: int = 8443) -> Desk:
@@ -201,16 +201,16 @@ def test_a_server_restored_from_a_backup_is_not_behind_its_devices(desk: Desk, t
 def test_a_new_key_signs_at_once_and_the_old_one_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.show(EVERYBODY)
     old = (desk.folder.public / NOTICE).read_bytes()
-    follower = desk.follower()
-    follower._accept(old)
+    notices = desk.notices()
+    notices._accept(old)
     monkeypatch.setattr(certificates, "HEAD_START", 0.5 * certificates.HEAD_START)
     enrolment.renew_server(desk.folder)
     desk.show(EVERYBODY)
     fresh = (desk.folder.public / NOTICE).read_bytes()
     assert fresh != old
-    follower._accept(fresh)
+    notices._accept(fresh)
     with pytest.raises(NoticeError, match="older key than the last one"):
-        follower._accept(old)
+        notices._accept(old)
 
 
 def test_a_fleet_of_an_earlier_release_gets_its_key(desk: Desk) -> None:
@@ -287,28 +287,28 @@ def test_anybody_may_read_the_notice_and_nothing_else(served: Desk) -> None:
 
 def test_a_device_asks_with_the_tag_and_resumes_its_session(served: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses, resumed = [], []
-    get, connect = ServerFiles.get, ServerFiles.connect
+    get, connect = HttpsClient.get, HttpsClient.connect
 
-    def noted(files: ServerFiles, *arguments: Any) -> Any:
+    def noted(files: HttpsClient, *arguments: Any) -> Any:
         answer = get(files, *arguments)
         statuses.append((answer.status, len(answer.content) > 0))
         return answer
 
-    def opened(files: ServerFiles) -> ssl.SSLSocket:
+    def opened(files: HttpsClient) -> ssl.SSLSocket:
         line = connect(files)
         resumed.append(line.session_reused)
         return line
 
-    monkeypatch.setattr(ServerFiles, "get", noted)
-    monkeypatch.setattr(ServerFiles, "connect", opened)
+    monkeypatch.setattr(HttpsClient, "get", noted)
+    monkeypatch.setattr(HttpsClient, "connect", opened)
     served.show()
-    follower = served.follower()
-    follower.look()
-    follower.look()
-    assert not follower.is_called
+    notices = served.notices()
+    notices.look()
+    notices.look()
+    assert not notices.is_called
     served.show(EVERYBODY)
-    follower.look()
-    assert follower.is_called
+    notices.look()
+    assert notices.is_called
     assert statuses == [(200, True), (304, False), (200, True)]
     assert resumed == [False, True, True]
 
@@ -316,22 +316,22 @@ def test_a_device_asks_with_the_tag_and_resumes_its_session(served: Desk, monkey
 def test_the_next_look_is_a_period_away_more_or_less(served: Desk) -> None:
     served.show(period=100.0)
     timer = Clock()
-    follower = Follower(served.device, timer=timer)
-    follower.look()
+    notices = NoticeClient(served.device, timer=timer)
+    notices.look()
     waits = []
     for _ in range(20):
-        follower.look()
-        waits.append(follower.next_look)
+        notices.look()
+        waits.append(notices.next_look)
     assert 100 * (1 - JITTER) <= min(waits) < max(waits) <= 100 * (1 + JITTER)
-    assert not follower.is_due
+    assert not notices.is_due
     timer.now = max(waits)
-    assert follower.is_due
+    assert notices.is_due
 
 
 def test_looks_of_a_clock_that_was_wrong_do_not_hide_for_long_that_a_device_is_silent(desk: Desk) -> None:
-    future, kept = time.time() + 30 * 86_400.0, Attendance(desk.folder)
-    kept.book.parent.mkdir(exist_ok=True)
-    kept.book.write_text(f"{future:.3f} pump\n176350{future:.3f} press\n{future:.3f} stranger\n")
+    future, kept = time.time() + 30 * 86_400.0, LastSeenTracker(desk.folder)
+    kept.poll_log.parent.mkdir(exist_ok=True)
+    kept.poll_log.write_text(f"{future:.3f} pump\n176350{future:.3f} press\n{future:.3f} stranger\n")
     kept.take({"pump": None, "press": None})
     assert set(kept.last) == {"pump", "press"}
     assert max(kept.last.values()) <= time.time()
@@ -341,21 +341,21 @@ def test_looks_of_a_clock_that_was_wrong_do_not_hide_for_long_that_a_device_is_s
 
 def test_a_device_says_once_an_hour_that_it_looks_and_strangers_are_not_written_down(served: Desk) -> None:
     served.show()
-    timer, book = Clock(), served.folder.root / proxy.LOOKS
-    follower = Follower(served.device, timer=timer)
-    kept = Attendance(served.folder, timer=timer)
+    timer, book = Clock(), served.folder.root / proxy.POLL_LOG
+    notices = NoticeClient(served.device, timer=timer)
+    kept = LastSeenTracker(served.folder, timer=timer)
     for _ in range(3):
-        follower.look()
+        notices.look()
     wait(lambda: book.stat().st_size > 0, PATIENCE, "a line of nginx")
     served.device.key.write_bytes(certificates.make_device_key().key)
-    timer.now = SAID_EVERY
-    follower.look()
+    timer.now = REPORT_EVERY
+    notices.look()
     assert book.read_text().endswith(" pump\n")
     assert book.read_text().count("\n") == 1
     kept.take({"pump": None})
     assert book.stat().st_size == 0
     assert abs(kept.last["pump"] - time.time()) < PATIENCE
-    assert lastseen.read(served.folder) == kept.last == Attendance(served.folder).last
+    assert lastseen.read(served.folder) == kept.last == LastSeenTracker(served.folder).last
 
 
 def test_an_old_notice_is_refused_even_after_a_restart_of_the_device(served: Desk) -> None:
@@ -363,9 +363,9 @@ def test_an_old_notice_is_refused_even_after_a_restart_of_the_device(served: Des
     served.show(EVERYBODY)
     old = notice.read_bytes()
     served.show()
-    served.follower().look()
+    served.notices().look()
     notice.write_bytes(old)
-    again = served.follower()
+    again = served.notices()
     with pytest.raises(NoticeError, match="was here before"):
         again.look()
     assert not again.is_called
@@ -374,23 +374,23 @@ def test_an_old_notice_is_refused_even_after_a_restart_of_the_device(served: Des
 def test_a_device_from_which_notices_are_withheld_does_nothing_about_the_last_one(served: Desk) -> None:
     served.finish("run-1")
     served.show(EVERYBODY)
-    follower = served.follower()
-    follower.look()
-    assert follower.is_called
-    assert follower.model is not None
+    notices = served.notices()
+    notices.look()
+    assert notices.is_called
+    assert notices.model is not None
     served.clock.now += LIFE
-    assert not follower.is_called
-    assert follower.model is None
+    assert not notices.is_called
+    assert notices.model is None
     for _ in ("it has not changed since", "here it is in full"):
         with pytest.raises(NoticeError, match="has expired"):
-            follower.look()
-        assert not follower.tag
+            notices.look()
+        assert not notices.tag
     with pytest.raises(NoticeError, match="has expired"):
-        served.follower().look()
+        served.notices().look()
     served.show(EVERYBODY)
-    follower.look()
-    assert follower.is_called
-    assert follower.model is not None
+    notices.look()
+    assert notices.is_called
+    assert notices.model is not None
 
 
 def test_a_connected_device_says_once_that_its_notice_has_expired_and_stays(
@@ -400,10 +400,10 @@ def test_a_connected_device_says_once_that_its_notice_has_expired_and_stays(
     served.device.flower.mkdir()
     served.show(EVERYBODY)
     client = DeviceClient(served.device, "")
-    client.follower = served.follower()
+    client.notices = served.notices()
 
     def is_called() -> bool:
-        client.follower.next_look = 0.0
+        client.notices.next_look = 0.0
         return client._is_called()
 
     assert is_called()
@@ -427,49 +427,49 @@ def test_a_connected_device_says_once_that_its_notice_has_expired_and_stays(
 
 def test_a_server_without_notices_has_its_devices_connected_as_before(served: Desk) -> None:
     served.show()
-    follower = served.follower()
-    assert follower.is_called, "as long as nobody has said anything"
-    follower.look()
-    assert not follower.is_called
+    notices = served.notices()
+    assert notices.is_called, "as long as nobody has said anything"
+    notices.look()
+    assert not notices.is_called
     (served.folder.public / NOTICE).unlink()
-    follower.look()
-    assert follower.is_called
+    notices.look()
+    assert notices.is_called
 
 
 def test_a_device_that_cannot_reach_its_server_goes_by_what_it_knows(tmp_path: Path) -> None:
     desk = make_desk(tmp_path, free_port())  # where no nginx runs
     desk.show()
-    desk.follower()._accept((desk.folder.public / NOTICE).read_bytes())
-    follower = desk.follower()
+    desk.notices()._accept((desk.folder.public / NOTICE).read_bytes())
+    notices = desk.notices()
     with pytest.raises(UnreachableError, match="cannot be reached"):
-        follower.look()
-    assert not follower.is_called
+        notices.look()
+    assert not notices.is_called
 
 
 def test_a_device_that_was_here_before_does_not_look_at_once(desk: Desk) -> None:
     """A site whose power comes back looks as often as ever."""
-    assert Follower(desk.device, timer=Clock(7.0)).is_due, "a new device has nothing to go by"
+    assert NoticeClient(desk.device, timer=Clock(7.0)).is_due, "a new device has nothing to go by"
     desk.show(period=100.0)
-    desk.follower()._accept((desk.folder.public / NOTICE).read_bytes())
-    waits = [Follower(desk.device, timer=Clock(7.0)).next_look - 7.0 for _ in range(50)]
+    desk.notices()._accept((desk.folder.public / NOTICE).read_bytes())
+    waits = [NoticeClient(desk.device, timer=Clock(7.0)).next_look - 7.0 for _ in range(50)]
     assert 0.0 <= min(waits) < 30.0 < 70.0 < max(waits) <= 100.0
 
 
 def test_a_damaged_memory_of_the_last_notice_is_no_notice(served: Desk) -> None:
     served.show()
-    served.follower().look()
+    served.notices().look()
     served.device.notice.write_bytes(b"fedkad notice 1\njunk")
-    assert served.follower().last is None
+    assert served.notices().last is None
 
 
 # -- fetching a model --------------------------------------------------------------------------------------------
 
 
-def waiting_at(desk: Desk) -> Waiting:
-    follower = desk.follower()
-    follower.look()
-    known = Wait(str(desk.device.root), "pump", desk.device.server, "", once=False, idle=None)
-    return Waiting(known, follower)
+def waiting_at(desk: Desk) -> IdleLoop:
+    notices = desk.notices()
+    notices.look()
+    known = IdleArguments(str(desk.device.root), "pump", desk.device.server, "", once=False, idle=None)
+    return IdleLoop(known, notices)
 
 
 def test_a_device_fetches_what_the_notice_names_and_puts_it_in_use(served: Desk) -> None:
@@ -483,7 +483,7 @@ def test_a_device_fetches_what_the_notice_names_and_puts_it_in_use(served: Desk)
     assert not device.obtain(), "it holds it now"
     served.finish("run-2")  # going back is a newer notice as well
     served.show()
-    device.follower.look()
+    device.notices.look()
     assert device.obtain()
     assert idleclient.held_run(served.device) == "run-2"
 
@@ -538,7 +538,7 @@ def test_a_waiting_device_that_was_revoked_says_so_once_an_hour_and_when_it_is_k
     device, key = waiting_at(served), served.device.key.read_bytes()
 
     def said_an_hour_later() -> str:
-        device.follower.next_word = device.follower.timer()
+        device.notices.next_report = device.notices.timer()
         device._look()
         device._look()
         return caplog.messages[-1]
@@ -555,16 +555,16 @@ def test_a_waiting_device_that_was_revoked_says_so_once_an_hour_and_when_it_is_k
 def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
     served.finish("run-1")
     served.show()
-    follower = served.follower()
-    follower.look()
-    assert follower.model is not None
-    path = served.folder.public / "models" / follower.model.sha256
+    notices = served.notices()
+    notices.look()
+    assert notices.model is not None
+    path = served.folder.public / "models" / notices.model.sha256
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(AdoptionError, match="not the file that its notice names"):
-        idleclient.fetch(served.device, follower, follower.model)
+        idleclient.fetch(served.device, notices, notices.model)
     path.unlink()
     with pytest.raises(AdoptionError, match="answers 404"):
-        idleclient.fetch(served.device, follower, follower.model)
+        idleclient.fetch(served.device, notices, notices.model)
     assert not served.device.fetched.exists()
 
 
@@ -572,7 +572,7 @@ def test_only_the_file_that_the_notice_names_counts(served: Desk) -> None:
 
 
 def start_waiting(desk: Desk, *, once: bool = False, idle: float | None = None) -> subprocess.Popen[str]:
-    known = Wait(str(desk.device.root), "pump", desk.device.server, "", once, idle)
+    known = IdleArguments(str(desk.device.root), "pump", desk.device.server, "", once, idle)
     command = [sys.executable, "-Pm", "fedkad.fleet.device.idleclient", json.dumps(vars(known))]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -620,15 +620,15 @@ def test_it_becomes_the_client_with_the_same_options_when_it_is_called(
 
     monkeypatch.setattr(os, "execv", become)
     served.show(EVERYBODY)
-    known = Wait(str(served.device.root), "pump", served.device.server, "/table.csv", once=True, idle=90.0)
+    known = IdleArguments(str(served.device.root), "pump", served.device.server, "/table.csv", once=True, idle=90.0)
     with pytest.raises(BecomesError) as client:
-        Waiting(known, served.follower()).run()
+        IdleLoop(known, served.notices()).run()
     root = str(served.device.root)
     assert client.value.args[0] == ["-Pm", "fedkad", "client", root, "--data", "/table.csv", "--once", "--idle", "1.5"]
     with pytest.raises(BecomesError) as again:
         known.begin()
     assert again.value.args[0][:2] == ["-Pm", "fedkad.fleet.device.idleclient"]
-    assert Wait(**json.loads(again.value.args[0][2])) == known
+    assert IdleArguments(**json.loads(again.value.args[0][2])) == known
 
 
 def test_it_needs_neither_numpy_nor_flower() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from fedkad.fleet.server import requests
 from measurements.loopback import descendants, free_port, online
 from tests.fixtures.attackers import fleets
 from tests.fixtures.flowerapp import TRACE, write_app
@@ -188,7 +189,7 @@ def until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     told = Story(tmp_path_factory.mktemp("fleet"))
     ports = ("--port", told.port, "--control-port", told.control_port)
-    told.fleet("init", "--address", "localhost", *ports, "--channels", "a,b", "--rank", 2, "--least", 1)
+    told.fleet("init", "--address", "localhost", *ports, "--channels", "a,b", "--rank", 2, "--min-devices", 1)
     told.start("server", "server", told.server, "--app", told.app)
     until(lambda: "proxy: started" in told.said("server"))
     yield told
@@ -466,7 +467,7 @@ class CountingBook(Book):
 
 def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from fedkad.fleet.server import enrolment, registry, settings
-    from fedkad.fleet.server.operation import Supervisor
+    from fedkad.fleet.server.supervisor import Supervisor
 
     tmp_path = tmp_path / "fleet"
     model = settings.ModelSettings(("a",), rank=2, window=4)
@@ -498,11 +499,11 @@ def test_flower_knows_exactly_the_devices_that_may_take_part(tmp_path: Path, cap
 
 
 def test_flower_knows_only_those_who_are_called_in_a_large_fleet(tmp_path: Path) -> None:
-    from fedkad.fleet.server import enrolment, registry, settings, trainings
-    from fedkad.fleet.server.operation import Supervisor
+    from fedkad.fleet.server import enrolment, registry, settings
+    from fedkad.fleet.server.supervisor import Supervisor
 
     model = settings.ModelSettings(("a",), rank=2, window=4)
-    known = settings.FleetSettings(model=model, notice=settings.NoticeSettings(invite=3))
+    known = settings.FleetSettings(model=model, notice=settings.NoticeSettings(devices_per_training=3))
     folder = enrolment.make_fleet(tmp_path / "fleet", known)
     with registry.changing(folder.registry) as devices:
         for k in range(3):
@@ -525,8 +526,8 @@ def test_flower_knows_only_those_who_are_called_in_a_large_fleet(tmp_path: Path)
     assert len(book.known) == 3
     notice = supervisor.board.last()
     assert notice is not None
-    assert notice.tidings.invitation is None
-    trainings.request_training(folder.training)
+    assert notice.body.invitation is None
+    requests.request_training(folder.training)
     assert supervisor.attend()
     assert supervisor.attend()
     notice = supervisor.board.last()
@@ -545,7 +546,7 @@ def test_a_full_disk_does_not_end_the_server(
 ) -> None:
     caplog.set_level("INFO", "fedkad")
     from fedkad.fleet.server import enrolment, registry, settings, trainings
-    from fedkad.fleet.server.operation import Supervisor
+    from fedkad.fleet.server.supervisor import Supervisor
 
     def no_room(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -553,7 +554,7 @@ def test_a_full_disk_does_not_end_the_server(
     tmp_path = tmp_path / "fleet"
     model = settings.ModelSettings(("a",), rank=2, window=4)
     told = settings.ReportingSettings(metrics=str(metrics := tmp_path.with_name("fedkad.prom")))
-    known = settings.FleetSettings(model=model, training=settings.TrainingSettings(least=1), reporting=told)
+    known = settings.FleetSettings(model=model, training=settings.TrainingSettings(min_devices=1), reporting=told)
     folder = enrolment.make_fleet(tmp_path, known)
     with registry.changing(tmp_path / "devices.json") as devices:
         registry.add(devices, "a", "key a")
@@ -561,7 +562,7 @@ def test_a_full_disk_does_not_end_the_server(
     book.submit, book.has_ended, book.log = lambda app, config: 1, lambda run: True, lambda run: "words"
     supervisor = Supervisor(folder, book, tmp_path)
     assert supervisor.attend()
-    trainings.request_training(tmp_path / "training")
+    requests.request_training(tmp_path / "training")
     assert supervisor.attend()
     assert "train: run 1 started" in caplog.messages
     assert book.stopped == 2, "at the start, and before each run because an earlier one may have begun unnoticed"
@@ -582,7 +583,7 @@ def test_a_server_that_cannot_renew_its_notice_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from fedkad.fleet.server import enrolment, noticeboard, registry, settings
-    from fedkad.fleet.server.operation import Supervisor
+    from fedkad.fleet.server.supervisor import Supervisor
     from fedkad.fleet.shared.notice import LIFE
 
     def no_room(path: Path, content: bytes, moment: int) -> None:
@@ -614,7 +615,7 @@ def test_the_end_of_a_run_counts_even_if_its_output_cannot_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from fedkad.fleet.server import settings
-    from fedkad.fleet.server.operation import AppRuns
+    from fedkad.fleet.server.appruns import AppRuns
     from fedkad.fleet.server.settings import ServerFolder
 
     settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))

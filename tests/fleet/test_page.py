@@ -18,7 +18,7 @@ import pytest
 from fedkad import KoopmanDetector
 from fedkad.cli.fleet import app
 from fedkad.fleet.device.httpsclient import UnreachableError
-from fedkad.fleet.device.noticeclient import Follower
+from fedkad.fleet.device.noticeclient import NoticeClient
 from fedkad.fleet.server import registry
 from fedkad.fleet.shared import certificates, devicefolder
 from fedkad.tables import write_table
@@ -100,7 +100,7 @@ def test_the_page_takes_three_machines_from_nothing_to_a_trained_fleet(machines:
             else:
                 printed[command] = machines.run(machine, command)
             if command == "fedkad fleet status fleet":
-                machines.background("server", f"{command} --follow", called="follower")
+                machines.background("server", f"{command} --follow", called="notices")
             if command.startswith("fedkad fleet train"):
                 wait(lambda: len(machines.status()["delivered"]) == len(DEVICES), 600, "all delivered")
     assert "3 registered: 3 online" in printed["fedkad fleet status fleet"]
@@ -119,8 +119,8 @@ def check_follower(machines: Machines) -> None:
     """`fedkad fleet status --follow` has shown the training from its request on, and ends with the server."""
     machines.running["server"].terminate()
     assert machines.running.pop("server").wait(120) == 0
-    assert machines.running.pop("follower").wait(120) == 1
-    said = machines.said("follower")
+    assert machines.running.pop("notices").wait(120) == 1
+    said = machines.said("notices")
     story = (
         "3 registered: 3 online",
         "A training is requested or under way.",
@@ -174,7 +174,9 @@ def test_the_commands_of_the_runbook_run(machines: Machines) -> None:
     assert first.public_key != key, "it was renewed"
     wait(lambda: is_listening(machines.port), 300, "the server at its new place")
     shutil.copy(new / "fleet" / "ca" / "ca.crt", device.ca_certificate)  # as for a device that was off all the time
-    wait(lambda: is_told(Follower(device), f"127.0.0.2:{machines.port}"), 300, "a device that learns the new address")
+    wait(
+        lambda: is_told(NoticeClient(device), f"127.0.0.2:{machines.port}"), 300, "a device that learns the new address"
+    )
 
 
 def is_listening(port: int) -> bool:
@@ -182,7 +184,7 @@ def is_listening(port: int) -> bool:
         return trial.connect_ex(("127.0.0.2", port)) == 0
 
 
-def is_told(follower: Follower, address: str) -> bool:
+def is_told(notices: NoticeClient, address: str) -> bool:
     with suppress(UnreachableError):
-        follower.look()
-    return address in follower.files.servers
+        notices.look()
+    return address in notices.files.servers

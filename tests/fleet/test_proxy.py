@@ -22,11 +22,12 @@ import pytest
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
 from fedkad.fleet.device.connection import foreign_key
-from fedkad.fleet.device.httpsclient import ServerFiles
+from fedkad.fleet.device.httpsclient import HttpsClient
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.server import enrolment, limits, operation, registry, settings
 from fedkad.fleet.server.limits import largest_reply
-from fedkad.fleet.server.operation import Door, check_port
+from fedkad.fleet.server.operation import check_port
+from fedkad.fleet.server.proxysupervisor import ProxySupervisor
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
 from fedkad.fleet.shared import certificates, devicefolder
 from fedkad.fleet.shared.files import FleetFileError
@@ -46,7 +47,7 @@ class Fronted:
 
     folder: ServerFolder
     process: SupervisedProcess
-    door: Door
+    door: ProxySupervisor
     reached: list[tuple[str, int]] = field(default_factory=list)
 
     def key(self, name: str) -> str:
@@ -80,7 +81,7 @@ def fronted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
     log = LogFile(folder.logs / "proxy.log")
     process = SupervisedProcess("proxy", proxy.command(folder.root), log, os.environ)
     superlink = SupervisedProcess("superlink", ["sleep", "infinity"], log, os.environ)
-    found = Fronted(folder, process, Door(folder, process, superlink))
+    found = Fronted(folder, process, ProxySupervisor(folder, process, superlink))
     with Behind(folder, found.reached), ending_all([process]):
         process.tend()
         wait(lambda: is_listening(place.port), PATIENCE, "nginx listening")
@@ -304,7 +305,7 @@ def test_a_device_learns_whose_key_it_has(fronted: Fronted, tmp_path: Path) -> N
     devicefolder.write(tmp_path / "own", "pump", server, b"", (fronted.folder.devices / "pump/device.key").read_bytes())
     devicefolder.write(tmp_path / "foreign", "x", server, b"", (tmp_path / "own/device.key").read_bytes())
     devicefolder.write(tmp_path / "unknown", "x", server, b"", certificates.make_device_key().key)
-    files = ServerFiles([server], fronted.folder.ca_certificate, "")
+    files = HttpsClient([server], fronted.folder.ca_certificate, "")
     own, foreign, unknown = (devicefolder.load(tmp_path / name) for name in ("own", "foreign", "unknown"))
     assert foreign_key(own, files) is None
     assert foreign_key(unknown, files) is None, "Flower refuses it"

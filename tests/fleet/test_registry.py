@@ -336,11 +336,11 @@ def test_a_setting_that_makes_no_sense_is_named(
     [
         (TrainingSettings(), Privacy(), True, 3, 5),
         (TrainingSettings(), Privacy(secure_aggregation=True), False, 3, 3),
-        (TrainingSettings(least=1), Privacy(), False, 1, 1),
-        (TrainingSettings(least=1), Privacy(secure_aggregation=True), False, 3, 3),
-        (TrainingSettings(least=1, robust=True), Privacy(), True, 3, 5),
+        (TrainingSettings(min_devices=1), Privacy(), False, 1, 1),
+        (TrainingSettings(min_devices=1), Privacy(secure_aggregation=True), False, 3, 3),
+        (TrainingSettings(min_devices=1, robust=True), Privacy(), True, 3, 5),
         (TrainingSettings(robust=False), Privacy(), False, 3, 3),
-        (TrainingSettings(least=8), Privacy(), True, 8, 8),
+        (TrainingSettings(min_devices=8), Privacy(), True, 8, 8),
     ],
 )
 def test_a_fleet_takes_the_median_of_three_or_more_unless_replies_are_masked(
@@ -348,7 +348,7 @@ def test_a_fleet_takes_the_median_of_three_or_more_unless_replies_are_masked(
 ) -> None:
     settings.save(tmp_path, FleetSettings(model=ModelSettings(("a",)), training=training, privacy=privacy))
     found = settings.load(tmp_path)
-    assert (found.robust, found.least, found.asked) == (robust, least, asked)
+    assert (found.robust, found.min_devices, found.asked) == (robust, least, asked)
     assert found.training == training
 
 

@@ -11,10 +11,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
+from fedkad.federation import training_files
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.fleet.flower.control import Node
-from fedkad.fleet.server import enrolment, registry, reporting, settings, trainings
-from fedkad.fleet.server.overview import Looks, seen_devices
+from fedkad.fleet.server import enrolment, registry, reporting, requests, settings
+from fedkad.fleet.server.lastseen import LastSeen
+from fedkad.fleet.server.overview import seen_devices
 from fedkad.fleet.server.reporting import Reporter
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Privacy, ReportingSettings, ServerFolder
 from fedkad.fleet.server.webhook import ATTEMPTS, Messenger
@@ -48,17 +50,17 @@ def end_training(
     folder: ServerFolder, reporter: Reporter, run: str, *, worse: bool = False, fails: bool = False
 ) -> None:
     """Request a training, end it as its app and the server do, and have it reported."""
-    trainings.request_training(folder.training)
-    request = trainings.read_request(folder.training)
+    requests.request_training(folder.training)
+    request = training_files.read_request(folder.training)
     reporter.training_ended(request)  # which is still open
     if not fails:
         training = Coordinator(make_terms(run), TrainingPlan(), folder.training)
         training.gate = {"judges": 5, "ratio": 1.25, "worse": worse}
         training.keep_back() if worse else training.finish()
         reporter.training_ended(request)  # which the server has not closed yet
-    (folder.training / trainings.WANTED).unlink()
+    (folder.training / training_files.WANTED).unlink()
     reporter.training_ended(request)
-    reporter.training_ended(trainings.read_request(folder.training))
+    reporter.training_ended(training_files.read_request(folder.training))
 
 
 def test_only_trainings_that_need_a_person_are_posted_once(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_silent_devices_are_told_once_and_again_after_they_were_back(
         reporter.look(devices, nodes)
     assert caplog.messages == ["device silent: No sign of life for 7d from pump."] * 2
     reporter = Reporter(folder)
-    reporter.look(devices, away, Looks({}, time.time()))
+    reporter.look(devices, away, LastSeen({}, time.time()))
     reporter.look(devices, None)
     assert len(caplog.messages) == 2, "a device that waits to be called is not silent, nor one that is not looked for"
 
@@ -102,14 +104,14 @@ def test_where_devices_are_called_who_no_longer_looks_at_the_notice_is_silent(
     register(folder, "pump", "press", "lathe")
     devices, reporter, now = registry.read(folder.registry), Reporter(folder), time.time()
     last = {"pump": now - 8 * 86_400, "press": now - 86_400}  # the lathe has an earlier release
-    reporter.look(devices, None, Looks(last, now - 7200))
+    reporter.look(devices, None, LastSeen(last, now - 7200))
     assert not caplog.messages, "a server that was just started does not know who is away"
-    reporter.look(devices, None, Looks(last, now + 60))
+    reporter.look(devices, None, LastSeen(last, now + 60))
     assert caplog.messages == ["device silent: No sign of life for 7d from pump."]
     connected = node("pump", "online", 0.0)
-    states = [each.state for each in seen_devices(devices, connected, Looks(last, now - 7200))]
+    states = [each.state for each in seen_devices(devices, connected, LastSeen(last, now - 7200))]
     assert states == ["online", "offline", "never seen"]
-    assert [each.state for each in seen_devices(devices, None, Looks(last, now - 2 * 86_400))] == [
+    assert [each.state for each in seen_devices(devices, None, LastSeen(last, now - 2 * 86_400))] == [
         "offline",
         "waiting",
         None,

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fedkad import locks
-from fedkad.fleet.server import trainings
+from fedkad.federation import training_files
+from fedkad.fleet.server import requests
 from fedkad.fleet.server.outcome import CANCELLED, DONE, outcome_of
-from fedkad.fleet.server.trainings import ATTEMPTS, DELIVERY_PAUSE, Trainings
+from fedkad.fleet.server.trainings import ATTEMPTS, DELIVERY_PAUSE, TrainingRules, Trainings
 from fedkad.fleet.shared.files import FleetFileError
 
 HERE = {"a": True, "b": True}
@@ -43,7 +44,12 @@ class World:
     """A training folder, a clock that can be changed, a timer, and what was logged."""
 
     def __init__(
-        self, folder: Path, caplog: pytest.LogCaptureFixture, *, every: float | None = None, least: int = 1
+        self,
+        folder: Path,
+        caplog: pytest.LogCaptureFixture,
+        *,
+        every: float | None = None,
+        rules: TrainingRules | None = None,
     ) -> None:
         self.folder, self.flower, self.now, self.shift = folder, Flower(), 1000.0, 0.0
         caplog.set_level("INFO", "fedkad")
@@ -51,8 +57,7 @@ class World:
         self.trainings = Trainings(
             folder,
             self.flower,
-            every=every,
-            least=least,
+            rules or TrainingRules(every=every),
             clock=lambda: self.now + self.shift,
             timer=lambda: self.now,
         )
@@ -88,32 +93,32 @@ def world(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> World:
 
 def test_nothing_runs_without_a_request(world: World) -> None:
     assert world.step() == []
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     assert world.step() == ["train"]
     assert world.step() == ["train"]
 
 
 def test_a_request_waits_for_a_device(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     assert world.step({"a": False}) == []
-    assert trainings.is_requested(world.folder)
+    assert training_files.is_requested(world.folder)
     assert world.step({"a": True}) == ["train"]
 
 
 def test_a_request_stays_until_a_training_has_succeeded(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
-    assert trainings.is_requested(world.folder)
+    assert training_files.is_requested(world.folder)
     world.status(run="r", state="done", delivered=["a", "b"])
     world.flower.end()
     world.step()
-    assert not trainings.is_requested(world.folder)
+    assert not training_files.is_requested(world.folder)
     assert not (world.folder / "wanted").exists()
     assert world.step() == ["train"]
 
 
 def test_a_training_that_broke_off_is_retried_after_growing_waits_but_not_forever(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.status(run="r", state="training", round=3)
     waits = []
     for attempt in range(1, ATTEMPTS + 1):
@@ -125,27 +130,27 @@ def test_a_training_that_broke_off_is_retried_after_growing_waits_but_not_foreve
             world.now += 1.0
         waits.append(world.now - began)
     assert waits == [5.0, 10.0, 20.0, 40.0, 0.0]
-    assert not trainings.is_requested(world.folder)
+    assert not training_files.is_requested(world.folder)
     assert "broke off" in world.last_logged
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     assert len(world.step()) == ATTEMPTS + 1
     world.flower.end()
     world.step()
-    assert trainings.is_requested(world.folder), "its failures count by themselves"
+    assert training_files.is_requested(world.folder), "its failures count by themselves"
 
 
 def test_the_status_of_an_earlier_training_does_not_end_this_one(world: World) -> None:
     world.status(run="old", state="done")
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
     world.flower.end()
     world.step()
-    assert trainings.is_requested(world.folder)
+    assert training_files.is_requested(world.folder)
     assert "broke off" in world.last_logged
 
 
 def test_a_request_survives_the_server(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     assert world.step() == ["train"]
     again = World(world.folder, world.caplog)
     assert again.step() == ["train"]
@@ -159,10 +164,10 @@ def test_trainings_come_at_intervals_and_wait_for_half_of_the_devices(
         assert world.step({"a": True, "b": False, "c": False}) == []
     assert caplog.text.count("train: is due, and waits for devices; 1 of 3 online, 2 needed") == 1
     assert world.step({"a": False, "b": False, "c": False}) == []
-    assert trainings.read_waits(tmp_path) == "is due, and waits for devices; 0 of 3 online, 2 needed"
+    assert training_files.read_waits(tmp_path) == "is due, and waits for devices; 0 of 3 online, 2 needed"
     assert caplog.text.count("waits for devices") == 1
     assert world.step({"a": True, "b": True, "c": False}) == ["train"]
-    assert trainings.read_waits(tmp_path) is None
+    assert training_files.read_waits(tmp_path) is None
     world.status(run="r", state="done", delivered=["a", "b", "c"])
     world.flower.end()
     world.step()
@@ -173,7 +178,7 @@ def test_trainings_come_at_intervals_and_wait_for_half_of_the_devices(
 
 
 def test_the_interval_survives_the_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    World(tmp_path, caplog, every=3600.0).trainings._close()
+    World(tmp_path, caplog, every=3600.0).train("r")
     assert World(tmp_path, caplog, every=3600.0).step() == []
 
 
@@ -211,8 +216,8 @@ def test_failed_deliveries_are_retried_less_and_less_often_until_another_device_
 def test_a_training_waits_for_enough_devices_and_logs_that_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World(tmp_path, caplog, least=3)
-    trainings.request_training(world.folder)
+    world = World(tmp_path, caplog, rules=TrainingRules(min_devices=3))
+    requests.request_training(world.folder)
     for _ in range(3):
         assert world.step() == []
     assert caplog.messages == ["train: waits for devices; 2 online, 3 needed"]
@@ -234,7 +239,7 @@ def test_the_last_result_is_delivered_after_another_training_was_given_up(world:
 
 
 def test_what_the_app_waits_for_is_logged_once(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
     for came in (1, 2):
         (world.folder / "waits").write_text(f"waits for usable answers; {came} came, 3 needed")
@@ -242,7 +247,6 @@ def test_what_the_app_waits_for_is_logged_once(world: World) -> None:
     assert world.last_logged == "train: waits for usable answers; 1 came, 3 needed"
     (world.folder / "waits").unlink()
     world.step()
-    assert world.trainings.waits is None
     (world.folder / "waits").write_text("waits for devices; 0 online, 1 needed")
     world.step()
     assert world.last_logged == "train: waits for devices; 0 online, 1 needed"
@@ -250,7 +254,7 @@ def test_what_the_app_waits_for_is_logged_once(world: World) -> None:
     world.step()
     world.now += 100.0
     world.step()
-    assert trainings.read_waits(world.folder) is None
+    assert training_files.read_waits(world.folder) is None
 
 
 # -- a training that is cancelled ------------------------------------------------------------------------------------
@@ -260,18 +264,18 @@ def test_a_training_under_way_that_is_cancelled_leaves_nothing_and_the_next_one_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, caplog, every=3600.0)
-    assert trainings.cancel_training(tmp_path) is None
+    assert requests.cancel_training(tmp_path) is None
     world.step()
     world.status(run="r", state="training", round=1)
     (tmp_path / "training.safetensors").write_bytes(b"one round")
     world.step()
     stopped = world.flower.stopped
-    request = trainings.cancel_training(tmp_path)
+    request = requests.cancel_training(tmp_path)
     assert request is not None
-    assert trainings.cancel_training(tmp_path) is None
-    assert not trainings.is_requested(tmp_path)
+    assert requests.cancel_training(tmp_path) is None
+    assert not training_files.is_requested(tmp_path)
     with pytest.raises(FleetFileError, match="has not ended yet"):
-        trainings.request_training(tmp_path)
+        requests.request_training(tmp_path)
     assert outcome_of(tmp_path, request) is None
     world.step()
     assert (stopped, world.flower.stopped) == (0, 1)
@@ -280,24 +284,24 @@ def test_a_training_under_way_that_is_cancelled_leaves_nothing_and_the_next_one_
     assert world.last_logged == "train: run 1 is cancelled"
     with locks.holding(tmp_path / "app.lock", ""):  # Flower is faster than the app
         assert world.step() == ["train"]
-        assert trainings.read_waits(tmp_path) == "is cancelled, and waits for its app to end"
+        assert training_files.read_waits(tmp_path) == "is cancelled, and waits for its app to end"
         assert (tmp_path / "training.safetensors").exists()
     assert world.step() == ["train"], "the next one is due in an hour"
-    assert trainings.read_waits(tmp_path) is None
+    assert training_files.read_waits(tmp_path) is None
     outcome = outcome_of(tmp_path, request)
     assert outcome is not None
     assert outcome.state == CANCELLED
     assert not (tmp_path / "training.safetensors").exists()
-    assert trainings.read_status(tmp_path) == {"run": "r", "state": "cancelled", "round": 1}
-    assert trainings.request_training(tmp_path)
+    assert training_files.read_status(tmp_path) == {"run": "r", "state": "cancelled", "round": 1}
+    assert requests.request_training(tmp_path)
     assert world.step() == world.step() == ["train", "train"]
     assert world.flower.stopped == 1
 
 
 def test_a_request_that_is_cancelled_while_it_waits_is_closed_even_by_a_later_server(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     assert world.step({"a": False}) == []
-    assert trainings.cancel_training(world.folder) is not None
+    assert requests.cancel_training(world.folder) is not None
     again = World(world.folder, world.caplog)
     assert again.step() == []
     assert not (world.folder / "wanted").exists()
@@ -305,14 +309,14 @@ def test_a_request_that_is_cancelled_while_it_waits_is_closed_even_by_a_later_se
 
 def test_an_unreadable_request_can_be_cancelled(world: World) -> None:
     (world.folder / "wanted").write_text("")
-    assert trainings.cancel_training(world.folder) is not None
+    assert requests.cancel_training(world.folder) is not None
     assert world.step() == []
 
 
 def test_a_training_that_was_done_before_it_could_be_cancelled_is_done(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
-    request = trainings.cancel_training(world.folder)
+    request = requests.cancel_training(world.folder)
     assert request is not None
     world.status(run="r", state="done")
     world.flower.end()
@@ -326,11 +330,11 @@ def test_a_training_that_was_done_before_it_could_be_cancelled_is_done(world: Wo
 
 
 def test_a_request_while_one_is_pending_or_under_way_is_reported_as_such(world: World) -> None:
-    assert trainings.request_training(world.folder)
-    assert not trainings.request_training(world.folder)
+    assert requests.request_training(world.folder)
+    assert not requests.request_training(world.folder)
     world.step()
     world.status(run="r", state="training", round=1)
-    assert not trainings.request_training(world.folder)
+    assert not requests.request_training(world.folder)
     world.status(run="r", state="done")
     world.flower.end()
     world.step()
@@ -338,26 +342,26 @@ def test_a_request_while_one_is_pending_or_under_way_is_reported_as_such(world: 
 
 
 def test_a_request_between_the_end_of_a_training_and_its_notice_is_kept(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
     world.status(run="first", state="done")
-    assert not trainings.is_requested(world.folder)
-    assert trainings.request_training(world.folder)
-    assert not trainings.request_training(world.folder)
+    assert not training_files.is_requested(world.folder)
+    assert requests.request_training(world.folder)
+    assert not requests.request_training(world.folder)
     world.flower.end()
     world.step()
     assert world.last_logged == "train: run 1 is done"
     world.train("second")
-    assert not trainings.is_requested(world.folder)
+    assert not training_files.is_requested(world.folder)
     assert world.step() == ["train", "train"]
 
 
 def test_setting_back_the_clock_neither_repeats_a_training_nor_lengthens_a_wait(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.shift = -1e6
     world.train("first")
     assert world.step() == ["train"]
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
     world.flower.end()
     world.step()  # broke off
@@ -367,7 +371,7 @@ def test_setting_back_the_clock_neither_repeats_a_training_nor_lengthens_a_wait(
 
 
 def test_a_server_that_dies_before_it_notices_the_end_does_not_train_twice(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
     world.status(run="r", state="done")
     again = World(world.folder, world.caplog, every=3600.0)
@@ -377,13 +381,13 @@ def test_a_server_that_dies_before_it_notices_the_end_does_not_train_twice(world
 
 
 def test_an_app_that_dies_between_its_last_two_files_has_trained(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.step()
     world.status(run="r", state="done")
     (world.folder / "status.json").write_text(json.dumps({"run": "r", "state": "delivering"}))
     world.flower.end()
     world.step()
-    assert not trainings.is_requested(world.folder)
+    assert not training_files.is_requested(world.folder)
     assert world.step() == ["train"]
 
 
@@ -396,7 +400,7 @@ def test_an_end_in_the_future_does_not_end_the_intervals(tmp_path: Path, caplog:
 
 
 def test_failures_count_anew_after_a_round_was_gained(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     for number in range(3 * ATTEMPTS):
         world.now += 1000.0
         world.step()
@@ -404,25 +408,25 @@ def test_failures_count_anew_after_a_round_was_gained(world: World) -> None:
         world.flower.end()
         world.step()
         assert ("continues in 5 s", "continues in 10 s")[number % 2] in world.last_logged
-    assert trainings.is_requested(world.folder)
+    assert training_files.is_requested(world.folder)
 
 
 def test_trainings_that_begin_anew_each_time_gain_nothing(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     for number in range(ATTEMPTS):
         world.now += 1000.0
         world.step()
         world.status(run=f"run {number}", state="training", round=0)
         world.flower.end()
         world.step()
-    assert "the 5th in a row" in world.last_logged
-    assert not trainings.is_requested(world.folder)
+    assert "attempt 5 of 5" in world.last_logged
+    assert not training_files.is_requested(world.folder)
 
 
 def test_a_request_is_not_fulfilled_by_the_loss_of_the_last_result(world: World) -> None:
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.train("run-1")
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     (world.folder / "result.json").write_text('{"run": "ru')
     assert world.step() == ["train", "train"]
 
@@ -438,22 +442,22 @@ def test_an_unreadable_request_is_a_request(world: World, content: str) -> None:
 def test_damaged_notes_of_a_training_end_no_server(world: World) -> None:
     for name in ("cancelled", "waits"):
         (world.folder / name).write_bytes(b"\x91\xff")
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     assert world.step() == ["train"]
     (world.folder / "waits").write_bytes(b"\x91\xff")
     world.step()
-    assert trainings.read_waits(world.folder) is not None
-    assert trainings.cancel_training(world.folder) is not None
+    assert training_files.read_waits(world.folder) is not None
+    assert requests.cancel_training(world.folder) is not None
 
 
 def test_a_request_names_the_last_training_done_even_if_another_was_abandoned(world: World) -> None:
     world.status(run="done", state="done")
     world.status(run="given up", state="training")
-    trainings.request_training(world.folder)
+    requests.request_training(world.folder)
     world.status(run="done", state="done")  # a delivery says so again
-    assert trainings.is_requested(world.folder)
+    assert training_files.is_requested(world.folder)
     world.train("given up")
-    assert not trainings.is_requested(world.folder)
+    assert not training_files.is_requested(world.folder)
 
 
 # -- where devices connect only when they are called --------------------------------------------------------------
@@ -467,29 +471,27 @@ def there(count: int) -> dict[str, bool]:
 
 @pytest.fixture
 def calling(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> World:
-    world = World(tmp_path, caplog, least=3)
-    world.trainings.invite, world.trainings.patience = 64, 100.0
-    return world
+    return World(tmp_path, caplog, rules=TrainingRules(min_devices=3, devices_per_training=64, patience=100.0))
 
 
 def called(world: World, online: dict[str, bool]) -> int:
     """How many a step has called."""
-    world.trainings.step(online, by_call=True)
+    world.trainings.step(online, on_demand=True)
     return world.trainings.call.called if world.trainings.call else 0
 
 
 def test_nobody_is_called_without_a_training(calling: World) -> None:
     assert called(calling, MANY) == 0
-    trainings.request_training(calling.folder)
+    requests.request_training(calling.folder)
     assert called(calling, MANY) == 64
-    request = trainings.read_request(calling.folder)
+    request = training_files.read_request(calling.folder)
     assert request is not None
     assert calling.trainings.call is not None
     assert calling.trainings.call.token == request.token
 
 
 def test_a_training_begins_when_all_that_it_called_are_there(calling: World) -> None:
-    trainings.request_training(calling.folder)
+    requests.request_training(calling.folder)
     assert called(calling, MANY) == called(calling, there(63)) == 64
     assert calling.flower.jobs == []
     assert called(calling, there(64)) == 64
@@ -497,7 +499,7 @@ def test_a_training_begins_when_all_that_it_called_are_there(calling: World) -> 
 
 
 def test_half_of_them_will_do_after_a_while_and_fewer_have_more_called(calling: World) -> None:
-    trainings.request_training(calling.folder)
+    requests.request_training(calling.folder)
     assert called(calling, there(31)) == 64
     calling.now += 100.0
     assert called(calling, there(31)) == 128
@@ -510,9 +512,11 @@ def test_half_of_them_will_do_after_a_while_and_fewer_have_more_called(calling: 
     assert calling.flower.jobs == ["train"]
 
 
-def test_more_are_called_if_half_of_them_are_too_few_for_a_round(calling: World) -> None:
-    calling.trainings.invite = 4
-    trainings.request_training(calling.folder)
+def test_more_are_called_if_half_of_them_are_too_few_for_a_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calling = World(tmp_path, caplog, rules=TrainingRules(min_devices=3, devices_per_training=4, patience=100.0))
+    requests.request_training(calling.folder)
     assert called(calling, there(2)) == 4
     calling.now += 100.0
     assert called(calling, there(2)) == 8
@@ -522,7 +526,7 @@ def test_more_are_called_if_half_of_them_are_too_few_for_a_round(calling: World)
 
 
 def test_once_all_are_called_as_few_as_a_round_needs_will_do(calling: World) -> None:
-    trainings.request_training(calling.folder)
+    requests.request_training(calling.folder)
     seen = []
     while called(calling, there(2)) < 1000:
         calling.now += 100.0
@@ -536,7 +540,7 @@ def test_once_all_are_called_as_few_as_a_round_needs_will_do(calling: World) -> 
 
 
 def test_a_call_lasts_as_long_as_its_training_and_no_delivery_follows(calling: World) -> None:
-    trainings.request_training(calling.folder)
+    requests.request_training(calling.folder)
     called(calling, there(64))
     assert called(calling, there(64)) == 64
     calling.status(run="r", state="done", delivered=["pump-1"])
@@ -548,7 +552,7 @@ def test_a_call_lasts_as_long_as_its_training_and_no_delivery_follows(calling: W
 
 
 def test_a_training_that_broke_off_calls_the_same_devices(calling: World) -> None:
-    trainings.request_training(calling.folder)
+    requests.request_training(calling.folder)
     called(calling, there(64))
     before = calling.trainings.call
     calling.flower.end()
@@ -561,8 +565,8 @@ def test_a_training_that_broke_off_calls_the_same_devices(calling: World) -> Non
 
 
 def test_a_later_server_goes_on_with_the_call_of_the_training_that_is_open(calling: World) -> None:
-    trainings.request_training(calling.folder)
-    request = trainings.read_request(calling.folder)
+    requests.request_training(calling.folder)
+    request = training_files.read_request(calling.folder)
     assert request is not None
     for token, expected in (("another", 64), (request.token, 256)):
         calling.trainings.call = None
@@ -576,7 +580,7 @@ def test_a_training_at_an_interval_need_not_wait_for_anybody(tmp_path: Path, cap
 
 
 def test_a_fleet_that_grows_goes_over_to_calls(calling: World) -> None:
-    trainings.request_training(calling.folder)
+    requests.request_training(calling.folder)
     calling.trainings.step(there(2))
     assert calling.trainings.call is None
     assert called(calling, there(2)) == 64

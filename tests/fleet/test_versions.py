@@ -180,7 +180,7 @@ def is_listening(port: int) -> bool:
 
 def calls_nobody(fleet: MixedFleet) -> bool:
     notice = NoticeBoard(ServerFolder(fleet.server_folder)).last()
-    return notice is not None and notice.tidings.invitation is None
+    return notice is not None and notice.body.invitation is None
 
 
 def train_called(fleet: MixedFleet, after: str = "") -> dict[str, Any]:

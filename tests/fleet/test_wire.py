@@ -107,7 +107,9 @@ class OpenFleet:
         self.server.mkdir(parents=True)
         (root / "flower").mkdir()
         model = settings.ModelSettings(fleets.CHANNELS, **fleets.MODEL)
-        settings.save(self.server, settings.FleetSettings(model=model, training=settings.TrainingSettings(least=1)))
+        settings.save(
+            self.server, settings.FleetSettings(model=model, training=settings.TrainingSettings(min_devices=1))
+        )
         self.environment = {**flower.environment(root / "flower"), **ENVIRONMENT}
         self.port, *self.node_ports = [free_port() for _ in (None, *NAMES)]
         address = f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'

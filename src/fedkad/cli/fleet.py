@@ -15,8 +15,8 @@ from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.fleetstatus import PAUSE, UNKNOWN, Folder, not_running, quoted, status
 from fedkad.cli.options import with_options, wrong_option
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
-from fedkad.federation import model_archive
-from fedkad.fleet.server import registry, trainings
+from fedkad.federation import model_archive, training_files
+from fedkad.fleet.server import registry, requests
 from fedkad.fleet.server.outcome import CANCELLED, DONE, TrainingOutcome, outcome_of
 from fedkad.fleet.server.settings import (
     FleetSettings,
@@ -28,7 +28,6 @@ from fedkad.fleet.server.settings import (
     TrainingSettings,
 )
 from fedkad.fleet.shared import extra
-from fedkad.fleet.shared.files import FleetFileError
 from fedkad.intake import read_recording
 from fedkad.settingerror import SettingError
 from fedkad.settingkinds import parse_duration
@@ -60,19 +59,19 @@ INIT_OPTIONS: dict[str, dict[str, Any]] = {
     "quorum": {"help": "Share of the asked devices whose replies close a round early."},
     "deadline": {"help": "Seconds after which a round closes."},
     "every": {"metavar": "PERIOD", "help": "Train at this interval: 30m, 24h, 7d.", "show_default": "on demand"},
-    "least": {"help": "Devices that a round needs; with fewer online, a training waits."},
+    "min_devices": {"help": "Devices that a round needs; with fewer online, a training waits."},
     "robust": {
         "help": "Take the median of the replies instead of their mean, and leave out devices that pull alone.",
-        "show_default": "unless replies are masked, or --least is below 3",
+        "show_default": "unless replies are masked, or --min-devices is below 3",
     },
     "secure_aggregation": {"help": "Mask replies so that the server learns only their sum."},
     "noise": {"help": "Noise on every reply, in units of --clip: differential privacy."},
     "clip": {"help": "Bound on the norm of a reply; used with --noise."},
     "period": {"help": "How often devices look whether a training calls them."},
-    "invite": {"help": "Devices that a training calls, and more if they do not come."},
-    "by_call": {
+    "devices_per_training": {"help": "Devices that a training calls, and more if they do not come."},
+    "on_demand": {
         "help": "Have devices connect only when a training calls them.",
-        "show_default": "if there are more than --invite",
+        "show_default": "if there are more than --devices-per-training",
     },
 }
 """Settings of a fleet that may be chosen when it is created; their rules and defaults are in `fleet.settings`."""
@@ -348,7 +347,7 @@ def train(
         return
     if not locks.is_held(server.lock):
         raise ValueError(not_running(folder))
-    is_new = trainings.request_training(server.training)
+    is_new = requests.request_training(server.training)
     if wait:
         _print_outcome(_outcome(server, folder), as_json, is_new)
     elif as_json:
@@ -361,7 +360,7 @@ def train(
 
 def _cancel(server: ServerFolder, folder: Path) -> None:
     """Cancel the training, and wait until a running server has ended it."""
-    request, end = trainings.cancel_training(server.training), time.monotonic() + LONGEST_END
+    request, end = requests.cancel_training(server.training), time.monotonic() + LONGEST_END
     if request is None:
         raise ValueError(f"{folder}: there is no training to cancel; none is requested or under way.")
     while (outcome := outcome_of(server.training, request)) is None and locks.is_held(server.lock):
@@ -375,7 +374,7 @@ def _cancel(server: ServerFolder, folder: Path) -> None:
 
 def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
     """Wait until the training that is requested has ended, and tell its rounds meanwhile."""
-    request, told, seen = trainings.read_request(server.training), "", time.monotonic()
+    request, told, seen = training_files.read_request(server.training), "", time.monotonic()
     if request is None:
         return TrainingOutcome(DONE, None, "The training under way was done just now.")
     while (outcome := outcome_of(server.training, request)) is None:
@@ -391,13 +390,13 @@ def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
     return outcome
 
 
-def _progress(training: Path, request: trainings.TrainingRequest) -> str:
+def _progress(training: Path, request: training_files.TrainingRequest) -> str:
     """How far a training is, or what it waits for; empty if there is nothing to tell yet."""
-    if (waits := trainings.read_waits(training)) is not None:
+    if (waits := training_files.read_waits(training)) is not None:
         return f"The training {waits}."
     try:
-        status = trainings.read_status(training) or {}
-    except FleetFileError as error:  # which the app writes anew
+        status = training_files.read_status(training) or {}
+    except training_files.TrainingFileError as error:  # the app writes another
         return str(error)
     is_told = status.get("run", request.after) != request.after
     return f"round {status.get('round')} of {status.get('rounds')}: {status.get('state')}" if is_told else ""
@@ -442,7 +441,7 @@ def rollback(
 ) -> None:
     """Make an earlier model the current one again; a running server then delivers it to all devices."""
     server = ServerFolder.existing(folder)
-    with locks.holding(server.training / trainings.APP_LOCK, BUSY.format(server.training, quoted(folder))):
+    with locks.holding(server.training / training_files.APP_LOCK, BUSY.format(server.training, quoted(folder))):
         run = model_archive.roll_back(server.training, training)
     if as_json:
         print_json({"current": run})
@@ -458,11 +457,11 @@ def deliver(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None
     devices = registry.active(registry.read(server.registry))
     if device not in devices:
         raise ValueError(f"There is no device {device}; `fedkad fleet list` lists them all.")
-    if server.settings.notice.is_by_call(len(devices)):
+    if server.settings.notice.is_on_demand(len(devices)):
         raise ValueError(
             f"{device} fetches the current model by itself; for another time, remove delivered.json from its folder."
         )
-    with locks.holding(server.training / trainings.APP_LOCK, BUSY.format(server.training, quoted(folder))):
+    with locks.holding(server.training / training_files.APP_LOCK, BUSY.format(server.training, quoted(folder))):
         model_archive.forget_delivered(server.training, lambda name: name == device)
     if as_json:
         print_json({"device": device})

@@ -15,8 +15,10 @@ import typer
 from fedkad import locks
 from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
+from fedkad.federation import training_files
+from fedkad.federation.training_files import TrainingFileError
 from fedkad.federation.training_folder import latest_training
-from fedkad.fleet.server import registry, trainings
+from fedkad.fleet.server import registry
 from fedkad.fleet.server.registry import Registry
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.shared import extra
@@ -72,8 +74,9 @@ def quoted(path: Path) -> str:
 
 def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
     """All that is known of a fleet now, and what is wrong with its server, if anything."""
-    from fedkad.fleet.server import lastseen
-    from fedkad.fleet.server.overview import Looks, certificate_ends, counts_of, privacy_of, seen_devices
+    from fedkad.fleet.server.lastseen import as_of_now
+    from fedkad.fleet.server.lastseen import read as read_last_seen
+    from fedkad.fleet.server.overview import certificate_ends, counts_of, privacy_of, seen_devices
     from fedkad.fleet.shared import keyfiles
 
     devices, known = registry.read(server.registry), server.settings
@@ -81,18 +84,18 @@ def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
     nodes, trouble = _nodes(server) if running else (None, not_running(folder))
     damage = next(keyfiles.damages(server), None) if running else None
     active = registry.active(devices)
-    by_call = known.notice.is_by_call(len(active))
-    recent = time.time() - lastseen.recently(known.notice.seconds)
-    looks = Looks(lastseen.read(server), recent) if by_call and running else None
-    seen = seen_devices(devices, nodes, looks)
+    on_demand = known.notice.is_on_demand(len(active))
+    last_seen = as_of_now(read_last_seen(server), known.notice.seconds) if on_demand and running else None
+    seen = seen_devices(devices, nodes, last_seen)
     document = {
         "server": {"running": running, "answering": nodes is not None, "address": known.place.reached_at},
-        "by_call": by_call,
+        "on_demand": on_demand,
+        "by_call": on_demand,  # its name until 0.2
         "counts": {"registered": len(active), **counts_of(seen)},
         "devices": [{"device": each.device, "state": each.state, "since": each.since} for each in seen],
         "training": _training(server),
-        "wanted": trainings.is_requested(server.training),
-        "waits": trainings.read_waits(server.training) if running else None,
+        "wanted": training_files.is_requested(server.training),
+        "waits": training_files.read_waits(server.training) if running else None,
         "notice": _notice(server, active),
         "privacy": privacy_of(known),
         "certificates": {owner: end.isoformat() for owner, end in certificate_ends(server).items()},
@@ -103,8 +106,8 @@ def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
 def _training(server: ServerFolder) -> dict[str, Any] | None:
     """What is known of the latest training; None if there is none, or its report cannot be read."""
     try:
-        trainings.read_status(server.training)
-    except FleetFileError as error:
+        training_files.read_status(server.training)
+    except TrainingFileError as error:
         note(str(error))
         return None
     return latest_training(server.training)
@@ -128,9 +131,9 @@ def _notice(server: ServerFolder, devices: Registry) -> dict[str, Any] | None:
     from fedkad.fleet.server.noticeboard import NoticeBoard
 
     shown = NoticeBoard(server).last()
-    if shown is None or not server.settings.notice.is_by_call(len(devices)):
+    if shown is None or not server.settings.notice.is_on_demand(len(devices)):
         return None
-    model, now = shown.tidings.model, time.time()
+    model, now = shown.body.model, time.time()
     called = [name for name in devices if shown.calls(name, now)]
     return {"number": shown.sequence, "called": called, "model": None if model is None else model.run}
 
@@ -165,7 +168,7 @@ def _device_counts(document: Mapping[str, Any]) -> str:
     if not document["server"]["answering"]:
         return f"{counts['registered']} registered; who is online is known while the server answers"
     away = ("online", "offline", "never seen")
-    if document["by_call"]:  # whoever is not called is not connected, and healthy
+    if document["on_demand"]:  # whoever is not called is not connected, and healthy
         silent = f", {counts['offline']} silent for hours" if counts["offline"] else ""
         seen = f"{counts['online']} connected, {counts['waiting']} waiting{silent}"
         return f"{counts['registered']} registered: {seen}; devices connect when they are called"
@@ -175,7 +178,7 @@ def _device_counts(document: Mapping[str, Any]) -> str:
 
 def _print_devices(document: Mapping[str, Any], *, every: bool) -> None:
     """All devices, or those that an operator should look at: in a fleet that stays connected, who is not."""
-    is_awaited = document["server"]["answering"] and not document["by_call"]
+    is_awaited = document["server"]["answering"] and not document["on_demand"]
     wanted = [
         each for each in document["devices"] if every or (is_awaited and each["state"] in ("offline", "never seen"))
     ]

@@ -53,13 +53,13 @@ def client(
     extra.require()
     device = devicefolder.load(folder)
     from fedkad.fleet.device.connection import ClientExit, connect
-    from fedkad.fleet.device.idleclient import Wait
+    from fedkad.fleet.device.idleclient import IdleArguments
 
     seconds, table = None if idle is None else 60.0 * idle, device.data_file(data)
     with logged_to_stderr():
         reason = connect(device, table, once=once, idle=seconds)
     if reason is ClientExit.NOT_CALLED and not while_called:
-        Wait(str(device.root), device.device, device.server, table, once, seconds).begin()
+        IdleArguments(str(device.root), device.device, device.server, table, once, seconds).begin()
     if reason is ClientExit.DELIVERED:
         typer.echo(f"{device.model}: a new model was delivered", err=True)
     elif reason is ClientExit.IDLE:

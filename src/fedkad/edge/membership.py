@@ -19,7 +19,7 @@ from fedkad.edge.settings import AgentSettings
 from fedkad.locks import holding
 
 if TYPE_CHECKING:
-    from fedkad.fleet.device.idleclient import Waiting
+    from fedkad.fleet.device.idleclient import IdleLoop
     from fedkad.fleet.shared.processes import ChildProcess
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class FleetMember:
 
         self.folder, self.pause, self.last_failure = folder, Backoff(), ""
         self.log = LogFile(folder / "logs" / "client.log")
-        self.waiting: Waiting | None = None
+        self.waiting: IdleLoop | None = None
         self.client: ChildProcess | None = None
         self._lock = ExitStack()  # of a client, held while the device waits
 
@@ -101,16 +101,16 @@ class FleetMember:
         else:
             self.waiting.obtain()
 
-    def _begin(self) -> Waiting:
-        from fedkad.fleet.device.idleclient import Wait, Waiting
-        from fedkad.fleet.device.noticeclient import Follower
+    def _begin(self) -> IdleLoop:
+        from fedkad.fleet.device.idleclient import IdleArguments, IdleLoop
+        from fedkad.fleet.device.noticeclient import NoticeClient
         from fedkad.fleet.shared import devicefolder
 
         known = devicefolder.load(self.folder)
         refusal = f"{known.root}: a client is already running in this folder; stop it, or remove [fleet]."
         self._lock.enter_context(holding(known.lock, refusal))
-        wait = Wait(str(known.root), known.device, known.server, known.data_file(None), once=False, idle=None)
-        return Waiting(wait, Follower(known))
+        wait = IdleArguments(str(known.root), known.device, known.server, known.data_file(None), once=False, idle=None)
+        return IdleLoop(wait, NoticeClient(known))
 
     def _call(self) -> None:
         """Start a client, which leaves by itself when its device is no longer called."""

@@ -21,19 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.modelfile import read_model, write_model
-from fedkad.federation import model_archive, wire
+from fedkad.federation import model_archive, training_files, wire
 from fedkad.federation.gate import JUDGES, Judgement, Verdict, verdict_of
 from fedkad.federation.history import Ledger, Round
-from fedkad.federation.model_archive import KIND, RESULT
+from fedkad.federation.model_archive import KIND
 from fedkad.federation.protocol import Answer, Phase, ProtocolError, Reply, Request, Terms
 from fedkad.federation.server import Sampler, Server, usual_shape, usual_threshold
 from fedkad.federation.settings import Sampling
+from fedkad.federation.training_files import RESULT, UNDER_WAY
 from fedkad.federation.training_folder import (
     DELIVERING,
     DONE,
     TRAINING,
-    UNDER_WAY,
-    read_status,
     stored_terms,
     write_status,
     write_waits,
@@ -380,7 +379,7 @@ class Coordinator:
         self._save(UNDER_WAY)
         model_archive.archive(self.folder, self.folder / UNDER_WAY)
         (self.folder / UNDER_WAY).unlink()
-        held = model_archive.read_delivered(self.folder)
+        held = training_files.read_delivered(self.folder)
         model = str(held.get("model", held.get("run", "")))
         model_archive.write_delivered(self.folder, model, held.get("delivered", []), done=self.terms.run)
         self._write_status()
@@ -427,12 +426,13 @@ class Coordinator:
         if before is not None and before.run != self.terms.run:
             model_archive.archive(self.folder, self.folder / RESULT)
         self._save(RESULT)
-        is_known = model_archive.read_delivered(self.folder).get("model") == self.terms.run
+        is_known = training_files.read_delivered(self.folder).get("model") == self.terms.run
         done = None if is_known else self.terms.run
         model_archive.write_delivered(self.folder, self.terms.run, self.ledger.delivered, done=done)
         if (under_way := stored_terms(self.folder, UNDER_WAY)) is not None and under_way.run == self.terms.run:
             (self.folder / UNDER_WAY).unlink()
-        if read_status(self.folder).get("run", self.terms.run) == self.terms.run:  # another one may have begun since
+        latest = training_files.known_status(self.folder).get("run", self.terms.run)
+        if latest == self.terms.run:  # another one may have begun since
             self._write_status()
 
     # -- the folder ---------------------------------------------------------------------------------------------

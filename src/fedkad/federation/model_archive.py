@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
+from fedkad.federation.training_files import HOLDERS, RESULT, read_delivered
 
 KIND = "fedkad-training"
-RESULT, HOLDERS, MODELS = "result.safetensors", "result.json", "models"
+MODELS = "models"
 CURRENT, EARLIER, KEPT_BACK = "current", "earlier", "kept back"
 UNREADABLE = "unreadable"
 """Why a file is set aside: it may also be of a later release."""
@@ -137,15 +138,6 @@ def write_delivered(folder: Path, model: str, delivered: list[str], *, done: str
     last = read_delivered(folder).get("run") or model if done is None else done
     document = {"run": last, "model": model, "delivered": delivered}
     write_atomically(folder / HOLDERS, json.dumps(document).encode())
-
-
-def read_delivered(folder: Path) -> dict[str, Any]:
-    """What `write_delivered` wrote; empty if there is nothing that can be read."""
-    try:
-        found = json.loads((folder / HOLDERS).read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def mend_delivered(folder: Path) -> str | None:

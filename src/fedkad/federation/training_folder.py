@@ -1,10 +1,7 @@
-"""The files of a training in a server's folder, and what people and programs read from them.
+"""What the app of a training writes into the server's folder, and the latest training in full as programs read it.
 
-    training.safetensors   the training in progress, as of its last closed round
-    status.json            the latest training in brief; as small with thousands of devices and rounds as with few
-    waits                  what the training in progress waits for, while it does
-
-The models that trainings have led to are in `model_archive`. Every file is written whole or not at all.
+Names and small files are in `training_files`, and the models that trainings have led to in `model_archive`.
+`status.json` is as small with thousands of devices and rounds as with few.
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from typing import Any
 
 from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model
-from fedkad.federation.model_archive import KIND, RESULT, UNREADABLE, archived_file, forget_delivered
+from fedkad.federation.model_archive import KIND, UNREADABLE, archived_file, forget_delivered
 from fedkad.federation.protocol import ProtocolError, Terms
+from fedkad.federation.training_files import RESULT, STATUS, UNDER_WAY, WAITS, known_status
 
 logger = logging.getLogger(__name__)
 
-UNDER_WAY, STATUS, WAITS = "training.safetensors", "status.json", "waits"
 TRAINING, DELIVERING, CANCELLED, DONE = "training", "delivering", "cancelled", "done"
 
 
@@ -39,15 +36,6 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
         remedy = f"{back if file == RESULT else ''}restore it from a backup, or train again"
         logger.warning("%s The file is now %s; %s.", error, aside.name, remedy)
         return None
-
-
-def read_status(folder: Path) -> dict[str, Any]:
-    """Return what status.json says; empty if there is none that can be read."""
-    try:
-        status = json.loads((folder / STATUS).read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return status if isinstance(status, dict) else {}
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
@@ -68,7 +56,7 @@ def latest_training(folder: Path) -> dict[str, Any] | None:
 
     `participants` is the schedule that repeats the training in one process.
     """
-    status = read_status(folder)
+    status = known_status(folder)
     if not status:
         return None
     run = str(status.get("run", ""))
@@ -105,7 +93,7 @@ def abandon(folder: Path) -> None:
     Devices to which its result was going out get the current model again.
     """
     (folder / UNDER_WAY).unlink(missing_ok=True)
-    status = read_status(folder)
+    status = known_status(folder)
     if status.get("state") == DELIVERING and stored_terms(folder, RESULT) is not None:
         forget_delivered(folder, lambda name: True)
     if status.get("state") in (TRAINING, DELIVERING):

@@ -10,8 +10,8 @@ from enum import Enum, auto
 from pathlib import Path
 
 from fedkad.fleet import flower
-from fedkad.fleet.device.httpsclient import OK, ServerFiles, UnreachableError
-from fedkad.fleet.device.noticeclient import Follower
+from fedkad.fleet.device.httpsclient import OK, HttpsClient, UnreachableError
+from fedkad.fleet.device.noticeclient import NoticeClient
 from fedkad.fleet.flower.proxy import WHOSE_KEY
 from fedkad.fleet.flower.supernode import (
     CALL_OVER,
@@ -61,7 +61,7 @@ def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) 
     return ClientExit.STOPPED
 
 
-def reach(files: ServerFiles) -> str | None:
+def reach(files: HttpsClient) -> str | None:
     """Why the server cannot be reached, in one sentence; None if it can.
 
     Checked before Flower is started, which would retry forever without saying why.
@@ -73,7 +73,7 @@ def reach(files: ServerFiles) -> str | None:
     return None
 
 
-def foreign_key(folder: DeviceFolder, files: ServerFiles) -> str | None:
+def foreign_key(folder: DeviceFolder, files: HttpsClient) -> str | None:
     """What is wrong with a key that is another device's, in one sentence; None if it is not.
 
     Flower would let the device in under the other's name, and the server refuse every reply. A server of an earlier
@@ -94,7 +94,7 @@ class DeviceClient:
 
     def __init__(self, folder: DeviceFolder, data: str) -> None:
         self.folder, self.data = folder, data
-        self.log, self.wait, self.follower = LogFile(folder.log), Backoff(), Follower(folder)
+        self.log, self.wait, self.notices = LogFile(folder.log), Backoff(), NoticeClient(folder)
         self.delivery, self.refusal = Delivery(folder.delivered), FileWatch(folder.refusal)
         self.last_request = self.called = time.monotonic()
         self.last_logged = self.notice_failure = ""
@@ -131,10 +131,10 @@ class DeviceClient:
 
         That the server cannot be reached is not said here: the connection notices it as well.
         """
-        if self.follower.is_due:
+        if self.notices.is_due:
             with suppress(UnreachableError):
                 self._look()
-        if self.follower.may_stay:
+        if self.notices.may_stay:
             self.called = time.monotonic()
             return True
         return self._owes_reply() and time.monotonic() - self.called < SETTLE
@@ -143,11 +143,11 @@ class DeviceClient:
         """Look at the notice, and say once that it is not accepted, and that it is again."""
         failure = ""
         try:
-            self.follower.look()
+            self.notices.look()
         except (NoticeError, OSError) as error:
             failure = str(error)
         if failure != self.notice_failure:
-            again = f"{self.folder.device}: accepts the notice of {self.follower.files.server} again"
+            again = f"{self.folder.device}: accepts the notice of {self.notices.files.server} again"
             logger.log(logging.WARNING if failure else logging.INFO, "%s", failure or again)
         self.notice_failure = failure
 
@@ -168,14 +168,14 @@ class DeviceClient:
     def _start(self) -> None:
         """Start the process; if the device lacks disk space or memory for it, try again later."""
         try:
-            trouble = reach(self.follower.files)
-            if trouble is None and not self.follower.has_looked:  # it was away when this process began
+            trouble = reach(self.notices.files)
+            if trouble is None and not self.notices.has_looked:  # it was away when this process began
                 self._look()
                 return
-            trouble = trouble or foreign_key(self.folder, self.follower.files)
+            trouble = trouble or foreign_key(self.folder, self.notices.files)
             if trouble is None:
                 self._reset()
-                self.folder = replace(self.folder, server=self.follower.files.server)
+                self.folder = replace(self.folder, server=self.notices.files.server)
                 command = flower.device_command(self.folder, self.data)
                 self.child = ChildProcess(command, self.log, flower.environment(self.folder.flower))
                 return
@@ -213,7 +213,7 @@ class DeviceClient:
             self.away_since = now if self.away_since is None else self.away_since
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
             self._log_once(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
-            if self.follower.files.server != self.folder.server:  # found by its notice
+            if self.notices.files.server != self.folder.server:  # found by its notice
                 self._disconnect()
 
     def _notice_hang(self) -> None:
@@ -240,7 +240,7 @@ class DeviceClient:
             self._log_once(f"The server still counts the last connection of {self.folder.device}; trying again.")
             self.wait.pause(SOON)
         else:
-            if ending in IF_STILL_REGISTERED and self.follower.is_registered():
+            if ending in IF_STILL_REGISTERED and self.notices.is_registered():
                 ending = IF_STILL_REGISTERED[ending]
             self._log_once(ending.value.format(self.folder, status))
             self.wait.lengthen()

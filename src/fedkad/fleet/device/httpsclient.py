@@ -46,7 +46,7 @@ class Fetched(NamedTuple):
     content: bytes
 
 
-class ServerFiles:
+class HttpsClient:
     """Fetches files from one server, each over a connection of its own that resumes the TLS session of the last one.
 
     A device that looks every minute would cost the server memory all the time if it stayed connected, and a signature
@@ -66,7 +66,7 @@ class ServerFiles:
         if self.servers != tuple(servers):
             self.servers, self.server, self._session = tuple(servers), servers[0], None
 
-    def trust_anew(self) -> None:
+    def reload_trust(self) -> None:
         """Read the certificates of the authorities again, which have changed."""
         self._trust = self._session = None
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedkad.fleet.device.httpsclient import OK, UNAUTHORIZED, UnreachableError
-from fedkad.fleet.device.noticeclient import Follower
+from fedkad.fleet.device.noticeclient import NoticeClient
 from fedkad.fleet.shared.devicefolder import DeviceFolder
 from fedkad.fleet.shared.files import FleetFileError, write_private
 from fedkad.fleet.shared.logline import LogLine
@@ -50,7 +50,7 @@ class AdoptionError(Exception):
 
 
 @dataclass(frozen=True)
-class Wait:
+class IdleArguments:
     """A device that waits: its folder, its data, and when it leaves."""
 
     root: str
@@ -82,11 +82,11 @@ def _become(module: str, *arguments: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-Pm", module, *arguments])
 
 
-class Waiting:
+class IdleLoop:
     """The loop of a device that waits, and its state."""
 
-    def __init__(self, wait: Wait, follower: Follower) -> None:
-        self.wait, self.folder, self.follower, self.systemd = wait, wait.folder, follower, SystemdNotifier()
+    def __init__(self, wait: IdleArguments, notices: NoticeClient) -> None:
+        self.wait, self.folder, self.notices, self.systemd = wait, wait.folder, notices, SystemdNotifier()
         self.began, self.last_logged = time.monotonic(), ""
         self.named, self.not_before, self.pause = "", 0.0, FIRST_PAUSE
         self.is_unknown = False  # whether the server does not know the key of the device
@@ -109,18 +109,18 @@ class Waiting:
 
     def is_called(self) -> bool:
         """Whether the device is called, by a look at the notice if it is time."""
-        if self.follower.is_due:
+        if self.notices.is_due:
             self._look()
-        if self.follower.is_called:
+        if self.notices.is_called:
             self._log(f"{self.wait.device}: called by {self.wait.server}", logging.INFO)
-        return self.follower.is_called
+        return self.notices.is_called
 
     def _look(self) -> None:
         try:
-            said = self.follower.next_word
-            self.follower.look()
-            if self.follower.next_word != said:  # once an hour
-                self.is_unknown = self.follower.is_registered() is False
+            said = self.notices.next_report
+            self.notices.look()
+            if self.notices.next_report != said:  # once an hour
+                self.is_unknown = self.notices.is_registered() is False
             if self.is_unknown:
                 self._log(f"{self.wait.device} is not called any more: {UNKNOWN}")
             else:
@@ -130,7 +130,7 @@ class Waiting:
 
     def obtain(self) -> bool:
         """Put the current model in use if the device lacks it and its time has come; True if that was done."""
-        model = self.follower.model
+        model = self.notices.model
         if model is None or model.run == held_run(self.folder):
             return False
         now = time.monotonic()
@@ -140,7 +140,7 @@ class Waiting:
         if now < self.not_before:
             return False
         try:
-            fetch(self.folder, self.follower, model)
+            fetch(self.folder, self.notices, model)
             adopt(self.folder, self.wait.data, self.systemd.alive)
         except (AdoptionError, FleetFileError, UnreachableError, OSError) as error:
             self._log(f"{self.wait.device} could not use the model of {model.run}, and tries again: {error}")
@@ -164,11 +164,11 @@ def held_run(folder: DeviceFolder) -> str:
         return ""
 
 
-def fetch(folder: DeviceFolder, follower: Follower, model: NamedModel) -> None:
+def fetch(folder: DeviceFolder, notices: NoticeClient, model: NamedModel) -> None:
     """Have the file that the notice names in the device's folder; it counts only if its digest is right."""
     if _is_that(folder.fetched.read_bytes() if folder.fetched.exists() else b"", model):
         return
-    answer = follower.fetch_model(model.sha256)
+    answer = notices.fetch_model(model.sha256)
     if answer.status == UNAUTHORIZED:
         raise AdoptionError(UNKNOWN)
     if answer.status != OK:
@@ -208,7 +208,7 @@ def _said_until_its_end(process: subprocess.Popen[str], deadline: float, while_w
 
 def main() -> None:
     """Wait for the device that the command line names, until SIGINT or SIGTERM."""
-    wait = Wait(**json.loads(sys.argv[1]))
+    wait = IdleArguments(**json.loads(sys.argv[1]))
     handler = logging.StreamHandler()
     handler.setFormatter(LogLine.on_stderr())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
@@ -216,7 +216,7 @@ def main() -> None:
     status = 0
     try:
         with holding(wait.folder.lock, refusal), until_stopped():
-            status = Waiting(wait, Follower(wait.folder)).run()
+            status = IdleLoop(wait, NoticeClient(wait.folder)).run()
     except HeldError as error:
         print(f"error: {error}", file=sys.stderr)
         status = FAILED

@@ -6,7 +6,7 @@ import hashlib
 import time
 from pathlib import Path
 
-from fedkad.fleet.device.httpsclient import ServerFiles
+from fedkad.fleet.device.httpsclient import HttpsClient
 from fedkad.fleet.device.noticeclient import PATH as NOTICE
 from fedkad.fleet.shared import devicefolder
 from fedkad.fleet.shared.certificates import as_bundle, make_device_key
@@ -37,8 +37,8 @@ def join(token: OneTimeToken, folder: Path) -> None:
 
 def find_authority(token: OneTimeToken) -> bytes:
     """The authority that the token names, as the notice shows it; whoever else answers is not believed."""
-    content = ServerFiles([token.server], None, "").get(NOTICE, {}).content
-    for each in unverified(content).tidings.authorities:
+    content = HttpsClient([token.server], None, "").get(NOTICE, {}).content
+    for each in unverified(content).body.authorities:
         if hashlib.sha256(each.certificate).hexdigest() == token.fingerprint:
             authority = as_bundle([each.certificate])
             check_new(None, verify(content, authority), time.time())
@@ -50,7 +50,7 @@ def find_authority(token: OneTimeToken) -> bytes:
 
 def _be_admitted(token: OneTimeToken, folder: devicefolder.DeviceFolder) -> None:
     """Show the token until the server has admitted the key; it looks every few seconds."""
-    files = ServerFiles([token.server], folder.ca_certificate, devicefolder.REMEDY)
+    files = HttpsClient([token.server], folder.ca_certificate, devicefolder.REMEDY)
     shown = {HEADER: token.secret, **key_header(folder)}
     began = time.monotonic()
     while True:

@@ -12,14 +12,22 @@ from fedkad.fleet.device.httpsclient import (
     OK,
     UNAUTHORIZED,
     Fetched,
-    ServerFiles,
+    HttpsClient,
     UnreachableError,
 )
 from fedkad.fleet.shared.certificates import each_authority
 from fedkad.fleet.shared.devicefolder import REMEDY, DeviceFolder
 from fedkad.fleet.shared.files import FleetFileError, write_private
 from fedkad.fleet.shared.keyfiles import key_header
-from fedkad.fleet.shared.notice import FleetNotice, NamedModel, NoticeError, check_new, named_bundle, verify
+from fedkad.fleet.shared.notice import (
+    REPORT_EVERY,
+    FleetNotice,
+    NamedModel,
+    NoticeError,
+    check_new,
+    named_bundle,
+    verify,
+)
 
 PATH = "/notice"
 NO_MODEL = "0" * 64
@@ -27,11 +35,10 @@ UNKNOWN_THERE = (403, 404)
 """What a server of an earlier release answers, which writes no notices."""
 
 FIRST_PERIOD = 60.0  # seconds between two looks until a notice says how many
-SAID_EVERY = 3600.0  # seconds after which a look says who looks; more often would tell nobody anything new
 JITTER = 0.25  # share by which a wait is made longer or shorter, so that devices do not look all at once
 
 
-class Follower:
+class NoticeClient:
     """The notice as one device knows it."""
 
     def __init__(
@@ -43,9 +50,9 @@ class Follower:
     ) -> None:
         self.folder, self.clock, self.timer = folder, clock, timer
         self.last = self._kept()
-        self.files = ServerFiles(self._servers, folder.ca_certificate, REMEDY)
+        self.files = HttpsClient(self._servers, folder.ca_certificate, REMEDY)
         self.tag, self.next_look = "", timer() + self._first_wait()
-        self.next_word = timer()  # when to say again who looks
+        self.next_report = timer()  # when to say again who looks
         self.has_notices = True
         self.has_looked = False  # whether the server has answered since this process began
 
@@ -62,7 +69,7 @@ class Follower:
 
         The owner of a device may have it take a way of its own, such as a tunnel.
         """
-        told = () if self.last is None else self.last.tidings.servers
+        told = () if self.last is None else self.last.body.servers
         return tuple(dict.fromkeys((self.folder.server, *told)))
 
     def _first_wait(self) -> float:
@@ -70,7 +77,7 @@ class Follower:
 
         So a site whose power comes back looks as often as ever, and not all at once.
         """
-        return 0.0 if self.last is None else random.uniform(0.0, self.last.tidings.period)
+        return 0.0 if self.last is None else random.uniform(0.0, self.last.body.period)
 
     @property
     def is_due(self) -> bool:
@@ -79,9 +86,9 @@ class Follower:
 
     def look(self) -> None:
         """Look at the notice; raises `UnreachableError` or, for a notice that is not accepted, `NoticeError`."""
-        period = FIRST_PERIOD if self.last is None else self.last.tidings.period
+        period = FIRST_PERIOD if self.last is None else self.last.body.period
         self.next_look = self.timer() + period * random.uniform(1.0 - JITTER, 1.0 + JITTER)
-        shown = self._shown_key() if self.timer() >= self.next_word else {}
+        shown = self._shown_key() if self.timer() >= self.next_report else {}
         answer = self.files.get(PATH, {**shown, **({"If-None-Match": self.tag} if self.tag else {})})
         if answer.status not in (OK, NOT_MODIFIED, *UNKNOWN_THERE):
             raise UnreachableError(
@@ -89,7 +96,7 @@ class Follower:
             )
         self.has_looked, self.has_notices = True, answer.status not in UNKNOWN_THERE
         if shown:
-            self.next_word = self.timer() + SAID_EVERY
+            self.next_report = self.timer() + REPORT_EVERY
         if answer.status == OK:
             self._accept(answer.content)
             self.tag = answer.tag
@@ -109,13 +116,13 @@ class Follower:
         trusted = self.folder.ca_certificate.read_bytes()
         fresh = verify(content, trusted)
         check_new(self.last, fresh, self.clock())
-        bundle = named_bundle(fresh.tidings.authorities, trusted)
+        bundle = named_bundle(fresh.body.authorities, trusted)
         if fresh != self.last:
             write_private(self.folder.notice, content)  # before anything is done about it
         self.last = fresh
         if each_authority(bundle) != each_authority(trusted):
             write_private(self.folder.ca_certificate, bundle)
-            self.files.trust_anew()
+            self.files.reload_trust()
         self.files.use(self._servers)
 
     def fetch_model(self, sha256: str) -> Fetched:
@@ -156,4 +163,4 @@ class Follower:
         """The current model of the fleet, as far as the device knows."""
         if self.last is None or self.last.expires <= self.clock():
             return None
-        return self.last.tidings.model
+        return self.last.body.model

@@ -21,10 +21,10 @@ saves the server the signature of a handshake.
 
 A device asks before it connects whose key it has (`WHOSE_KEY`): Flower would let it in under the name of another.
 
-A device says now and then who looks at the notice, and nginx writes that into another book (`LOOKS`).
+A device says now and then who looks at the notice, and nginx writes that into another log (`POLL_LOG`).
 
 A device that is not registered yet shows its one-time token and its public key, in headers. nginx knows the tokens, and
-writes both into a book (`BOOK`) that the server reads, for each token once a second at most. So a stranger reaches
+writes both into a log (`JOIN_LOG`) that the server reads, for each token once a second at most. So a stranger reaches
 nothing but nginx.
 """
 
@@ -47,7 +47,7 @@ from fedkad.fleet.shared.processes import ChildProcess
 FILE = "nginx.conf"
 KEYS, PID, PUBLIC, LOG = "proxy/devices.conf", "proxy/nginx.pid", "public", "logs/proxy.log"
 WHOSE_KEY = "/whose-key"
-TOKENS, BOOK, LOOKS = "proxy/tokens.conf", "proxy/newcomers.log", "proxy/looks.log"
+TOKENS, JOIN_LOG, POLL_LOG = "proxy/tokens.conf", "proxy/newcomers.log", "proxy/looks.log"
 KEY_LENGTH = 320  # characters of the header with a public key that are logged; a key has fewer
 ELSEWHERE = "/usr/sbin:/usr/local/sbin:/sbin"  # where nginx often is, off PATH
 NOBODY = "nobody"  # who serves the network if the server is started by root
@@ -161,7 +161,7 @@ http {{
             default_type text/plain;
             keepalive_requests 16;
             access_log {log} refusal if=$is_refused;
-            access_log {looks} look if=$is_seen;
+            access_log {poll_log} look if=$is_seen;
         }}
         location = /join {{
             if ($request_method != GET) {{ return 403; }}
@@ -169,7 +169,7 @@ http {{
             if ($newcomer = "") {{ return 401; }}
             limit_req zone=newcomers;
             access_log {log} refusal if=$is_refused;
-            access_log {book} newcomer if=$is_noted;
+            access_log {join_log} newcomer if=$is_noted;
         }}
         location = {whose_key} {{
             if ($request_method != GET) {{ return 403; }}
@@ -218,8 +218,8 @@ def configuration(place: Place, largest_reply: int, devices: int) -> str:
         hash_size=max(2048, 2 * devices),
         keys=KEYS,
         tokens=TOKENS,
-        book=BOOK,
-        looks=LOOKS,
+        join_log=JOIN_LOG,
+        poll_log=POLL_LOG,
         whose_key=WHOSE_KEY,
         log=LOG,
         key_length=KEY_LENGTH,

@@ -72,7 +72,7 @@ def prepare(folder: ServerFolder) -> None:
     for damage in keyfiles.damages(folder):
         raise damage
     flower.write_configuration(folder)
-    admit_at_the_door(folder)
+    configure_proxy(folder)
 
 
 def _outdated(folder: ServerFolder) -> str | None:
@@ -83,7 +83,7 @@ def _outdated(folder: ServerFolder) -> str | None:
     return None if is_valid else "its addresses have changed"
 
 
-def admit_at_the_door(folder: ServerFolder) -> bool:
+def configure_proxy(folder: ServerFolder) -> bool:
     """Have the proxy know the registered devices and the size of their replies; False if it does already.
 
     The settings are read anew, because a training uses them as they are by then.
@@ -108,7 +108,7 @@ def admit_newcomers(folder: ServerFolder) -> None:
 
     What is written while the book is emptied is lost; a device shows its token until it is admitted.
     """
-    book = folder.root / proxy.BOOK
+    book = folder.root / proxy.JOIN_LOG
     if not book.exists() or not book.stat().st_size:
         return
     lines = book.read_text(errors="replace").splitlines()
@@ -185,7 +185,7 @@ def begin_authority(folder: ServerFolder) -> None:
     (successor,) = certificates.each_authority(made.public)
     write_private(folder.next_key, made.key)
     write_private(folder.next_certificate, made.public)
-    write_private(folder.next_voucher, certificates.vouch(authority.key, successor))
+    write_private(folder.next_cross_signature, certificates.cross_sign(authority.key, successor))
     write_private(folder.ca_certificate, certificates.as_bundle([present, successor]))  # only now it is announced
 
 
@@ -201,7 +201,7 @@ def finish_authority(folder: ServerFolder) -> None:
     write_private(folder.ca_key, made.key)
     write_private(folder.ca_certificate, made.public)
     renew_server(folder)
-    for done in (folder.next_voucher, folder.next_key, folder.next_certificate):
+    for done in (folder.next_cross_signature, folder.next_key, folder.next_certificate):
         done.unlink(missing_ok=True)
 
 

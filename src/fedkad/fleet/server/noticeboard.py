@@ -17,7 +17,7 @@ from pathlib import Path
 from fedkad.atomicfile import write_atomically
 from fedkad.federation.coordinator import current_delivery
 from fedkad.federation.deliveryfile import write_delivery
-from fedkad.federation.model_archive import RESULT
+from fedkad.federation.training_files import RESULT
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.shared.certificates import KeyPair, each_authority
 from fedkad.fleet.shared.files import FileIdentity, FleetFileError, identity
@@ -28,8 +28,8 @@ from fedkad.fleet.shared.notice import (
     Invitation,
     NamedAuthority,
     NamedModel,
+    NoticeBody,
     NoticeError,
-    Tidings,
     certified_since,
     sign,
     verify,
@@ -79,31 +79,31 @@ class NoticeBoard:
 
     def show(self, period: float, invitation: Invitation | None, devices: int) -> None:
         """Tell the devices, so many of them, what is true now."""
-        last, tidings, now = self.last(), self._tidings(period, invitation, devices), self.clock()
+        last, body, now = self.last(), self._body(period, invitation, devices), self.clock()
         signer = notice_pair(self.folder)
-        said = None if last is None else (last.tidings, last.key_since)
-        if last is None or said != (tidings, certified_since(signer.public)) or self._is_due(last):
-            self._write(last, tidings, now, signer)
+        said = None if last is None else (last.body, last.key_since)
+        if last is None or said != (body, certified_since(signer.public)) or self._is_due(last):
+            self._write(last, body, now, signer)
 
-    def _tidings(self, period: float, invitation: Invitation | None, devices: int) -> Tidings:
+    def _body(self, period: float, invitation: Invitation | None, devices: int) -> NoticeBody:
         folder = self.folder
         *_, newest = authorities = each_authority(trusted(folder))
-        voucher = folder.next_voucher.read_bytes() if len(authorities) > 1 else b""
-        named = tuple(NamedAuthority(each, voucher if each == newest else b"") for each in authorities)
-        return Tidings(period, invitation, self._current_model(devices), folder.settings.place.servers, named)
+        signature = folder.next_cross_signature.read_bytes() if len(authorities) > 1 else b""
+        named = tuple(NamedAuthority(each, signature if each == newest else b"") for each in authorities)
+        return NoticeBody(period, invitation, self._current_model(devices), folder.settings.place.servers, named)
 
-    def _write(self, last: FleetNotice | None, tidings: Tidings, now: float, signer: KeyPair) -> None:
+    def _write(self, last: FleetNotice | None, body: NoticeBody, now: float, signer: KeyPair) -> None:
         """Write the next notice.
 
         Its number is at least the clock's, so that a server that was restored from a backup does not fall behind what
         devices have seen. It is also the time of the file, of which nginx makes the ETag: no two notices share one.
         """
         number = max(int(now), 0 if last is None else last.sequence + 1)
-        content = sign(tidings, number, now, *signer)
+        content = sign(body, number, now, *signer)
         self._check(content)
         _write_public(self.folder.public / NOTICE, content, number)
-        called = "nobody" if tidings.invitation is None else f"places below {tidings.invitation.below}"
-        logger.info("notice %d: calls %s, current model %s", number, called, tidings.model and tidings.model.run)
+        called = "nobody" if body.invitation is None else f"places below {body.invitation.below}"
+        logger.info("notice %d: calls %s, current model %s", number, called, body.model and body.model.run)
 
     def _check(self, content: bytes) -> None:
         """Refuse to show what no device would accept, such as a notice whose certificate has expired."""

@@ -1,4 +1,4 @@
-"""How a training that somebody asked for has ended, by what it has left in the server's folder."""
+"""How a requested training has ended, by what it has left in the server's folder."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedkad.federation.model_archive import KEPT_BACK
-from fedkad.fleet.server.trainings import (
-    ATTEMPTS,
+from fedkad.federation.training_files import (
     TrainingRequest,
     is_cancelled,
     is_fulfilled,
+    known_status,
+    last_done,
     read_request,
-    read_result,
-    read_status,
 )
+from fedkad.fleet.server.trainings import ATTEMPTS
 
 DONE, CANCELLED, FAILED = "done", "cancelled", "failed"
 
@@ -28,11 +28,11 @@ class TrainingOutcome(NamedTuple):
 
 
 def outcome_of(training: Path, request: TrainingRequest) -> TrainingOutcome | None:
-    """The outcome of a requested training; None until the server has closed the request."""
+    """Return the outcome of a requested training; None until the server has closed the request."""
     if read_request(training) == request:
         return None
     if is_fulfilled(training, request):
-        run, status = str((read_result(training) or {}).get("run", "")), read_status(training) or {}
+        run, status = last_done(training), known_status(training)
         if status.get("run") == run and status.get("state") == KEPT_BACK:
             ratio, judges = status["gate"]["ratio"], status["gate"]["judges"]
             worse = f"{judges} devices lose {ratio:.3g} times as much with it as with the current model"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedkad.federation.privacy import epsilon
+from fedkad.fleet.server.lastseen import LastSeen
 from fedkad.fleet.server.registry import Registry
 from fedkad.fleet.server.settings import FleetSettings, ServerFolder
 from fedkad.fleet.shared.certificates import end_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 ONLINE, WAITING, OFFLINE, NEVER, REVOKED = "online", "waiting", "offline", "never seen", "revoked"
 DELTA = 1e-5
-"""The δ for which ε is told."""
+"""The δ for which ε is given."""
 
 
 class SeenDevice(NamedTuple):
@@ -32,26 +33,14 @@ class SeenDevice(NamedTuple):
     added: str
 
 
-class Looks(NamedTuple):
-    """When devices last looked at the notice, in seconds since 1970, and since when one that is on has."""
+def seen_devices(
+    devices: Registry, nodes: Mapping[str, Node] | None, last_seen: LastSeen | None = None
+) -> list[SeenDevice]:
+    """Return all devices; `nodes` are those that Flower knows, by their keys, or None if it does not answer.
 
-    last: Mapping[str, float]
-    since: float
-
-    def seen(self, device: str) -> tuple[str, str] | None:
-        """The state of a device that is not connected, and since when; None if it never said that it looks."""
-        if device not in self.last:
-            return None
-        moment = datetime.fromtimestamp(self.last[device], UTC).isoformat(timespec="seconds")
-        return WAITING if self.last[device] >= self.since else OFFLINE, moment
-
-
-def seen_devices(devices: Registry, nodes: Mapping[str, Node] | None, looks: Looks | None = None) -> list[SeenDevice]:
-    """All devices; `nodes` are those that Flower knows, by their keys, or None if it does not answer.
-
-    With `looks`, devices connect only when they are called: who looks at the notice is not offline.
+    With `last_seen`, devices connect only when they are called: one that polls the notice is not offline.
     """
-    found = []
+    seen = []
     for device in devices.values():
         state, since = None, None
         if device.revoked:
@@ -59,20 +48,20 @@ def seen_devices(devices: Registry, nodes: Mapping[str, Node] | None, looks: Loo
         elif nodes is not None:
             node = nodes.get(device.public_key)
             state, since = (NEVER, None) if node is None else (node.state, node.since)
-        if looks is not None and state not in (ONLINE, REVOKED):
-            state, since = looks.seen(device.name) or (state, since)
-        found.append(SeenDevice(device.name, state, since, device.added))
-    return found
+        if last_seen is not None and state not in (ONLINE, REVOKED) and (poll := last_seen.seen(device.name)):
+            state, since = WAITING if poll[0] else OFFLINE, poll[1]
+        seen.append(SeenDevice(device.name, state, since, device.added))
+    return seen
 
 
 def counts_of(devices: Iterable[SeenDevice]) -> dict[str, int]:
-    """How many devices are in each state, in a fixed order; those of an unknown state are left out."""
+    """Count the devices in each state, in a fixed order; those of an unknown state are left out."""
     counts = Counter(device.state for device in devices)
     return {state: counts[state] for state in (ONLINE, WAITING, OFFLINE, NEVER, REVOKED)}
 
 
 def certificate_ends(folder: ServerFolder) -> dict[str, datetime]:
-    """When the certificates of a fleet expire, by their owners; nothing of one that is missing or damaged."""
+    """Return when the certificates of a fleet expire, by their owners, without one that is missing or damaged."""
     files = {
         "server": folder.server_certificate,
         "notices": folder.notice_certificate,
@@ -85,14 +74,14 @@ def certificate_ends(folder: ServerFolder) -> dict[str, datetime]:
     return ends
 
 
-def privacy_of(known: FleetSettings) -> dict[str, Any]:
-    """What protects a reply; `epsilon` is of a device that replies in every round of one training."""
-    chosen, rounds = known.privacy, known.training.rounds
-    bound = epsilon(chosen.noise, rounds, DELTA) if chosen.noise > 0.0 else None
+def privacy_of(settings: FleetSettings) -> dict[str, Any]:
+    """Return what protects a reply; `epsilon` is of a device that replies in every round of one training."""
+    privacy, rounds = settings.privacy, settings.training.rounds
+    bound = epsilon(privacy.noise, rounds, DELTA) if privacy.noise > 0.0 else None
     return {
-        "secure_aggregation": chosen.secure_aggregation,
-        "noise": chosen.noise,
-        "clip": chosen.clip,
+        "secure_aggregation": privacy.secure_aggregation,
+        "noise": privacy.noise,
+        "clip": privacy.clip,
         "replies": rounds,
         "epsilon": bound,
         "delta": DELTA,

@@ -10,19 +10,19 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedkad.atomicfile import write_atomically
 from fedkad.federation.model_archive import KEPT_BACK
+from fedkad.federation.training_files import TrainingRequest, is_requested, known_status, last_end
+from fedkad.fleet.server.lastseen import LastSeen
 from fedkad.fleet.server.outcome import CANCELLED, DONE, FAILED, outcome_of
 from fedkad.fleet.server.overview import (
     NEVER,
     OFFLINE,
     REVOKED,
-    Looks,
     SeenDevice,
     certificate_ends,
     counts_of,
@@ -31,9 +31,8 @@ from fedkad.fleet.server.overview import (
 )
 from fedkad.fleet.server.registry import Registry
 from fedkad.fleet.server.settings import ServerFolder
-from fedkad.fleet.server.trainings import TrainingRequest, is_requested, read_status
 from fedkad.fleet.server.webhook import Messenger
-from fedkad.fleet.shared.files import FleetFileError
+from fedkad.repeats import RepeatFilter
 
 if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node
@@ -52,13 +51,13 @@ class Reporter:
     """Notices what a person should know, and says it once."""
 
     def __init__(self, folder: ServerFolder) -> None:
-        self.folder, known = folder, folder.settings.reporting
-        self.messenger = Messenger(known.webhook) if known.webhook else None
-        self.metrics = Path(known.metrics) if known.metrics else None
+        self.folder, settings = folder, folder.settings.reporting
+        self.messenger = Messenger(settings.webhook) if settings.webhook else None
+        self.metrics = Path(settings.metrics) if settings.metrics else None
         self.began, self.next_write = time.monotonic(), 0.0
         self.silent: frozenset[str] = frozenset()
         self.outcomes: Counter[str] = Counter()
-        self.last_failure = ""
+        self._failures = RepeatFilter()
 
     def training_ended(self, request: TrainingRequest | None) -> None:
         """Tell how the training ended that was requested before the last step of the server, if that closed it."""
@@ -70,19 +69,21 @@ class Reporter:
             if outcome.state not in (DONE, CANCELLED):  # whoever cancelled it knows
                 self.tell(f"training {outcome.state}", outcome.sentence)
 
-    def look(self, devices: Registry, nodes: Mapping[str, Node] | None, looks: Looks | None = None) -> None:
+    def look(self, devices: Registry, nodes: Mapping[str, Node] | None, last_seen: LastSeen | None = None) -> None:
         """Take note of where the devices are; `nodes` is None if Flower was not asked.
 
-        With `looks`, devices connect only when they are called. Then only one that has said that it looks can fall
-        silent, since those of an earlier release never say so.
+        With `last_seen`, devices connect only when they are called. Then only one that has reported once can fall
+        silent, since those of an earlier release never report.
         """
         is_due = time.monotonic() >= self.next_write
-        if looks is not None and not is_due:
+        if last_seen is not None and not is_due:
             return  # there may be very many of them
-        seen = seen_devices(devices, nodes, looks)
-        settled = SETTLING if looks is None else time.time() - looks.since  # then all that are on have looked
-        if (nodes is not None or looks is not None) and time.monotonic() - self.began >= settled:
-            self._notice_silence(seen if looks is None else [each for each in seen if each.device in looks.last])
+        seen = seen_devices(devices, nodes, last_seen)
+        settled = SETTLING if last_seen is None else time.time() - last_seen.since  # then all that are on have reported
+        if (nodes is not None or last_seen is not None) and time.monotonic() - self.began >= settled:
+            self._notice_silence(
+                seen if last_seen is None else [each for each in seen if each.device in last_seen.last]
+            )
         if is_due:
             self.next_write = time.monotonic() + PAUSE
             if self.metrics is not None:
@@ -97,28 +98,24 @@ class Reporter:
             self.messenger.send({"event": event, "fleet": address, "time": moment, "text": text})
 
     def _notice_silence(self, seen: Iterable[SeenDevice]) -> None:
-        known = self.folder.settings.reporting
-        now = frozenset(silent_devices(seen, time.time() - known.silence))
+        settings = self.folder.settings.reporting
+        now = frozenset(silent_devices(seen, time.time() - settings.silence))
         fresh, self.silent = sorted(now - self.silent), now
         if fresh:
             more = f" and {len(fresh) - MOST_NAMED} more" if len(fresh) > MOST_NAMED else ""
             names = ", ".join(fresh[:MOST_NAMED])
-            self.tell("device silent", f"No sign of life for {known.silent} from {names}{more}.")
+            self.tell("device silent", f"No sign of life for {settings.silent} from {names}{more}.")
 
     def _write_metrics(self, path: Path, seen: list[SeenDevice]) -> None:
         try:
             write_atomically(path, "".join(self._lines(seen)).encode(), mode=READABLE)
             path.chmod(READABLE)
-            self.last_failure = ""
+            self._failures.clear()
         except OSError as error:
-            if str(error) != self.last_failure:
-                logger.warning("the metrics cannot be written (%s); correct metrics in [reporting].", error)
-            self.last_failure = str(error)
+            self._failures.log(logger, f"the metrics cannot be written ({error}); correct metrics in [reporting].")
 
     def _lines(self, seen: list[SeenDevice]) -> Iterator[str]:
-        requested, training = is_requested(self.folder.training), {}
-        with suppress(FleetFileError):  # the next round writes another
-            training = read_status(self.folder.training) or {}
+        requested, training = is_requested(self.folder.training), known_status(self.folder.training)
         yield from metric("look_timestamp_seconds", "When the server wrote this.", {"": time.time()})
         yield from metric("devices_registered", "Devices that may take part.", {"": len(seen)})
         if any(each.state is not None for each in seen):
@@ -129,11 +126,8 @@ class Reporter:
         for name, text in TRAINING.items():
             if isinstance(training.get(name), int | float):
                 yield from metric(f"training_{name}", text, {"": training[name]})
-        ended = self.folder.training / "ended"
-        with suppress(OSError, ValueError):  # there was none yet
-            yield from metric(
-                "training_end_timestamp_seconds", "When the last one ended.", {"": float(ended.read_text())}
-            )
+        if (end := last_end(self.folder.training)) is not None:
+            yield from metric("training_end_timestamp_seconds", "When the last one ended.", {"": end})
         outcomes = {state: self.outcomes[state] for state in (DONE, KEPT_BACK, CANCELLED, FAILED)}
         about = "Trainings that ended since the server was started."
         yield from metric("trainings_total", about, labelled("outcome", outcomes), kind="counter")

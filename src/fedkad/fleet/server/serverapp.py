@@ -14,14 +14,13 @@ from flwr.serverapp import Grid, ServerApp
 from fedkad import locks
 from fedkad.federation import engine
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.federation.model_archive import RESULT
 from fedkad.federation.protocol import Terms
 from fedkad.federation.settings import Consensus
-from fedkad.federation.training_folder import UNDER_WAY, stored_terms
+from fedkad.federation.training_files import APP_LOCK, RESULT, UNDER_WAY
+from fedkad.federation.training_folder import stored_terms
 from fedkad.fleet.server import settings
 from fedkad.fleet.server.carrier import Carrier
 from fedkad.fleet.server.settings import FleetSettings
-from fedkad.fleet.server.trainings import APP_LOCK
 from fedkad.fleet.shared.logline import LogLine
 from fedkad.koopman.lifting import Lifting
 
@@ -113,5 +112,5 @@ def plan(known: FleetSettings) -> TrainingPlan:
     """How this fleet trains."""
     asked = known.training
     return TrainingPlan(
-        asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.least, asked=known.asked
+        asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.min_devices, asked=known.asked
     )

@@ -63,6 +63,12 @@ WEB_ADDRESS = Rule(
     "an address that begins with https:// or http://, has a host, and has neither a user nor spaces; or empty",
     shown=lambda text: text[:8],  # there may be a secret in it
 )
+RENAMED = {
+    "training": {"least": "min_devices"},
+    "notice": {"invite": "devices_per_training", "by_call": "on_demand"},
+}
+"""Keys by their sections that had another name until 0.2; the old names are read until the release after that."""
+
 LONGEST_PERIOD = 6 * 3600.0
 """Seconds: whoever looks as rarely still sees each notice long before it expires."""
 PERIOD = Rule(
@@ -154,7 +160,7 @@ class TrainingSettings:
     encoding: Encoding = "float32"
     quorum: Annotated[float, SHARE] = 1.0
     deadline: Annotated[float, POSITIVE] = 120.0
-    least: Annotated[int, at_least(1)] = FEWEST
+    min_devices: Annotated[int, at_least(1)] = FEWEST
     robust: bool | None = None
     every: Annotated[str, INTERVAL] = ""
 
@@ -173,17 +179,17 @@ class NoticeSettings:
     """How devices are told of trainings and models: by a notice that they look at, so that few have to be connected."""
 
     period: Annotated[str, PERIOD] = "1m"
-    invite: Annotated[int, at_least(1)] = 64
-    by_call: bool | None = None
+    devices_per_training: Annotated[int, at_least(1)] = 64
+    on_demand: bool | None = None
 
     @property
     def seconds(self) -> float:
         """Seconds between two looks of a device."""
         return parse_duration(self.period) or math.nan
 
-    def is_by_call(self, devices: int) -> bool:
-        """Whether devices connect only when a training calls them: unless chosen, in a fleet that is not small."""
-        return devices > self.invite if self.by_call is None else self.by_call
+    def is_on_demand(self, devices: int) -> bool:
+        """Return whether devices connect only when a training calls them: as chosen, or if there are many."""
+        return devices > self.devices_per_training if self.on_demand is None else self.on_demand
 
 
 @dataclass(frozen=True)
@@ -212,28 +218,29 @@ class FleetSettings:
     reporting: ReportingSettings = field(default_factory=ReportingSettings)
 
     @property
-    def least(self) -> int:
+    def min_devices(self) -> int:
         """Devices that a round needs: with two, neither a median nor a masked sum is worth anything."""
         needed = FEWEST if self.privacy.secure_aggregation or self.training.robust else 1
-        return max(self.training.least, needed)
+        return max(self.training.min_devices, needed)
 
     @property
     def robust(self) -> bool:
         """Whether the server takes the median of the replies: unless chosen, wherever it can and it is of use."""
         if self.training.robust is None:
-            return self.training.least >= FEWEST and not self.privacy.secure_aggregation
+            return self.training.min_devices >= FEWEST and not self.privacy.secure_aggregation
         return self.training.robust
 
     @property
     def asked(self) -> int:
         """Devices that a round asks at least, if as many are online: a median of five withstands two liars."""
-        return max(self.least, WITHSTANDS_TWO if self.robust else 1)
+        return max(self.min_devices, WITHSTANDS_TWO if self.robust else 1)
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingsError` for settings that are mutually exclusive."""
-        if self.notice.invite < self.least:
+        called = self.notice.devices_per_training
+        if called < self.min_devices:
             raise SettingsError(
-                f"invite in [notice] is {self.notice.invite}, and a round needs {self.least} devices; raise it."
+                f"devices_per_training in [notice] is {called}, and a round needs {self.min_devices} devices; raise it."
             )
         if self.training.robust and self.privacy.secure_aggregation:
             raise SettingsError(
@@ -253,7 +260,15 @@ def check(settings: FleetSettings) -> None:
 
 
 def _parse(document: Mapping[str, Any]) -> FleetSettings:
-    return read(FleetSettings, FileSection.of(document))
+    return read(FleetSettings, FileSection.of({name: _renamed(name, table) for name, table in document.items()}))
+
+
+def _renamed(section: str, table: Any) -> Any:
+    """Return a table of `fleet.toml` with the keys of 0.1 under their present names."""
+    names = RENAMED.get(section, {})
+    if not isinstance(table, dict):
+        return table
+    return {(key if names.get(key) in (None, *table) else names[key]): value for key, value in table.items()}
 
 
 def save(folder: Path, settings: FleetSettings) -> None:
@@ -272,7 +287,7 @@ class ServerFolder:
     seen = Below("seen.json")  # when devices last looked at the notice
     next_key = Below("ca/next.key")  # of the next authority, while devices learn to trust it
     next_certificate = Below("ca/next.crt")
-    next_voucher = Below("ca/next.voucher")  # by which the authority vouches for the next one
+    next_cross_signature = Below("ca/next.voucher")  # by which the authority vouches for the next one
     server_key = Below("server/server.key")
     server_certificate = Below("server/server.crt")  # what devices see
     notice_key = Below("server/notice.key")  # signs notices

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
-VOUCHED = b"fedkad authority 1\n"
+CROSS_SIGNED = b"fedkad authority 1\n"
 """Signed together with the certificate of a next authority, so that no other signature of the key fits it."""
 
 SERVER_DAYS = 825  # the longest validity that common TLS clients accept for a server; of the key for notices as well
@@ -116,21 +116,21 @@ def as_bundle(authorities: Iterable[bytes]) -> bytes:
     return b"".join(x509.load_der_x509_certificate(each).public_bytes(Encoding.PEM) for each in authorities)
 
 
-def vouch(key: bytes, successor: bytes) -> bytes:
-    """What an authority (its key as PEM) gives to the next one (its certificate as DER), for devices to trust it."""
+def cross_sign(key: bytes, successor: bytes) -> bytes:
+    """Sign the certificate (DER) of the next authority with the key (PEM) of this one, so that devices trust it."""
     signer = load_pem_private_key(key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise KeyFileError("is not a key on an elliptic curve")
-    return signer.sign(VOUCHED + successor, ec.ECDSA(hashes.SHA384()))
+    return signer.sign(CROSS_SIGNED + successor, ec.ECDSA(hashes.SHA384()))
 
 
-def is_vouched_for(successor: bytes, voucher: bytes, trusted: Iterable[bytes]) -> bool:
-    """Whether one of the trusted authorities vouches for another; all are certificates as DER."""
+def is_cross_signed(successor: bytes, signature: bytes, trusted: Iterable[bytes]) -> bool:
+    """Return whether one of the trusted authorities (DER) has signed the certificate of another (DER)."""
     for each in trusted:
         key = x509.load_der_x509_certificate(each).public_key()
         with suppress(InvalidSignature):
             if isinstance(key, ec.EllipticCurvePublicKey):
-                key.verify(voucher, VOUCHED + successor, ec.ECDSA(hashes.SHA384()))
+                key.verify(signature, CROSS_SIGNED + successor, ec.ECDSA(hashes.SHA384()))
                 return True
     return False
 

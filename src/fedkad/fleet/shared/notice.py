@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedkad.fleet.shared.certificates import as_bundle, each_authority, is_vouched_for
+from fedkad.fleet.shared.certificates import as_bundle, each_authority, is_cross_signed
 
 FORMAT = b"fedkad notice 1\n"
 """The first line. It is signed together with the document, so that no other signature of the key fits a notice."""
@@ -39,6 +39,9 @@ FORMAT = b"fedkad notice 1\n"
 LIFE = 86_400
 """Seconds for which a notice is valid: as long as somebody may keep a newer one from a device. A server writes the next
 one when half of them have passed."""
+
+REPORT_EVERY = 3600.0
+"""Seconds after which a device shows its key again when it polls; more often would tell the server nothing."""
 
 PLACES = 2**32
 """Where a name can lie in a cohort: a cohort is a range that begins at 0."""
@@ -76,15 +79,15 @@ class NamedModel:
 
 @dataclass(frozen=True)
 class NamedAuthority:
-    """An authority of the fleet: its certificate as DER, and what the one before it vouches for it with."""
+    """An authority of the fleet: its certificate as DER, and the signature of the one before it, where there is one."""
 
     certificate: bytes
-    voucher: bytes
+    cross_signature: bytes
 
 
 @dataclass(frozen=True)
-class Tidings:
-    """What a notice has to say; of a server of an earlier release, nothing about addresses and authorities."""
+class NoticeBody:
+    """The content of a notice; a server of an earlier release names neither addresses nor authorities."""
 
     period: float  # seconds between two looks at the notice
     invitation: Invitation | None
@@ -99,7 +102,7 @@ class FleetNotice:
 
     sequence: int
     expires: int
-    tidings: Tidings
+    body: NoticeBody
     key_since: int
 
     def calls(self, device: str, now: float) -> bool:
@@ -108,7 +111,7 @@ class FleetNotice:
 
     def includes(self, device: str) -> bool:
         """Whether a device is among those that the notice called when it was written."""
-        invitation = self.tidings.invitation
+        invitation = self.body.invitation
         return invitation is not None and invitation.includes(device)
 
 
@@ -121,11 +124,11 @@ def place(salt: str, device: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{salt}\n{device}".encode()).digest()[:4], "big")
 
 
-def invite(salt: str, devices: Collection[str], count: int) -> Invitation:
-    """The smallest cohort with this many devices; everybody, if there are no more.
+def invitation_for(salt: str, devices: Collection[str], count: int) -> Invitation:
+    """Return the invitation that calls this many devices, or all of them if there are no more.
 
     >>> pumps = [f"pump-{k}" for k in range(1000)]
-    >>> sum(map(invite("a", pumps, 64).includes, pumps)), invite("a", pumps, 1000).below == PLACES
+    >>> sum(map(invitation_for("a", pumps, 64).includes, pumps)), invitation_for("a", pumps, 1000).below == PLACES
     (64, True)
     """
     if count >= len(devices):
@@ -134,10 +137,14 @@ def invite(salt: str, devices: Collection[str], count: int) -> Invitation:
     return Invitation(salt, places[count - 1] + 1 if count > 0 else 0)
 
 
-def sign(tidings: Tidings, sequence: int, now: float, key: bytes, certificate: bytes) -> bytes:
+def sign(body: NoticeBody, sequence: int, now: float, key: bytes, certificate: bytes) -> bytes:
     """A notice as a file; the key and its certificate are PEM."""
-    said = {"sequence": sequence, "expires": int(now) + LIFE, **asdict(tidings)}
-    document = json.dumps(said, default=lambda content: b64encode(content).decode()).encode()
+    fields = {"sequence": sequence, "expires": int(now) + LIFE, **asdict(body)}
+    fields["authorities"] = [
+        {"certificate": b64encode(each.certificate).decode(), "voucher": b64encode(each.cross_signature).decode()}
+        for each in body.authorities
+    ]
+    document = json.dumps(fields).encode()
     signer = load_pem_private_key(key, None)
     if not isinstance(signer, Ed25519PrivateKey):
         raise NoticeError("The key for notices is not an Ed25519 key; make another with `fedkad fleet renew`.")
@@ -203,24 +210,24 @@ def _check_issued(certificate: x509.Certificate, bundle: bytes) -> None:
 
 def _read(document: dict[str, Any], key_since: int) -> FleetNotice:
     invitation, model = document["invitation"], document["model"]
-    tidings = Tidings(
+    body = NoticeBody(
         float(document["period"]),
         None if invitation is None else Invitation(str(invitation["salt"]), int(invitation["below"])),
         None if model is None else _read_model(model),
         tuple(map(str, document.get("servers", ()))),
         tuple(map(_read_authority, document.get("authorities", ()))),
     )
-    if not 0.0 < tidings.period <= LIFE:  # a thief of the key must not be able to keep devices from looking again
+    if not 0.0 < body.period <= LIFE:  # a thief of the key must not be able to keep devices from looking again
         raise ValueError(f"its period is not between 0 and {LIFE} s")
-    return FleetNotice(int(document["sequence"]), int(document["expires"]), tidings, key_since)
+    return FleetNotice(int(document["sequence"]), int(document["expires"]), body, key_since)
 
 
-def _read_model(found: dict[str, Any]) -> NamedModel:
-    return NamedModel(str(found["run"]), str(found["sha256"]), int(found["size"]), float(found["spread"]))
+def _read_model(entry: dict[str, Any]) -> NamedModel:
+    return NamedModel(str(entry["run"]), str(entry["sha256"]), int(entry["size"]), float(entry["spread"]))
 
 
-def _read_authority(found: dict[str, Any]) -> NamedAuthority:
-    return NamedAuthority(*(b64decode(found[name], validate=True) for name in ("certificate", "voucher")))
+def _read_authority(entry: dict[str, Any]) -> NamedAuthority:
+    return NamedAuthority(*(b64decode(entry[name], validate=True) for name in ("certificate", "voucher")))
 
 
 def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
@@ -242,15 +249,16 @@ def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
 
 
 def named_bundle(named: Collection[NamedAuthority], trusted: bytes) -> bytes:
-    """The `ca.crt` that a notice asks for, if each authority in it is trusted or vouched for by one that is.
+    """The `ca.crt` that a notice asks for, if each authority in it is trusted, or cross-signed by one that is.
 
     The key that signs notices is certified for nothing else: whoever has stolen it must not be able to have devices
     trust an authority of his own.
     """
-    known = each_authority(trusted)
+    authorities = each_authority(trusted)
     for each in named:
-        if each.certificate not in known and not is_vouched_for(each.certificate, each.voucher, known):
+        is_known = each.certificate in authorities
+        if not is_known and not is_cross_signed(each.certificate, each.cross_signature, authorities):
             raise NoticeError(
-                "The notice names an authority for which none that this device trusts vouches; it is ignored."
+                "The notice names an authority that none of those that this device trusts has signed; it is ignored."
             )
     return as_bundle(each.certificate for each in named) if named else trusted
