@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from docs.diagrams import badge
+from docs.diagrams import Arrow, Box, badge, diagram
 from fedkad import WITNESSES, KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_recording
@@ -22,6 +22,35 @@ HERE = Path(__file__).parent
 NEWARK = HERE.parent / "examples" / "weather" / "newark.csv.gz"
 WIDTH = 760
 DAY = 24
+
+TRAINING_PHASES = (
+    Box("idle", 0, 1.5, "no request"),
+    Box("requested", 1.2, 0, "no round is closed yet"),
+    Box("training", 3.6, 0.2, "a round was closed"),
+    Box("delivering", 3.6, 2.8, "all rounds are closed"),
+    Box("done", 0.9, 3, "or kept back"),
+    Box("cancelled", 1.9, 1.5, "its run ends"),
+)
+TRAINING_ARROWS = (
+    Arrow("idle", "requested", "asked or due"),
+    Arrow("idle", "training", "an unfinished one goes on"),
+    Arrow("idle", "delivering"),
+    Arrow("requested", "training"),
+    Arrow("requested", "delivering"),
+    Arrow("requested", "cancelled"),
+    Arrow("requested", "idle"),
+    Arrow("training", "delivering"),
+    Arrow("training", "cancelled"),
+    Arrow("training", "idle"),
+    Arrow("delivering", "training", "new settings"),
+    Arrow("delivering", "done"),
+    Arrow("delivering", "cancelled"),
+    Arrow("delivering", "idle"),
+    Arrow("done", "idle", "closed"),
+    Arrow("done", "requested", "asked again"),
+    Arrow("cancelled", "idle"),
+    Arrow("cancelled", "done"),
+)
 
 
 def strongest_event(entry: Examination) -> str:
@@ -77,7 +106,8 @@ def charts() -> dict[str, str]:
 
 def diagrams() -> dict[str, str]:
     """Pictures of the house, by the names of their files."""
-    return {f"{name}.svg": svg for name, svg in badges().items()}
+    phases = diagram("The phases of a training", TRAINING_PHASES, TRAINING_ARROWS)
+    return {f"{name}.svg": svg for name, svg in {**badges(), "training-phases": phases}.items()}
 
 
 def badges() -> dict[str, str]:

@@ -53,7 +53,10 @@ BECOMES = {
         *(TrainingPhase.CANCELLED, TrainingPhase.IDLE),
     },
     TrainingPhase.TRAINING: {TrainingPhase.DELIVERING, TrainingPhase.CANCELLED, TrainingPhase.IDLE},
-    TrainingPhase.DELIVERING: {TrainingPhase.DONE, TrainingPhase.CANCELLED, TrainingPhase.IDLE},
+    TrainingPhase.DELIVERING: {
+        *(TrainingPhase.DONE, TrainingPhase.CANCELLED, TrainingPhase.IDLE),
+        TrainingPhase.TRAINING,  # a new one, where settings were changed while the app was away
+    },
     TrainingPhase.DONE: {TrainingPhase.IDLE, TrainingPhase.REQUESTED},
     TrainingPhase.CANCELLED: {TrainingPhase.IDLE, TrainingPhase.DONE},
 }
