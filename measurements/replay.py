@@ -30,7 +30,7 @@ from unittest.mock import patch
 from fedkad.edge.agent import Agent
 from fedkad.edge.commands.client import StoreClient
 from fedkad.edge.commands.command import Command, new_id
-from fedkad.edge.settingsfile import parse
+from fedkad.edge.settings.file import parse
 
 Document = Mapping[str, Any]
 """A parsed agent.toml."""

@@ -29,7 +29,8 @@ from fedkad.edge.sinks.webhook import WebhookSink
 from fedkad.edge.sources import BATCH, RawMessage, SampleSource
 from fedkad.edge.sources.decoding import Decoder
 from fedkad.edge.sources.lines import FileSource, StdinSource
-from fedkad.edge.sources.mqtt import MqttSource, Topics
+from fedkad.edge.sources.mqtt import MqttSource
+from fedkad.edge.sources.topics import Topics
 from fedkad.edge.store import Store
 from tests.fixtures.broker import Broker, logged, wait_for
 from tests.fixtures.receiver import receiving

@@ -15,10 +15,10 @@ from fedkad.detect import modelfile
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.modelfile import load_model
 from fedkad.detect.series import Series
-from fedkad.edge import checking, main
-from fedkad.edge.checking import check
-from fedkad.edge.settings import SettingsError
-from fedkad.edge.settingsfile import load
+from fedkad.edge import main
+from fedkad.edge.settings import SettingsError, checking
+from fedkad.edge.settings.checking import check
+from fedkad.edge.settings.file import load
 from fedkad.fleet.shared import devicefolder
 from fedkad.locks import holding
 from tests.fixtures.broker import CHANNELS, config, saved_model, series

@@ -12,9 +12,10 @@ from fedkad.edge import connection as mqtt
 from fedkad.edge.agent import Agent
 from fedkad.edge.connection import Connection
 from fedkad.edge.settings import SourceSettings
-from fedkad.edge.settingsfile import load
+from fedkad.edge.settings.file import load
 from fedkad.edge.sources import RawMessage
-from fedkad.edge.sources.mqtt import MAX_WAITING, MqttSource, Topics
+from fedkad.edge.sources.mqtt import MAX_WAITING, MqttSource
+from fedkad.edge.sources.topics import Topics
 from fedkad.edge.store import Store
 from tests.fixtures.broker import Broker, config, logged, rows_committed, sample, saved_model, series, wait_for, wired
 

@@ -20,7 +20,7 @@ from fedkad.edge.device.status import STATES, DeviceStatus
 from fedkad.edge.health.faults import Beyond, Health
 from fedkad.edge.health.standstill import ENOUGH, LEAST, MARGIN, SELDOM, USUAL
 from fedkad.edge.settings import AgentSettings, Alarm, DeviceSettings, Maintenance, Sampling
-from fedkad.edge.settingsfile import parse
+from fedkad.edge.settings.file import parse
 from fedkad.edge.sinks.prometheus import COUNTERS, GAUGES, OF_AGENT
 from fedkad.settingerror import UnknownSettingError
 from fedkad.settingkinds import DURATION, parse_duration

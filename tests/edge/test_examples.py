@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.edge.settingsfile import load
+from fedkad.edge.settings.file import load
 from measurements.loopback import free_port
 from tests.fixtures.broker import Broker, Process, rows_committed, wait_for
 

@@ -14,7 +14,7 @@ import pytest
 
 from fedkad.edge.device.pipeline import Watcher
 from fedkad.edge.settings import DeviceSettings
-from fedkad.edge.settingsfile import load
+from fedkad.edge.settings.file import load
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.sources.decoding import Decoder
 from fedkad.edge.store import Store

@@ -9,8 +9,8 @@ import pytest
 
 from fedkad.edge.agent import Agent
 from fedkad.edge.alert import Alert
-from fedkad.edge.settingsfile import load
-from fedkad.edge.sources.mqtt import Topics
+from fedkad.edge.settings.file import load
+from fedkad.edge.sources.topics import Topics
 from fedkad.edge.store import Store
 from tests.fixtures.alerts import an_alert
 from tests.fixtures.broker import Process, broken, config, sample, saved_model, series, wait_for

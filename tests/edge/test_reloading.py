@@ -8,7 +8,7 @@ import pytest
 
 from fedkad.edge.reloading import AT_ONCE, reloaded
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance
-from fedkad.edge.settingsfile import parse
+from fedkad.edge.settings.file import parse
 
 SMALLEST: dict[str, Any] = {"devices": ["a", "b"], "sampling": {"channels": ["x"]}}
 OLD = parse(SMALLEST, Path("/home"))

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.edge.addresses import split_broker
 from fedkad.edge.device.grid import SampleGrid
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance
-from fedkad.edge.settingsfile import load, parse
+from fedkad.edge.settings.file import load, parse
+from fedkad.edge.settings.rules import split_broker
 from fedkad.settingerror import SettingsError
 from fedkad.settingkinds import DURATION
 from fedkad.settingsfile import keys_of

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.settings import SettingsError, SourceSettings
-from fedkad.edge.settingsfile import parse
+from fedkad.edge.settings.file import parse
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.sources.decoding import Decoder
-from fedkad.edge.sources.mqtt import Topics
+from fedkad.edge.sources.topics import Topics
 from fedkad.edge.subcommands.survey import Survey
 
 BROKER = SourceSettings("mqtt://broker.example", "anna", "/etc/secret", kind="mqtt")

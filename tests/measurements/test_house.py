@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkad.edge.settingsfile import parse
+from fedkad.edge.settings.file import parse
 from measurements.house import Measured, arriving, at, configuration, delay, false_alarms, is_false
 from measurements.house_model import BEGAN, DAY, DURATIONS, MINUTE, WEEK, House, HouseFault, simulate_house, with_faults
 from measurements.replay import IncidentSpan, Operator, incidents, replay, seconds

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedkad.edge.addresses import EVERY
 from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.settings import AgentSettings, SettingsError
+from fedkad.edge.settings.rules import EVERY
 from fedkad.edge.sinks import AlertSink
 from fedkad.edge.sinks.publications import Publications
 from fedkad.edge.sinks.stdout import StdoutSink
@@ -102,7 +102,8 @@ def assemble(
     source, connections = _source(settings, store, publications, receive)
     broker = commands = None
     if settings.mqtt.enabled:
-        from fedkad.edge.sources.mqtt import PACKET_NUMBERS, MqttSource, Topics
+        from fedkad.edge.sources.mqtt import PACKET_NUMBERS, MqttSource
+        from fedkad.edge.sources.topics import Topics
 
         broker = _broker_sink(settings, publications, connections, statuses)
         sinks.append(broker)
@@ -131,7 +132,8 @@ def _source(
     if source.kind == "file":
         return FileSource(Path(source.path), store, has_header=has_header), []
     from fedkad.edge.connection import Connection
-    from fedkad.edge.sources.mqtt import MqttSource, Topics
+    from fedkad.edge.sources.mqtt import MqttSource
+    from fedkad.edge.sources.topics import Topics
 
     name = source.client_id or f"fedkad-{settings.name}"
     is_shared = settings.mqtt.enabled and not settings.mqtt.broker

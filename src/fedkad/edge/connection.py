@@ -15,8 +15,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from fedkad.edge.addresses import split_broker
 from fedkad.edge.settings import MqttSink, SettingsError, SourceSettings
+from fedkad.edge.settings.rules import split_broker
 from fedkad.edge.sinks.publications import Publication
 from fedkad.repeats import RepeatFilter
 

@@ -70,11 +70,11 @@ def limit_memory() -> None:
 
 def run(config: Path, *, check: bool) -> None:
     """Run the agent with a configuration, or only check it."""
-    from fedkad.edge.settingsfile import load
+    from fedkad.edge.settings.file import load
 
     settings = load(config)
     if check:
-        from fedkad.edge.checking import check as checked
+        from fedkad.edge.settings.checking import check as checked
 
         print(f"{config}: {checked(settings)}")
         return
@@ -123,7 +123,7 @@ def _telling(arguments: Sequence[str]) -> Work:
 
     def work() -> None:
         from fedkad.edge.commands.client import tell
-        from fedkad.edge.settingsfile import load
+        from fedkad.edge.settings.file import load
 
         print(tell(load(given.config), given.device, given.verb, given.argument, given.sender, given.wait))
 
@@ -139,7 +139,7 @@ def _listing(arguments: Sequence[str]) -> Work:
         parser.error(f"--last {given.last} must be at least 1")
 
     def work() -> None:
-        from fedkad.edge.settingsfile import load
+        from fedkad.edge.settings.file import load
         from fedkad.edge.subcommands.history import incidents
 
         print(incidents(load(given.config), given.device, min(given.last, sys.maxsize)))
@@ -151,7 +151,7 @@ def _asking(arguments: Sequence[str]) -> Work:
     given = _parser("status", "Show what the agent knows of its devices.").parse_args(arguments)
 
     def work() -> None:
-        from fedkad.edge.settingsfile import load
+        from fedkad.edge.settings.file import load
         from fedkad.edge.subcommands.history import status
 
         print(status(load(given.config)))
@@ -165,7 +165,7 @@ def _replaying(arguments: Sequence[str]) -> Work:
     given = parser.parse_args(arguments)
 
     def work() -> None:
-        from fedkad.edge.settingsfile import load
+        from fedkad.edge.settings.file import load
         from fedkad.edge.subcommands.replay import replay
 
         replayed = replay(load(given.config), given.recording)
@@ -183,7 +183,7 @@ def _forgetting(arguments: Sequence[str]) -> Work:
 
     def work() -> None:
         from fedkad.edge.commands.client import forget
-        from fedkad.edge.settingsfile import load
+        from fedkad.edge.settings.file import load
 
         print(forget(load(given.config), given.device))
 
@@ -212,8 +212,8 @@ def _discovering(arguments: Sequence[str]) -> Work:
         parser.error(f"--topic {given.topic!r} must be a filter such as zigbee2mqtt/#, with + or # for whole levels")
 
     def work() -> None:
-        from fedkad.edge.addresses import split_broker
         from fedkad.edge.settings import SourceSettings
+        from fedkad.edge.settings.rules import split_broker
         from fedkad.edge.subcommands.discover import discover
 
         broker = given.broker if "://" in given.broker else f"mqtt://{given.broker}"

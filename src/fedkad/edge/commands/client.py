@@ -18,10 +18,10 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedkad.edge.addresses import EVERY
 from fedkad.edge.alert import Alert, from_json
 from fedkad.edge.commands.command import Command, CommandError, check, new_id
 from fedkad.edge.settings import AgentSettings, SettingsError
+from fedkad.edge.settings.rules import EVERY
 from fedkad.edge.store import Store
 from fedkad.edge.store.commands import PUT_COMMAND, THIS_COMMAND
 from fedkad.edge.store.database import MIGRATIONS, StoreError

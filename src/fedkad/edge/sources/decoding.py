@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fedkad.edge.addresses import EVERY
 from fedkad.edge.settings import DeviceSettings, Sampling, SourceSettings
+from fedkad.edge.settings.rules import EVERY
 from fedkad.edge.sources import RawMessage
 from fedkad.edge.sources.payload import PayloadError, Sample, shown
 from fedkad.edge.sources.readers import CsvReader, JsonReader

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from paho.mqtt.client import MQTTMessage
 
-from fedkad.edge.addresses import EVERY, covers, hears_below, is_service_name, without_share
 from fedkad.edge.connection import Connection
 from fedkad.edge.sources import BATCH, RawMessage
+from fedkad.edge.sources.topics import Topics, covers
 from fedkad.edge.store import Store
-
-Place = tuple[str | None, str | None]
-"""The device and the channel that a topic names."""
 
 Received = tuple[MQTTMessage, int]
 """A message, and the generation of the connection that it came over."""
@@ -26,85 +22,6 @@ PACKET_NUMBERS = 1 << 16
 
 MAX_WAITING = 1000
 """Messages of QoS 0 that are held while the agent cannot take any."""
-
-
-class Topics:
-    """Which topics to subscribe to, and what they name; what `is_own` says to be an agent's own names no device.
-
-    With the device ``*`` a name may have several levels if it ends the topic. What another pattern names is never such
-    a name, and neither is a service beside the devices.
-
-    >>> topics = Topics(["zigbee2mqtt/{device}", "hall/{device}/+/{channel}"], ["pump-1"])
-    >>> topics.filters
-    ['zigbee2mqtt/pump-1', 'hall/pump-1/+/+']
-    >>> topics.place("zigbee2mqtt/pump-1"), topics.place("hall/pump-1/x/flow"), topics.place("other")
-    (('pump-1', None), ('pump-1', 'flow'), None)
-    >>> every = Topics(["in/{device}", "in/{device}/{channel}"], ["*"])
-    >>> every.filters, every.covered
-    (['in/#'], ['in/+/+'])
-    >>> [every.place(f"in/{name}") for name in ("lamp", "lamp/flow", "hall/1/lamp", "hall/lamp/set")]
-    [('lamp', None), ('lamp', 'flow'), ('hall/1/lamp', None), None]
-    """
-
-    def __init__(
-        self, patterns: Iterable[str], devices: Collection[str], is_own: Callable[[str], bool] = lambda topic: False
-    ) -> None:
-        self._exact: dict[str, Place] = {}
-        self._wild: list[tuple[re.Pattern[str], str | None]] = []
-        self._deep: list[re.Pattern[str]] = []
-        self._is_own = is_own
-        asked: dict[str, None] = {}
-        for pattern in patterns:
-            named: Iterable[str | None] = devices if "{device}" in pattern else (None,)
-            for device in named:
-                asked[_filter(pattern, device)] = None
-                self._add(pattern if device == EVERY else pattern.replace("{device}", device or ""), device)
-        # Brokers may send twice what two filters ask for.
-        wider = {each: any(other != each and covers(other, each) for other in asked) for each in asked}
-        self.filters = [each for each in asked if not wider[each]]
-        self.covered = [each for each in asked if wider[each]]
-
-    def _add(self, pattern: str, device: str | None) -> None:
-        pattern = without_share(pattern)
-        if re.search(r"[+#]|\{(channel|device)\}", pattern) is None:
-            self._exact[pattern] = (device, None)
-            return
-        self._wild.append((_expression(pattern, "[^/]+"), device))
-        if hears_below(pattern):
-            self._deep.append(_expression(pattern, "[^/]+(?:/[^/]+)+"))
-
-    def place(self, topic: str) -> Place | None:
-        """The device and channel of a topic; None for a topic that was not subscribed to."""
-        found = self._exact.get(topic)
-        if found is not None:
-            return found
-        for pattern, device in self._wild:
-            match = pattern.fullmatch(topic)
-            if match:
-                named = match.groupdict()
-                return named.get("device", device), named.get("channel")
-        return self._below(topic)
-
-    def _below(self, topic: str) -> Place | None:
-        """The device with a name of several levels that a topic names, and its channel."""
-        for pattern in self._deep:
-            match = pattern.fullmatch(topic)
-            if match and not is_service_name(match["device"]) and not self._is_own(topic):
-                return match["device"], match.groupdict().get("channel")
-        return None
-
-
-def _expression(pattern: str, device: str) -> re.Pattern[str]:
-    """The topics of a pattern, with an expression for the name of a device."""
-    text = re.escape(pattern).replace(r"\{channel\}", "(?P<channel>[^/]+)")
-    text = text.replace(r"\{device\}", f"(?P<device>{device})")
-    return re.compile(text.replace(r"\+", "[^/]*").replace(r"/\#", "(?:/.*)?").replace(r"\#", ".*"))
-
-
-def _filter(pattern: str, device: str | None) -> str:
-    """What to subscribe to."""
-    every = "#" if hears_below(pattern) else "+"
-    return pattern.replace("{device}", every if device == EVERY else device or "").replace("{channel}", "+")
 
 
 class MqttSource:

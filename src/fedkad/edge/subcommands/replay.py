@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedkad.edge.addresses import EVERY
 from fedkad.edge.agent import Agent
 from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.commands.client import StoreClient, with_known
@@ -34,6 +33,7 @@ from fedkad.edge.settings import (
     Stdout,
     WebhookSettings,
 )
+from fedkad.edge.settings.rules import EVERY
 from fedkad.edge.store.database import StoreError
 from fedkad.edge.subcommands.history import as_they_are, incident_table, table
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from fedkad.edge.addresses import EVERY, is_device_name, is_service_name, is_short
 from fedkad.edge.alerttext import span
 from fedkad.edge.settings import SettingsError, SourceSettings
+from fedkad.edge.settings.rules import EVERY, is_device_name, is_short
 from fedkad.edge.sources.payload import TIME_KEYS, PayloadError, decode_text, plain_number
+from fedkad.edge.sources.topics import is_service_name
 from fedkad.edge.subcommands.history import table
 from fedkad.settingerror import toml_text
 

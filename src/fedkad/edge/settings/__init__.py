@@ -5,43 +5,31 @@ from __future__ import annotations
 import math
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedkad.detect.detector import KoopmanDetector
-from fedkad.detect.threshold import METHODS, parse_budget
-from fedkad.edge import addresses
-from fedkad.edge.addresses import EVERY, MOST_CHARACTERS, split_broker
-from fedkad.edge.sources.payload import find_zone
+from fedkad.edge.settings import rules
+from fedkad.edge.settings.rules import EVERY, split_broker, without_login
 from fedkad.settingerror import SettingError
 from fedkad.settingerror import SettingsError as SettingsError
 from fedkad.settingkinds import (
-    PLAIN,
     POSITIVE,
     SHARE,
-    ArgumentsOf,
     Channels,
     FileName,
     IfWritten,
-    Rule,
     Seconds,
-    Surroundings,
     UpToAnHour,
-    ValueKind,
     at_least,
     between,
-    is_web_address,
 )
 from fedkad.settingsfile import FileSection
 
 SHORTEST_PERIOD = 1e-4
 """Seconds; a float of seconds since 1970 is not much finer."""
-
-MOST_ROWS = 1_000_000
-"""Rows that are gathered before the agent learns from them; they are kept on the disk, and then loaded into memory."""
 
 ENOUGH_ROWS = 700
 """Rows below which a threshold is a guess: they hardly contain the highest normal score."""
@@ -54,72 +42,6 @@ BY_PERIOD = -1.0
 
 USUAL_WINDOW = 20
 """Rows in a window of a detector, unless its settings say otherwise."""
-
-
-def _is_zone(name: str) -> bool:
-    try:
-        find_zone(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_threshold(value: str | float) -> bool:
-    return value in ("", *METHODS) if isinstance(value, str) else value > 0.0
-
-
-def _moment(value: Any, around: Surroundings) -> float:
-    """Seconds since 1970 of a date and time, or of a string with one."""
-    moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=around.zone)).timestamp()
-
-
-def _each(holds: Callable[[str], bool], allowed: str) -> Rule:
-    """A rule for every name in a list; a message shows the first that breaks it."""
-    return Rule(
-        lambda names: all(map(holds, names)),
-        allowed,
-        shown=lambda names: next(name for name in names if not holds(name)),
-    )
-
-
-NAMES = 'a list of names, such as ["pump-1"]'
-DeviceNames = Annotated[
-    tuple[str, ...],
-    ValueKind(PLAIN[tuple[str, ...]].read, NAMES),
-    Rule(lambda names: names and all(names), NAMES),
-    Rule(lambda names: len(set(names)) == len(names), "names of which none is there twice"),
-    _each(addresses.is_device_name, "a name without + # { }, control characters and empty levels"),
-    _each(addresses.is_short, f"a name of at most {MOST_CHARACTERS} characters"),
-]
-AGENT_NAME = Rule(addresses.is_agent_name, f"a name of at most {MOST_CHARACTERS} characters without spaces, / + and #")
-THRESHOLD = Rule(_is_threshold, f"a positive number, or one of {', '.join(METHODS)}; a budget goes into the key budget")
-BUDGET = Rule(lambda text: not text or parse_budget(text) is not None, 'a number of false alarms, such as "1/week"')
-ROWS_OR_NEVER = Rule(lambda rows: rows == 0 or 100 <= rows <= MOST_ROWS, f"100 to {MOST_ROWS:,} rows, or 0 for never")
-FIRST_ROWS = Rule(
-    lambda rows: rows == 0 or 200 <= rows <= MOST_ROWS, f"200 to {MOST_ROWS:,} rows, or 0 for those of one cycle"
-)
-ZONE = Rule(_is_zone, "local, UTC, or a name such as Europe/Berlin")
-TOLERANCES = Rule(lambda by_channel: all(each > 0.0 for each in by_channel.values()), "positive for every channel")
-MOMENT = ValueKind(_moment, 'a date and time such as "2026-03-01T08:00"')
-PREFIX = Rule(addresses.is_topic_prefix, "the beginning of a topic, such as a/b, without +, #, spaces or empty levels")
-PORT_OR_NONE = Rule(lambda port: 0 <= port < 65536, "a port from 1 to 65535, or 0 for none")
-OWN_ADDRESS = Rule(addresses.is_own_address, "an IP address of this machine, or localhost")
-WEB_ADDRESS = Rule(
-    lambda url: not url or is_web_address(url),
-    "http://… or https://… with a host, a port from 1 to 65535 if any, and neither a user nor spaces",
-    shown=addresses.without_login,
-)
-HEADERS = Rule(
-    lambda headers: all(addresses.is_header(name, value) for name, value in headers.items()),
-    "names of headers, but none that describes the content, with values of plain characters",
-    shown=list,  # a value may be a secret
-)
-CHAT = Rule(
-    lambda chat: re.fullmatch(r"(-?\d+|@\w+)?", chat, re.ASCII) is not None,
-    'the number of a chat, such as "-1001234", or the @name of a channel',
-)
-FIRST_MODEL = ArgumentsOf(KoopmanDetector, without=("threshold", "sample_period"))
 
 
 @dataclass(frozen=True)
@@ -168,7 +90,7 @@ class SourceSettings(BrokerLogin):
         if not self.topics:
             raise SettingError("topics", [], 'topics such as ["factory/{device}"]')
         for topic in self.topics:
-            if not addresses.is_topic_pattern(topic):
+            if not rules.is_topic_pattern(topic):
                 levels = "levels of text, +, {device} and {channel}, each of these once, or # as the last of several"
                 raise SettingError("topics", topic, levels)
             if "{device}" not in topic.split("/") and not self.device_key:
@@ -189,7 +111,7 @@ class Sampling:
     max_gap: Seconds = BY_PERIOD  # a last value stands so long for a missing one; then the window breaks; 0 for never
     stale_after: Seconds = BY_PERIOD  # a device without a sample for so long is stale
     clock: Literal["message", "arrival", "count"] = "message"
-    zone: Annotated[str, ZONE] = "local"  # of times without one
+    zone: Annotated[str, rules.ZONE] = "local"  # of times without one
 
     def check(self, section: FileSection) -> None:
         """Raise a `SettingError` where no channel is named, or a device would be stale between two rows."""
@@ -206,7 +128,7 @@ class Sampling:
 
     @property
     def silent_after(self) -> float:
-        """Seconds without a row after which a device is stale: `stale_after`, or ten periods."""
+        """Seconds without a row after which a device is stale: `stale_after`, or ten periods if that is long enough."""
         return max(10.0 * self.period, 2.0 * self.hold, 10.0) if self.stale_after == BY_PERIOD else self.stale_after
 
 
@@ -217,8 +139,8 @@ class Alarm:
     It also begins when the share `rate_limit` of the samples in `rate_window` is abnormal; 0 for never.
     """
 
-    threshold: Annotated[str | float, THRESHOLD] = ""  # for scores, or a method that sets it; empty for the model's own
-    budget: Annotated[str, BUDGET] = ""  # false alarms allowed, such as "1/week", instead of a threshold
+    threshold: Annotated[str | float, rules.THRESHOLD] = ""  # for scores, or a method; empty for the model's own
+    budget: Annotated[str, rules.BUDGET] = ""  # false alarms allowed, such as "1/week", instead of a threshold
     min_duration: Seconds = 0.0  # above the threshold before an incident begins
     release: Annotated[float, SHARE] = 0.8  # it continues while the score is above this share of the threshold
     clear_after: Seconds = 60.0  # of quiet after which it ends
@@ -228,7 +150,7 @@ class Alarm:
     critical: Annotated[float, at_least(1)] = 3.0  # a score of so many thresholds is critical, a lower one a warning
     update_every: Seconds = 600.0  # between two updates of an open incident; 0 for only when it gets worse
     settle: Seconds = 86400.0  # an incident that goes on steadily for so long becomes the new normal; 0 for never
-    tolerance: Annotated[Mapping[str, float], TOLERANCES] = field(default_factory=dict)  # such departures are nothing
+    tolerance: Annotated[Mapping[str, float], rules.TOLERANCES] = field(default_factory=dict)  # of no concern
 
     def pause(self, period: float) -> float:
         """Seconds after an end before the next may begin: `cool_down`, or a usual window, at least five minutes.
@@ -252,8 +174,8 @@ class Learning:
     model: FileName = ""  # where the device's folder has none
     folder: str = "devices/{device}"  # shared with a fleet client
     cycle: Annotated[Seconds, POSITIVE] = 86400.0  # the first model, without any other, has seen one of them
-    first: Annotated[int, FIRST_ROWS] = 0  # or so many rows; 0 for one cycle
-    every: Annotated[int, ROWS_OR_NEVER] = 5000  # normal rows after which the dynamics are fitted again
+    first: Annotated[int, rules.FIRST_ROWS] = 0  # or so many rows; 0 for one cycle
+    every: Annotated[int, rules.ROWS_OR_NEVER] = 5000  # normal rows after which the dynamics are fitted again
     forgetting: Annotated[float, SHARE] = 1.0  # the weight of what was known, each time; 1 forgets nothing
 
 
@@ -262,7 +184,7 @@ class MqttSink(BrokerLogin):
     """States, alerts and availability on a broker: the source's unless another is named."""
 
     enabled: Annotated[bool, IfWritten(True)] = False
-    prefix: Annotated[str, PREFIX] = "fedkad"
+    prefix: Annotated[str, rules.PREFIX] = "fedkad"
     state_every: Seconds = 10.0
 
     def check(self, section: FileSection) -> None:
@@ -278,17 +200,17 @@ class HomeAssistant:
     """Discovery: Home Assistant shows each device by itself. Needs [mqtt]."""
 
     enabled: Annotated[bool, IfWritten(True)] = False
-    prefix: Annotated[str, PREFIX] = "homeassistant"
+    prefix: Annotated[str, rules.PREFIX] = "homeassistant"
 
 
 @dataclass(frozen=True)
 class WebhookSettings:
     """Alerts by HTTP POST, kept until they are accepted; no url for none. The formats are those of `sinks.services`."""
 
-    url: Annotated[str, WEB_ADDRESS, IfWritten(example='"https://…"')] = ""
+    url: Annotated[str, rules.WEB_ADDRESS, IfWritten(example='"https://…"')] = ""
     format: Literal["json", "ntfy", "slack", "telegram"] = "json"
-    chat: Annotated[str, CHAT] = ""  # of Telegram: its number, or @ and its name
-    headers: Annotated[Mapping[str, str], HEADERS] = field(default_factory=dict)
+    chat: Annotated[str, rules.CHAT] = ""  # of Telegram: its number, or @ and its name
+    headers: Annotated[Mapping[str, str], rules.HEADERS] = field(default_factory=dict)
     token_file: FileName = ""
     ca_file: FileName = ""
     timeout: Annotated[UpToAnHour, POSITIVE] = 10.0
@@ -297,11 +219,11 @@ class WebhookSettings:
         """Raise a `SettingError` for a service that lacks what it needs."""
         if self.format == "ntfy" and not re.fullmatch(r"https?://[^/?]+(/[^?]*)?/[-\w]{1,64}", self.url, re.ASCII):
             allowed = "the address of a topic, such as https://ntfy.sh/topic"
-            raise SettingError("url", addresses.without_login(self.url), allowed)
+            raise SettingError("url", without_login(self.url), allowed)
         if self.format == "telegram" and not self.token_file:
             raise SettingError("token_file", "", "a file with the token of the bot")
         if self.format == "telegram" and not self.chat:
-            raise SettingError("chat", "", CHAT.allowed)
+            raise SettingError("chat", "", rules.CHAT.allowed)
         if self.chat and self.format != "telegram":
             raise SettingError("chat", self.chat, 'left out, or format "telegram"')
 
@@ -310,8 +232,8 @@ class WebhookSettings:
 class Prometheus:
     """A page of metrics for Prometheus; port 0 for none."""
 
-    address: Annotated[str, OWN_ADDRESS] = "127.0.0.1"
-    port: Annotated[int, PORT_OR_NONE, IfWritten(example="9108")] = 0
+    address: Annotated[str, rules.OWN_ADDRESS] = "127.0.0.1"
+    port: Annotated[int, rules.PORT_OR_NONE, IfWritten(example="9108")] = 0
 
 
 @dataclass(frozen=True)
@@ -333,8 +255,8 @@ class FleetSection:
 class Maintenance:
     """A planned time in which a device, or every one, raises no alarm and learns nothing."""
 
-    start: Annotated[float, MOMENT] = field(metadata={"key": "from"})
-    end: Annotated[float, MOMENT] = field(metadata={"key": "until"})
+    start: Annotated[float, rules.MOMENT] = field(metadata={"key": "from"})
+    end: Annotated[float, rules.MOMENT] = field(metadata={"key": "until"})
     device: str = ""
 
 
@@ -345,17 +267,18 @@ class DeviceSettings:
     sampling: Sampling = field(default_factory=Sampling)
     alarm: Alarm = field(default_factory=Alarm)
     learning: Learning = field(default_factory=Learning)
-    detector: Annotated[Mapping[str, Any], FIRST_MODEL] = field(default_factory=dict)
+    detector: Annotated[Mapping[str, Any], rules.FIRST_MODEL] = field(default_factory=dict)
 
     @property
     def first_rows(self) -> int:
         """Rows for the first model: as written, or those of one cycle, but enough to set a threshold by."""
         cycle = math.ceil(self.learning.cycle / self.sampling.period) if self.sampling.period != INFERRED else 0
-        return self.learning.first or min(max(cycle, ENOUGH_ROWS), MOST_ROWS)
+        return self.learning.first or min(max(cycle, ENOUGH_ROWS), rules.MOST_ROWS)
 
     def of(self, device: str) -> DeviceSettings:
         """The same with the name of the device for `{device}`."""
-        name = addresses.folder_name(device)
+        # One folder each, whatever levels a name has: "hall/pump" is hall%2Fpump.
+        name = device.replace("%", "%25").replace("/", "%2F") if "/" in device else device
         folder, model = (text.replace("{device}", name) for text in (self.learning.folder, self.learning.model))
         return replace(self, learning=replace(self.learning, folder=folder, model=model))
 
@@ -389,7 +312,7 @@ class AgentSettings:
 
     devices: Mapping[str, DeviceSettings]
     maintenance: tuple[Maintenance, ...] = ()
-    name: Annotated[str, AGENT_NAME] = field(default_factory=socket.gethostname)
+    name: Annotated[str, rules.AGENT_NAME] = field(default_factory=socket.gethostname)
     state: Path = Path("state")
     most_devices: Annotated[int, at_least(1)] = 100
     commit_every: UpToAnHour = 1.0
@@ -418,7 +341,7 @@ class AgentSettings:
         others, named = self.devices.get(EVERY), self.named
         if others is None:
             return "it is not configured; add it to devices, or keep it away"
-        if device == EVERY or not addresses.is_device_name(device) or not addresses.is_short(device):
+        if device == EVERY or not rules.is_device_name(device) or not rules.is_short(device):
             return "a device cannot have such a name"
         if len(named) >= self.most_devices:
             return f"{len(named)} devices are watched, and most_devices allows no more; raise it, or list the devices"

@@ -12,7 +12,6 @@ from fedkad.detect.detector import KoopmanDetector
 from fedkad.detect.learning import FEWEST_PAIRS
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
-from fedkad.edge.addresses import EVERY, split_broker
 from fedkad.edge.assembly import require_extra
 from fedkad.edge.device.model import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.membership import member_folders
@@ -25,6 +24,7 @@ from fedkad.edge.settings import (
     SourceSettings,
     WebhookSettings,
 )
+from fedkad.edge.settings.rules import EVERY, split_broker
 from fedkad.edge.sinks.prometheus import check_port
 from fedkad.edge.sources.lines import first_line
 from fedkad.edge.sources.payload import PayloadError

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkad.edge.addresses import EVERY
-from fedkad.edge.settings import AgentSettings, DeviceNames, DeviceSettings, Maintenance
+from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance
+from fedkad.edge.settings.rules import EVERY, DeviceNames
 from fedkad.edge.sources.payload import find_zone
 from fedkad.settingerror import SettingError, SettingsError, toml_text
 from fedkad.settingkinds import Surroundings
