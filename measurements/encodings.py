@@ -37,7 +37,7 @@ def curve(
     for record in exchange.rounds():
         spent.append(spent[-1] + record.bytes_up + record.bytes_down)
         ratios.append(relative_loss(devices, retract_polar(exchange.server.shared)) / optimum)
-    return ratios, spent[1:], exchange.result()[1]
+    return ratios, spent[1:], exchange.delivery_bytes
 
 
 def until_near(ratios: Sequence[float], spent: Sequence[int]) -> tuple[int, float] | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +30,7 @@ from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.local import LocalTransport
 from fedkad.federation.participant import Participant
-from fedkad.federation.protocol import Reply, Request, Terms
+from fedkad.federation.protocol import Header, Request, Terms
 from fedkad.federation.settings import FEWEST, WITHSTANDS_TWO, Consensus
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.simulate import simulate_fleet
@@ -160,22 +160,26 @@ class Witnessed:
     distances: list[float] = field(default_factory=list)
 
 
-class LyingCarrier(LocalTransport):
-    """Devices in this process of which some lie."""
+class LyingCarrier:
+    """Devices in this process of which some lie; the server checks what they send as if it came over a network."""
 
     def __init__(self, clients: Clients, liars: Sequence[str], lie: Lie | None, seed: int) -> None:
-        super().__init__({name: Participant(name, None, client) for name, client in clients.items()})
+        self.transport = LocalTransport({name: Participant(name, None, client) for name, client in clients.items()})
         self.liars, self.lie, self.generator = set(liars), lie, np.random.default_rng(seed)
         self.seen = Witnessed()
 
+    def devices(self) -> Collection[str]:
+        """All devices."""
+        return self.transport.devices()
+
     def send(self, requests: Mapping[str, Request], deadline: float) -> None:
         """Remember what was asked."""
-        super().send(requests, deadline)
+        self.transport.send(requests, deadline)
         self.asked = dict(requests)
 
-    def answers(self) -> Iterator[tuple[str, Reply]]:
+    def answers(self) -> Iterator[tuple[str, Header]]:
         """The replies, those of liars changed."""
-        for name, reply in super().answers():
+        for name, reply in self.transport.answers():
             request = self.asked[name]
             terms, matrix = request.terms, wire.decode(reply.payload, request.terms.shape, request.terms.encoding)
             shared = np.zeros(terms.shape)
@@ -183,13 +187,13 @@ class LyingCarrier(LocalTransport):
                 shared = wire.decode(request.shared, terms.shape, wire.downward(terms.encoding))
             if name in self.liars and self.lie is not None:
                 lied = self.lie(matrix, shared, request, self.generator)
-                yield name, replace(reply, payload=wire.encode(lied, terms.encoding))
+                yield name, replace(reply, payload=wire.encode(lied, terms.encoding)).header(request)
                 continue
             unit = 1.0 if request.kind == "warm" else float(np.sqrt(terms.consensus.rank))
             self.seen.norms[request.kind].append(float(np.linalg.norm(matrix)) / unit)
             if request.kind == "admm":
                 self.seen.distances.append(float(np.linalg.norm(matrix - shared)) / unit)
-            yield name, reply
+            yield name, reply.header(request)
 
 
 def train(
@@ -204,7 +208,7 @@ def train(
     with patch.object(robust, "MOST_PULL", math.inf) if way == "median" else nullcontext():
         for _ in engine.run_rounds(coordinator, carrier):
             pass
-    return retract_polar(coordinator.server.shared), carrier.seen, coordinator.ledger.refusals
+    return retract_polar(coordinator.state.server.shared), carrier.seen, coordinator.state.ledger.refusals
 
 
 def loss(clients: Clients, subspace: Array) -> float:

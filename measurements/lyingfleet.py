@@ -155,7 +155,7 @@ def result(fleet: Loopback, status: Mapping[str, Any]) -> Array:
     assert terms is not None
     coordinator = Coordinator(terms, TrainingPlan(), place)
     coordinator.restore(file)
-    return retract_polar(coordinator.server.shared)
+    return retract_polar(coordinator.state.server.shared)
 
 
 def roll_back(fleet: Loopback, run: str) -> None:

@@ -15,8 +15,7 @@ import numpy as np
 from fedkad import KoopmanDetector
 from fedkad.federation import sketch
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.participant import released
-from fedkad.federation.privacy import epsilon
+from fedkad.federation.privacy import epsilon, release
 from fedkad.federation.protocol import Phase, Request, Terms
 from fedkad.federation.secure.arithmetic import quantise, restore
 from fedkad.federation.secure.server import BOUND
@@ -69,7 +68,7 @@ def train(detectors: Sequence[KoopmanDetector], noise: float, *, masked: bool) -
                 message = client.reply(states[name]) - shared
             if masked and phase == "warm":
                 message = sketch.sketch(message, probe)
-            messages.append(message if noise == 0.0 else released(message, request, noise * part))
+            messages.append(message if noise == 0.0 else release(message, request.bound, noise * part))
         if masked:
             total = summed(messages)
             server.receive_sum(names, total if phase == "warm" else total + len(names) * shared)

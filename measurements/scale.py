@@ -81,7 +81,7 @@ def measure(number: int) -> dict[str, float]:
                 training.take(name, Reply(name, said[k % DEVICES], {"seconds": 0.0}).header(request))
             training.close()
             server += time.process_time() - began
-    replies = sum(len(record.participants) for record in training.records)
+    replies = sum(len(record.participants) for record in training.state.records)
     held = number * lifting.dimension * 24 * 8 / 4 / 2**20
     return {"seconds": server, "replies": replies, "before": before, "peak": resident(), "held": held}
 

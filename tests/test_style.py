@@ -24,7 +24,6 @@ TOO_LARGE = (
     "edge/device/learning.py Learner",
     "edge/device/model.py DeviceModel",
     "edge/device/pipeline.py Watcher",
-    "federation/coordinator.py Coordinator",
     "intake/reading.py _Recording",
 )
 """Rooms that are still to be made smaller."""

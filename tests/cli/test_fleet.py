@@ -393,8 +393,8 @@ def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pyte
 
     def keep_back() -> None:
         training = Coordinator(make_terms("run-2"), TrainingPlan(), fleet / "training")
-        training.gate = {"judges": 5, "ratio": 1.25, "worse": True}
-        training.keep_back()
+        training.state.gate = {"judges": 5, "ratio": 1.25, "worse": True}
+        training.delivery.keep_back()
         wanted.unlink()
 
     done, _ = wait_for_training(fleet, keep_back)
@@ -600,8 +600,8 @@ def test_the_command_line_starts_without_flower() -> None:
 def finish_trainings(fleet: Path, *runs: str) -> None:
     for run in runs:
         training = Coordinator(make_terms(run), TrainingPlan(), fleet / "training")
-        training.ledger.delivered = ["pump-1", "pump-2"]
-        training.finish()
+        training.state.ledger.delivered = ["pump-1", "pump-2"]
+        training.delivery.finish()
 
 
 def test_an_operator_sees_the_models_and_goes_back(fleet: Path) -> None:

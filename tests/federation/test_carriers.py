@@ -126,12 +126,12 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         model=MODEL,
         participation=PARTICIPATION,
         encoding=encoding,
-        participants=coordinator.schedule,
-        phases=[record.phase for record in coordinator.records],
-        bytes_up=sum(record.bytes_up for record in coordinator.records),
+        participants=coordinator.state.schedule,
+        phases=[record.phase for record in coordinator.state.records],
+        bytes_up=sum(record.bytes_up for record in coordinator.state.records),
         detectors=detectors,
-        delivered=coordinator.ledger.delivered,
-        refusals=coordinator.ledger.refusals,
+        delivered=coordinator.state.ledger.delivered,
+        refusals=coordinator.state.ledger.refusals,
     )
 
 
@@ -145,9 +145,9 @@ def test_masked_replies_are_carried_in_memory_too() -> None:
     carrier = in_memory(terms := make_terms("float64", secure=True))
     coordinator = Coordinator(terms, make_plan(rounds=4, participation=1.0, least=3))
     train(coordinator, carrier)
-    assert coordinator.ledger.refusals == 0
-    assert all(set(names) == set(NAMES) for names in coordinator.schedule)
-    plain = federate(DATA, schedule=coordinator.schedule, encoding="float64", **MODEL)
+    assert coordinator.state.ledger.refusals == 0
+    assert all(set(names) == set(NAMES) for names in coordinator.state.schedule)
+    plain = federate(DATA, schedule=coordinator.state.schedule, encoding="float64", **MODEL)
     found = carrier.participants["a"].model
     assert found is not None
     singular = np.linalg.svd(found.dynamics.subspace[:, : MODEL["rank"]].T @ plain.subspace, compute_uv=False)
@@ -164,4 +164,4 @@ def test_an_error_of_a_participant_is_raised_where_it_runs() -> None:
 def test_a_training_that_nobody_answers_gives_up() -> None:
     coordinator = Coordinator(make_terms("float32"), make_plan(deadline=0.0, least=6))
     with pytest.raises(RuntimeError, match="the training waits for devices; 5 online, 6 needed; it can continue"):
-        next(engine.run_rounds(coordinator, in_memory(coordinator.terms)))
+        next(engine.run_rounds(coordinator, in_memory(coordinator.state.terms)))

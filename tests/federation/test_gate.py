@@ -70,9 +70,11 @@ class Folders:
         for _ in engine.run_rounds(coordinator, self):
             pass
         if spoil:
-            other = random_point(*coordinator.terms.shape, np.random.default_rng(5))
-            coordinator.server.shared = (1.0 - spoil) * coordinator.server.shared + spoil * other
-            coordinator._made[coordinator.round - 1] = wire.encode(coordinator.server.shared, "float32")
+            other = random_point(*coordinator.state.terms.shape, np.random.default_rng(5))
+            coordinator.state.server.shared = (1.0 - spoil) * coordinator.state.server.shared + spoil * other
+            coordinator.state.encodings[coordinator.state.round - 1] = wire.encode(
+                coordinator.state.server.shared, "float32"
+            )
         engine.deliver(coordinator, self)
         return coordinator
 
@@ -91,13 +93,13 @@ def states(fleet: Folders) -> dict[str, str]:
 
 def test_a_worse_model_is_kept_named_and_not_delivered(fleet: Folders, caplog: pytest.LogCaptureFixture) -> None:
     first = fleet.train("run-1")
-    assert first.status()["state"] == "done"
-    assert first.gate == {}, "there was nothing to compare it with"
+    assert first.state.status(PLAN.rounds)["state"] == "done"
+    assert first.state.gate == {}, "there was nothing to compare it with"
     before = fleet.subspace()
     spoiled = fleet.train("run-2", spoil=1.0)
-    assert spoiled.status()["state"] == KEPT_BACK
-    assert spoiled.gate["judges"] == len(NAMES)
-    assert spoiled.gate["ratio"] > 1.5
+    assert spoiled.state.status(PLAN.rounds)["state"] == KEPT_BACK
+    assert spoiled.state.gate["judges"] == len(NAMES)
+    assert spoiled.state.gate["ratio"] > 1.5
     np.testing.assert_array_equal(fleet.subspace(), before)
     assert "Training run-2 is not delivered" in caplog.text
     assert states(fleet) == {"run-2": KEPT_BACK, "run-1": CURRENT}
@@ -109,9 +111,9 @@ def test_a_worse_model_is_kept_named_and_not_delivered(fleet: Folders, caplog: p
 def test_a_good_model_is_delivered_and_the_one_before_it_is_kept(fleet: Folders) -> None:
     fleet.train("run-1")
     second = fleet.train("run-2", consensus={"penalty": 2.0})
-    assert second.status()["state"] == "done"
-    assert second.gate["judges"] == len(NAMES)
-    assert 0.9 < second.gate["ratio"] < 1.1
+    assert second.state.status(PLAN.rounds)["state"] == "done"
+    assert second.state.gate["judges"] == len(NAMES)
+    assert 0.9 < second.state.gate["ratio"] < 1.1
     assert states(fleet) == {"run-2": CURRENT, "run-1": EARLIER}
 
 
@@ -150,12 +152,12 @@ def test_under_masks_the_mean_of_clipped_losses_keeps_a_worse_model_back(masked:
     for device in masked.known.values():
         device._own_terms = OwnTerms(secure_aggregation=True)
     good = masked.train("run-2", secure=True, consensus={"penalty": 2.0})
-    assert good.status()["state"] == "done"
-    assert good.gate["judges"] == len(NAMES)
-    assert 0.9 < good.gate["ratio"] < 1.1
+    assert good.state.status(PLAN.rounds)["state"] == "done"
+    assert good.state.gate["judges"] == len(NAMES)
+    assert 0.9 < good.state.gate["ratio"] < 1.1
     spoiled = masked.train("run-3", secure=True, spoil=1.0)
-    assert spoiled.status()["state"] == KEPT_BACK
-    assert spoiled.gate["ratio"] == pytest.approx(1.5, rel=1e-4), "each device clips what it says"
+    assert spoiled.state.status(PLAN.rounds)["state"] == KEPT_BACK
+    assert spoiled.state.gate["ratio"] == pytest.approx(1.5, rel=1e-4), "each device clips what it says"
     assert states(masked) == {"run-3": KEPT_BACK, "run-2": CURRENT, "run-1": EARLIER}
     assert not np.array_equal(masked.subspace(), before)
 
@@ -165,12 +167,12 @@ def test_the_masked_mean_is_that_of_what_the_devices_would_say_openly(
 ) -> None:
     current = masked.subspace()
     result = masked.train("run-2", secure=True, spoil=0.05)
-    subspaces = [final_subspace(result.encoded, result.terms.shape, "float32"), current]
+    subspaces = [final_subspace(result.state.encoded, result.state.terms.shape, "float32"), current]
     memories = [KoopmanDetector.load(prepared[name]).memory_ for name in NAMES]
     losses = np.array([held_out_losses(memory, subspaces) for memory in memories])
     said = np.log(losses[:, 0] / losses[:, 1])
     assert 0.01 < np.abs(said).max() < MOST_SAID
-    assert result.gate["ratio"] == pytest.approx(np.exp(np.mean(said)), abs=1e-5)
+    assert result.state.gate["ratio"] == pytest.approx(np.exp(np.mean(said)), abs=1e-5)
 
 
 def test_no_loss_can_be_read_off_what_a_judge_says_under_masks(masked: Listening) -> None:
@@ -187,14 +189,14 @@ def test_no_loss_can_be_read_off_what_a_judge_says_under_masks(masked: Listening
 def test_one_liar_under_masks_can_keep_a_good_model_back(masked: Listening, said: float, is_delivered: bool) -> None:
     """Masks hide that it does not clip; what no honest judges can say in sum is never taken for praise."""
     masked.liars = {"b": len(NAMES) * said}
-    assert (masked.train("run-2", secure=True).status()["state"] == "done") == is_delivered
+    assert (masked.train("run-2", secure=True).state.status(PLAN.rounds)["state"] == "done") == is_delivered
 
 
 def test_judges_that_are_lost_under_masks_are_no_reason_to_keep_a_model_back(masked: Listening) -> None:
     masked.silent, masked.plan = {"a", "b"}, replace(PLAN, deadline=10.0)
     kept = masked.train("run-2", secure=True)
-    assert kept.gate == {"judges": 0, "ratio": 1.0, "worse": False}
-    assert any("fewer than the threshold" in entry["reason"] for entry in kept.ledger.refused)
+    assert kept.state.gate == {"judges": 0, "ratio": 1.0, "worse": False}
+    assert any("fewer than the threshold" in entry["reason"] for entry in kept.state.ledger.refused)
 
 
 @pytest.mark.parametrize("changes", [{"noise": 0.01}, {"noise": 0.01, "secure": True}, {"encoding": "float16"}])
@@ -202,7 +204,7 @@ def test_devices_with_noise_are_not_asked_and_another_encoding_is_no_obstacle(
     fleet: Folders, changes: dict[str, Any]
 ) -> None:
     fleet.train("run-1")
-    assert bool(fleet.train("run-2", **changes).gate) == ("noise" not in changes)
+    assert bool(fleet.train("run-2", **changes).state.gate) == ("noise" not in changes)
 
 
 @pytest.mark.parametrize("own", [OwnTerms(noise=1e-9), OwnTerms(secure_aggregation=True), OwnTerms(most_releases=99)])
@@ -215,9 +217,9 @@ def test_devices_that_do_not_judge_are_no_reason_to_keep_a_model_back(
     for device in fleet.known.values():
         device._own_terms = own
     coordinator = Coordinator(make_terms("run-2"), PLAN, fleet.place)
-    assert engine._is_good(coordinator, fleet)
-    assert coordinator.ledger.refusals == len(NAMES)
-    assert not coordinator.ledger.strikes
+    assert engine.pass_gate(coordinator, fleet)
+    assert coordinator.state.ledger.refusals == len(NAMES)
+    assert not coordinator.state.ledger.strikes
 
 
 @pytest.mark.parametrize("damage", ['{"run": "ru', "[]", None])
@@ -314,10 +316,10 @@ def test_without_a_current_model_a_result_is_judged_by_the_newest_that_is_kept(
     fleet.train("run-2")
     (fleet.place / RESULT).write_bytes(b"damaged")
     spoiled = fleet.train("run-3", spoil=1.0)
-    assert spoiled.status()["state"] == KEPT_BACK
-    assert spoiled.gate["judges"] == len(NAMES)
+    assert spoiled.state.status(PLAN.rounds)["state"] == KEPT_BACK
+    assert spoiled.state.gate["judges"] == len(NAMES)
     assert "go back to an earlier model with `fedkad fleet rollback`" in caplog.text
-    assert fleet.train("run-4").status()["state"] == "done"
+    assert fleet.train("run-4").state.status(PLAN.rounds)["state"] == "done"
     assert states(fleet) == {"run-4": CURRENT, "run-3": KEPT_BACK, "run-1": EARLIER}
 
 
@@ -329,7 +331,7 @@ def test_one_device_gets_the_current_model_once_more(fleet: Folders) -> None:
     assert sorted(training_files.read_delivered(fleet.place)["delivered"]) == ["a", "c", "d"]
     again = Coordinator(make_terms("run-1"), PLAN, fleet.place)
     again.restore(RESULT)
-    assert set(again.deliveries(NAMES)) == {"b"}
+    assert set(again.delivery.requests(NAMES)) == {"b"}
 
 
 def test_only_so_many_models_are_kept(fleet: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,8 +377,8 @@ def test_a_device_keeps_its_model_if_the_new_one_is_far_worse_on_its_own_rows(
     fleet.train("run-1")
     before = fleet.subspace()
     coordinator = Coordinator(make_terms("run-2", secure=secure), PLAN, fleet.root / "elsewhere")
-    coordinator.server.shared = random_point(*coordinator.terms.shape, np.random.default_rng(5))
-    request = coordinator.deliveries(["a"])["a"]
+    coordinator.state.server.shared = random_point(*coordinator.state.terms.shape, np.random.default_rng(5))
+    request = coordinator.delivery.requests(["a"])["a"]
     with pytest.raises(ProtocolError, match=rf"loses {times} times as much .* and keeps the one it has"):
         fleet.known["a"].answer(request)
     np.testing.assert_array_equal(fleet.subspace(), before)
@@ -404,10 +406,10 @@ def test_a_device_notices_that_its_data_is_garbage_and_takes_no_part(
     KoopmanDetector(**MODEL).fit(data).save(tmp_path / "garbage.prepared")
     fleet = Folders(tmp_path, {**prepared, "garbage": tmp_path / "garbage.prepared"}, (*NAMES, "garbage"))
     trained = fleet.train("run-1")
-    assert {name for names in trained.schedule for name in names} == set(NAMES)
-    assert {entry["device"] for entry in trained.ledger.refused} == {"garbage"}
-    assert why in trained.ledger.refused[0]["reason"]
-    assert sorted(trained.ledger.delivered) == ["a", "b", "c", "d", "garbage"]
+    assert {name for names in trained.state.schedule for name in names} == set(NAMES)
+    assert {entry["device"] for entry in trained.state.ledger.refused} == {"garbage"}
+    assert why in trained.state.ledger.refused[0]["reason"]
+    assert sorted(trained.state.ledger.delivered) == ["a", "b", "c", "d", "garbage"]
 
 
 def test_one_predictable_channel_or_a_switch_is_worth_learning_from(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -417,4 +419,4 @@ def test_one_predictable_channel_or_a_switch_is_worth_learning_from(tmp_path: Pa
         KoopmanDetector(**MODEL).fit(np.column_stack([noise, beside])).save(tmp_path / f"{name}.prepared")
     known = {**prepared, **{name: tmp_path / f"{name}.prepared" for name in ("tidy", "switched")}}
     trained = Folders(tmp_path, known, (*NAMES, "tidy", "switched")).train("run-1")
-    assert trained.ledger.refusals == 0
+    assert trained.state.ledger.refusals == 0

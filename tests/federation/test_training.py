@@ -63,11 +63,13 @@ def test_rounds_by_message_are_those_in_process(tmp_path: Path, prepared: dict[s
     while not fleet.training.finished:
         assert fleet.round(fleet.training.choose(NAMES))
     found = fleet.delivered("a")
-    assert [record.phase for record in fleet.training.records] == ["warm"] * 2 + ["admm"] * 5
+    assert [record.phase for record in fleet.training.state.records] == ["warm"] * 2 + ["admm"] * 5
     np.testing.assert_allclose(shared_directions(found), fleet.replayed(), atol=1e-12)
-    reference = federate({n: series(n) for n in NAMES}, schedule=fleet.training.schedule, encoding=encoding, **MODEL)
+    reference = federate(
+        {n: series(n) for n in NAMES}, schedule=fleet.training.state.schedule, encoding=encoding, **MODEL
+    )
     assert found.threshold_ == pytest.approx(reference.detectors["a"].threshold_, rel=1e-9)
-    assert sum(r.bytes_up for r in fleet.training.records) == sum(r.bytes_up for r in reference.history)
+    assert sum(r.bytes_up for r in fleet.training.state.records) == sum(r.bytes_up for r in reference.history)
 
 
 FAULTS = ("none", "request lost", "killed before saving", "reply lost", "late", "server killed", "asked twice")
@@ -88,7 +90,7 @@ def test_whatever_is_lost_the_result_is_of_a_legal_schedule(
         there = [*NAMES, "late"] if attempt > 3 else list(NAMES)
         requests = fleet.training.open(fleet.training.choose(there))
         for name, _ in late:
-            fleet.training.refuse_late(name)
+            fleet.training.requests.refuse_late(name)
         late.clear()
         for name, request in requests.items():
             fault = data.draw(st.sampled_from(FAULTS)) if attempt < 12 else "none"
@@ -130,10 +132,10 @@ def test_a_killed_server_goes_on_where_the_last_round_was_closed(fleet: Fleet) -
     asked = fleet.training.open(fleet.training.choose(NAMES))
     name = next(iter(asked))
     assert fleet.training.take(name, fleet.ask(name, asked[name]))
-    before = fleet.training.schedule
+    before = fleet.training.state.schedule
     fleet.kill_server()
-    assert fleet.training.schedule == before
-    assert fleet.training.round == 3
+    assert fleet.training.state.schedule == before
+    assert fleet.training.state.round == 3
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
     np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
@@ -148,7 +150,7 @@ def test_a_reply_that_was_not_accepted_leaves_the_dual_as_it_was(fleet: Fleet) -
     fleet.ask("a", lost["a"])  # the answer never arrives
     fleet.training.take("b", fleet.ask("b", lost["b"]))
     fleet.training.close()
-    assert fleet.training.ledger.accepted == {"a": 2, "b": 3}
+    assert fleet.training.state.ledger.accepted == {"a": 2, "b": 3}
     after = kept.read_bytes()
     fleet.training.take("a", fleet.ask("a", fleet.training.open(["a"])["a"]))
     fleet.training.close()
@@ -194,21 +196,24 @@ def test_what_no_honest_device_sends_is_refused_and_counted(fleet: Fleet, what: 
     changes, words = BAD[what]
     _, answer = honest(fleet)
     assert not fleet.training.take("a", {**answer, **changes})
-    told = fleet.training.ledger.refused[-1]
+    told = fleet.training.state.ledger.refused[-1]
     assert (told["device"], told["round"]) == ("a", 2)
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(told["reason"])
-    assert fleet.training.ledger.refusals == 1
+    assert fleet.training.state.ledger.refusals == 1
 
 
 def test_a_refused_answer_is_never_in_the_mean(fleet: Fleet) -> None:
-    _, answer = honest(fleet)
+    for _ in range(2):
+        fleet.round(fleet.training.choose(NAMES))
+    requests = fleet.training.open(["a", "b"])
+    answer = fleet.ask("a", requests["a"])
     fleet.training.take("a", {**answer, "payload": encoded(np.full(SHAPE, np.nan))})
     assert not fleet.training.take("c", answer)  # nobody asked c
-    fleet.training.take("b", fleet.ask("b", fleet.training._open["b"]))
-    assert fleet.training.is_over()  # nobody is awaited
+    fleet.training.take("b", fleet.ask("b", requests["b"]))
+    assert fleet.training.requests.is_over()  # nobody is awaited
     fleet.training.close()
-    assert fleet.training.schedule[-1] == ("b",)
+    assert fleet.training.state.schedule[-1] == ("b",)
     np.testing.assert_allclose(shared_directions(fleet.delivered("b")), fleet.replayed(), atol=1e-12)
 
 
@@ -217,7 +222,7 @@ def test_a_message_without_a_part_is_refused(fleet: Fleet, missing: str) -> None
     _, answer = honest(fleet)
     del answer[missing]
     assert not fleet.training.take("a", answer)
-    assert missing in fleet.training.ledger.refused[-1]["reason"]
+    assert missing in fleet.training.state.ledger.refused[-1]["reason"]
 
 
 def test_the_device_refuses_what_is_not_meant_for_it(fleet: Fleet) -> None:
@@ -285,7 +290,7 @@ def test_with_noise_no_diagnostic_leaves_but_the_seconds(tmp_path: Path, prepare
             assert [key for key in answer if key.startswith("diagnostics")] == ["diagnostics.seconds"]
             assert fleet.training.take(name, answer)
         fleet.training.close()
-    request = fleet.training.deliveries(NAMES)["a"]
+    request = fleet.training.delivery.requests(NAMES)["a"]
     assert "diagnostics.threshold" not in fleet.ask("a", request)
 
 
@@ -300,8 +305,8 @@ def test_who_never_answers_does_not_hold_up_the_fleet(fleet: Fleet) -> None:
         for name, request in asked.items():
             fleet.training.take(name, refusal("no data") if name == "d" else fleet.ask(name, request))
         fleet.training.close()
-    assert all("d" not in names for names in fleet.training.schedule)
-    assert {record.phase for record in fleet.training.records} == {"warm", "admm"}
+    assert all("d" not in names for names in fleet.training.state.schedule)
+    assert {record.phase for record in fleet.training.state.records} == {"warm", "admm"}
     np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
 
 
@@ -309,14 +314,14 @@ def test_a_round_is_over_at_its_quorum_or_its_deadline(tmp_path: Path, prepared:
     fleet = Fleet(tmp_path, prepared, make_terms(), TrainingPlan(quorum=0.5, deadline=1000.0))
     asked = fleet.training.open(NAMES)
     for name in ("a", "b"):
-        assert not fleet.training.is_over()
+        assert not fleet.training.requests.is_over()
         fleet.training.take(name, fleet.ask(name, asked[name]))
-    assert fleet.training.is_over()
+    assert fleet.training.requests.is_over()
     hasty = Fleet(tmp_path / "hasty", prepared, make_terms(), TrainingPlan(deadline=0.0))
     hasty.training.open(NAMES)
-    assert hasty.training.is_over()
+    assert hasty.training.requests.is_over()
     assert not hasty.training.close()
-    assert hasty.training.round == 0
+    assert hasty.training.state.round == 0
 
 
 def test_a_quorum_is_never_less_than_a_round_needs(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -325,9 +330,9 @@ def test_a_quorum_is_never_less_than_a_round_needs(tmp_path: Path, prepared: dic
     fleet = Fleet(tmp_path, prepared, make_terms(robust=True), plan)
     asked = fleet.training.open(NAMES)
     for name in ("a", "b", "c"):
-        assert not fleet.training.is_over()
+        assert not fleet.training.requests.is_over()
         fleet.training.take(name, fleet.ask(name, asked[name]))
-    assert fleet.training.is_over()
+    assert fleet.training.requests.is_over()
     assert fleet.training.close()
 
 
@@ -338,23 +343,23 @@ def test_the_status_is_json_for_people_and_programs(fleet: Fleet) -> None:
     assert status["state"] == "delivering"
     assert status["round"] == status["rounds"] == 6
     fleet.delivered("a")
-    fleet.training.finish()
+    fleet.training.delivery.finish()
     status = latest_training(fleet.folder / "server")
     assert status is not None
     assert status["state"] == "done"
     assert status["delivered"] == ["a"]
-    assert [tuple(names) for names in status["participants"]] == fleet.training.schedule
+    assert [tuple(names) for names in status["participants"]] == fleet.training.state.schedule
 
 
 def status_of_many(folder: Path, devices: int, rounds: int) -> tuple[int, dict[str, Any]]:
     """The bytes of the status of a training that so many devices took part in, and all that is known of it."""
     names = tuple(f"pump-{k}" for k in range(devices))
     training = Coordinator(make_terms(), TrainingPlan(), folder)
-    training.records = [Round("admm", names, 0.5, 0.1, 10, 10, 1.0, 1.0)] * rounds
-    training.ledger.delivered = list(names)
+    training.state.records = [Round("admm", names, 0.5, 0.1, 10, 10, 1.0, 1.0)] * rounds
+    training.state.ledger.delivered = list(names)
     for name in names:
-        training.refuse(name, "It has other channels.")
-    training.finish()
+        training.requests.refuse(name, "It has other channels.")
+    training.delivery.finish()
     found = latest_training(folder)
     assert found is not None
     return (folder / "status.json").stat().st_size, found
@@ -381,8 +386,8 @@ def test_the_status_shows_no_round_that_it_does_not_count(fleet: Fleet) -> None:
 
 def thresholds_of_unadvised(fleet: Fleet) -> list[float]:
     """The thresholds that the devices set themselves; all are asked before any of them has answered."""
-    for name, request in fleet.training.deliveries(NAMES).items():
-        assert fleet.training.confirm(name, fleet.ask(name, request))
+    for name, request in fleet.training.delivery.requests(NAMES).items():
+        assert fleet.training.delivery.confirm(name, fleet.ask(name, request))
     models = [KoopmanDetector.load(fleet.folder / name / "model.safetensors").model_ for name in NAMES]
     assert [model.least_threshold for model in models] == [0.0] * len(NAMES)
     return [model.threshold for model in models]
@@ -414,13 +419,13 @@ def test_a_newcomer_with_few_rows_is_advised_by_the_fleet(fleet: Fleet, tmp_path
     late = fleet.delivered("late").model_
     assert late.least_threshold == pytest.approx(np.median(own))
     shapes = [own_shape_of(fleet, name) for name in NAMES]
-    assert fleet.training.ledger.shapes == pytest.approx(dict(zip(NAMES, shapes, strict=True)))
+    assert fleet.training.state.ledger.shapes == pytest.approx(dict(zip(NAMES, shapes, strict=True)))
     advised = (len(NAMES) * np.median(shapes) + USUAL_SHAPE) / (len(NAMES) + 1)
     assert late.usual_shape == pytest.approx(advised)
     assert late.rule is not None
     assert late.rule.shape == late.usual_shape
-    assert "late" not in fleet.training.ledger.thresholds  # who was advised advises nobody
-    assert "late" not in fleet.training.ledger.shapes
+    assert "late" not in fleet.training.state.ledger.thresholds  # who was advised advises nobody
+    assert "late" not in fleet.training.state.ledger.shapes
     fleet.terms = replace(fleet.terms, run="run-2")
     fleet.training = Coordinator(fleet.terms, fleet.plan, fleet.folder / "next")
     while not fleet.training.finished:
@@ -444,7 +449,7 @@ def test_protocol_headers_survive_the_way(fleet: Fleet) -> None:
 def finish(fleet: Fleet) -> None:
     while not fleet.training.finished:
         fleet.round(fleet.training.choose(NAMES))
-    fleet.training.finish()
+    fleet.training.delivery.finish()
 
 
 def test_a_result_outlives_the_training_that_follows(fleet: Fleet) -> None:
@@ -453,13 +458,13 @@ def test_a_result_outlives_the_training_that_follows(fleet: Fleet) -> None:
     fleet.terms = replace(fleet.terms, run="run-2")
     expected, fleet.training = fleet.training, Coordinator(fleet.terms, fleet.plan, fleet.folder / "server")
     fleet.round(["a", "b"])
-    result = Coordinator(expected.terms, fleet.plan, fleet.folder / "server")
+    result = Coordinator(expected.state.terms, fleet.plan, fleet.folder / "server")
     result.restore(RESULT)
-    assert result.done
-    np.testing.assert_array_equal(result.server.shared, expected.server.shared)
+    assert result.state.done
+    np.testing.assert_array_equal(result.state.server.shared, expected.state.server.shared)
     held = json.loads((fleet.folder / "server" / "result.json").read_text())
     assert held == {"run": "run-1", "model": "run-1", "delivered": []}
-    result.finish()  # a delivery of it leaves the training under way alone, and what is said of that
+    result.delivery.finish()  # a delivery of it leaves the training under way alone, and what is said of that
     assert stored_terms(fleet.folder / "server", UNDER_WAY) == fleet.terms
     assert json.loads((fleet.folder / "server" / "status.json").read_text())["run"] == "run-2"
 
@@ -474,7 +479,7 @@ def test_a_file_that_cannot_be_read_is_set_aside(fleet: Fleet) -> None:
 
 def test_a_delivery_of_an_old_training_leaves_the_new_one_alone(fleet: Fleet) -> None:
     finish(fleet)
-    old = fleet.training.deliveries(["a"])["a"]
+    old = fleet.training.delivery.requests(["a"])["a"]
     fleet.training = Coordinator(replace(fleet.terms, run="run-2"), fleet.plan, fleet.folder / "server")
     fleet.round(list(NAMES))
     fleet.round(["a", "b"])
@@ -531,7 +536,7 @@ def test_a_threshold_set_by_hand_stays(fleet: Fleet) -> None:
     used = KoopmanDetector.load(path)
     used.threshold_ = 99.0
     used.save(path)
-    fleet.training.ledger.delivered.clear()
+    fleet.training.state.ledger.delivered.clear()
     assert fleet.delivered("a").threshold_ == 99.0
     assert json.loads((fleet.folder / "a" / "delivered.json").read_text()) == {"run": "run-1"}
 
@@ -607,7 +612,7 @@ def test_a_device_with_terms_takes_part_by_them_and_tells_nothing_else(tmp_path:
     for own, told in ((own_terms, False), (OwnTerms(), True)):
         device = DurableParticipant("a", DeviceState(tmp_path / str(told)), lambda terms: learned, own)
         assert device.answer(noisy.open(["a"])["a"]).payload
-        assert ("threshold" in device.answer(plain.deliveries(["a"])["a"]).diagnostics) == told
+        assert ("threshold" in device.answer(plain.delivery.requests(["a"])["a"]).diagnostics) == told
 
 
 def test_rounds_are_never_smaller_than_asked_for(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -615,7 +620,7 @@ def test_rounds_are_never_smaller_than_asked_for(tmp_path: Path, prepared: dict[
     fleet = Fleet(tmp_path, prepared, make_terms(robust=True), TrainingPlan(rounds=9, participation=0.25, least=3))
     while not fleet.training.finished:
         assert fleet.round(fleet.training.choose(NAMES))
-    first, *others = fleet.training.schedule
+    first, *others = fleet.training.state.schedule
     assert sorted(first) == sorted(NAMES), "who is left over could not hold a warm round of its own"
     assert {len(names) for names in others} == {3}
     counts = Counter(chain.from_iterable(others))
@@ -642,12 +647,14 @@ def test_a_poisoned_device_does_not_rule_a_robust_fleet(tmp_path: Path, prepared
                 assert fleet.training.take(name, answer)
             fleet.training.close()
         devices = [KoopmanDetector.load(prepared[name]).memory_.statistics for name in NAMES]
-        losses[robust] = relative_loss(devices, retract_polar(fleet.training.server.shared))
+        losses[robust] = relative_loss(devices, retract_polar(fleet.training.state.server.shared))
     assert losses[True] < 0.8 * losses[False]
     status = latest_training(tmp_path / "True" / "server")
     assert status is not None
     assert status["left_out"] == ["late"]
-    assert fleet.training.schedule == [(*NAMES, "late")] * 8, "it is left out of the directions, not of the rounds"
+    assert fleet.training.state.schedule == [(*NAMES, "late")] * 8, (
+        "it is left out of the directions, not of the rounds"
+    )
 
 
 def test_what_keeps_a_training_from_its_next_round_is_said_once(
@@ -678,11 +685,11 @@ def test_a_training_that_is_abandoned_begins_anew_and_the_current_model_goes_to_
     finish(fleet)
     for name in NAMES:
         fleet.delivered(name)
-    fleet.training.finish()
+    fleet.training.delivery.finish()
     for rounds, held in ((1, sorted(NAMES)), (6, [])):
         fleet.terms = replace(fleet.terms, run=f"run-{rounds}")
         fleet.training = Coordinator(fleet.terms, fleet.plan, folder)
-        while fleet.training.round < rounds:
+        while fleet.training.state.round < rounds:
             fleet.round(fleet.training.choose(NAMES))
         abandon(folder)
         assert stored_terms(folder, UNDER_WAY) is None
@@ -705,7 +712,7 @@ def test_three_strikes_and_a_device_is_out(fleet: Fleet) -> None:
 def test_reasons_are_kept_short_and_plain(fleet: Fleet) -> None:
     fleet.training.open(["a"])
     fleet.training.take("a", refusal("\x1b[31m" + 10**6 * "x\n"))
-    reason = fleet.training.ledger.refused[-1]["reason"]
+    reason = fleet.training.state.ledger.refused[-1]["reason"]
     assert len(reason) <= 300
     assert reason.isprintable()
 
@@ -723,11 +730,11 @@ def test_noise_has_a_bound_too(tmp_path: Path, prepared: dict[str, Path], noise:
 def test_deliveries_wait_for_all(tmp_path: Path, prepared: dict[str, Path]) -> None:
     fleet = Fleet(tmp_path, prepared, make_terms(), TrainingPlan(rounds=2, participation=1.0, quorum=0.5))
     finish(fleet)
-    requests = fleet.training.deliveries(NAMES)
+    requests = fleet.training.delivery.requests(NAMES)
     for name in NAMES:
-        assert not fleet.training.is_over()
-        fleet.training.confirm(name, fleet.ask(name, requests[name]))
-    assert fleet.training.is_over()
+        assert not fleet.training.requests.is_over()
+        fleet.training.delivery.confirm(name, fleet.ask(name, requests[name]))
+    assert fleet.training.requests.is_over()
 
 
 # -- trainings of earlier releases --------------------------------------------------------------------------------
@@ -750,7 +757,7 @@ def recorded(folder: Path, prepared: dict[str, Path], **changes: Any) -> Fleet:
     assert terms == make_terms(**changes)
     fleet = Fleet(folder, prepared, terms, TrainingPlan(rounds=6, participation=0.5), EARLIER)
     fleet.kill_server()
-    assert fleet.training.round == 4
+    assert fleet.training.state.round == 4
     return fleet
 
 
@@ -758,9 +765,9 @@ def test_a_training_of_an_earlier_release_goes_on(tmp_path: Path, prepared_earli
     fleet = recorded(tmp_path, prepared_earlier, encoding="int8")
     while not fleet.training.finished:
         assert fleet.round(fleet.training.choose(NAMES))
-    assert fleet.training.ledger.refusals == 0
+    assert fleet.training.state.ledger.refusals == 0
     np.testing.assert_allclose(shared_directions(fleet.delivered("a")), fleet.replayed(), atol=1e-12)
-    fleet.training.finish()
+    fleet.training.delivery.finish()
     assert json.loads((tmp_path / "server" / "status.json").read_text())["state"] == "done"
 
 

@@ -25,7 +25,8 @@ import pytest
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
 from fedkad import KoopmanDetector
-from fedkad.federation.coordinator import Coordinator, TrainingPlan, current_delivery
+from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.federation.delivery import current_delivery
 from fedkad.federation.deliveryfile import read_delivery, write_delivery
 from fedkad.federation.protocol import ProtocolError
 from fedkad.fleet.device import idleclient
@@ -74,7 +75,7 @@ class Desk:
     def finish(self, run: str) -> None:
         """A training that is done."""
         coordinator = Coordinator(make_terms(run), TrainingPlan(), self.folder.training)
-        coordinator.finish()
+        coordinator.delivery.finish()
 
     @property
     def model(self) -> NamedModel | None:

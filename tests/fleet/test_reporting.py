@@ -55,8 +55,8 @@ def end_training(
     reporter.training_ended(request)  # which is still open
     if not fails:
         training = Coordinator(make_terms(run), TrainingPlan(), folder.training)
-        training.gate = {"judges": 5, "ratio": 1.25, "worse": worse}
-        training.keep_back() if worse else training.finish()
+        training.state.gate = {"judges": 5, "ratio": 1.25, "worse": worse}
+        training.delivery.keep_back() if worse else training.delivery.finish()
         reporter.training_ended(request)  # which the server has not closed yet
     (folder.training / training_files.WANTED).unlink()
     reporter.training_ended(request)

@@ -1,7 +1,7 @@
 """Secure aggregation in a training carried by hand: the sum is right, and nothing but the sum is ever known."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra 'fleet' is not installed")
 
 from fedkad import KoopmanDetector, federate
-from fedkad.federation import wire
+from fedkad.federation import engine, wire
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import TrainingPlan
 from fedkad.federation.history import STRIKES
-from fedkad.federation.protocol import ProtocolError, Reply, Request, refusal
-from fedkad.federation.secure.server import BOUND, gather
+from fedkad.federation.protocol import ProtocolError, Request, refusal
+from fedkad.federation.secure.server import BOUND
 from fedkad.koopman.subspace import relative_loss
 from tests.fixtures.trainings import MODEL, NAMES, Fleet, make_terms, prepared, series, shared_directions
 
@@ -30,29 +30,31 @@ Lie = Callable[[Answer], Answer]
 
 
 class SecureFleet(Fleet):
-    """A fleet whose devices mask; `lost` names (device, kind) whose answers never arrive, `lies` those changed."""
+    """A fleet whose devices mask; `lost` are (device, kind) out of reach, `lies` changed answers."""
 
     lost: Collection[tuple[str, str]] = ()
     lies: Mapping[tuple[str, str], Lie] = MappingProxyType({})
 
     def round(self, names: list[str]) -> bool:
         self.seen: list[Answer] = []
-        gather(self.training, self.training.open(names), self.exchange)
-        return self.training.close()
+        return engine.hold_round(self.training, self, names)
 
-    def exchange(self, requests: dict[str, Request]) -> dict[str, Reply]:
-        replies = {}
-        for name, request in self.training.expect(requests).items():
+    def devices(self) -> Collection[str]:
+        return NAMES
+
+    def send(self, requests: Mapping[str, Request], deadline: float) -> None:
+        self.asked = requests
+
+    def answers(self) -> Iterator[tuple[str, Answer | str]]:
+        for name, request in self.asked.items():
             if (name, request.kind) in self.lost:
+                yield name, "The device cannot be reached."
                 continue
             answer = self.said(name, request)
             if lie := self.lies.get((name, request.kind)):
                 answer |= lie(answer)
             self.seen.append(answer)
-            reply = self.training.hear(name, answer)
-            if reply is not None:
-                replies[name] = reply
-        return replies
+            yield name, answer
 
     def said(self, name: str, request: Request) -> Answer:
         """What the app of a device says, whatever becomes of it."""
@@ -64,22 +66,22 @@ class SecureFleet(Fleet):
             return refusal("The device cannot answer; the reason is in its log.")
 
     def struck(self) -> dict[str, int]:
-        return self.training.ledger.strikes
+        return self.training.state.ledger.strikes
 
     def told(self) -> list[tuple[str, str]]:
-        return [(entry["device"], entry["reason"]) for entry in self.training.ledger.refused]
+        return [(entry["device"], entry["reason"]) for entry in self.training.state.ledger.refused]
 
     def compare_with_plain(self) -> None:
         """What came of the sums is what comes of the same rounds without masks."""
         everybody = {name: series(name) for name in NAMES}
-        schedule = self.training.schedule
+        schedule = self.training.state.schedule
         plain = federate(everybody, schedule=schedule, start="common", encoding="float64", **MODEL)
         np.testing.assert_allclose(shared_directions(self.delivered("a")), plain.subspace, atol=5e-5)
 
 
 def make_fleet(folder: Path, prepared: dict[str, Path], start: str = "common", **changes: Any) -> SecureFleet:
     terms = make_terms(secure=True, encoding="float64", consensus={"start": start}, **changes)
-    return SecureFleet(folder, prepared, terms, TrainingPlan(rounds=5, participation=1.0, least=3))
+    return SecureFleet(folder, prepared, terms, TrainingPlan(rounds=5, participation=1.0, poll=0.0, least=3))
 
 
 def test_the_sum_is_that_of_the_plain_round(tmp_path: Path, prepared: dict[str, Path]) -> None:
@@ -88,16 +90,16 @@ def test_the_sum_is_that_of_the_plain_round(tmp_path: Path, prepared: dict[str, 
         assert fleet.round(list(NAMES))
     plain = federate(
         {name: series(name) for name in NAMES},
-        schedule=fleet.training.schedule,
+        schedule=fleet.training.state.schedule,
         start="common",
         encoding="float64",
         **MODEL,
     )
-    sent = [record.bytes_down for record in fleet.training.records]
+    sent = [record.bytes_down for record in fleet.training.state.records]
     assert sent == [len(NAMES) * 8 * math.prod(fleet.terms.shape)] * len(sent), "Z goes down once a round and device"
     found = shared_directions(fleet.delivered("a"))
     error = BOUND / (2 * 2**20)
-    assert 0.0 < np.abs(found - plain.subspace).max() < 10 * len(fleet.training.records) * error
+    assert 0.0 < np.abs(found - plain.subspace).max() < 10 * len(fleet.training.state.records) * error
     assert error < 2e-6
 
 
@@ -142,7 +144,7 @@ def test_a_device_that_makes_no_sense_is_refused_by_name_and_the_others_go_on(
     fleet, (kind, changed) = make_fleet(tmp_path, prepared), LIES[lie]
     fleet.lies = {("b", kind): changed}
     assert fleet.round(list(NAMES))
-    assert fleet.training.schedule == [NAMES if kind == "reveal" else ("a", "c", "d")]
+    assert fleet.training.state.schedule == [NAMES if kind == "reveal" else ("a", "c", "d")]
     assert fleet.struck() == {"b": 1}
     ((name, reason),) = fleet.told()
     assert name == "b"
@@ -156,10 +158,10 @@ def test_who_keeps_lying_is_out_and_the_training_ends_well(tmp_path: Path, prepa
     fleet.lies = {("b", kind): changed}
     while not fleet.training.finished:
         asked = fleet.training.choose(NAMES)
-        assert ("b" in asked) == (len(fleet.training.records) < STRIKES)
+        assert ("b" in asked) == (len(fleet.training.state.records) < STRIKES)
         assert fleet.round(asked)
     assert fleet.struck() == {"b": STRIKES}
-    assert all(set(names) == {"a", "c", "d"} for names in fleet.training.schedule)
+    assert all(set(names) == {"a", "c", "d"} for names in fleet.training.state.schedule)
     fleet.compare_with_plain()
 
 
@@ -171,7 +173,7 @@ def test_of_two_with_the_same_keys_one_is_refused(tmp_path: Path, prepared: dict
 
     fleet.lies = {("c", "advertise"): copied}
     assert fleet.round(list(NAMES))
-    assert fleet.training.schedule == [("a", "b", "d")]
+    assert fleet.training.state.schedule == [("a", "b", "d")]
     assert fleet.struck() == {"c": 1}
     fleet.compare_with_plain()
 
@@ -182,7 +184,7 @@ def test_a_box_that_does_not_open_puts_out_only_who_got_it_and_names_who_made_it
     fleet = make_fleet(tmp_path, prepared)
     fleet.lies = {("b", "share"): lambda said: {"masking.boxes": [bytes(94), *said["masking.boxes"][1:]]}}
     assert fleet.round(list(NAMES))
-    assert fleet.training.schedule == [("b", "c", "d")]
+    assert fleet.training.state.schedule == [("b", "c", "d")]
     assert fleet.told() == [("a", "It cannot open the shares that device 'b' made for it.")]
     assert fleet.struck() == {}
     fleet.compare_with_plain()
@@ -226,7 +228,7 @@ def test_no_noise_is_cut_off_by_the_range_of_the_sum(tmp_path: Path, prepared: d
     fleet = make_fleet(tmp_path, prepared, start="warm", noise=noise)
     while not fleet.training.finished:
         assert fleet.round(list(NAMES))
-    assert fleet.training.ledger.refusals == 0
+    assert fleet.training.state.ledger.refusals == 0
 
 
 @pytest.mark.parametrize("kind", ["advertise", "share", "admm", "reveal"])
@@ -238,7 +240,7 @@ def test_a_device_lost_at_any_step_is_as_if_it_had_not_been_asked(
     fleet.lost = [("b", kind)]
     assert fleet.round(list(NAMES))
     expected = NAMES if kind == "reveal" else ("a", "c", "d")  # whose sum is known has taken part
-    assert fleet.training.schedule[-1] == expected
+    assert fleet.training.state.schedule[-1] == expected
     fleet.lost = ()
     fleet.round(list(NAMES))
     fleet.compare_with_plain()
@@ -248,20 +250,20 @@ def test_too_few_end_the_round_and_nothing_has_happened(tmp_path: Path, prepared
     fleet = make_fleet(tmp_path, prepared)
     fleet.lost = [("a", "admm"), ("b", "admm")]
     assert not fleet.round(list(NAMES))
-    assert "fewer than the threshold" in fleet.training.ledger.refused[-1]["reason"]
+    assert "fewer than the threshold" in fleet.training.state.ledger.refused[-1]["reason"]
     fleet.lost = ()
     assert fleet.round(list(NAMES))
     assert not fleet.round(["a", "b"])
-    assert "3" in fleet.training.ledger.refused[-1]["reason"]
+    assert "3" in fleet.training.state.ledger.refused[-1]["reason"]
 
 
 def test_a_warm_start_goes_through_a_sketch(tmp_path: Path, prepared: dict[str, Path]) -> None:
     fleet = make_fleet(tmp_path, prepared, start="warm")
     while not fleet.training.finished:
         assert fleet.round(list(NAMES))
-    assert [record.phase for record in fleet.training.records] == ["warm"] + ["admm"] * 4
+    assert [record.phase for record in fleet.training.state.records] == ["warm"] + ["admm"] * 4
     devices = [KoopmanDetector.load(prepared[name]).memory_.statistics for name in NAMES]
-    plain = federate({n: series(n) for n in NAMES}, schedule=fleet.training.schedule, encoding="float64", **MODEL)
+    plain = federate({n: series(n) for n in NAMES}, schedule=fleet.training.state.schedule, encoding="float64", **MODEL)
     found = relative_loss(devices, shared_directions(fleet.delivered("a"))) / relative_loss(devices, plain.subspace)
     assert found == pytest.approx(1.0, abs=0.01)
 
@@ -277,7 +279,7 @@ def test_no_reply_can_be_read_off_what_the_server_sees(tmp_path: Path, prepared:
         assert 0.2 < values.std() < 0.38
         assert not any(key.startswith("diagnostics.") and key != "diagnostics.seconds" for key in answer)
     client = Client("a", KoopmanDetector.load(prepared["a"]).memory_.statistics, fleet.terms.consensus)
-    start = fleet.training.server.__class__(fleet.terms.dimension, fleet.terms.consensus).shared
+    start = fleet.training.state.server.__class__(fleet.terms.dimension, fleet.terms.consensus).shared
     plain = client.reply(client.local_round(client.begin(start), start))
     assert wire.encode(plain, "float64") not in [answer["payload"] for answer in masked]
 
@@ -287,7 +289,7 @@ def test_noise_in_the_sum_is_what_was_asked_for(tmp_path: Path, prepared: dict[s
     noisy = make_fleet(tmp_path / "noisy", prepared, noise=0.01, clip=10.0)
     for fleet in (quiet, noisy):
         assert fleet.round(list(NAMES))
-    apart = noisy.training.server.shared - quiet.training.server.shared
+    apart = noisy.training.state.server.shared - quiet.training.state.server.shared
     # Each of 4 devices adds noise · clip / √threshold, threshold 3, and the mean divides by 4.
     expected = 0.01 * 10.0 * np.sqrt(4 / 3) / 4
     assert np.sqrt(np.mean(apart**2)) == pytest.approx(expected, rel=0.4)

@@ -77,10 +77,10 @@ class Walker:
             self.fleet.round(["a"])
         yield
         if self.random.random() < 0.3:
-            training.gate = {"judges": 1, "ratio": 2.0, "worse": True}
-            training.keep_back()
+            training.state.gate = {"judges": 1, "ratio": 2.0, "worse": True}
+            training.delivery.keep_back()
         else:
-            training.finish()
+            training.delivery.finish()
 
     def _end_app(self) -> None:
         self.held.close()

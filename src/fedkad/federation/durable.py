@@ -23,8 +23,8 @@ from fedkad.detect.standing import nothing_to_teach
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.gate import FAR_WORSE, Judgement, held_out_losses, verdict_of
-from fedkad.federation.participant import LEARNING, OwnTerms, Participant, Progress, UnsentError, answer
-from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, check_terms, compare
+from fedkad.federation.participant import LEARNING, OwnTerms, Participant, Progress, answer
+from fedkad.federation.protocol import ProtocolError, Reply, Request, Terms, UnsentError, check_terms, compare
 from fedkad.koopman.lifting import Lifting
 
 STATE = "fedkad-consensus"

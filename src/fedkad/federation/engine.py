@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedkad.federation.coordinator import Coordinator
+from fedkad.federation.gate import verdict_of, verdict_of_sum
 from fedkad.federation.history import Round
 from fedkad.federation.protocol import Answer, Reply, Request
 
+Array = NDArray[np.float64]
 Take = Callable[[str, Answer], object]
 
 logger = logging.getLogger(__name__)
@@ -37,108 +41,112 @@ class RequestCarrier(Protocol):
 def run_rounds(coordinator: Coordinator, carrier: RequestCarrier) -> Iterator[Round]:
     """Hold the rounds that are left, each as many attempts as it takes; each is yielded once it is closed."""
     while not coordinator.finished:
-        _hold_round(coordinator, carrier)
-        yield coordinator.records[-1]
+        plan, began = coordinator.plan, time.monotonic()
+        while not ((names := coordinator.choose(carrier.devices())) and hold_round(coordinator, carrier, names)):
+            if time.monotonic() - began >= plan.patience:
+                raise RuntimeError(
+                    f"No round was closed within {plan.patience:g} s: the training {coordinator.waits}; it can "
+                    f"continue from round {coordinator.state.round}."
+                )
+            time.sleep(plan.poll)
+        yield coordinator.state.records[-1]
 
 
-def _hold_round(coordinator: Coordinator, carrier: RequestCarrier) -> None:
-    """Try until a round is closed; what the training waits for meanwhile, the coordinator says."""
-    plan, began = coordinator.plan, time.monotonic()
-    while True:
-        names = coordinator.choose(carrier.devices())
-        if names and _attempt_round(coordinator, carrier, names):
-            return
-        if time.monotonic() - began >= plan.patience:
-            raise RuntimeError(
-                f"No round was closed within {plan.patience:g} s: the training {coordinator.waits}; it can continue "
-                f"from round {coordinator.round}."
-            )
-        time.sleep(plan.poll)
-
-
-def _attempt_round(coordinator: Coordinator, carrier: RequestCarrier, names: list[str]) -> bool:
-    """Ask these devices, and take what they answer until the round is over; False if too few did."""
-    before = coordinator.ledger.refusals
+def hold_round(coordinator: Coordinator, carrier: RequestCarrier, names: Sequence[str]) -> bool:
+    """Ask these devices, take what they answer until the round is over, and close it; False if too few answered."""
+    state = coordinator.state
+    before = state.ledger.refusals
     requests = coordinator.open(names)
-    if coordinator.terms.secure:
-        from fedkad.federation.secure.server import gather
-
-        gather(coordinator, requests, partial(_hear, coordinator, carrier))
-    else:
+    if not state.terms.secure:
         _collect(coordinator, carrier, requests, coordinator.take)
+    elif (masked := _masked_sum(coordinator, carrier, requests)) is not None:
+        coordinator.take_sum(*masked)
     _log_refusals(coordinator, before)
     if not coordinator.close():
         return False
-    record, rounds = coordinator.records[-1], coordinator.plan.rounds
+    record = state.records[-1]
     if record.left_out:
         logger.warning(
             "Left out of the warm rounds, because the others would lose by the directions of these devices: %s",
             ", ".join(record.left_out),
         )
-    logger.info("Round %d (%s) of %d: %s", coordinator.round, record.phase, rounds, ", ".join(record.participants))
+    participants = ", ".join(record.participants)
+    logger.info("Round %d (%s) of %d: %s", state.round, record.phase, coordinator.plan.rounds, participants)
     return True
 
 
 def _collect(coordinator: Coordinator, carrier: RequestCarrier, requests: Mapping[str, Request], take: Take) -> None:
     """Send requests and take the answers as they arrive, until all are there or the time is up."""
     carrier.send(requests, coordinator.plan.deadline)
-    while not coordinator.is_over():
+    while not coordinator.requests.is_over():
         time.sleep(coordinator.plan.poll)
         for name, answer in carrier.answers():
             if answer is None:
-                coordinator.refuse_late(name)
+                coordinator.requests.refuse_late(name)
             else:
                 take(name, answer)
 
 
-def _hear(coordinator: Coordinator, carrier: RequestCarrier, requests: dict[str, Request]) -> dict[str, Reply]:
-    """The replies to one step of secure aggregation."""
-    replies: dict[str, Reply] = {}
+def _masked_sum(
+    coordinator: Coordinator, carrier: RequestCarrier, requests: Mapping[str, Request]
+) -> tuple[dict[str, Reply], Array] | None:
+    """The masked replies to these requests and their sum; None if too few devices went through all the steps."""
+    from fedkad.federation.secure.server import gather  # needs an extra
+    from fedkad.federation.secure.session import MaskingError
 
-    def keep(name: str, answer: Answer) -> None:
-        if (reply := coordinator.hear(name, answer)) is not None:
-            replies[name] = reply
+    def ask(step: dict[str, Request]) -> dict[str, Reply]:
+        replies: dict[str, Reply] = {}
 
-    _collect(coordinator, carrier, coordinator.expect(requests), keep)
-    return replies
+        def keep(name: str, answer: Answer) -> None:
+            if (reply := coordinator.requests.hear(name, answer)) is not None:
+                replies[name] = reply
+
+        _collect(coordinator, carrier, coordinator.requests.expect(step), keep)
+        return replies
+
+    try:
+        return gather(requests, ask, coordinator.requests.refuse)
+    except MaskingError as error:
+        coordinator.requests.void(str(error))
+        return None
 
 
 def deliver(coordinator: Coordinator, carrier: RequestCarrier) -> None:
     """Give the result to all devices that can be asked and do not hold it, unless it is worse than what they have."""
-    before = coordinator.ledger.refusals
-    if not _is_good(coordinator, carrier):
-        coordinator.keep_back()
-        gate = coordinator.gate
+    state, delivery = coordinator.state, coordinator.delivery
+    before = state.ledger.refusals
+    if not pass_gate(coordinator, carrier):
+        delivery.keep_back()
         logger.warning(
             "Training %s is not delivered: on their own rows %d devices lose %.3g times as much with it as with the "
             "current model; see `fedkad fleet history`.",
-            coordinator.terms.run,
-            gate["judges"],
-            gate["ratio"],
+            state.terms.run,
+            state.gate["judges"],
+            state.gate["ratio"],
         )
         return
-    _collect(coordinator, carrier, coordinator.deliveries(carrier.devices()), coordinator.confirm)
+    _collect(coordinator, carrier, delivery.requests(carrier.devices()), delivery.confirm)
     _log_refusals(coordinator, before)
-    coordinator.finish()
-    logger.info("Training %s is delivered to %d devices.", coordinator.terms.run, len(coordinator.ledger.delivered))
+    delivery.finish()
+    logger.info("Training %s is delivered to %d devices.", state.terms.run, len(state.ledger.delivered))
 
 
-def _is_good(coordinator: Coordinator, carrier: RequestCarrier) -> bool:
-    """Whether devices find the result no worse than the current model on rows of their own."""
-    requests = coordinator.judges(carrier.devices())
+def pass_gate(coordinator: Coordinator, carrier: RequestCarrier) -> bool:
+    """Have devices compare the result with the current model on rows of their own; True if it is no worse."""
+    delivery = coordinator.delivery
+    requests = delivery.judges(carrier.devices())
     if not requests:
         return True
-    if coordinator.terms.secure:
-        from fedkad.federation.secure.server import gather_verdict
-
-        ask = partial(_hear, coordinator, carrier)
-        return coordinator.decide(gather_verdict(coordinator, requests, ask))
-    _collect(coordinator, carrier, requests, coordinator.hear)
-    return coordinator.decide(coordinator.verdict())
+    if not coordinator.state.terms.secure:
+        _collect(coordinator, carrier, coordinator.requests.expect(requests), coordinator.requests.hear)
+        return delivery.decide(delivery.verdict())
+    masked = _masked_sum(coordinator, carrier, requests)
+    return delivery.decide(verdict_of([]) if masked is None else verdict_of_sum(len(masked[0]), masked[1].item()))
 
 
 def _log_refusals(coordinator: Coordinator, before: int) -> None:
     """Log what was refused since there were `before` refusals."""
-    fresh = coordinator.ledger.refusals - before
-    for refused in coordinator.ledger.refused[-fresh:] if fresh else ():
+    ledger = coordinator.state.ledger
+    fresh = ledger.refusals - before
+    for refused in ledger.refused[-fresh:] if fresh else ():
         logger.warning("%s: %s", refused["device"] or "all", refused["reason"])

@@ -41,6 +41,9 @@ ROUNDED = 1e-5
 FAR_WORSE = 3.0
 """A device keeps its last model if a new one has so many times its loss: for one device alone even good ones differ."""
 
+OPINION = (1, 1)
+"""The shape of what a judge says under masks."""
+
 RIDGE = 1e-10
 
 

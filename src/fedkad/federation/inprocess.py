@@ -218,15 +218,15 @@ def federate(
         known = ([name for name in participants if name in memories] for participants in schedule)
         planned = [participants for participants in known if participants]
     clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
-    exchange = LocalTraining(clients, encoding, planned, memories, progress, robust=robust)
+    training = LocalTraining(clients, encoding, planned, memories, progress, robust=robust)
     history: list[Round] = []
-    for record in exchange.rounds():
+    for record in training.rounds():
         history.append(record)
         report("rounds", len(history), len(planned))
-    models = exchange.deliver()
+    models = training.deliver()
     _warn_of_few_rows(models)
     detectors = {name: KoopmanDetector.of(model, memories[name]) for name, model in models.items()}
-    return Federation(detectors, exchange.subspace, history, exchange.coordinator.sent, pooled, parameters)
+    return Federation(detectors, training.subspace, history, training.delivery_bytes, pooled, parameters)
 
 
 def _period(fleet: Mapping[str, Any]) -> float | None:

@@ -1,4 +1,4 @@
-"""The carrier in memory, and a training over it: what only one process can observe is in its records."""
+"""A training in one process, and what only one process can observe of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedkad.federation import engine, wire
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.history import Round
-from fedkad.federation.participant import Array, Participant, answer, final_subspace, settle
+from fedkad.federation.participant import Array, Participant, answer, final_subspace
 from fedkad.federation.protocol import Reply, Request, Terms
 from fedkad.federation.server import Server
 from fedkad.federation.settings import Encoding
@@ -25,7 +25,7 @@ Report = Callable[[str, int, int], None]
 
 
 class LocalTransport:
-    """Participants in this process. A request is answered when its answer is collected; deliveries are reported."""
+    """Participants in this process; a request is answered when its answer is collected; deliveries are reported."""
 
     def __init__(self, participants: Mapping[str, Participant], report: Report | None = None) -> None:
         self.participants, self._report = dict(participants), report
@@ -66,6 +66,12 @@ class LocalTraining:
         Called with ("detectors", done, of) as the result is delivered.
     robust : bool
         Put replies together so that a minority of liars cannot drag the result away, as a fleet over a network does.
+
+    Attributes
+    ----------
+    states : dict
+        Of the clients that have one, with their last rounds committed: with random starts all, otherwise those that
+        took part.
     """
 
     def __init__(
@@ -83,66 +89,66 @@ class LocalTraining:
         # In one process nobody can disagree about the lifting, and the terms do not describe it.
         size, consensus = len(first.statistics.yy), first.consensus
         terms = Terms("in process", (), 0, 0, 0, 0, "", size, encoding, consensus, robust=robust)
-        known = memories or {}
-        self.carrier = LocalTransport(
-            {name: Participant(name, known.get(name), client) for name, client in clients.items()}, report
+        memories = memories or {}
+        self.transport = LocalTransport(
+            {name: Participant(name, memories.get(name), client) for name, client in clients.items()}, report
         )
-        plan = TrainingPlan(len(schedule), deadline=inf, poll=0.0, patience=0.0, schedule=schedule, local=True)
+        plan = TrainingPlan(len(schedule), deadline=inf, poll=0.0, patience=0.0, schedule=schedule)
         self.coordinator = Coordinator(terms, plan)
-        is_random = first.consensus.start == "random"
-        self._begun = {name: client.begin(self.server.shared) for name, client in clients.items() if is_random}
+        is_random = consensus.start == "random"
+        self.states = {name: client.begin(self.server.shared) for name, client in clients.items() if is_random}
+        self._holders: set[str] = set()  # clients that hold the newest Z already
 
     @property
     def server(self) -> Server:
         """The server, with the consensus Z."""
-        return self.coordinator.server
-
-    @property
-    def states(self) -> dict[str, LocalState]:
-        """The states of the clients that have one: with random starts all, otherwise those that took part."""
-        known = {name: participant.progress for name, participant in self.carrier.participants.items()}
-        return self._begun | {name: progress.state for name, progress in known.items() if progress.state is not None}
+        return self.coordinator.state.server
 
     def rounds(self) -> Iterator[Round]:
         """Hold the rounds of the schedule; each record has the diagnostics of the whole fleet."""
-        for record in engine.run_rounds(self.coordinator, self.carrier):
+        for record in engine.run_rounds(self.coordinator, self.transport):
             yield self._observed(record)
 
     def _observed(self, record: Round) -> Round:
-        perturbation = 0.0
+        """Complete the record of a round, after which every participant gets the new Z at once."""
+        perturbation, bytes_down, participants = 0.0, 0, set[str]()
         if record.phase == "admm":
-            perturbation = sum(self._perturbation(name) for name in record.participants)
-            for name in record.participants:  # each learns at once that its round was accepted
-                request, known = self.coordinator.request(name, "admm"), self.carrier.participants
-                known[name] = settle(known[name], request)
+            participants, training = set(record.participants), self.coordinator.state
+            bytes_down = (len(participants - self._holders) + len(participants)) * len(training.encoded)
+            shared = wire.decode(training.encoded, training.terms.shape, wire.downward(training.terms.encoding))
+            for name in record.participants:
+                # The participants themselves commit the round with their next request, as over a network.
+                client, progress = self.clients[name], self.transport.participants[name].progress
+                assert progress.state is not None
+                assert progress.computed is not None
+                perturbation += refit_perturbation(client, progress.state, progress.computed)
+                self.states[name] = client.commit(progress.computed, shared)
+        self._holders = participants
         fleet = fleet_diagnostics(self.clients.values(), self.states, self.server.shared)
-        return replace(record, **fleet._asdict(), refit_perturbation=perturbation)
-
-    def _perturbation(self, name: str) -> float:
-        """What refitting Q̂ did to the loss of a client in the round that it has just computed."""
-        client, progress = self.clients[name], self.carrier.participants[name].progress
-        before, after = progress.state, progress.computed
-        assert before is not None
-        assert after is not None
-        refitted = client.objective(after.subspace, after.operator, reduced=after.reduced)
-        return refitted - client.objective(after.subspace, before.operator, reduced=after.reduced)
+        return replace(record, **fleet._asdict(), refit_perturbation=perturbation, bytes_down=bytes_down)
 
     def deliver(self) -> dict[str, Model]:
-        """Have every device adopt the final subspace; their models."""
-        engine.deliver(self.coordinator, self.carrier)
-        used = {name: participant.model for name, participant in self.carrier.participants.items()}
-        return {name: model for name, model in used.items() if model is not None}
-
-    def result(self) -> tuple[Array, int]:
-        """The final subspace as every device receives it, and the bytes that this takes; nobody adopts it."""
-        self.coordinator.deliveries(self.carrier.devices())
-        return self.subspace, self.coordinator.sent
+        """Have every device adopt the final subspace; return their models."""
+        engine.deliver(self.coordinator, self.transport)
+        models = {name: participant.model for name, participant in self.transport.participants.items()}
+        return {name: model for name, model in models.items() if model is not None}
 
     @property
     def subspace(self) -> Array:
-        """The orthonormal factor of Z as it goes down."""
-        terms = self.coordinator.terms
-        return final_subspace(self.coordinator.encoded, terms.shape, wire.downward(terms.encoding))
+        """The orthonormal factor of Z as it goes down: what every device adopts."""
+        training = self.coordinator.state
+        return final_subspace(training.encoded, training.terms.shape, wire.downward(training.terms.encoding))
+
+    @property
+    def delivery_bytes(self) -> int:
+        """Bytes of the final Z for the devices that do not hold it yet."""
+        return len(self.clients.keys() - self._holders) * len(self.coordinator.state.encoded)
+
+
+def refit_perturbation(client: Client, before: LocalState, after: LocalState) -> float:
+    """What refitting Q̂ did to the loss of a client in a round."""
+    refitted = client.objective(after.subspace, after.operator, reduced=after.reduced)
+    return refitted - client.objective(after.subspace, before.operator, reduced=after.reduced)
 
 
 class FleetDiagnostics(NamedTuple):

@@ -1,9 +1,9 @@
 """A device's side of a training as a function: from what it knows and a request to what it knows then and a reply.
 
-A request is answered in three steps. First the pending round is settled: if the request says that it was accepted, the
-dual moves on with the consensus of that round; otherwise what was computed is dropped. Then the reply is computed, and
-then packed: encoded, with noise if the fleet asks for it, or masked. Nothing here reads or writes a disk; `durable`
-keeps a participant in a folder, and `memory` in a mapping.
+A request is answered in three steps. First the pending round is committed: if the request says that it was accepted,
+the dual moves on with the consensus of that round; otherwise what was computed is dropped. Then the reply is computed,
+and then packed: encoded, with noise if the fleet asks for it, or masked. Nothing here reads or writes a disk; `durable`
+keeps a participant in a folder, and `local` in a mapping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedkad.detect.model import Memory, Model
 from fedkad.detect.threshold import USUAL_SHAPE
 from fedkad.federation import privacy, wire
 from fedkad.federation.client import Client, LocalState
-from fedkad.federation.gate import Judgement, held_out_losses
+from fedkad.federation.gate import OPINION, Judgement, held_out_losses
 from fedkad.federation.protocol import Kind, ProtocolError, Reply, Request, Terms
 from fedkad.federation.settings import Encoding
 from fedkad.koopman.stiefel import retract_polar
@@ -32,14 +32,6 @@ Array = NDArray[np.float64]
 
 LEARNING: tuple[Kind, ...] = ("warm", "admm", "judge", "deliver")
 """Requests that need the statistics of the device."""
-
-
-OPINION = (1, 1)
-"""The shape of what a judge says under masks."""
-
-
-class ReleaseError(ProtocolError):
-    """A device does not let a reply go: its owner has set terms that the training does not meet."""
 
 
 @dataclass(frozen=True)
@@ -61,20 +53,16 @@ class OwnTerms:
         return not is_counted and (terms.secure or not self.secure_aggregation)
 
     def require(self, device: str, terms: Terms, releases: int) -> None:
-        """Raise a `ReleaseError` for a training that asks for less, or for a reply too many."""
+        """Refuse a training that asks for less, or a reply too many."""
         mine = f"device {device!r} takes part only with"
         if self.secure_aggregation and not terms.secure:
-            raise ReleaseError(f"The server asks for replies without masks, and {mine} secure aggregation.")
+            raise ProtocolError(f"The server asks for replies without masks, and {mine} secure aggregation.")
         if not terms.noise >= self.noise:  # nor for what is no number
-            raise ReleaseError(f"The server asks for noise {terms.noise:g}, and {mine} at least {self.noise:g}.")
+            raise ProtocolError(f"The server asks for noise {terms.noise:g}, and {mine} at least {self.noise:g}.")
         if self.most_releases is not None and releases >= self.most_releases:
-            raise ReleaseError(
+            raise ProtocolError(
                 f"Device {device!r} has sent {releases} replies, all that most_releases in its device.toml allows."
             )
-
-
-class UnsentError(ProtocolError):
-    """A noisy reply that was drawn and cannot be sent; saying so tells something about it, so it counts as sent."""
 
 
 @dataclass(frozen=True)
@@ -116,82 +104,81 @@ class Packed(NamedTuple):
 
 
 def answer(participant: Participant, request: Request) -> tuple[Participant, Reply]:
-    """Do what the server asks; a `ProtocolError` says what is wrong with the request, other errors are the device's."""
+    """Return what the device knows after a request, and its reply.
+
+    A `ProtocolError` says what is wrong with the request; other errors are the device's.
+    """
     if request.kind == "deliver":
         return _adopt(participant, request)
     if request.kind == "judge":
         return _judge(participant, request)
     if request.kind in ("warm", "admm"):
         return _take_part(participant, request)
-    from fedkad.federation.secure.device import take_step
+    from fedkad.federation.secure.device import take_step  # needs an extra
 
-    message, secrets = take_step(participant, request)
+    message, secrets = take_step(participant.name, participant.secrets, request)
     return replace(participant, secrets=secrets), Reply(participant.name, masking=message)
 
 
-def settle(participant: Participant, request: Request) -> Participant:
+def commit_round(participant: Participant, request: Request) -> Participant:
     """Commit the pending round if the request says that it was accepted."""
-    known, client = participant.progress, participant.client
-    if request.round < known.pending or request.round <= known.committed or request.accepted < known.committed:
+    progress, client = participant.progress, participant.client
+    last = progress.committed
+    if request.round < progress.pending or request.round <= last or request.accepted < last:
         raise ProtocolError(
             f"The server asks for round {request.round}, having accepted round {request.accepted}, and device "
-            f"{participant.name!r} has computed round {known.pending} and committed round {known.committed} of this "
-            "training."
+            f"{participant.name!r} has computed round {progress.pending} and committed round {last} of this training."
         )
-    if request.accepted <= known.committed:
+    if request.accepted <= last:
         return participant
-    if known.computed is None or (known.pending, known.ticket) != (request.accepted, request.accepted_ticket):
+    if progress.computed is None or (progress.pending, progress.ticket) != (request.accepted, request.accepted_ticket):
         raise ProtocolError(
             f"The server accepted round {request.accepted} of device {participant.name!r}, but its folder has "
             "no record of that round; it was replaced or damaged, and the device takes part again in the next training."
         )
     assert client is not None
-    shared = _decoded(request.accepted_shared or request.shared, request)
-    state = client.commit(known.computed, shared)
+    state = client.commit(progress.computed, _decoded(request.accepted_shared or request.shared, request))
     return replace(participant, progress=Progress(request.accepted, state=state))
 
 
 def _take_part(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """The reply to a warm round or to a round of the ADMM."""
     participant.own_terms.require(participant.name, request.terms, participant.releases)
-    settled = settle(participant, request)
-    settled = replace(settled, releases=settled.releases + 1)
-    client, progress = settled.client, settled.progress
+    committed = commit_round(participant, request)
+    client, progress = committed.client, committed.progress
     assert client is not None
     diagnostics: dict[str, float] = {}
-    unsent: Array | float = 0.0
     if request.kind == "warm":
-        message, shared = client.warm_message(), np.zeros(request.terms.shape)
+        packed = pack(committed, request, client.warm_message(), np.zeros(request.terms.shape))
     else:
         shared = _decoded(request.shared, request)
         # Before its first accepted round a device begins at the Z of the day.
         state = client.begin(shared) if progress.committed < 0 or progress.state is None else progress.state
         computed = client.local_round(state, shared)
-        message, unsent = client.reply(computed), computed.unsent
-        diagnostics["objective"] = client.objective(computed.subspace, reduced=computed.reduced)
-        diagnostics["change"] = float(np.linalg.norm(computed.subspace - state.subspace))
-    packed = pack(settled, request, message, shared, unsent)
-    if packed.masking:  # why no masked reply can be made; the round leaves no trace
-        return replace(participant, releases=settled.releases), Reply(settled.name, masking=packed.masking)
-    settled = replace(settled, secrets=packed.secrets)
-    if request.kind == "admm":
+        packed = pack(committed, request, client.reply(computed), shared, computed.unsent)
         computed = computed._replace(unsent=packed.unsent)
         progress = Progress(progress.committed, request.round, request.ticket, state, computed)
-        settled = replace(settled, progress=progress)
-    return settled, Reply(settled.name, packed.payload, {} if request.terms.private else diagnostics)
+        diagnostics["objective"] = client.objective(computed.subspace, reduced=computed.reduced)
+        diagnostics["change"] = float(np.linalg.norm(computed.subspace - state.subspace))
+    releases = participant.releases + 1
+    if packed.masking:  # why no masked reply can be made; the round leaves no trace but its count
+        return replace(participant, releases=releases), Reply(participant.name, masking=packed.masking)
+    after = replace(committed, progress=progress, secrets=packed.secrets, releases=releases)
+    return after, Reply(participant.name, packed.payload, {} if request.terms.private else diagnostics)
 
 
 def pack(
     participant: Participant, request: Request, message: Array, reference: Array, unsent: Array | float = 0.0
 ) -> Packed:
-    """A reply, stated in relation to a reference, as the terms of the training ask for it."""
+    """Pack a reply, stated in relation to a reference, as the terms of the training ask for it."""
     terms = request.terms
     if terms.secure:
-        from fedkad.federation.secure.device import pack_masked
+        from fedkad.federation.secure.device import pack_masked  # needs an extra
 
-        return pack_masked(participant, request, message, reference, unsent)
+        payload, masking, secrets = pack_masked(participant.name, participant.secrets, request, message, reference)
+        return Packed(payload, unsent, masking, secrets)
     if terms.noise > 0.0:
-        message = reference + released(message - reference, request, terms.noise)
+        message = reference + privacy.release(message - reference, request.bound, terms.noise)
     message = message - wire.reference(reference, terms.encoding)
     if request.kind == "admm" and terms.encoding == "int8":
         payload, unsent = wire.encode_with_feedback(message, unsent)
@@ -200,20 +187,11 @@ def pack(
     return Packed(payload, unsent, {}, participant.secrets)
 
 
-def released(message: Array, request: Request, noise: float) -> Array:
-    """A message clipped to a known norm, with Gaussian noise of `noise` times that norm.
-
-    A warm message is never longer than 1, whatever the data; for the replies the fleet agrees on a bound.
-    """
-    bound = 1.0 if request.kind == "warm" else request.terms.clip
-    return privacy.add_noise(privacy.clip(message, bound), noise * bound, np.random.default_rng())
-
-
 def _judge(participant: Participant, request: Request) -> tuple[Participant, Reply]:
     """How well the device predicts its own rows in the new subspace, and in the current one."""
     terms = request.terms
     if not participant.own_terms.allow_opinion(terms):
-        raise ReleaseError(
+        raise ProtocolError(
             f"Device {participant.name!r} does not judge: the noise of this training or the terms of its owner forbid "
             "it to tell a loss."
         )

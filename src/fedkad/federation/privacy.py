@@ -56,6 +56,11 @@ def add_noise(matrix: Array, deviation: float, generator: np.random.Generator) -
     return noisy
 
 
+def release(message: Array, bound: float, noise: float) -> Array:
+    """The message clipped to a norm, with Gaussian noise of `noise` times that norm: nobody can draw it again."""
+    return add_noise(clip(message, bound), noise * bound, np.random.default_rng())
+
+
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
     """The smallest ε for which `releases` clipped and noised messages together are (ε, δ)-differentially private.
 

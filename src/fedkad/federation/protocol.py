@@ -39,6 +39,10 @@ class ProtocolError(ValueError):
     """A message that is refused; the sentence names both sides where they differ."""
 
 
+class UnsentError(ProtocolError):
+    """A noisy reply that was drawn and cannot be sent; saying so tells something about it, so it counts as sent."""
+
+
 # -- headers ------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +236,11 @@ class Request:
     least_threshold: float = 0.0  # on delivery: the fleet's usual threshold, for a device with too few rows of its own
     usual_shape: float = USUAL_SHAPE  # on delivery, for the same device: of the tails of the fleet's scores
     masking: Mapping[str, Any] = field(default_factory=dict)  # what secure aggregation says in this step
+
+    @property
+    def bound(self) -> float:
+        """The norm to which a reply is clipped before noise; a warm message is never longer than 1."""
+        return 1.0 if self.kind == "warm" else self.terms.clip
 
     def header(self) -> dict[str, Value]:
         """The request as flat values."""

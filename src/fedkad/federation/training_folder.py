@@ -17,11 +17,10 @@ from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.modelfile import ModelFileError, read_model
 from fedkad.federation.model_archive import KIND, UNREADABLE, archived_file, forget_delivered
 from fedkad.federation.protocol import ProtocolError, Terms
-from fedkad.federation.training_files import RESULT, STATUS, UNDER_WAY, WAITS, known_status
+from fedkad.federation.training_files import RESULT, STATUS, UNDER_WAY, WAITS, TrainingPhase, known_status
+from fedkad.federation.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
-
-TRAINING, DELIVERING, CANCELLED, DONE = "training", "delivering", "cancelled", "done"
 
 
 def stored_terms(folder: Path, file: str) -> Terms | None:
@@ -36,6 +35,16 @@ def stored_terms(folder: Path, file: str) -> Terms | None:
         remedy = f"{back if file == RESULT else ''}restore it from a backup, or train again"
         logger.warning("%s The file is now %s; %s.", error, aside.name, remedy)
         return None
+
+
+def stored_training(folder: Path, file: str) -> TrainingState | None:
+    """Return the training in a file; None if there is none that can be read."""
+    terms = stored_terms(folder, file)
+    if terms is None:
+        return None
+    state = TrainingState(terms)
+    state.restore(folder / file)
+    return state
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
@@ -94,7 +103,7 @@ def abandon(folder: Path) -> None:
     """
     (folder / UNDER_WAY).unlink(missing_ok=True)
     status = known_status(folder)
-    if status.get("state") == DELIVERING and stored_terms(folder, RESULT) is not None:
+    if status.get("state") == TrainingPhase.DELIVERING and stored_terms(folder, RESULT) is not None:
         forget_delivered(folder, lambda name: True)
-    if status.get("state") in (TRAINING, DELIVERING):
-        write_status(folder, {**status, "state": CANCELLED})
+    if status.get("state") in (TrainingPhase.TRAINING, TrainingPhase.DELIVERING):
+        write_status(folder, {**status, "state": TrainingPhase.CANCELLED})

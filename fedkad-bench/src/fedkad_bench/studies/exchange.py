@@ -90,7 +90,7 @@ def exchanged(detectors: Detectors, way: Way, optimum: float, *, stop: bool = Fa
             ratio = relative_loss(devices, retract_polar(exchange.server.shared)) / optimum
         if stop and ratio <= NEAR:
             break
-    subspace, delivered = exchange.result()
+    subspace, delivered = exchange.subspace, exchange.delivery_bytes
     return {
         "rounds": done,
         "numbers": subspace.size,

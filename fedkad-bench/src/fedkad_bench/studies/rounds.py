@@ -92,7 +92,7 @@ def find_together(detectors: Detectors, way: Way) -> tuple[Array, int]:
     """The subspace as every device receives it after all rounds, and the payload of all that, both ways."""
     exchange = open_exchange(detectors, way)
     records = list(exchange.rounds())
-    subspace, delivered = exchange.result()
+    subspace, delivered = exchange.subspace, exchange.delivery_bytes
     return subspace, delivered + sum(record.bytes_up + record.bytes_down for record in records)
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fedkad.federation import sketch
-from fedkad.federation.participant import Packed, Participant, UnsentError, released
-from fedkad.federation.protocol import ProtocolError, Request, Terms
+from fedkad.federation import privacy, sketch
+from fedkad.federation.protocol import ProtocolError, Request, Terms, UnsentError
 from fedkad.federation.secure.arithmetic import SECRET, SHARE, Array, Quantised, quantise, split_secret
 from fedkad.federation.secure.session import (
     MaskingContext,
@@ -186,35 +185,35 @@ def _check_verdict(secrets: DeviceSecrets, survivors: Sequence[int], dropped: Se
         )
 
 
-def take_step(participant: Participant, request: Request) -> tuple[Message, DeviceSecrets]:
-    """Take a step that carries no reply, with the secrets that it leaves."""
+def take_step(device: str, secrets: DeviceSecrets | None, request: Request) -> tuple[Message, DeviceSecrets]:
+    """Take a step that carries no reply; return what to answer, and the secrets for the next step."""
     if request.kind == "advertise":
         return advertise(MaskingContext.from_message(request.masking), int(request.masking["device"]))
     step = {"share": share, "reveal": reveal}[request.kind]
-    return step(_secrets_of_round(participant, request), request.masking)
+    return step(_of_round(device, secrets, request), request.masking)
 
 
 def pack_masked(
-    participant: Participant, request: Request, message: Array, reference: Array, unsent: Array | float
-) -> Packed:
-    """The masked integers of a reply; or whose shares prevent it, which is not this device's fault.
+    device: str, secrets: DeviceSecrets | None, request: Request, message: Array, reference: Array
+) -> tuple[bytes, Message, DeviceSecrets]:
+    """Mask a reply; or say whose shares prevent it, which is not this device's fault.
 
     With noise, each device adds as much as makes the sum of a threshold of devices noisy enough.
     """
-    terms, known = request.terms, _secrets_of_round(participant, request)
+    terms, secrets = request.terms, _of_round(device, secrets, request)
     summed = sketch.sketch(message, probe(terms)) if request.kind == "warm" else message - reference
     if terms.noise > 0.0:
-        summed = released(summed, request, terms.noise / math.sqrt(known.context.threshold))
+        summed = privacy.release(summed, request.bound, terms.noise / math.sqrt(secrets.context.threshold))
     try:
-        masked, after = mask(known, request.masking, summed)
+        masked, after = mask(secrets, request.masking, summed)
     except SharesError as error:
-        return Packed(b"", unsent, {UNOPENED: error.device}, known)
+        return b"", {UNOPENED: error.device}, secrets
     if masked.clipped:
         raise UnsentError(
-            f"{masked.clipped} numbers of the reply of device {participant.name!r} are beyond the range of the sum, "
-            f"{known.context.bound:g}, and cutting them would change it."
+            f"{masked.clipped} numbers of the reply of device {device!r} are beyond the range of the sum, "
+            f"{secrets.context.bound:g}, and cutting them would change it."
         )
-    return Packed(masked.integers.astype("<u4").tobytes(), unsent, {}, after)
+    return masked.integers.astype("<u4").tobytes(), {}, after
 
 
 def probe(terms: Terms) -> Array:
@@ -222,8 +221,8 @@ def probe(terms: Terms) -> Array:
     return sketch.probe_matrix(*terms.shape, terms.consensus.seed)
 
 
-def _secrets_of_round(participant: Participant, request: Request) -> DeviceSecrets:
-    device, secrets = participant.name, participant.secrets
+def _of_round(device: str, secrets: DeviceSecrets | None, request: Request) -> DeviceSecrets:
+    """The secrets, checked to be of the round that the request asks for."""
     if secrets is None:
         raise ProtocolError(f"Device {device!r} has no keys for round {request.round}; start it again.")
     if (secrets.context.run, secrets.context.round) != (request.terms.run, request.round):

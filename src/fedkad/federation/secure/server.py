@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
-from fedkad.federation.coordinator import Coordinator
-from fedkad.federation.gate import Verdict, verdict_of, verdict_of_sum
-from fedkad.federation.participant import OPINION
+from fedkad.federation.gate import OPINION
 from fedkad.federation.protocol import Kind, Reply, Request
 from fedkad.federation.secure.arithmetic import MODULUS, SECRET, SHARE, Array, Integers, join_shares, restore
 from fedkad.federation.secure.device import UNOPENED, probe
@@ -35,6 +34,14 @@ from fedkad.federation.secure.session import (
 )
 
 Ask = Callable[[dict[str, Request]], dict[str, Reply]]
+
+
+class Refuse(Protocol):
+    """Leaves out a device, by default with a strike."""
+
+    def __call__(self, name: str, reason: str, *, strike: bool = True) -> None:
+        """Count its answer for nothing."""
+
 
 BOUND, DEVIATIONS, LEVELS = 4.0, 7.0, 2**20
 """Largest entry of what is summed, differences P + Λ/ρ − Z or sketches of weighted directions, without noise; how many
@@ -162,63 +169,32 @@ class MaskedSum:
             raise SharesError(device, f"The shares of device {device} do not join to its secret; begin a new round.")
 
 
-def gather(coordinator: Coordinator, requests: Mapping[str, Request], ask: Ask) -> None:
-    """Go through all four exchanges of an open round, and hand the sum to the coordinator."""
-    survivors, total = _masked_sum(coordinator, requests, ask)
-    if not survivors:
-        return
-    if coordinator.phase == "admm":
-        total = total + len(survivors) * coordinator.shared
-    coordinator.take_sum(survivors, total)
+def gather(requests: Mapping[str, Request], ask: Ask, refuse: Refuse) -> tuple[dict[str, Reply], Array]:
+    """Go through all four exchanges; return the masked replies of the survivors, and the sum of their matrices.
 
+    A device that sends something invalid in a step is refused and left out. Too few devices at any step raise a
+    `MaskingError`, and what the devices did counts for nothing.
 
-def gather_verdict(coordinator: Coordinator, requests: Mapping[str, Request], ask: Ask) -> Verdict:
-    """What the judges say in sum; with too few of them, nothing."""
-    survivors, total = _masked_sum(coordinator, requests, ask)
-    return verdict_of_sum(len(survivors), total.item()) if survivors else verdict_of([])
-
-
-def _masked_sum(coordinator: Coordinator, requests: Mapping[str, Request], ask: Ask) -> tuple[dict[str, Reply], Array]:
-    """The masked replies of the survivors, and the sum of their matrices; without survivors there is no sum.
-
-    `ask` sends requests and returns the replies that came in time. Too few of them at any step end it, and what
-    the devices did counts for nothing. A device that sends something invalid in a step is refused and left out.
+    Parameters
+    ----------
+    requests : mapping
+        What the devices are asked for in the step that carries the replies, by their names.
+    ask : callable
+        Sends the requests of one step, and returns the replies that came in time.
+    refuse : callable
+        Called with a device and the reason for which its answer does not count.
     """
     names = dict(enumerate(sorted(requests), start=1))
-    try:
-        return _exchanged(coordinator, requests, names, ask)
-    except SharesError as error:
-        maker = names[error.device]
-        coordinator.void(
-            f"The shares of device {maker!r} do not join: it made wrong ones, or others returned wrong ones."
-        )
-    except MaskingError as error:
-        coordinator.void(str(error))
-    return {}, np.zeros(0)
-
-
-def _exchanged(
-    coordinator: Coordinator, requests: Mapping[str, Request], names: Mapping[int, str], ask: Ask
-) -> tuple[dict[str, Reply], Array]:
-    """The four exchanges, one after the other."""
-    terms, summed_in = coordinator.terms, next(iter(requests.values())).kind
-    context = masking_context(coordinator, len(names))
-    shapes = {"warm": probe(terms).shape, "admm": terms.shape, "judge": OPINION}
-    total = MaskedSum(context, shapes[summed_in])
+    first = next(iter(requests.values()))
+    shapes = {"warm": probe(first.terms).shape, "admm": first.terms.shape, "judge": OPINION}
+    context = masking_context(first, len(names))
+    total = MaskedSum(context, shapes[first.kind])
 
     def step(kind: Kind, messages: Mapping[int, Received], take: Callable[[int, Reply], None]) -> dict[str, Reply]:
-        """Ask for a step. An invalid answer is refused by the name of its device, and the others continue."""
         replies = ask({names[n]: _in_step(requests[names[n]], kind, message) for n, message in messages.items()})
         for n in messages:
-            if names[n] not in replies:
-                continue
-            try:
-                take(n, replies[names[n]])
-            except SharesError as error:  # no strike for what another device sent it
-                coordinator.refuse(names[n], str(error), strike=False)
-            except MaskingError as error:
-                words = f"What it sent in the step {kind!r} of secure aggregation is invalid. {error}"
-                coordinator.refuse(names[n], words)
+            if names[n] in replies:
+                _take_or_refuse(n, replies[names[n]], kind, take, refuse)
         return replies
 
     def take_masked(n: int, reply: Reply) -> None:
@@ -230,22 +206,34 @@ def _exchanged(
     opening = {n: {**context.message(), "device": n} for n in names}
     step("advertise", opening, lambda n, reply: total.take_keys(n, reply.masking))
     roster = total.roster()
-    told = dict.fromkeys(integers(roster, "devices"), roster)
-    step("share", told, lambda n, reply: total.take_shares(n, reply.masking))
+    rosters = dict.fromkeys(integers(roster, "devices"), roster)
+    step("share", rosters, lambda n, reply: total.take_shares(n, reply.masking))
     boxes = total.forward()
-    masked = step(summed_in, boxes, take_masked)
+    masked = step(first.kind, boxes, take_masked)
     verdict = total.settle()
     step("reveal", dict.fromkeys(total.survivors, verdict), lambda n, reply: total.take_revealed(n, reply.masking))
-    summed = total.unmask()
-    return {names[n]: masked[names[n]] for n in total.survivors}, summed
+    try:
+        return {names[n]: masked[names[n]] for n in total.survivors}, total.unmask()
+    except SharesError as error:
+        maker = names[error.device]
+        reason = f"The shares of device {maker!r} do not join: it made wrong ones, or others returned wrong ones."
+        raise MaskingError(reason) from None
 
 
-def masking_context(coordinator: Coordinator, devices: int) -> MaskingContext:
+def _take_or_refuse(n: int, reply: Reply, kind: Kind, take: Callable[[int, Reply], None], refuse: Refuse) -> None:
+    try:
+        take(n, reply)
+    except SharesError as error:  # no strike for what another device sent it
+        refuse(reply.device, str(error), strike=False)
+    except MaskingError as error:
+        refuse(reply.device, f"What it sent in the step {kind!r} of secure aggregation is invalid. {error}")
+
+
+def masking_context(request: Request, devices: int) -> MaskingContext:
     """What the devices of a round agree on; the range of the sum leaves room for the noise, too."""
-    terms, threshold = coordinator.terms, default_threshold(devices)
-    longest = 1.0 if coordinator.phase == "warm" else terms.clip
-    bound = BOUND + DEVIATIONS * terms.noise * longest / math.sqrt(threshold)
-    return MaskingContext(terms.run, coordinator.round, threshold, bound, min(LEVELS, (MODULUS - 1) // (2 * devices)))
+    terms, threshold = request.terms, default_threshold(devices)
+    bound = BOUND + DEVIATIONS * terms.noise * request.bound / math.sqrt(threshold)
+    return MaskingContext(terms.run, request.round, threshold, bound, min(LEVELS, (MODULUS - 1) // (2 * devices)))
 
 
 def _in_step(request: Request, kind: Kind, masking: Received) -> Request:

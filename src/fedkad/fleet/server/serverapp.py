@@ -43,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
                 "There is no model to deliver; train, or go back to an earlier one with `fedkad fleet rollback`."
             )
             return
-        carrier = Carrier(grid, folder, coordinator.terms)
+        carrier = Carrier(grid, folder, coordinator.state.terms)
         for _ in engine.run_rounds(coordinator, carrier):
             pass
         engine.deliver(coordinator, carrier)
@@ -65,7 +65,7 @@ def resume(place: Path, known: FleetSettings) -> Coordinator:
     if in_progress is not None and terms(in_progress.run, known) == in_progress:
         coordinator = Coordinator(in_progress, plan(known), place)
         coordinator.restore()
-        logger.info("Training %s continues after round %d.", in_progress.run, coordinator.round)
+        logger.info("Training %s continues after round %d.", in_progress.run, coordinator.state.round)
         return coordinator
     if in_progress is not None:
         logger.warning("fleet.toml has changed since training %s began; a new one begins.", in_progress.run)
