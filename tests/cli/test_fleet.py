@@ -27,7 +27,7 @@ from tests.fixtures.trainings import make_terms
 pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
 from fedkad.fleet.device import connection
-from fedkad.fleet.flower.supernode import COLLECTED
+from fedkad.fleet.flower.supernodelog import COLLECTED
 from fedkad.fleet.shared import certificates, devicefolder
 from fedkad.fleet.shared.devicefolder import DeviceFolder
 from tests.fixtures.certificates import names_of
@@ -64,6 +64,17 @@ def wrong(*arguments: object) -> str:
 
 
 # -- init -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("former", "present"),
+    [("--least", "--min-devices"), ("--invite", "--devices-per-training"), ("--by-call", "--on-demand")],
+)
+def test_a_former_switch_is_answered_with_its_present_name(tmp_path: Path, former: str, present: str) -> None:
+    for words in ((former, "3"), (f"{former}=3",), (former,)):
+        told = wrong("fleet", "init", tmp_path / "f", "--address", "localhost", *CHANNELS, *words)
+        assert f"{former} is now {present}" in told
+    assert not (tmp_path / "f").exists()
 
 
 def test_a_new_fleet_is_private_and_complete(fleet: Path) -> None:
@@ -381,7 +392,7 @@ def wait_for_training(fleet: Path, ended: Callable[[], None]) -> tuple[Done, lis
 
 
 def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
+    monkeypatch.setattr("fedkad.cli.fleettrainings.PAUSE", 0.01)
     wanted = fleet / "training" / "wanted"
 
     def finish() -> None:
@@ -408,7 +419,7 @@ def test_waiting_for_a_training_tells_its_outcome(fleet: Path, monkeypatch: pyte
 def test_waiting_outlasts_a_status_that_cannot_be_read_and_tells_what_a_training_waits_for(
     fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
+    monkeypatch.setattr("fedkad.cli.fleettrainings.PAUSE", 0.01)
     training = fleet / "training"
 
     def finish() -> None:
@@ -426,7 +437,7 @@ def test_waiting_outlasts_a_status_that_cannot_be_read_and_tells_what_a_training
 
 
 def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.cli.fleet.SHORT_PAUSE", 0.01)
+    monkeypatch.setattr("fedkad.cli.fleettrainings.SHORT_PAUSE", 0.01)
     training = fleet / "training"
     assert "there is no training to cancel" in fails("fleet", "train", fleet, "--cancel")
     requests.request_training(training)
@@ -444,7 +455,7 @@ def test_an_operator_cancels_a_training(fleet: Path, monkeypatch: pytest.MonkeyP
             done = Done("fleet", "train", fleet, "--cancel")
             thread.join()
         assert said in done.out + done.err
-    monkeypatch.setattr("fedkad.cli.fleet.LONGEST_END", 0.0)
+    monkeypatch.setattr("fedkad.cli.fleettrainings.LONGEST_END", 0.0)
     requests.request_training(training)
     with locks.holding(fleet / "server.lock", ""):
         assert "its run has not ended yet" in fails("fleet", "train", fleet, "--cancel")
@@ -459,8 +470,8 @@ def when_cancelled(training: Path, end: Callable[[], None]) -> None:
 
 
 def test_waiting_ends_with_the_server(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.cli.fleet.PAUSE", 0.01)
-    monkeypatch.setattr("fedkad.cli.fleet.AWAY", 0.0)
+    monkeypatch.setattr("fedkad.cli.fleettrainings.PAUSE", 0.01)
+    monkeypatch.setattr("fedkad.cli.fleettrainings.AWAY", 0.0)
     held = iter([True])
     monkeypatch.setattr(locks, "is_held", lambda path: next(held, False))
     assert "The training then goes on." in fails("fleet", "train", fleet, "--wait")

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 from fedkad.fleet.device import clientapp, connection
 from fedkad.fleet.device.connection import DeviceClient
 from fedkad.fleet.device.httpsclient import Fetched
-from fedkad.fleet.flower.supernode import CALL_OVER, SuperNodeEvent
+from fedkad.fleet.flower.supernodelog import CALL_OVER, SuperNodeEvent
 from fedkad.fleet.shared import devicefolder
 from fedkad.fleet.shared.certificates import make_device_key
 

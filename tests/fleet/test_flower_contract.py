@@ -25,7 +25,7 @@ import httpx
 from fedkad.fleet import flower
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.flower.programs import OFFLINE
-from fedkad.fleet.flower.supernode import STILL_COUNTED, SuperNodeEvent
+from fedkad.fleet.flower.supernodelog import STILL_COUNTED, SuperNodeEvent
 from fedkad.fleet.server import settings
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.shared import certificates
@@ -283,7 +283,7 @@ LOGGED = [
 @pytest.mark.parametrize(("event", "where", "line"), LOGGED, ids=[event.name for event, *_ in LOGGED])
 def test_an_event_is_logged_in_these_words(event: SuperNodeEvent, where: str, line: str) -> None:
     what = event.name.replace("_", " ").lower()
-    expect(re.search(line, source(where)), f"logs {event.value!r} in {where}", "supernode", f"notice {what!r}")
+    expect(re.search(line, source(where)), f"logs {event.value!r} in {where}", "supernodelog", f"notice {what!r}")
 
 
 def test_every_event_of_flower_is_covered() -> None:

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from fedkad.edge.membership import FleetMember
-from fedkad.fleet.flower.supernode import LOST, SuperNodeEvent, SuperNodeLog
+from fedkad.fleet.flower.supernodelog import LOST, SuperNodeEvent, SuperNodeLog
 from fedkad.fleet.shared.processes import Backoff, ChildProcess, LogFile, SupervisedProcess, ending_all, until_stopped
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(60)"

@@ -31,7 +31,7 @@ from flwr.supernode.servicer.runtime import runtime_handlers
 
 from fedkad.fleet.flower import reception
 from fedkad.fleet.flower.reception import OverdueError, UnansweredError, stay_in_step
-from fedkad.fleet.flower.supernode import LONGEST_ANSWER
+from fedkad.fleet.flower.supernodelog import LONGEST_ANSWER
 from fedkad.fleet.shared.envelope import packed
 from fedkad.fleet.shared.progress import EVERY, ProgressMark, ProgressWatch
 

@@ -193,6 +193,24 @@ def test_settings_are_read_back(tmp_path: Path, channel: str) -> None:
     assert settings.load(tmp_path) == chosen
 
 
+def test_settings_under_their_names_of_the_release_before_are_read_and_written_under_the_present_ones(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        '[model]\nchannels = ["a"]\n[training]\nleast = 4\n[notice]\ninvite = 7\nby_call = false\n', encoding="utf-8"
+    )
+    before = settings.load(tmp_path)
+    assert before.training.min_devices == 4
+    assert (before.notice.devices_per_training, before.notice.on_demand) == (7, False)
+    settings.save(tmp_path, before)
+    assert "min_devices = 4\n" in path.read_text()
+    assert settings.load(tmp_path) == before
+    path.write_text('[model]\nchannels = ["a"]\n[training]\nleast = 4\nmin_devices = 5\n', encoding="utf-8")
+    with pytest.raises(SettingsError, match="least"):
+        settings.load(tmp_path)
+
+
 def test_a_period_that_makes_no_sense_is_named(tmp_path: Path) -> None:
     settings.save(tmp_path, FleetSettings(model=ModelSettings(("a",)), training=TrainingSettings(every="often")))
     with pytest.raises(SettingsError, match=r'fleet\.toml: every = "often" in .training. must be'):

@@ -10,9 +10,11 @@ import csv
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 import typer
+from click import Context, UsageError
+from typer.core import TyperCommand
 
 from fedkad import KoopmanDetector
 from fedkad.detect.threshold import parse_budget
@@ -236,6 +238,19 @@ def with_reading_options(*without: str) -> Callable[[Callable[..., T]], Callable
         return with_options("reading", shown, Switches)(read)
 
     return decorated
+
+
+class RenamedSwitches(TyperCommand):
+    """A command whose former switches are answered with their present names."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Refuse a former switch in a sentence that names the present one."""
+        for word in args:
+            if (former := word.partition("=")[0]) in self.renamed:
+                raise UsageError(f"{former} is now {self.renamed[former]}; use that.", ctx)
+        return super().parse_args(ctx, args)
 
 
 def complete_period(detector: dict[str, Any], period: float | None) -> None:

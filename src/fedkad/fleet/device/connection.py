@@ -13,7 +13,7 @@ from fedkad.fleet import flower
 from fedkad.fleet.device.httpsclient import OK, HttpsClient, UnreachableError
 from fedkad.fleet.device.noticeclient import NoticeClient
 from fedkad.fleet.flower.proxy import WHOSE_KEY
-from fedkad.fleet.flower.supernode import (
+from fedkad.fleet.flower.supernodelog import (
     CALL_OVER,
     COLLECTED,
     IF_STILL_REGISTERED,

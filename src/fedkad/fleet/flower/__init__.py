@@ -8,7 +8,7 @@ variables, URLs, log lines and internal classes of the Flower versions named in 
 - `programs`: Flower's processes on a server and on a device, their commands, environment and configuration files
 - `database`: Flower's state on a server, and what to do if it is damaged
 - `proxy`: the part of Flower's HTTP API that devices may reach from outside
-- `supernode`: the process that connects a device, and what it is doing
+- `supernode`: the process that connects a device; `supernodelog`: what it is doing
 - `reception`: keeps a device in step: it forgets messages of ended runs, and does not wait for an app that is gone
 - `launcher`: the processes that answer messages on a device
 - `control`: the devices and runs that a running server knows

@@ -33,7 +33,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeState
 
-from fedkad.fleet.flower.supernode import LONGEST_ANSWER, SuperNodeEvent
+from fedkad.fleet.flower.supernodelog import LONGEST_ANSWER, SuperNodeEvent
 from fedkad.fleet.shared.progress import ProgressMark
 
 P = ParamSpec("P")
