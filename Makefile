@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BENCH  := ./fedkad-bench
 
-.PHONY: demo test fast quick lint docs wheel clean
+.PHONY: demo test fast other quick lint docs wheel release clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedkad demo --out demo
@@ -14,6 +15,10 @@ test: $(VENV)/.dev lint
 # What needs no real process, no network and no training of minutes, with fewer examples: for the time between edits.
 fast: $(VENV)/.dev lint
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow" --hypothesis-profile fast
+
+# The fast tests of the product alone, for another Python: make other PYTHON=python3.13 VENV=.venv-3.13 BENCH=
+other: $(VENV)/.dev
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow" --hypothesis-profile fast tests src
 
 # The benchmark's whole way in a minute, on a few clients of one dataset: shows that all works, not how well.
 quick: $(VENV)/.dev
@@ -34,6 +39,16 @@ wheel: $(VENV)/.dev
 	$(BIN)/python -m build --wheel --no-isolation
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist fedkad-bench
 
+# Both distributions as an index takes them, and what the product brings along with all of its extras, in dist/.
+release: wheel
+	$(BIN)/python -m build --sdist --no-isolation
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist fedkad-bench
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv --clear build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check "fedkad[edge,fleet,read] @ file://$$(ls $(CURDIR)/dist/fedkad-*.whl)"
+	build/release/bin/python -m pip uninstall --quiet --yes pip setuptools
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/fedkad.cdx.json build/release
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "FedKAD needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -48,8 +63,8 @@ $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.dev: pyproject.toml fedkad-bench/pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./fedkad-bench
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' $(BENCH:%=--editable %)
 	@touch $@ $(VENV)/.demo $(VENV)/.docs
 
 clean:
-	rm -rf $(VENV) demo quick dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* demo quick dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 settings.load_profile("all")
+
+if find_spec("fedkad_bench") is None:  # the product alone is tested
+    collect_ignore = ["bench", "measurements", "checks/methods.py", "fixtures/memoryuse.py"]
 
 FLEETS = ("faults", "cuts", "operation", "attacks", "engines", "wire", "page")
 """Fleets of real processes: Flower, nginx, TLS. One keeps a core busy."""

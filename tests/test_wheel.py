@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import fedkad
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 BENCHMARK = REPOSITORY / "fedkad-bench"
 
@@ -110,16 +112,22 @@ def test_networks_train_without_the_command_line(both: Path, tmp_path: Path) -> 
     assert "--pack" in run([str(both), "-c", code], tmp_path)
 
 
-def test_the_product_s_wheel_is_small_and_has_nothing_of_the_benchmark(wheel: Path) -> None:
+def test_the_product_s_wheel_is_small_and_has_what_git_tracks(wheel: Path) -> None:
+    tracked = run(["git", "ls-files", "src/fedkad"], REPOSITORY).splitlines()
     with zipfile.ZipFile(wheel) as packed:
-        names = packed.namelist()
-    assert all(name.startswith(("fedkad/", "fedkad-")) for name in names)
+        packages = [name for name in packed.namelist() if ".dist-info/" not in name]
+        metadata = next(packed.read(name).decode() for name in packed.namelist() if name.endswith("/METADATA"))
+    assert sorted(packages) == sorted(name.removeprefix("src/") for name in tracked)
     assert wheel.stat().st_size < 670_000
+    assert f"Version: {fedkad.__version__}\n" in metadata
+
+
+def test_an_index_would_take_the_wheels(wheel: Path, bench_wheel: Path, tmp_path: Path) -> None:
+    printed = run([sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(bench_wheel)], tmp_path)
+    assert printed.count("PASSED") == 2
 
 
 def test_the_benchmark_needs_the_very_version_beside_it() -> None:
-    product, benchmark = (
-        tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (REPOSITORY, BENCHMARK)
-    )
-    assert benchmark["version"] == product["version"]
-    assert f"fedkad[read]=={product['version']}" in benchmark["dependencies"]
+    benchmark = tomllib.loads((BENCHMARK / "pyproject.toml").read_text())["project"]
+    assert benchmark["version"] == fedkad.__version__
+    assert f"fedkad[read]=={fedkad.__version__}" in benchmark["dependencies"]
