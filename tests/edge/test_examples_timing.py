@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.pipeline import Device
 from fedkad.edge.settings import DeviceSettings
 from fedkad.edge.settings.file import load
 from fedkad.edge.sources import RawMessage
@@ -160,7 +160,7 @@ def test_the_example_learns_and_judges_what_its_firmware_sends(name: str, tmp_pa
     devices = {each: small(device, tmp_path / each) for each, device in settings.devices.items()}
     told: list[dict[str, Any]] = []
     with logged() as said:
-        watchers = {each: Watcher(each, device, store) for each, device in devices.items()}
+        watchers = {each: Device(each, device, store) for each, device in devices.items()}
         decoder = Decoder(settings.source, devices, said.append)
         for message in FIRMWARE[name]():
             for sample in decoder.decode(message, HEADERS.get(name)):
@@ -168,7 +168,7 @@ def test_the_example_learns_and_judges_what_its_firmware_sends(name: str, tmp_pa
                 told += as_json(watchers[sample.device].take(sample, message.arrival))
                 if watchers[sample.device].is_learning_due:
                     for watcher in watchers.values():
-                        watcher.put_state()
+                        watcher.save()
                     store.commit()
                     watchers[sample.device].learn()
     for each, watcher in watchers.items():

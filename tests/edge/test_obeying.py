@@ -22,7 +22,7 @@ from fedkad.detect.series import Series
 from fedkad.edge.alert import Alert, from_json
 from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.inbox import Inbox
-from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.pipeline import Device
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store, database
@@ -57,9 +57,9 @@ class Post:
 
     def __init__(self, folder: Path, **alarm: Any) -> None:
         self.folder, self.store = folder, Store(folder / "agent.sqlite")
-        self.watcher = Watcher("pump", settings(folder, **alarm), self.store)
+        self.watcher = Device("pump", settings(folder, **alarm), self.store)
         self.inbox = Inbox(self.store, {"pump": self.watcher})
-        self.now = self.watcher._rows
+        self.now = self.watcher._number
         self.alerts: list[dict[str, Any]] = []
 
     def feed(self, rows: Array) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ class Post:
             self.store.alerts.put(["log"], alert)
 
     def commit(self) -> None:
-        self.watcher.put_state()
+        self.watcher.save()
         self.store.commit()
 
     def send(self, verb: str, argument: str = "", identity: str = "1") -> None:
@@ -440,7 +440,7 @@ def test_what_cannot_be_done_is_answered(tmp_path: Path) -> None:
         post = Post.__new__(Post)
         post.folder, post.store = tmp_path, Store(tmp_path / "agent.sqlite")
         given = settings(tmp_path)
-        post.watcher = Watcher("pump", replace(given, learning=replace(given.learning, model="")), post.store)
+        post.watcher = Device("pump", replace(given, learning=replace(given.learning, model="")), post.store)
         post.inbox, post.now, post.alerts = Inbox(post.store, {"pump": post.watcher}), 0, []
         assert post.tell("normal") == (False, "pump has no incident yet; see fedkad-agent incidents.")
         assert post.tell("normal", "2026-03-01T08:00/2026-03-01T09:00") == (
@@ -472,10 +472,10 @@ def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
 def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post: Post) -> None:
     trouble(post)
     rows = np.array(post.store.rows.between("pump", BEGIN + 90, BEGIN + 139, 3))
-    post.watcher.model.confirm(rows, "mark")  # after this agent has read the model
-    assert post.watcher.model.mark == ""
-    post.watcher.learner.confirm(rows, "mark")
-    assert post.watcher.model.mark == "mark"
+    post.watcher.parts.model.confirm(rows, "mark")  # after this agent has read the model
+    assert post.watcher.parts.model.mark == ""
+    post.watcher.parts.learner.confirm(rows, "mark")
+    assert post.watcher.parts.model.mark == "mark"
     assert len(memory(post.folder).places.lengths) == 1
 
 

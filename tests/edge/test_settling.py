@@ -17,7 +17,7 @@ from fedkad.detect.series import Series
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.alert import Alert, Severity
 from fedkad.edge.commands.command import Command
-from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.pipeline import Device
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.settling import PARTS, Settling, why_not, without_outliers
 from fedkad.edge.sources.payload import Sample
@@ -45,7 +45,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-Make = Callable[..., Watcher]
+Make = Callable[..., Device]
 
 
 @pytest.fixture
@@ -56,26 +56,26 @@ def make(tmp_path: Path, model: Path) -> Make:
         Learning(model=str(model), folder=str(tmp_path / "pump"), every=0),
     )
 
-    def made(**learning: Any) -> Watcher:
+    def made(**learning: Any) -> Device:
         own = replace(settings, learning=replace(settings.learning, **learning))
-        return Watcher("pump", own, Store(tmp_path / "agent.sqlite"))
+        return Device("pump", own, Store(tmp_path / "agent.sqlite"))
 
     return made
 
 
-def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
+def feed(watcher: Device, rows: Array, first: int) -> list[dict[str, Any]]:
     """Feed rows, and settle when it is due, as the agent does."""
     alerts: list[Alert] = []
     for k, row in enumerate(rows, start=first):
         values = dict(zip(CHANNELS, map(float, row), strict=True))
         alerts += watcher.take(Sample("pump", BEGIN + k, values), BEGIN + k)
-        if watcher.is_settling_due:
-            watcher.put_state()
+        if watcher.is_level_due:
+            watcher.save()
             watcher._store.commit()
-            alerts += watcher.settle()
+            alerts += watcher.accept_level()
     for alert in alerts:
         watcher._store.alerts.put([], alert)
-    watcher.put_state()
+    watcher.save()
     watcher._store.commit()
     return as_json(alerts)
 
@@ -122,7 +122,7 @@ def test_what_has_become_normal_can_be_taken_back(make: Make) -> None:
         watcher = make()
         feed(watcher, changed(450, 1, warmer), 0)
         assert watcher.status().incident is None
-        watcher.learner.go_back("mark")
+        watcher.parts.learner.go_back("mark")
         alerts = feed(watcher, machine(60, 2, 450) + np.array([0.0, 0.0, 1.2]), 450)
     assert [alert["event"] for alert in alerts] == ["start"]
 
@@ -133,7 +133,7 @@ def test_what_is_taken_back_and_still_there_is_told_again_and_stays_a_fault(make
         watcher = make()
         (settled,) = [alert for alert in feed(watcher, live[:450], 0) if alert["reason"] == "settled"]
         assert watcher.obey(Command("1", "pump", "undo", "", "anna")).alerts == []
-        watcher.put_state()
+        watcher.save()
         watcher._store.commit()
         watcher._store.close()
         watcher = make()  # killed meanwhile
@@ -166,7 +166,7 @@ def test_where_the_file_of_the_model_is_gone_the_device_learns_anew_instead(make
         live = changed(900, 1, warmer)
         alerts = feed(watcher, live[:200], 0)
         shutil.rmtree(tmp_path / "pump")
-        assert not watcher.model.is_renewed()
+        assert not watcher.parts.model.is_renewed()
         alerts += feed(watcher, live[200:400], 200)
         (end,) = [alert for alert in alerts if alert["event"] == "end"]
         assert (end["id"], end["reason"]) == (alerts[0]["id"], "no model")

@@ -19,7 +19,7 @@ from fedkad.edge.alert import format_time, from_json
 from fedkad.edge.alerttext import short_number
 from fedkad.edge.commands.command import Command
 from fedkad.edge.device import model as edge_model
-from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.pipeline import Device
 from fedkad.edge.settings import (
     BY_PERIOD,
     INFERRED,
@@ -57,7 +57,7 @@ def model() -> KoopmanDetector:
     return KoopmanDetector(window=6, rank=5, observables=16, sample_period=1.0).fit(train)
 
 
-Make = Callable[..., Watcher]
+Make = Callable[..., Device]
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def make(tmp_path: Path, model: KoopmanDetector) -> Make:
         maintenance: tuple[Maintenance, ...] = (),
         on_reading: Callable[[dict[str, Any]], None] | None = None,
         **changes: Any,
-    ) -> Watcher:
+    ) -> Device:
         settings = DeviceSettings(
             replace(sampling, **changes.pop("sampling", {})),
             replace(alarm, **changes.pop("alarm", {})),
             replace(learning, **changes.pop("learning", {})),
         )
-        return Watcher("pump", settings, Store(tmp_path / "agent.sqlite"), maintenance, on_reading)
+        return Device("pump", settings, Store(tmp_path / "agent.sqlite"), maintenance, on_reading)
 
     return made
 
@@ -88,19 +88,19 @@ def said() -> Iterator[list[str]]:
         yield lines
 
 
-def take(watcher: Watcher, time: float | None, values: dict[str, float], arrival: float) -> list[dict[str, Any]]:
+def take(watcher: Device, time: float | None, values: dict[str, float], arrival: float) -> list[dict[str, Any]]:
     return as_json(watcher.take(Sample("pump", time, values), arrival))
 
 
-def feed(watcher: Watcher, rows: Array, first: int = 0) -> list[dict[str, Any]]:
+def feed(watcher: Device, rows: Array, first: int = 0) -> list[dict[str, Any]]:
     alerts: list[dict[str, Any]] = []
     for k, row in enumerate(rows, start=first):
         alerts += take(watcher, BEGIN + k, dict(zip(CHANNELS, map(float, row), strict=True)), BEGIN + k)
     return alerts
 
 
-def commit(watcher: Watcher) -> None:
-    watcher.put_state()
+def commit(watcher: Device) -> None:
+    watcher.save()
     watcher._store.commit()
 
 
@@ -205,7 +205,7 @@ def test_what_is_far_from_all_that_was_seen_is_not_learned_unasked(
 ) -> None:
     watcher, drifting = make(), series(600)
     drifting[200:500, 0] += np.linspace(0.0, 1.0, 300)
-    watcher.model.learn(drifting, "feed:600", cautiously=cautiously)
+    watcher.parts.model.learn(drifting, "feed:600", cautiously=cautiously)
     learned, memory = load_model(tmp_path / "pump" / "model.safetensors")
     seen = learned.setup.scaling.restore(learned.scoring.bounds.ranges[0].T)[1]  # type: ignore[attr-defined]
     assert seen[0] == pytest.approx(greatest, abs=0.15)
@@ -215,7 +215,7 @@ def test_what_is_far_from_all_that_was_seen_is_not_learned_unasked(
 
 def test_an_incident_near_the_threshold_raises_it(make: Make) -> None:
     watcher, live = make(alarm={"budget": "1/day", "clear_after": 2.0}), series(300)
-    threshold = watcher.model.current.threshold if watcher.model.current is not None else 0.0
+    threshold = watcher.parts.model.current.threshold if watcher.parts.model.current is not None else 0.0
     live[150, 0] += 0.35
     (end,) = [alert for alert in feed(watcher, live) if alert["event"] == "end"]
     assert threshold < end["peak"] < 1.25 * threshold
@@ -225,7 +225,7 @@ def test_an_incident_near_the_threshold_raises_it(make: Make) -> None:
 @pytest.mark.parametrize("is_over", [False, True])
 def test_an_incident_near_the_threshold_that_somebody_acknowledges_does_not_raise_it(make: Make, is_over: bool) -> None:
     watcher, live = make(alarm={"budget": "1/day", "clear_after": 2.0}), series(300)
-    threshold = watcher.model.current.threshold if watcher.model.current is not None else 0.0
+    threshold = watcher.parts.model.current.threshold if watcher.parts.model.current is not None else 0.0
     live[150, 0] += 0.35
     alerts = feed(watcher, live[:152])
     assert [alert["event"] for alert in alerts] == ["start"]
@@ -316,7 +316,7 @@ def test_a_new_model_keeps_the_window(make: Make, model: KoopmanDetector, tmp_pa
     with folder.locked():
         folder.deliver(other, "run-1")
     commit(watcher)
-    assert watcher.model.is_renewed()
+    assert watcher.parts.model.is_renewed()
     watcher.adopt_model()
     readings.clear()
     feed(watcher, live[60:], 60)
@@ -332,18 +332,18 @@ def test_a_new_model_in_the_configuration_takes_the_place_of_the_old_one(
     feed(watcher, series(200))
     commit(watcher)
     watcher.learn()
-    assert watcher.learner.learned == 1
+    assert watcher.parts.learner.learned == 1
     commit(watcher)
     watcher._store.close()
     again = make(learning={"every": 100})  # the same file: what was learnt since stays
-    assert again.model.learnt_through
+    assert again.parts.model.learnt_through
     again._store.close()
     other = KoopmanDetector.load(tmp_path / "model.fedkad")
     other.threshold_ = 50.0
     other.save(tmp_path / "model.fedkad")
     third = make()
-    assert third.model.current is not None
-    assert third.model.current.threshold == 50.0
+    assert third.parts.model.current is not None
+    assert third.parts.model.current.threshold == 50.0
     assert "has changed and replaces the model in use" in said[-1]
     third._store.close()
     (tmp_path / "model.fedkad").unlink()
@@ -358,8 +358,8 @@ def test_a_model_that_the_device_has_already_is_not_replaced_unasked(
     with state.locked():
         state.deliver(other, "run-1")
     watcher = make()
-    assert watcher.model.current is not None
-    assert watcher.model.current.threshold == other.threshold_
+    assert watcher.parts.model.current is not None
+    assert watcher.parts.model.current.threshold == other.threshold_
     assert "is not used because the device has" in said[-1]
 
 
@@ -379,12 +379,12 @@ def test_a_device_says_how_its_first_model_comes_about(make: Make, said: list[st
 
 def test_a_device_says_that_it_has_learned_again(make: Make, said: list[str]) -> None:
     watcher = make(learning={"every": 300})
-    assert watcher.model.current is not None
-    before = watcher.model.current.threshold
+    assert watcher.parts.model.current is not None
+    before = watcher.parts.model.current.threshold
     feed(watcher, series(300))
     commit(watcher)
     watcher.learn()
-    after = watcher.model.current.threshold
+    after = watcher.parts.model.current.threshold
     assert said[-1] == f"pump: 300 more rows were learned; its threshold is {after:.3g}, and was {before:.3g} before."
 
 
@@ -422,7 +422,7 @@ def test_a_model_that_is_not_for_the_device_is_neither_used_nor_changed(make: Ma
     assert watcher.is_learning_due
     watcher.learn()
     assert (tmp_path / "pump" / "model.safetensors").read_bytes() == content
-    assert (watcher.status().state, watcher.learner.learned, watcher.is_learning_due) == ("ok", 0, False)
+    assert (watcher.status().state, watcher.parts.learner.learned, watcher.is_learning_due) == ("ok", 0, False)
 
 
 def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
@@ -441,10 +441,10 @@ def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(edge_model, "fit", fit_slowly)
         watcher.learn()
-    assert watcher.model.is_renewed()
+    assert watcher.parts.model.is_renewed()
     watcher.adopt_model()
-    assert watcher.model.current is not None
-    assert watcher.model.current.threshold == model.threshold_
+    assert watcher.parts.model.current is not None
+    assert watcher.parts.model.current.threshold == model.threshold_
     assert watcher.status().state != "learning"
 
 
@@ -465,7 +465,7 @@ def test_a_device_of_another_period_gathers_a_new_window_once(make: Make, model:
     assert again.status().state == "ok"
 
 
-def shown_status(watcher: Watcher) -> list[str]:
+def shown_status(watcher: Device) -> list[str]:
     """The line of `fedkad-agent status` about the device, by its columns."""
     commit(watcher)
     settings = AgentSettings({"pump": watcher._configured}, state=watcher._store.path.parent)
@@ -489,7 +489,7 @@ def test_a_damaged_model_is_set_aside_and_the_device_goes_on(make: Make, tmp_pat
     watcher.adopt_model()
     assert (tmp_path / "pump" / "model.safetensors.damaged-1").read_bytes() == b"nonsense"
     assert "the device continues with the one that it has read before" in said[-1]
-    assert not watcher.model.is_renewed()
+    assert not watcher.parts.model.is_renewed()
     assert "is gone" not in said[-1]  # that it was renamed is logged already
     feed(watcher, series(60)[50:], 50)
     assert watcher.status().state == "ok"
@@ -501,8 +501,8 @@ def test_a_device_whose_model_is_taken_away_says_so_once_and_is_monitored(
     watcher = make()
     feed(watcher, series(50))
     (tmp_path / "pump" / "model.safetensors").unlink()
-    assert not watcher.model.is_renewed()
-    assert not watcher.model.is_renewed()
+    assert not watcher.parts.model.is_renewed()
+    assert not watcher.parts.model.is_renewed()
     assert sum("model.safetensors is gone; the device continues with" in line for line in said) == 1
     feed(watcher, series(60)[50:], 50)
     assert watcher.status().state == "ok"
@@ -555,7 +555,7 @@ def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, m
     live = series(200)
     live[100:105] += 5.0
     feed(watcher, live)
-    expected = KoopmanDetector.load(Path(watcher._settings.learning.model)).rejudge("1/day", 1.0).threshold_
+    expected = KoopmanDetector.load(Path(watcher.parts.settings.learning.model)).rejudge("1/day", 1.0).threshold_
     told = watcher.status()
     hours, budget = (200 - 6) / 3600, told.budget or {}
     # A few minutes lower the threshold by next to nothing, and what is far above it does not raise it.
@@ -571,7 +571,7 @@ def test_a_budget_sets_the_threshold_and_what_was_measured_is_told(make: Make, m
 # -- back to monitoring by itself -------------------------------------------------------------------------------------
 
 
-def with_open_incident(make: Make, **changes: Any) -> Watcher:
+def with_open_incident(make: Make, **changes: Any) -> Device:
     """A device that has a model of its own, with an incident that is open and committed."""
     watcher = make(learning={"model": "", "first": 600}, **changes)
     live = series(700)
@@ -683,7 +683,7 @@ def test_a_slow_channel_that_jumps_when_it_is_released_begins_no_incident(make: 
         folder = {"folder": str(tmp_path / f"slow-{heeds}"), "model": str(tmp_path / "slow.fedkad")}
         watcher = make(learning=folder)
         if not heeds:
-            watcher._health.is_recovering = lambda time: False  # type: ignore[method-assign]
+            watcher.parts.health.is_recovering = lambda time: False  # type: ignore[method-assign]
         alerts = feed(watcher, live)
         starts.append([alert for alert in alerts if alert["event"] == "start" and alert["kind"] == "score"])
         watcher._store.close()
@@ -980,7 +980,7 @@ def test_a_period_that_is_not_written_is_that_of_the_first_samples(
             watcher = make(**new)
     status = watcher.status()
     assert status.state == "ok"
-    assert watcher._settings.sampling.period == pytest.approx(10.0, rel=0.01)
+    assert watcher.parts.settings.sampling.period == pytest.approx(10.0, rel=0.01)
     assert 395 <= (status.counters or {})["rows"] <= 405  # those that waited are among them
     assert sum("which is its period from now on" in line for line in said) == 1
     assert not status.faults
@@ -988,7 +988,7 @@ def test_a_period_that_is_not_written_is_that_of_the_first_samples(
 
 def test_a_period_that_is_not_written_is_that_of_the_model(make: Make) -> None:
     watcher = make(sampling={"period": INFERRED})
-    assert watcher._settings.sampling.period == 1.0
+    assert watcher.parts.settings.sampling.period == 1.0
     feed(watcher, series(30))
     assert watcher.status().state == "ok"
 
@@ -998,11 +998,11 @@ def test_an_input_that_ends_early_shows_its_period_by_what_there_is(make: Make) 
     for k in range(5):
         take(watcher, BEGIN + 5.0 * k, dict.fromkeys(CHANNELS, 1.0), BEGIN)
     watcher.finish()
-    assert (watcher._settings.sampling.period, (watcher.status().counters or {})["rows"]) == (5.0, 5)
+    assert (watcher.parts.settings.sampling.period, (watcher.status().counters or {})["rows"]) == (5.0, 5)
 
 
 def test_a_clock_that_stands_still_is_no_reason_to_wait_for_ever(make: Make) -> None:
     watcher = make(learning={"model": ""}, sampling={"period": INFERRED})
     for _ in range(1001):
         take(watcher, BEGIN, dict.fromkeys(CHANNELS, 1.0), BEGIN)
-    assert watcher._settings.sampling.period == 1.0
+    assert watcher.parts.settings.sampling.period == 1.0

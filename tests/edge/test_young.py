@@ -12,7 +12,7 @@ from fedkad.detect.modelfile import load_model
 from fedkad.edge.alert import from_json
 from fedkad.edge.commands.command import Command
 from fedkad.edge.device import learning as edge_learning
-from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.pipeline import Device
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
 from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
@@ -40,17 +40,17 @@ def wandering(rows: int) -> Array:
     return values
 
 
-def make(folder: Path, **learning: Any) -> Watcher:
+def make(folder: Path, **learning: Any) -> Device:
     settings = DeviceSettings(
         Sampling(channels=CHANNELS, period=1.0, max_gap=3.0, stale_after=10.0),
         Alarm(clear_after=5.0, cool_down=0.0, settle=0.0),
         Learning(folder=str(folder / "pump"), cycle=60.0, every=5000, **learning),
         {"window": 6, "rank": 5, "observables": 16},
     )
-    return Watcher("pump", settings, Store(folder / "agent.sqlite"))
+    return Device("pump", settings, Store(folder / "agent.sqlite"))
 
 
-def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
+def feed(watcher: Device, rows: Array, first: int) -> list[dict[str, Any]]:
     """Let an agent's loop take the rows: it commits, and learns when that is due."""
     alerts: list[dict[str, Any]] = []
     for k, row in enumerate(rows, start=first):
@@ -63,8 +63,8 @@ def feed(watcher: Watcher, rows: Array, first: int) -> list[dict[str, Any]]:
     return alerts
 
 
-def commit(watcher: Watcher) -> None:
-    watcher.put_state()
+def commit(watcher: Device) -> None:
+    watcher.save()
     watcher._store.commit()
 
 
@@ -81,13 +81,13 @@ def test_what_the_first_model_had_not_seen_is_learned_although_it_alarmed(tmp_pa
     assert [alert["event"] for alert in alerts][:1] == ["start"]
     assert alerts[0]["provisional"]
     assert learned_range(tmp_path)[1] < 2.0
-    assert watcher.learner.young == FIRST
+    assert watcher.parts.learner.young == FIRST
     alerts = feed(watcher, live[FIRST + 100 : 2 * FIRST + 100], FIRST + 100)
-    assert watcher.learner.young == 2 * FIRST
+    assert watcher.parts.learner.young == 2 * FIRST
     assert learned_range(tmp_path)[1] > 6.0
     quiet = feed(watcher, live[2 * FIRST + 100 :], 2 * FIRST + 100)
     assert "start" not in [alert["event"] for alert in quiet]
-    assert watcher.learner.young == 0  # a week has passed
+    assert watcher.parts.learner.young == 0  # a week has passed
     model, memory = load_model(tmp_path / "pump" / "model.safetensors")
     assert memory is not None
     assert memory.statistics.count == MATURE - model.settings.window
@@ -97,9 +97,9 @@ def test_what_somebody_acknowledged_as_a_fault_is_not_learned(tmp_path: Path) ->
     live, watcher = wandering(4 * FIRST), make(tmp_path)
     live[FIRST + 150 :, 0] -= 6.0  # it went away again
     feed(watcher, live[: FIRST + 100], 0)
-    watcher._alarms.acknowledge("somebody")
+    watcher.parts.alarms.acknowledge("somebody")
     feed(watcher, live[FIRST + 100 :], FIRST + 100)
-    assert watcher.learner.learned >= 2
+    assert watcher.parts.learner.learned >= 2
     assert learned_range(tmp_path)[1] < 2.0
 
 
@@ -114,7 +114,7 @@ def test_what_is_acknowledged_after_its_end_is_left_out_the_next_time(tmp_path: 
     watcher.obey(Command("1", "pump", "acknowledge", end["id"], "somebody", BEGIN))
     commit(watcher)
     feed(watcher, live[2 * FIRST + 100 :], 2 * FIRST + 100)
-    assert watcher.learner.learned == 3
+    assert watcher.parts.learner.learned == 3
     assert learned_range(tmp_path)[1] < 2.0
 
 
@@ -122,15 +122,15 @@ def test_a_grown_up_model_leaves_incidents_out(tmp_path: Path) -> None:
     live, watcher = wandering(MATURE + 400), make(tmp_path)
     live[:, 0] -= np.where(np.arange(len(live)) < FIRST + 50, 0.0, 6.0)
     feed(watcher, live[:MATURE], 0)
-    assert watcher.learner.young == 0
+    assert watcher.parts.learner.young == 0
     fault = live[MATURE:].copy()
     fault[100:140, 0] += 6.0
-    before = watcher.learner.fresh
+    before = watcher.parts.learner.fresh
     alerts = feed(watcher, fault, MATURE)
     assert [alert["event"] for alert in alerts if alert["event"] != "update"] == ["start", "end"]
     _, rows = watcher._store.rows.to_learn("pump", len(CHANNELS), MATURE)
     assert np.nanmax(rows[:, 0]) < 2.0
-    assert watcher.learner.fresh > before
+    assert watcher.parts.learner.fresh > before
 
 
 def test_a_kill_between_fitting_and_committing_counts_no_row_twice(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_a_kill_between_fitting_and_committing_counts_no_row_twice(tmp_path: Pat
     watcher.learn()
     watcher._store.close()  # the model is written, and nothing else
     watcher = make(tmp_path)
-    assert watcher.learner.young == 2 * FIRST
-    assert watcher.learner.fresh == 0
+    assert watcher.parts.learner.young == 2 * FIRST
+    assert watcher.parts.learner.fresh == 0
     assert not watcher.is_learning_due
 
 
@@ -155,7 +155,7 @@ def fed_by(folder: Path, period: float, rows: Array, **learning: Any) -> tuple[l
         Learning(folder=str(folder / "pump"), **learning),
         {"window": 6, "rank": 5, "observables": 16},
     )
-    watcher, learned, alerts = Watcher("pump", settings, Store(folder / "agent.sqlite")), list[int](), []
+    watcher, learned, alerts = Device("pump", settings, Store(folder / "agent.sqlite")), list[int](), []
     for k, row in enumerate(rows):
         sample = Sample("pump", BEGIN + period * k, dict(zip(CHANNELS, map(float, row), strict=True)))
         alerts += as_json(watcher.take(sample, BEGIN + period * k))
@@ -193,8 +193,8 @@ def test_alarms_are_provisional_until_a_week_has_passed(tmp_path: Path) -> None:
 def test_a_model_of_a_set_number_of_rows_is_never_young(tmp_path: Path) -> None:
     live, watcher = wandering(FIRST + 10), make(tmp_path, first=FIRST)
     feed(watcher, live, 0)
-    assert watcher.learner.learned == 1
-    assert watcher.learner.young == 0
+    assert watcher.parts.learner.learned == 1
+    assert watcher.parts.learner.young == 0
 
 
 def test_a_model_that_was_given_is_not_young(tmp_path: Path) -> None:
@@ -202,5 +202,5 @@ def test_a_model_that_was_given_is_not_young(tmp_path: Path) -> None:
     feed(make(tmp_path / "other"), wandering(FIRST + 10), 0)
     given = tmp_path / "other" / "pump" / "model.safetensors"
     watcher = make(tmp_path, model=str(given))
-    assert watcher.learner.young == 0
-    assert watcher.learner.needed == 5000
+    assert watcher.parts.learner.young == 0
+    assert watcher.parts.learner.needed == 5000

@@ -16,7 +16,7 @@ from fedkad.edge.assembly import assemble
 from fedkad.edge.commands.client import StoreClient
 from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.inbox import Inbox
-from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.pipeline import Device
 from fedkad.edge.device.status import DeviceStatus
 from fedkad.edge.membership import Membership, member_folders
 from fedkad.edge.process import log_to_stderr
@@ -72,8 +72,8 @@ class Agent:
         closing.callback(self.store.close)
         settings = self.settings = self.settings.admitting(self.store.states.devices())
         self._readings: list[dict[str, Any]] = []
-        self.watchers = {name: self._watcher(name, device) for name, device in settings.named.items()}
-        self._inbox = Inbox(self.store, self.watchers)
+        self.devices = {name: self._device(name, device) for name, device in settings.named.items()}
+        self._inbox = Inbox(self.store, self.devices)
         self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
         self._notifier = SystemdNotifier()
         self._endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
@@ -94,10 +94,10 @@ class Agent:
         self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
         self._repeats = RepeatFilter(limit=3, period=3600.0)
 
-    def _watcher(self, name: str, device: DeviceSettings) -> Watcher:
+    def _device(self, name: str, settings: DeviceSettings) -> Device:
         stdout = self.settings.stdout
         on_reading = self._readings.append if stdout.enabled and stdout.readings else None
-        return Watcher(name, device, self.store, self.settings.maintenance, on_reading)
+        return Device(name, settings, self.store, self.settings.maintenance, on_reading)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Agent:
         handlers = {signal.SIGTERM: self._stop, signal.SIGINT: self._stop, signal.SIGHUP: self._want_reload}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
-            self._notifier.ready(f"watching {len(self.watchers)} device(s)")
+            self._notifier.ready(f"watching {len(self.devices)} device(s)")
             while not (self._is_stopping or self._is_done):
                 self.step(IDLE)
             self._finish()
@@ -142,8 +142,8 @@ class Agent:
             if self.source.unacknowledged:  # perhaps only messages that need nothing but an acknowledgement
                 self._note_change()
             if self.source.is_finished:
-                for watcher in self.watchers.values():
-                    self._outbox.put(watcher.finish())
+                for device in self.devices.values():
+                    self._outbox.put(device.finish())
             self._learn()
             self._tick()
         if self._is_commit_due():
@@ -183,7 +183,7 @@ class Agent:
             for sample in self._decoder.decode(message, self.source.header):
                 if sample.values and sample.device is not None and self._is_watched(sample.device):
                     self._heard_from[sample.device] = None
-                    self._outbox.put(self.watchers[sample.device].take(sample, message.arrival))
+                    self._outbox.put(self.devices[sample.device].take(sample, message.arrival))
         except Exception as error:
             # A bug. If the agent ended, the broker would send the message again, forever.
             if self._repeats.allows(type(error).__name__):
@@ -191,7 +191,7 @@ class Agent:
 
     def _is_watched(self, name: str) -> bool:
         """Whether a device is watched; one that is not configured is, from now on, if every one is and it may be."""
-        if name in self.watchers:
+        if name in self.devices:
             return True
         reason = kind = self.settings.why_not(name)  # one kind must not keep another out of the log
         if not reason:
@@ -207,26 +207,26 @@ class Agent:
         """Watch one more device; with its first commit, it is known after a restart."""
         settings = self.settings.admitting([name])
         device = settings.devices[name]
-        self.watchers[name] = self._watcher(name, device)
+        self.devices[name] = self._device(name, device)
         self.settings = settings
         self._decoder.add(name, device)
         self._endpoints.add(name, device.sampling.channels)
-        logger.info("%s publishes and is watched from now on, one of %d.", name, len(self.watchers))
+        logger.info("%s publishes and is watched from now on, one of %d.", name, len(self.devices))
 
     def _count_refusal(self, device: str) -> None:
-        if device in self.watchers:
-            self.watchers[device].count_refusal()
+        if device in self.devices:
+            self.devices[device].count_refusal()
 
     def _note_change(self) -> None:
         self._uncommitted_since = self._uncommitted_since or time.monotonic()
 
-    def _find_due(self) -> Watcher | None:
+    def _find_due(self) -> Device | None:
         """The first device that was heard and has to learn, or settle; those before it have not."""
         while self._heard_from:
-            watcher = self.watchers[next(iter(self._heard_from))]
-            if watcher.is_learning_due or watcher.is_settling_due:
-                return watcher
-            del self._heard_from[watcher.name]
+            device = self.devices[next(iter(self._heard_from))]
+            if device.is_learning_due or device.is_level_due:
+                return device
+            del self._heard_from[device.name]
         return None
 
     def _learn(self) -> None:
@@ -235,8 +235,8 @@ class Agent:
         if due is None or not self.commit():
             return
         del self._heard_from[due.name]  # whatever comes of it, it is not due again before its next sample
-        if due.is_settling_due:
-            self._outbox.put(due.settle(while_waiting=lambda: self._wait(SHORT_POLL)))
+        if due.is_level_due:
+            self._outbox.put(due.accept_level(while_waiting=lambda: self._wait(SHORT_POLL)))
         else:
             due.learn(while_waiting=lambda: self._wait(SHORT_POLL))
 
@@ -247,9 +247,9 @@ class Agent:
             return
         self._next_tick = now + TICK
         hears = self.settings.source.kind != "mqtt" or self._endpoints.connections[0].is_connected
-        for watcher in self.watchers.values():
-            self._outbox.put(watcher.tick(now, hears=hears))
-            if watcher.is_changed:
+        for device in self.devices.values():
+            self._outbox.put(device.tick(now, hears=hears))
+            if device.is_changed:
                 self._note_change()
         if self._endpoints.poll_commands():
             self._note_change()
@@ -257,9 +257,9 @@ class Agent:
             self._obey(command)
         if now >= self._next_model_check:
             self._next_model_check = now + MODEL_CHECK
-            for watcher in self.watchers.values():
-                if watcher.model.is_renewed() and self.commit():
-                    watcher.adopt_model()
+            for device in self.devices.values():
+                if device.parts.model.is_renewed() and self.commit():
+                    device.adopt_model()
             if self._outbox.drop_surplus():
                 self._note_change()
 
@@ -285,8 +285,8 @@ class Agent:
     def commit(self) -> bool:
         """Write everything that has changed, then acknowledge; False if the disk is full."""
         if not self._is_disk_full:  # otherwise everything is in the store already, and nothing was taken since
-            for watcher in self.watchers.values():
-                watcher.put_state()
+            for device in self.devices.values():
+                device.save()
             if self._uncommitted_since:
                 for source in self._endpoints.sources:
                     source.put_position()
@@ -313,15 +313,15 @@ class Agent:
         if self._load is None:
             return
         try:
-            found = reloaded(self.settings, self._load().admitting(self.watchers))
+            found = reloaded(self.settings, self._load().admitting(self.devices))
         except (ValueError, OSError) as error:
             logger.warning("The settings cannot be read again, and stay as they were: %s", error)
             return
         before, self.settings = self.settings, found.settings
-        for name, watcher in self.watchers.items():
-            device = self.settings.devices[name]
-            if device != before.devices[name] or self.settings.maintenance != before.maintenance:
-                watcher.configure(device, self.settings.maintenance)
+        for name, device in self.devices.items():
+            settings = self.settings.devices[name]
+            if settings != before.devices[name] or self.settings.maintenance != before.maintenance:
+                device.configure(settings, self.settings.maintenance)
         if self._endpoints.broker is not None:
             self._endpoints.broker.configure(self.settings.mqtt)
         logger.log(logging.WARNING if found.refused else logging.INFO, "The settings are read again; %s.", found)
@@ -370,7 +370,7 @@ class Agent:
 
     def statuses(self) -> dict[str, DeviceStatus]:
         """The status of every device."""
-        return {name: watcher.status() for name, watcher in list(self.watchers.items())}
+        return {name: device.status() for name, device in list(self.devices.items())}
 
     def metrics(self) -> AgentMetrics:
         """The numbers for Prometheus; called from its thread, and only reads."""

@@ -7,9 +7,9 @@ model before that carries the mark of the command, so that a command that a kill
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,30 +19,11 @@ from fedkad.edge.alerttext import alert_text
 from fedkad.edge.commands.command import Command, CommandError, budget_of, incident_of, mute_of, stretch_of
 from fedkad.edge.device.learning import Learner
 from fedkad.edge.device.model import DeviceModel
-from fedkad.edge.device.overrides import StandingOrders
+from fedkad.edge.device.overrides import StandingOrders, TakenForNormal
 from fedkad.edge.health.faults import Health
 from fedkad.edge.settings import DeviceSettings
 from fedkad.edge.sources.payload import find_zone, quoted
 from fedkad.edge.store import Store
-
-
-class TakenForNormal(NamedTuple):
-    """What was taken for normal last, so that `undo` can take it back.
-
-    The entry of the incident in the history gets the reason, and who had acknowledged it, of before.
-    """
-
-    incident: str = ""  # its id; empty if it was no incident, or nothing
-    reason: Reason = Reason.UNDONE
-    acknowledged: str | None = None
-    stuck: Sequence[tuple[str, int]] = ()  # channels that may stand still since, and their longest run before
-    is_learned: bool = True  # whether the model has learned by the same command
-
-    @classmethod
-    def restored(cls, state: Sequence[Any]) -> TakenForNormal:
-        """Return what a stored state says."""
-        taken = cls(*state)
-        return taken._replace(reason=Reason(taken.reason))
 
 
 class Obeyed(NamedTuple):
@@ -248,7 +229,7 @@ class Obedience:
 
     def _relearn(self, command: Command) -> Obeyed:
         try:
-            self.learner.begin_anew(self.row, _mark(command), self.while_waiting)
+            self.learner.start_over(self.row, _mark(command), self.while_waiting)
         except (ValueError, OSError) as error:
             raise CommandError(f"{self.device} cannot learn anew: {error}") from None
         alerts = self.alarms.silence(self.time, Reason.RELEARN)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedkad.edge.alert import Alert
 from fedkad.edge.commands.command import Command, CommandError, check, read_command
-from fedkad.edge.device.pipeline import Watcher
+from fedkad.edge.device.pipeline import Device
 from fedkad.edge.sources.payload import quoted
 from fedkad.edge.store import Store
 
@@ -27,8 +27,8 @@ Publish = Callable[[str, Mapping[str, Any], Callable[[], None]], bool]
 class Inbox:
     """The commands about the devices of an agent."""
 
-    def __init__(self, store: Store, watchers: Mapping[str, Watcher]) -> None:
-        self._store, self._watchers = store, watchers
+    def __init__(self, store: Store, devices: Mapping[str, Device]) -> None:
+        self._store, self._devices = store, devices
         self._version = -1  # of the file when it was last looked at
         self._has_new = self._has_replies = True  # there may be some from before
         self.has_changed = False  # there are commands or replies that are not committed
@@ -74,9 +74,9 @@ class Inbox:
         sender = quoted(command.sender) if command.sender else "somebody"
         who = f"{command.device}: {sender} told {quoted(str(command))}"
         try:
-            check(command, self._watchers)
+            check(command, self._devices)
             self._refuse_used_id(command)
-            obeyed = self._watchers[command.device].obey(command, while_waiting)
+            obeyed = self._devices[command.device].obey(command, while_waiting)
         except (CommandError, OSError) as error:
             logger.info("%s, which is refused: %s", who, error)
             self._answer(command, str(error), accepted=False)

@@ -162,6 +162,15 @@ class SampleGrid:
         """The slots for which each channel is silent when all is well, 0 if it repeats none; not to be changed."""
         return self._rhythm.slots
 
+    @property
+    def surplus(self) -> int:
+        """Values dropped because they came too soon or too late for a slot."""
+        return self.duplicates + self.late
+
+    def fits(self, state: Mapping[str, Any]) -> bool:
+        """Whether a state is that of a grid with these channels and this period."""
+        return list(state["channels"]) == list(self._names) and bool(state["period"] == self._period)
+
     def flush(self) -> list[GridRow]:
         """Close all slots up to the newest with data: the source has been silent longer than `lateness`."""
         return self._close(max(self._open)) if self._open else []
@@ -190,7 +199,7 @@ class SampleGrid:
     def _resume(self, state: Mapping[str, Any]) -> None:
         for name in COUNTERS:
             setattr(self, name, int(state["counters"][name]))
-        if list(state["channels"]) != list(self._names) or state["period"] != self._period or state["origin"] is None:
+        if not self.fits(state) or state["origin"] is None:
             return
         self._origin, self._newest = state["origin"], state["newest"]
         self._next, self._begun = state["next"], state["begun"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,8 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.model import Model
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Reason, Severity
+from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.device.model import DeviceModel
+from fedkad.edge.device.state import SavedState
 from fedkad.edge.process import run_forked
 from fedkad.edge.settings import ENOUGH_ROWS, DeviceSettings
 from fedkad.edge.store import Store
@@ -43,36 +47,111 @@ MATURE, MATURE_ROWS = 604800.0, 20_000
 RETRY_AFTER = 600.0
 """Seconds before another attempt after learning failed."""
 
+WEEK = 604800.0
+OFTEN = 5.0
+"""Incidents per week, in budgets, from which on they are taken for something that the model has to learn."""
+
+BRIEF = 3600.0
+"""Seconds up to which an incident that went away by itself may be learned from, and counts against the budget."""
+
+
+def is_alarmed_often(alarms: Alarms, budget: BudgetLoop | None) -> bool:
+    """Return whether a week had so many incidents that they are hardly faults."""
+    allowed = 1.0 if budget is None else max(budget.allowed * WEEK, 1.0)
+    return alarms.begun_since(alarms.time - WEEK) > OFTEN * allowed
+
 
 class Learner:
-    """Keeps the rows of a device, and fits its model to them once there are enough.
+    """Decides which rows of a device are learned from, keeps them, and fits its model to them once there are enough.
 
-    Complete rows are learned from, except those of faults. The model file names the last row that it has learned from;
-    if the agent is killed before it commits that, it does so after its restart.
-    `state` is what `state()` returned, or empty.
+    A row is kept for learning if it is complete, its sensors are sound and the device is not silenced (`keep`). When an
+    incident ends, its rows are left out if it may have been a fault (`conclude`), and so are those of an incident that
+    an operator calls a fault (`leave_out_between`). Of what is left, a mature model leaves out what is far from where
+    the device has been (`learn`).
+
+    The model file names the last row that it has learned from; if the agent is killed before it commits that, it does
+    so after its restart.
 
     Attributes
     ----------
+    fresh, learned : int
+        Rows to learn from so far, and how often the model was fitted.
     is_own : bool, optional
         Whether the model was fitted here from the first; None while there is none.
     young : int, optional
         Rows that the model was fitted to as long as it is young; 0 for any other model, None while there is none.
     """
 
-    def __init__(
-        self, device: str, settings: DeviceSettings, store: Store, model: DeviceModel, state: Mapping[str, Any]
-    ) -> None:
-        self._device, self._settings, self._store, self._model = device, settings, store, model
-        self.fresh, self.learned = int(state.get("fresh", 0)), int(state.get("learnt", 0))
-        self._spent, self._retry_at = int(state.get("spent", 0)), 0.0
-        self._through, self.young = int(state.get("through", self._spent)), state.get("young", 0)
-        self.is_own: bool | None = state.get("own", False)
-        self.note_origin()
+    def __init__(self, store: Store, model: DeviceModel, state: SavedState) -> None:
+        self._device, self._settings, self._store, self._model = model.device, model.settings, store, model
+        self.fresh, self.learned = int(state.fresh), int(state.learnt)
+        self._spent, self._retry_at = int(state.spent), 0.0
+        self._through = self._spent if state.through is None else int(state.through)
+        self.is_own, self.young = state.own, state.young
+        self._note_origin()
 
     def state(self) -> dict[str, Any]:
-        """The counters to be committed."""
-        counters = {"fresh": self.fresh, "spent": self._spent, "through": self._through, "young": self.young}
-        return {**counters, "learnt": self.learned, "own": self.is_own}
+        """The counters to be committed, by the names of `SavedState`."""
+        return {
+            "fresh": self.fresh,
+            "spent": self._spent,
+            "through": self._through,
+            "young": self.young,
+            "learnt": self.learned,
+            "own": self.is_own,
+        }
+
+    def configure(self, settings: DeviceSettings) -> None:
+        """Use other settings from now on."""
+        self._settings = settings
+
+    # -- which rows -----------------------------------------------------------------------------------------------
+
+    def keep(self, number: int, row: GridRow, *, is_sound: bool) -> bool:
+        """Keep a row; returns whether it may be learned from: only what is complete and `is_sound`.
+
+        A sensor that is faulty, and all of a device that is silenced, is not sound.
+        """
+        is_learnable = row.complete and is_sound
+        self.fresh += is_learnable
+        self._store.rows.add(self._device, number, row.time, row.values, trains=is_learnable)
+        if number % FORGET_EVERY == 0:
+            kept = 2 * self._mature if self.young else 4 * self.needed
+            self._store.rows.forget(self._device, number - max(kept, self._model.memory, KEPT_ROWS))
+        return is_learnable
+
+    def conclude(self, alert: Alert, number: int, now: float, alarms: Alarms, budget: BudgetLoop | None) -> None:
+        """Keep the rows of an incident as evidence, and leave them out at its end if it may have been a fault.
+
+        Where there are many more than a budget allows, it is the model that is wrong: what goes away by itself within
+        the hour is then learned from, unless it was critical or somebody calls it a fault. Otherwise the device would
+        alarm every day at what it does every day. And a young model has not seen enough to call anything a fault.
+
+        `number` is that of the last row, and `now` its time.
+        """
+        period = self._settings.sampling.period
+        begun = alert.start - self._model.memory * period  # with what fills the window before it
+        self._store.rows.put_evidence(alert, number - math.ceil(max(now - begun, 0.0) / period) - 1, begun)
+        if alert.event != AlertEvent.END:
+            return
+        is_brief = alert.severity != Severity.CRITICAL and alert.duration <= BRIEF
+        is_usual = self.young or (is_brief and is_alarmed_often(alarms, budget))
+        if alert.reason != Reason.CLEARED or alert.acknowledged or not is_usual:
+            first = number - math.ceil(max(alarms.time - alert.start, 0.0) / period) - 1
+            self._store.rows.revoke(self._device, first - self._model.memory)
+
+    def leave_out_between(self, start: float, end: float) -> None:
+        """Do not learn again from the rows between two times, nor from those that fill the window before them."""
+        lead = self._model.memory * self._settings.sampling.period
+        self._store.rows.revoke_between(self._device, start - lead, end)
+
+    def forget_all(self, number: int) -> None:
+        """Drop the rows up to that number: they have other channels or another period, or are not to be learned."""
+        self.fresh = 0
+        self._store.rows.forget(self._device, number + 1)
+        self._store.rows.forget_evidence(self._device)
+
+    # -- when -----------------------------------------------------------------------------------------------------
 
     @property
     def needed(self) -> int:
@@ -88,32 +167,11 @@ class Learner:
         first, a_week = self._settings.first_rows, math.ceil(MATURE / self._settings.sampling.period)
         return first if self._settings.learning.first else max(min(a_week, MATURE_ROWS), first)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether there are enough rows, and the last attempt did not just fail."""
-        return 0 < self.needed <= self.fresh and time.monotonic() >= self._retry_at
-
-    def keep(self, number: int, row: GridRow, *, is_learnable: bool) -> None:
-        """Keep a row, to learn from it if it is learnable."""
-        self.fresh += is_learnable
-        self._store.rows.add(self._device, number, row.time, row.values, trains=is_learnable)
-        if number % FORGET_EVERY == 0:
-            kept = 2 * self._mature if self.young else 4 * self.needed
-            self._store.rows.forget(self._device, number - max(kept, self._model.memory, KEPT_ROWS))
-
-    def leave_out(self, number: int) -> None:
-        """Do not learn from the rows since that number, nor from those that fill the window before it."""
-        self._store.rows.revoke(self._device, number - self._model.memory)
-
-    def leave_out_between(self, start: float, end: float) -> None:
-        """Do not learn again from the rows between two times, nor from those that fill the window before them."""
-        self._store.rows.revoke_between(self._device, start - self._model.memory * self._settings.sampling.period, end)
-
-    def forget_all(self, number: int) -> None:
-        """Drop the rows up to that number: they have other channels or another period, or are not to be learned."""
-        self.fresh = 0
-        self._store.rows.forget(self._device, number + 1)
-        self._store.rows.forget_evidence(self._device)
+    def is_due(self, incident: IncidentAlert | None) -> bool:
+        """Whether there are enough rows, and no `incident` is open that may be a fault; not just after a failure."""
+        if not 0 < self.needed <= self.fresh or time.monotonic() < self._retry_at:
+            return False
+        return incident is None or (bool(self.young) and not incident.acknowledged)
 
     def learn(self, while_waiting: Callable[[], None] = lambda: None, *, cautiously: bool = True) -> bool:
         """Learn from the committed rows; True if the model has changed. Everything must be committed just before.
@@ -130,7 +188,7 @@ class Learner:
         further = partial(model.learn, cautiously=cautiously)
         fit = model.fit if before is None else model.refit if self.young else further
         try:
-            run_forked(lambda: fit(rows, f"{self._feed}:{last}"), while_waiting)
+            run_forked(lambda: fit(rows, f"{self._store.identity}/{self._device}:{last}"), while_waiting)
         except (ValueError, OSError) as error:
             self._retry_at = time.monotonic() + RETRY_AFTER
             logger.warning("%s: nothing was learned (%s); trying again later.", self._device, error)
@@ -139,27 +197,12 @@ class Learner:
             self._retry_at = time.monotonic() + RETRY_AFTER
             return False
         model.restart()
-        self.note_origin()
-        self.settle()
+        self._note_origin()
+        self.mark_learned()
         if not self.young:
             self._store.rows.forget(self._device, last - max(model.memory, KEPT_ROWS))
-        self._log_learning(complete if before is None else gathered, before)
+        _log_learning(self._device, complete if before is None else gathered, model.current, before)
         return True
-
-    def _log_learning(self, rows: int, before: Model | None) -> None:
-        assert self._model.current is not None
-        threshold = self._model.current.threshold
-        if before is None:
-            doubt = "; from so few it is a guess, expect false alarms" if rows < ENOUGH_ROWS else ""
-            logger.info(
-                "%s: a first model was fitted to %d rows, with threshold %.3g%s.",
-                *(self._device, rows, threshold, doubt),
-            )
-        else:
-            logger.info(
-                "%s: %d more rows were learned; its threshold is %.3g, and was %.3g before.",
-                *(self._device, rows, threshold, before.threshold),
-            )
 
     # -- what an operator tells -----------------------------------------------------------------------------------
     # Once for each mark; everything must be committed just before. A `ValueError` says why it is impossible.
@@ -176,11 +219,11 @@ class Learner:
         run_forked(lambda: self._model.go_back(mark), while_waiting)
         self._use_again()
 
-    def begin_anew(self, number: int, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
+    def start_over(self, number: int, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Set the model aside and drop the rows up to that number: the first model is fitted to those that follow."""
         run_forked(lambda: self._model.put_aside(mark), while_waiting)
         self._model.forget()
-        self.note_origin()
+        self._note_origin()
         self.forget_all(number)
         self._retry_at = 0.0
 
@@ -189,11 +232,20 @@ class Learner:
             raise ValueError("the model on the disk cannot be used; see the log of the agent.")
         self._model.restart()
 
-    def configure(self, settings: DeviceSettings) -> None:
-        """Use other settings from now on."""
-        self._settings = settings
+    # -- what the model has learned from --------------------------------------------------------------------------
 
-    def note_origin(self) -> None:
+    def adopt_model(self) -> bool:
+        """Use the model that was put in place meanwhile, with the same window, and learn on; True if it is used."""
+        if not self._model.reload():
+            return False
+        self._model.restart()
+        if self.young:
+            self._spend(self._through)
+        self._note_origin()
+        self.mark_learned()
+        return True
+
+    def _note_origin(self) -> None:
         """Note where a model comes from that is there for the first time: what it has learned says so.
 
         The agent may have been killed just after it fitted the model, so that nothing else says it.
@@ -204,18 +256,13 @@ class Learner:
             self.is_own = self._learnt_here is not None
             self.young = self.young if self.is_own else 0
 
-    def grow_up(self) -> None:
-        """Learn on from now: somebody has put another model in place."""
-        if self.young:
-            self._spend(self._through)
-
     @property
     def _learnt_here(self) -> int | None:
         """The last of this device's rows that the model has learned from, None if it has not learned from any."""
         feed, _, last = self._model.learnt_through.rpartition(":")
-        return int(last) if feed == self._feed and last.isdigit() else None
+        return int(last) if feed == f"{self._store.identity}/{self._device}" and last.isdigit() else None
 
-    def settle(self) -> bool:
+    def mark_learned(self) -> bool:
         """Mark the rows that the model has learned from; True if there are any that were not marked."""
         last = self._learnt_here
         if last is None or last <= self._through:
@@ -234,7 +281,16 @@ class Learner:
         self._spent, self.young = last, 0
         self._store.rows.spend(self._device, last)
 
-    @property
-    def _feed(self) -> str:
-        """The name of this device's rows in the model that has learned from them."""
-        return f"{self._store.identity}/{self._device}"
+
+def _log_learning(device: str, rows: int, model: Model | None, before: Model | None) -> None:
+    assert model is not None
+    if before is None:
+        doubt = "; from so few it is a guess, expect false alarms" if rows < ENOUGH_ROWS else ""
+        logger.info(
+            "%s: a first model was fitted to %d rows, with threshold %.3g%s.", device, rows, model.threshold, doubt
+        )
+    else:
+        logger.info(
+            "%s: %d more rows were learned; its threshold is %.3g, and was %.3g before.",
+            *(device, rows, model.threshold, before.threshold),
+        )

@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +59,7 @@ class DeviceModel:
     """
 
     def __init__(self, device: str, settings: DeviceSettings, store: Store) -> None:
-        self._device, self._settings, self._store = device, settings, store
+        self.device, self.settings, self._store = device, settings, store
         self._folder = DeviceState(settings.learning.folder)
         self._mark = self._folder.path / "given"  # the digest of the configured model that was put in place
         self._previous, self._undone, self._anew = (
@@ -78,7 +77,7 @@ class DeviceModel:
 
     def _begin(self) -> None:
         """Load the model in the folder, or the configured one if there is none or the configured one has changed."""
-        given = Path(self._settings.learning.model) if self._settings.learning.model else None
+        given = Path(self.settings.learning.model) if self.settings.learning.model else None
         known = self._mark.read_text().strip() if self._mark.is_file() else None
         digest = _digest(given)
         if known is None or digest in ("", known):
@@ -93,16 +92,16 @@ class DeviceModel:
         elif known is None:
             logger.warning(
                 "%s: %s, model in [learning], is not used because the device has %s; remove that file to use it.",
-                *(self._device, given, self._folder.model),
+                *(self.device, given, self._folder.model),
             )
 
     def _put_in_place(self, given: Path, digest: str) -> None:
         if not digest:
             raise SettingsError(f"{given}: no such file; model in [learning] must name a model.")
-        check_channels(load_model(given, memory=False)[0], given, self._settings)
+        check_channels(load_model(given, memory=False)[0], given, self.settings)
         with self._folder.locked():
             if self._folder.version() is not None:
-                logger.info("%s: %s has changed and replaces the model in use.", self._device, given)
+                logger.info("%s: %s has changed and replaces the model in use.", self.device, given)
             write_atomically(self._folder.model, given.read_bytes())
             write_atomically(self._mark, digest.encode())
 
@@ -121,7 +120,7 @@ class DeviceModel:
 
         They hold for the model that is in use, whatever has become of its file.
         """
-        self._settings = settings
+        self.settings = settings
         if self._read is None:
             return
         try:
@@ -141,7 +140,7 @@ class DeviceModel:
         version = self._folder.version()
         if version is None and self._version is not None:
             self._version = None
-            logger.warning("%s: %s is gone; %s.", self._device, self._folder.model, self._continues())
+            logger.warning("%s: %s is gone; %s.", self.device, self._folder.model, self._continues())
         return version is not None and version != self._version
 
     def reload(self) -> bool:
@@ -155,11 +154,11 @@ class DeviceModel:
         self._version, path = version, self._folder.model
         try:
             model, _ = load_model(path, memory=False)
-            if self.current is None and (note := outgrown_note(model, path, self._settings)):
+            if self.current is None and (note := outgrown_note(model, path, self.settings)):
                 self._rename(version, note, "outgrown")
                 return False
-            check_channels(model, path, self._settings)
-            check_tolerance(model, path, self._settings)
+            check_channels(model, path, self.settings)
+            check_tolerance(model, path, self.settings)
         except DamagedFileError as error:
             self._rename(version, str(error), "damaged")
             return False
@@ -169,8 +168,8 @@ class DeviceModel:
                 raise
             logger.warning("%s The device continues with the model it has.", error)
             return False
-        if note := period_note(model, self._settings):
-            logger.warning("%s: %s", self._device, note)
+        if note := period_note(model, self.settings):
+            logger.warning("%s: %s", self.device, note)
         self._anew.unlink(missing_ok=True)  # there is a first model again
         self._use(model)
         return True
@@ -178,7 +177,7 @@ class DeviceModel:
     def _use(self, model: Model) -> None:
         """Judge by this model from now on, with the threshold and the tolerance that are configured."""
         self._read = model
-        self.current = _with_tolerance(self._with_configured_threshold(model), self._settings)
+        self.current = _with_tolerance(self._with_configured_threshold(model), self.settings)
         self.lowest = self._find_lowest(self.current)
 
     def _rename(self, version: tuple[int, int], why: str, mark: str) -> None:
@@ -186,7 +185,7 @@ class DeviceModel:
         if self._folder.version() == version:
             aside = set_aside(self._folder.model, mark)
             self._version = None
-            logger.warning("%s: %s It was renamed to %s; %s.", self._device, why, aside.name, self._continues())
+            logger.warning("%s: %s It was renamed to %s; %s.", self.device, why, aside.name, self._continues())
 
     def _continues(self) -> str:
         """What a device does whose model is no longer in its folder."""
@@ -195,7 +194,7 @@ class DeviceModel:
         return "the device continues with the one that it has read before, until it learns or the agent is restarted"
 
     def _with_configured_threshold(self, model: Model) -> Model:
-        alarm, period = self._settings.alarm, self._settings.sampling.period
+        alarm, period = self.settings.alarm, self.settings.sampling.period
         rule = alarm.budget or alarm.threshold
         if isinstance(rule, float | int):
             return model.with_threshold(rule)
@@ -203,7 +202,7 @@ class DeviceModel:
 
     def _find_lowest(self, model: Model) -> float:
         """The lower end of what the fit of the threshold leaves open, or the threshold itself if that is unknown."""
-        if not self._settings.alarm.budget or model.rule is None:
+        if not self.settings.alarm.budget or model.rule is None:
             return model.threshold
         rule = model.rule
         found = lowest_threshold(model.normal_scores, rule.rate, rule.apart, shape=rule.shape)
@@ -214,15 +213,15 @@ class DeviceModel:
         assert self.current is not None
         stream = self.stream = Stream(self.current)
         self._normal, self._possible = _limits(self.current)
-        channels = len(self._settings.sampling.channels)
-        for number, values in [] if empty else self._store.rows.last(self._device, stream.memory, channels):
+        channels = len(self.settings.sampling.channels)
+        for number, values in [] if empty else self._store.rows.last(self.device, stream.memory, channels):
             stream.update(without(values, self._hidden.get(number, [])), adapt=False, bridge=False)
         try:
-            kept = self._store.states.judge(self._device)
+            kept = self._store.states.judge(self.device)
             if kept and kept["model"] == self._named_version():
                 stream.judge.restore(kept["judge"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            logger.warning("%s: the stored threshold cannot be read (%r); it starts again.", self._device, error)
+            logger.warning("%s: the stored threshold cannot be read (%r); it starts again.", self.device, error)
 
     @property
     def bridges(self) -> bool:
@@ -266,15 +265,15 @@ class DeviceModel:
             return
         self._threshold_put = now
         if state := self.stream.judge.state():
-            self._store.states.put_judge(self._device, {"model": self._named_version(), "judge": state})
+            self._store.states.put_judge(self.device, {"model": self._named_version(), "judge": state})
 
     def _named_version(self) -> str:
         return "none" if self._version is None else f"{self._version[0]}-{self._version[1]}"
 
     def fit(self, rows: Array, through: str) -> None:
         """Fit the first model; raises `ValueError` if there are too few rows."""
-        sampling = self._settings.sampling
-        parameters = {"sample_period": sampling.period, **self._settings.detector}
+        sampling = self.settings.sampling
+        parameters = {"sample_period": sampling.period, **self.settings.detector}
         model, memory = fit(KoopmanDetector(**parameters).settings, Series(rows, sampling.channels))
         with self._folder.locked(wait=False):
             if self._folder.version() is not None:
@@ -286,7 +285,7 @@ class DeviceModel:
 
         def refitted(known: Model, path: Path) -> tuple[Model, Memory]:
             places = StoredMemory(path).places
-            model, memory = fit(known.settings, Series(rows, self._settings.sampling.channels))
+            model, memory = fit(known.settings, Series(rows, self.settings.sampling.channels))
             for stretch in places.confirmed_stretches if places is not None else ():
                 if len(stretch) > known.settings.lead:
                     scaled = model.setup.scale(known.setup.scaling.restore(stretch))
@@ -304,7 +303,7 @@ class DeviceModel:
         def learned(known: Model, path: Path) -> tuple[Model, Memory]:
             scaled = known.setup.scale(rows)
             scaled = _near(known, scaled) if cautiously else scaled
-            return learn(known, StoredMemory(path), scaled, self._settings.learning.forgetting)
+            return learn(known, StoredMemory(path), scaled, self.settings.learning.forgetting)
 
         self._change(learned, rows, through)
 
@@ -316,7 +315,7 @@ class DeviceModel:
         with self._folder.locked(wait=False):
             path = self._folder.model
             known, _ = load_model(path, memory=False)
-            check_channels(known, path, self._settings)  # it may have been put there by mistake
+            check_channels(known, path, self.settings)  # it may have been put there by mistake
             model, memory = change(known, path)
             save_model(path, replace(model, learnt_through=through), memory)
 
@@ -332,7 +331,7 @@ class DeviceModel:
             through, _, done = known.learnt_through.partition("+")
             if done == mark:
                 return
-            check_channels(known, path, self._settings)
+            check_channels(known, path, self.settings)
             learnt, memory = learn(known, StoredMemory(path), known.setup.scale(rows), confirmed=True)
             write_atomically(self._previous, path.read_bytes())
             save_model(path, replace(learnt, learnt_through=f"{through}+{mark}"), memory)
@@ -344,7 +343,7 @@ class DeviceModel:
                 if self._undone.exists() and self._undone.read_text() == mark:  # then it was killed after this
                     return
                 raise ValueError("there is no earlier model; only the last normal can be taken back, once.")
-            if not _has_channels(load_model(self._previous, memory=False)[0], self._settings):
+            if not _has_channels(load_model(self._previous, memory=False)[0], self.settings):
                 raise ValueError("the earlier model has learned other channels than those of now.")
             write_atomically(self._undone, mark.encode())
             write_atomically(self._folder.model, self._previous.read_bytes())
@@ -358,7 +357,7 @@ class DeviceModel:
             self._previous.unlink(missing_ok=True)
             if self._folder.version() is not None:
                 aside = set_aside(self._folder.model, "old")
-                logger.info("%s: its model was renamed to %s.", self._device, aside.name)
+                logger.info("%s: its model was renamed to %s.", self.device, aside.name)
             flush_folder(self._folder.path)
 
     def forget(self) -> None:
@@ -442,14 +441,6 @@ def outgrown_note(model: Model, path: Path, settings: DeviceSettings) -> str:
         f"{path}: the model has learned the channels {', '.join(model.setup.channel_names)}, but channels in "
         f"[sampling] are now {', '.join(settings.sampling.channels)}."
     )
-
-
-def fitted_period(settings: DeviceSettings) -> float:
-    """The period of the model that a device begins with; `INFERRED` if there is none, or it does not say."""
-    for path in (Path(settings.learning.folder) / "model.safetensors", Path(settings.learning.model or ".")):
-        with suppress(ModelFileError, OSError):
-            return load_model(path, memory=False)[0].settings.sample_period or INFERRED
-    return INFERRED
 
 
 def period_note(model: Model, settings: DeviceSettings) -> str:

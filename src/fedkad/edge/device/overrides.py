@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedkad.edge.alert import Reason
 from fedkad.edge.settings import DeviceSettings
 
 
@@ -50,3 +51,22 @@ class StandingOrders:
         return cls(
             str(state.get("budget", "")), float(state.get("muted_since", 0.0)), float(state.get("muted_until", 0.0))
         )
+
+
+class TakenForNormal(NamedTuple):
+    """What was taken for normal last, so that `undo` can take it back.
+
+    The entry of the incident in the history gets the reason, and who had acknowledged it, of before.
+    """
+
+    incident: str = ""  # its id; empty if it was no incident, or nothing
+    reason: Reason = Reason.UNDONE
+    acknowledged: str | None = None
+    stuck: Sequence[tuple[str, int]] = ()  # channels that may stand still since, and their longest run before
+    is_learned: bool = True  # whether the model has learned by the same command
+
+    @classmethod
+    def restored(cls, state: Sequence[Any]) -> TakenForNormal:
+        """Return what a stored state says."""
+        taken = cls(*state)
+        return taken._replace(reason=Reason(taken.reason))

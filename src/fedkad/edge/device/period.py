@@ -1,13 +1,21 @@
-"""At which interval a device sends, seen from the times of its samples."""
+"""The period of a device: how it is found, and whether its samples keep it.
+
+It is the configured one, or that of before a restart, or that of the model that the device begins with, or else that of
+its first samples, which wait until it is known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from math import isnan, nan
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from fedkad.edge.settings import SHORTEST_PERIOD
+from fedkad.detect.modelfile import ModelFileError, load_model
+from fedkad.edge.settings import BY_PERIOD, INFERRED, SHORTEST_PERIOD, DeviceSettings
 
 BLOCK = 20
 """Intervals that are looked at together."""
@@ -38,6 +46,84 @@ A_SECOND = 1.0
 
 A_MINUTE = 60.0
 """The longest period that is inferred from intervals that do not agree: what comes sooner would be dropped."""
+
+UNKNOWN_SILENCE = 3600.0
+"""Seconds that a device may be silent while its period is not known."""
+
+OTHER = 1.5
+"""Samples whose interval differs from the period by this factor come at another one."""
+
+MANY_AT_ONCE = 20
+"""Values that share a slot with others, and are dropped, before that is logged."""
+
+
+def find_period(settings: DeviceSettings, before: float) -> float:
+    """Return the configured period, or that of `before` a restart, or of the model; `INFERRED` if none is known.
+
+    Samples that are only counted show none, and are a second apart.
+    """
+    configured, is_counted = settings.sampling.period, settings.sampling.clock == "count"
+    return configured or before or _period_of_model(settings) or (1.0 if is_counted else INFERRED)
+
+
+def _period_of_model(settings: DeviceSettings) -> float:
+    for path in (Path(settings.learning.folder) / "model.safetensors", Path(settings.learning.model or ".")):
+        with suppress(ModelFileError, OSError):
+            return load_model(path, memory=False)[0].settings.sample_period or INFERRED
+    return INFERRED
+
+
+def with_period(settings: DeviceSettings, period: float) -> DeviceSettings:
+    """Return the settings with the period in use; while none is known, the device may be silent for an hour."""
+    sampling = settings.sampling
+    if period != INFERRED:
+        return replace(settings, sampling=replace(sampling, period=period))
+    stale_after = UNKNOWN_SILENCE if sampling.stale_after == BY_PERIOD else sampling.stale_after
+    return replace(settings, sampling=replace(sampling, period=1.0, stale_after=stale_after))
+
+
+class Period:
+    """The period of one device; as long as `seconds` is `INFERRED`, its samples wait in `first` until they show it.
+
+    `first` and `pace` are what their `state()` returned, to continue from there.
+    """
+
+    def __init__(
+        self, seconds: float, first: Mapping[str, Any] | None = None, pace: Mapping[str, Any] | None = None
+    ) -> None:
+        self.seconds = seconds
+        self.first = FirstSamples(first) if seconds == INFERRED else None
+        self.pace = Pace(pace)
+
+    @property
+    def exceeding_interval(self) -> float | None:
+        """The interval at which the device agrees to send if it is clearly longer than the period."""
+        agreed = self.pace.agreed
+        return agreed if agreed is not None and agreed >= OTHER * self.seconds else None
+
+    def surplus_note(self, dropped: int, *, is_timed: bool) -> str:
+        """Return why samples come too fast for the period and were dropped, or "" if all is well.
+
+        `dropped` values were dropped so far; the last sample `is_timed` if it had a time of its own.
+        """
+        pace, period = self.pace, self.seconds
+        if is_timed and pace.agreed is not None and pace.agreed * OTHER <= period:
+            return (
+                f"samples come every {pace.agreed:g} s, but the period is {period:g} s: only the first one in each "
+                "period counts."
+            )
+        if dropped < MANY_AT_ONCE:
+            return ""
+        if (pace.shortest or 0.0) >= period:  # no interval explains it
+            return (
+                f"{dropped} values were dropped, since their channel had another one at the same time, of which the "
+                "first counts; let only one series be published under each name."
+            )
+        return (
+            f"{dropped} values were dropped, since their period of {period:g} s had one already or was judged: "
+            f"samples come every {pace.interval:g} s or so, and some {pace.shortest:.3g} s after the last; "
+            "set a shorter period in [sampling] if all count."
+        )
 
 
 class Pace:
@@ -169,5 +255,5 @@ class FirstSamples:
     def period(self) -> float:
         """The period by the samples so far."""
         interval, agreed = self._pace.guess()
-        found = agreed or min(interval or A_SECOND, A_MINUTE)
-        return max(found, SHORTEST_PERIOD if self._is_timed else A_SECOND)
+        period = agreed or min(interval or A_SECOND, A_MINUTE)
+        return max(period, SHORTEST_PERIOD if self._is_timed else A_SECOND)

@@ -1,23 +1,20 @@
-"""The state of a device: what a broker and Prometheus are told about it, and when it is stale."""
+"""The status of a device: what a broker, Prometheus and `fedkad-agent status` show of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import SECONDS, parse_budget
-from fedkad.edge.alarms import Alarms
-from fedkad.edge.alert import FaultAlert, IncidentAlert, format_time
-from fedkad.edge.alerttext import span
-from fedkad.edge.settings import BY_PERIOD, Sampling
+from fedkad.edge.alert import FaultAlert, IncidentAlert, Reason, format_time
+from fedkad.edge.device.grid import GridRow
+from fedkad.edge.device.parts import DeviceParts
 
 STATES = ("ok", "waiting", "learning", "warming", "gap", "stale", "maintenance", "muted")
 """The states of a device; an incident may be open in most of them."""
-
-
-AWAITED = 7200.0
-"""Seconds that a channel has to come for the first time: many sensors give a sign of life once an hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +73,107 @@ class DeviceStatus:
         return {name: float(value) for name, value in {**gauges, **(self.counters or {})}.items() if value is not None}
 
 
-def budget_status(budget: str, alarms: Alarms, factor: float) -> dict[str, Any] | None:
-    """The false alarms allowed per week, the alarms measured, false or not, and how the threshold follows them."""
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device as it is now: its parts, its last row with its reading, and why it is silenced, if it is."""
+
+    parts: DeviceParts
+    row: GridRow | None
+    reading: Reading | None
+    silenced: Reason | None
+    muted_until: float | None
+    refused: int
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`."""
+        if self.parts.staleness.reason:
+            return "stale"
+        if self.silenced:
+            return self.silenced.value
+        if self.parts.model.stream is None:
+            return "learning"
+        return "waiting" if self.reading is None else self.reading.state
+
+    def status(self) -> DeviceStatus:
+        """Return all that is shown of the device."""
+        reading, parts, state = self.reading, self.parts, self.state
+        grid, alarms = parts.grid, parts.alarms
+        is_scored = reading is not None and state in ("ok", "maintenance", "muted") and reading.state == "ok"
+        return DeviceStatus(
+            state=state,
+            progress=self.progress,
+            time=None if self.row is None else self.row.time,
+            score=reading.score if reading is not None and is_scored else None,
+            threshold=None if reading is None else reading.threshold,
+            abnormal=bool(reading is not None and is_scored and reading.is_anomaly),
+            rate=None if math.isnan(alarms.rate) else alarms.rate,
+            why=why_stale(parts) or self._what_is_missing() or grid.broken,
+            budget=budget_status(parts),
+            incident=alarms.open,
+            faults=parts.health.open,
+            muted=self.muted_until,
+            heard=parts.staleness.heard,
+            counters={
+                "rows": grid.rows,
+                "carried": grid.carried,
+                "late": grid.late,
+                "duplicates": grid.duplicates,
+                "off_clock": grid.off_clock,
+                "refused": self.refused,
+                "incidents": alarms.incidents,
+                "faults": parts.health.count,
+                "learnt": parts.learner.learned,
+            },
+        )
+
+    def line(self) -> dict[str, Any]:
+        """Return the reading as a line of JSON, with the three channels that contribute most to its score."""
+        reading, state, progress = self.reading, self.state, self.progress
+        time = None if self.row is None else self.row.time
+        line: dict[str, Any] = {"device": self.parts.name, "time": time, "state": state}
+        if progress:
+            line["progress"] = progress
+        if reading is not None and reading.state == "ok" and state != "stale":
+            score = reading.score if reading.score > 0.0 else 1.0
+            channels = [{"channel": name, "share": share / score} for name, share in reading.channels[:3]]
+            line |= {"score": reading.score, "threshold": reading.threshold, "abnormal": reading.is_anomaly}
+            line["channels"] = channels
+        return line
+
+    @property
+    def progress(self) -> dict[str, float] | None:
+        """How far the first model, or the window, has come; None if both are complete."""
+        stream, reading = self.parts.model.stream, self.reading
+        if stream is None or reading is None or reading.state == "ok":
+            return learning_progress(self.parts)
+        return {"have": stream.length - reading.missing, "need": stream.length}
+
+    def _what_is_missing(self) -> str:
+        """What is missing, in words: the period, or channels while the others are judged."""
+        parts, reading = self.parts, self.reading
+        if parts.period.first is not None:
+            return "its period is not known yet"
+        if parts.staleness.heard is not None and (unseen := parts.grid.unseen):
+            return _never_come(unseen)
+        absent = reading.absent if reading is not None and reading.state == "ok" else []
+        return f"judged without {', '.join(absent)}" if absent else ""
+
+
+def learning_progress(parts: DeviceParts) -> dict[str, float] | None:
+    """Return how far the first model has come; None if there is one. Without a period at least a cycle has to pass."""
+    if parts.model.stream is not None:
+        return None
+    need = parts.learner.needed
+    if parts.period.first is not None:
+        return {"have": 0, "need": parts.configured.first_rows, "seconds": parts.configured.learning.cycle}
+    have = min(parts.learner.fresh, need)
+    return {"have": have, "need": need, "seconds": (need - have) * parts.settings.sampling.period}
+
+
+def budget_status(parts: DeviceParts) -> dict[str, Any] | None:
+    """Return the false alarms allowed per week, the alarms measured, and how the threshold follows them."""
+    budget, alarms, factor = parts.settings.alarm.budget, parts.alarms, parts.budget.factor if parts.budget else 1.0
     allowed = parse_budget(budget) if budget else None
     if allowed is None:
         return None
@@ -90,63 +186,11 @@ def budget_status(budget: str, alarms: Alarms, factor: float) -> dict[str, Any] 
     }
 
 
-class Staleness:
-    """Keeps when samples and rows came, on the monotonic clock that the caller passes as `now`.
+def why_stale(parts: DeviceParts) -> str:
+    """Return why the device is stale, with the channels that have never come: there is no row without them."""
+    unseen = parts.grid.unseen if parts.staleness.is_heard else []
+    return parts.staleness.reason + (f", since {_never_come(unseen)}" if unseen else "")
 
-    A device that `is_known` has sent before, to an agent that ran earlier.
 
-    >>> staleness = Staleness(Sampling(period=1.0, stale_after=10.0), now=0.0)
-    >>> staleness.note_sample(5.0)
-    >>> staleness.note_row(5.0)
-    >>> staleness.check(14.0), staleness.check(16.0), staleness.check(17.0), staleness.reason
-    (False, True, False, 'no sample has come for 12 s')
-    """
-
-    def __init__(self, sampling: Sampling, now: float, *, is_known: bool = False) -> None:
-        self._sampling, self._is_known = sampling, is_known
-        self._last_sample = self._last_row = now
-        self._was_heard = self._has_unflushed = False
-        self.reason = ""  # why the device is stale; empty while it is not
-        self.is_heard = False  # whether it is stale although samples come
-
-    def note_sample(self, now: float) -> None:
-        """A sample has come."""
-        self._last_sample, self._was_heard, self._has_unflushed = now, True, True
-
-    def note_row(self, now: float) -> None:
-        """A row was judged."""
-        self._last_row, self.reason, self.is_heard = now, "", False
-
-    def lasted(self, now: float) -> float:
-        """Seconds since the last row, or since the agent was started."""
-        return now - self._last_row
-
-    def is_flush_due(self, now: float) -> bool:
-        """Whether open slots of the grid should be closed because nothing more comes; True once per silence."""
-        is_due = self._has_unflushed and now - self._last_sample > self._sampling.lateness + self._sampling.period
-        self._has_unflushed = self._has_unflushed and not is_due
-        return is_due
-
-    def check(self, now: float, rhythm: float = 0.0, *, awaits: bool = False) -> bool:
-        """Whether the device has become stale; True once, and from then on `reason` says why, until now.
-
-        Without a written `stale_after` it may be silent for twice as long as it is by its rhythm, and a channel that
-        it `awaits`, because it has never come, has longer.
-        """
-        is_written = self._sampling.stale_after != BY_PERIOD
-        allowed = self._sampling.silent_after if is_written else max(self._sampling.silent_after, 2.0 * rhythm)
-        is_heard = self._was_heard and now - self._last_sample < allowed
-        patience = max(allowed, AWAITED) if is_heard and awaits and not is_written else allowed
-        if not self.reason and now - self._last_row <= patience:
-            return False
-        was_stale, self.is_heard = bool(self.reason), is_heard
-        self.reason = self._why(now)
-        return not was_stale
-
-    def _why(self, now: float) -> str:
-        if not self._was_heard:
-            advice = "" if self._is_known else "; check its name, and topics or path in [source]"
-            return f"no sample has come since the agent was started{advice}"
-        if self.is_heard:
-            return f"samples come, but none could be judged for {span(round(now - self._last_row))}"
-        return f"no sample has come for {span(round(now - self._last_sample))}"
+def _never_come(channels: Sequence[str]) -> str:
+    return f"{', '.join(channels)} {'have' if len(channels) > 1 else 'has'} never come"

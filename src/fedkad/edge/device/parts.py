@@ -1,0 +1,101 @@
+"""The parts of a device, for whatever acts on several of them: the pipeline, the status and commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedkad.detect.threshold import parse_budget
+from fedkad.edge.alarms import Alarms
+from fedkad.edge.budget import BudgetLoop
+from fedkad.edge.device.grid import SampleGrid
+from fedkad.edge.device.learning import Learner
+from fedkad.edge.device.model import DeviceModel
+from fedkad.edge.device.period import Period
+from fedkad.edge.device.state import SavedState
+from fedkad.edge.health.faults import Health
+from fedkad.edge.health.silence import Staleness
+from fedkad.edge.settings import Alarm, DeviceSettings
+from fedkad.edge.settling import Settling
+from fedkad.edge.store import Store
+
+
+@dataclass(frozen=True)
+class DeviceParts:
+    """What one device is made of."""
+
+    name: str
+    configured: DeviceSettings
+    settings: DeviceSettings  # those in force: with the period in use, and as an operator has ordered
+    store: Store
+    model: DeviceModel
+    period: Period
+    grid: SampleGrid
+    health: Health
+    alarms: Alarms
+    budget: BudgetLoop | None
+    settling: Settling
+    learner: Learner
+    staleness: Staleness
+
+    @classmethod
+    def restored(
+        cls, store: Store, model: DeviceModel, configured: DeviceSettings, period: float, state: SavedState
+    ) -> DeviceParts:
+        """Return the parts as that state has them; raises one of `UNREADABLE` if it is damaged."""
+        name, settings = model.device, model.settings
+        sampling, alarm = settings.sampling, settings.alarm
+        model.restore_hidden(state.hidden)
+        return cls(
+            name=name,
+            configured=configured,
+            settings=settings,
+            store=store,
+            model=model,
+            period=Period(period, state.first, state.pace),
+            grid=SampleGrid(sampling, state.grid),
+            health=Health(name, sampling, state.health),
+            alarms=Alarms(name, alarm, sampling.period, sampling.channels, state.alarms),
+            budget=budget_loop(alarm, state.budget),
+            settling=Settling.restored(state.settling),
+            learner=Learner(store, model, state),
+            staleness=Staleness(sampling, time.monotonic(), state.heard),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what the parts continue from, by the names of `SavedState`."""
+        first = self.period.first
+        return {
+            "period": self.period.seconds,
+            "first": None if first is None else first.state(),
+            **self.learner.state(),
+            "grid": self.grid.state() if first is None else None,
+            "alarms": self.alarms.state(),
+            "health": self.health.state(),
+            "pace": self.period.pace.state(),
+            "hidden": self.model.hidden(),
+            "budget": None if self.budget is None else self.budget.state,
+            "settling": self.settling.state(),
+            "heard": self.staleness.heard,
+        }
+
+    def with_settings(self, configured: DeviceSettings, settings: DeviceSettings) -> DeviceParts:
+        """Return the parts with another alarm policy and learning; those that keep their settings take them."""
+        alarm, sampling = settings.alarm, settings.sampling
+        self.learner.configure(settings)
+        self.model.configure(settings)
+        return replace(
+            self,
+            configured=configured,
+            settings=settings,
+            alarms=Alarms(self.name, alarm, sampling.period, sampling.channels, self.alarms.state()),
+            budget=budget_loop(alarm, None if self.budget is None else self.budget.state),
+        )
+
+
+def budget_loop(alarm: Alarm, state: Mapping[str, Any] | float | None = None) -> BudgetLoop | None:
+    """Return the threshold that follows its alarms; None without a budget."""
+    allowed = parse_budget(alarm.budget) if alarm.budget else None
+    return None if allowed is None else BudgetLoop(allowed, state)
