@@ -27,6 +27,7 @@ from tests.fixtures.trainings import make_terms
 pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 
 from fedkad.fleet.device import connection
+from fedkad.fleet.device.deliveries import Delivery
 from fedkad.fleet.flower.supernodelog import COLLECTED
 from fedkad.fleet.shared import certificates, devicefolder
 from fedkad.fleet.shared.devicefolder import DeviceFolder
@@ -572,7 +573,7 @@ def test_a_delivery_is_settled_once_the_server_had_time_to_learn_of_it(
     delivered.touch()
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    delivery = connection.Delivery(delivered)
+    delivery = Delivery(delivered)
     (tmp_path / "model.safetensors").touch()  # an agent renews its own
     assert not delivery.is_settled(False)
     (tmp_path / "new").touch()

@@ -412,7 +412,7 @@ def test_a_connected_device_says_once_that_its_notice_has_expired_and_stays(
     served.clock.now += LIFE
     for _ in range(3):
         assert is_called()
-        client._log_once("pump: something else")
+        client._log("pump: something else")
     assert len([message for message in caplog.messages if "The notice has expired" in message]) == 1
     served.show(EVERYBODY)
     assert is_called()
@@ -478,7 +478,7 @@ def test_a_device_fetches_what_the_notice_names_and_puts_it_in_use(served: Desk)
     served.finish("run-1")
     served.show()
     device = waiting_at(served)
-    assert device.obtain(), device.last_logged
+    assert device.obtain()
     assert idleclient.held_run(served.device) == "run-1"
     assert not served.device.fetched.exists()
     assert not device.obtain(), "it holds it now"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fedkad.edge.settings import AgentSettings
 from fedkad.locks import holding
+from fedkad.repeats import RepeatFilter
 
 if TYPE_CHECKING:
     from fedkad.fleet.device.idleclient import IdleLoop
@@ -63,7 +64,7 @@ class FleetMember:
     def __init__(self, folder: Path) -> None:
         from fedkad.fleet.shared.processes import Backoff, LogFile
 
-        self.folder, self.pause, self.last_failure = folder, Backoff(), ""
+        self.folder, self.pause, self._failures = folder, Backoff(), RepeatFilter()
         self.log = LogFile(folder / "logs" / "client.log")
         self.waiting: IdleLoop | None = None
         self.client: ChildProcess | None = None
@@ -75,13 +76,11 @@ class FleetMember:
             return
         try:
             self._attend()
-            self.last_failure = ""
+            self._failures.clear()
         except Exception as error:  # even a bug must not end the thread, and with it all other devices
             is_expected = isinstance(error, ValueError | OSError)
             sentence = str(error) if is_expected else f"{self.folder}: a bug in the agent ({error!r}); it tries again."
-            if sentence != self.last_failure:
-                logger.warning("%s", sentence)
-            self.last_failure = sentence
+            self._failures.log(logger, sentence)
             self.pause.lengthen()
 
     def _attend(self) -> None:

@@ -10,12 +10,12 @@ from enum import Enum, auto
 from pathlib import Path
 
 from fedkad.fleet import flower
+from fedkad.fleet.device.deliveries import SETTLE, Delivery, FileWatch
 from fedkad.fleet.device.httpsclient import OK, HttpsClient, UnreachableError
 from fedkad.fleet.device.noticeclient import NoticeClient
 from fedkad.fleet.flower.proxy import WHOSE_KEY
 from fedkad.fleet.flower.supernodelog import (
     CALL_OVER,
-    COLLECTED,
     IF_STILL_REGISTERED,
     LONGEST_ANSWER,
     STILL_COUNTED,
@@ -24,19 +24,19 @@ from fedkad.fleet.flower.supernodelog import (
     SuperNodeLog,
 )
 from fedkad.fleet.shared.devicefolder import DeviceFolder
-from fedkad.fleet.shared.files import FleetFileError, identity
+from fedkad.fleet.shared.files import FleetFileError
 from fedkad.fleet.shared.keyfiles import key_header
 from fedkad.fleet.shared.notice import NoticeError
 from fedkad.fleet.shared.processes import Backoff, ChildProcess, LogFile, until_stopped
 from fedkad.fleet.shared.progress import MARK, ProgressWatch
 from fedkad.locks import holding
+from fedkad.repeats import RepeatFilter
 from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
 
 TICK = 0.5
 SOON = 5.0  # seconds between attempts while the server still counts the last connection
-SETTLE = 60.0  # seconds that a client with `once` waits at most until its reply is sent
 AWAY_FOR = 5.0  # seconds without an answer before that is logged: a single request fails now and then
 
 
@@ -62,7 +62,7 @@ def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) 
 
 
 def reach(files: HttpsClient) -> str | None:
-    """Why the server cannot be reached, in one sentence; None if it can.
+    """Return why the server cannot be reached, in one sentence; None if it can.
 
     Checked before Flower is started, which would retry forever without saying why.
     """
@@ -74,7 +74,7 @@ def reach(files: HttpsClient) -> str | None:
 
 
 def foreign_key(folder: DeviceFolder, files: HttpsClient) -> str | None:
-    """What is wrong with a key that is another device's, in one sentence; None if it is not.
+    """Return what is wrong with a key that is another device's, in one sentence; None if it is not.
 
     Flower would let the device in under the other's name, and the server refuse every reply. A server of an earlier
     release does not say whose key it is; one that nobody has is left to Flower.
@@ -97,7 +97,8 @@ class DeviceClient:
         self.log, self.wait, self.notices = LogFile(folder.log), Backoff(), NoticeClient(folder)
         self.delivery, self.refusal = Delivery(folder.delivered), FileWatch(folder.refusal)
         self.last_request = self.called = time.monotonic()
-        self.last_logged = self.notice_failure = ""
+        self.is_notice_refused = False
+        self._repeats = RepeatFilter()
         self.child: ChildProcess | None = None
         self._reset()
 
@@ -127,7 +128,7 @@ class DeviceClient:
             self._disconnect()
 
     def _is_called(self) -> bool:
-        """Whether the device should be connected, by a look at the notice now and then; an answer that is due goes out.
+        """Return whether to be connected, by polling the notice now and then; an answer that is due goes out.
 
         That the server cannot be reached is not said here: the connection notices it as well.
         """
@@ -140,16 +141,16 @@ class DeviceClient:
         return self._owes_reply() and time.monotonic() - self.called < SETTLE
 
     def _look(self) -> None:
-        """Look at the notice, and say once that it is not accepted, and that it is again."""
-        failure = ""
+        """Poll the notice, and log once that it is not accepted, and that it is again."""
+        before, self.is_notice_refused = self.is_notice_refused, False
         try:
             self.notices.look()
         except (NoticeError, OSError) as error:
-            failure = str(error)
-        if failure != self.notice_failure:
+            self.is_notice_refused = True
+            self._repeats.log(logger, str(error), subject="notice")
+        if before and not self.is_notice_refused:
             again = f"{self.folder.device}: accepts the notice of {self.notices.files.server} again"
-            logger.log(logging.WARNING if failure else logging.INFO, "%s", failure or again)
-        self.notice_failure = failure
+            self._repeats.log(logger, again, logging.INFO, subject="notice")
 
     def tend(self) -> None:
         """Start the process if it is not running, follow what it does, and explain it when it ends."""
@@ -163,7 +164,7 @@ class DeviceClient:
         self.log.bound()  # only after it was read
         if self.refusal.is_replaced():
             why = self.folder.refusal.read_text(encoding="utf-8", errors="replace")
-            self._log_once(f"{self.folder.device} could not answer the server: {why}")
+            self._log(f"{self.folder.device} could not answer the server: {why}")
 
     def _start(self) -> None:
         """Start the process; if the device lacks disk space or memory for it, try again later."""
@@ -183,7 +184,7 @@ class DeviceClient:
             trouble = str(error)
         except OSError as error:
             trouble = f"The connection of {self.folder.device} cannot be started ({error}); trying again."
-        self._log_once(trouble)
+        self._log(trouble)
         self.wait.lengthen()
 
     def follow(self) -> None:
@@ -212,7 +213,7 @@ class DeviceClient:
             self.progress.restart()  # it tries again and again, and marks nothing meanwhile
             self.away_since = now if self.away_since is None else self.away_since
         if self.away_since is not None and now - self.away_since >= AWAY_FOR:
-            self._log_once(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
+            self._log(f"{self.folder.device}: the server {self.folder.server} does not answer; trying again")
             if self.notices.files.server != self.folder.server:  # found by its notice
                 self._disconnect()
 
@@ -220,9 +221,7 @@ class DeviceClient:
         """End the process if it hangs, also if it does so while the server is away."""
         if self.progress.is_stuck():
             minutes = self.progress.patience / 60.0
-            self._log_once(
-                f"The connection of {self.folder.device} has hung for {minutes:g} minutes; connecting again."
-            )
+            self._log(f"The connection of {self.folder.device} has hung for {minutes:g} minutes; connecting again.")
             self._disconnect()
 
     def _disconnect(self) -> None:
@@ -237,12 +236,12 @@ class DeviceClient:
     def _explain_end(self, status: int) -> None:
         ending = self.events.ending(status)
         if ending is SuperNodeEnding.NOT_ADMITTED and self._is_still_counted():
-            self._log_once(f"The server still counts the last connection of {self.folder.device}; trying again.")
+            self._log(f"The server still counts the last connection of {self.folder.device}; trying again.")
             self.wait.pause(SOON)
         else:
             if ending in IF_STILL_REGISTERED and self.notices.is_registered():
                 ending = IF_STILL_REGISTERED[ending]
-            self._log_once(ending.value.format(self.folder, status))
+            self._log(ending.value.format(self.folder, status))
             self.wait.lengthen()
         if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.FORGOTTEN, SuperNodeEnding.SIGNATURE_REFUSED):
             self._connected_file.unlink(missing_ok=True)
@@ -257,13 +256,10 @@ class DeviceClient:
         return self.child is not None and counts[SuperNodeEvent.REQUEST_RECEIVED] > counts[SuperNodeEvent.REPLY_SENT]
 
     def _log_connected(self) -> None:
-        self._log_once(f"{self.folder.device}: connected to {self.folder.server}", logging.INFO)
+        self._log(f"{self.folder.device}: connected to {self.folder.server}", logging.INFO)
 
-    def _log_once(self, sentence: str, level: int = logging.WARNING) -> None:
-        """Log a sentence unless it was the last one logged."""
-        if sentence != self.last_logged:
-            logger.log(level, "%s", sentence)
-        self.last_logged = sentence
+    def _log(self, sentence: str, level: int = logging.WARNING) -> None:
+        self._repeats.log(logger, sentence, level)
 
     @property
     def _connected_file(self) -> Path:
@@ -273,36 +269,3 @@ class DeviceClient:
     def _is_still_counted(self) -> bool:
         path = self._connected_file
         return path.exists() and time.time() - path.stat().st_mtime < STILL_COUNTED
-
-
-class FileWatch:
-    """Notices that a file was replaced."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.before = identity(file)
-
-    def is_replaced(self) -> bool:
-        """Whether the file was replaced since the last call."""
-        before, self.before = self.before, identity(self.file)
-        return self.before not in (None, before)
-
-
-class Delivery:
-    """Notices that a delivery replaced a file, and that the server had time to learn of it."""
-
-    def __init__(self, file: Path) -> None:
-        self.watch = FileWatch(file)
-        self.seen: float | None = None
-        self.sent: float | None = None
-
-    def is_settled(self, owes_reply: bool) -> bool:
-        """Whether something was delivered, the reply to it was sent, and the server had time to collect that."""
-        now = time.monotonic()
-        if self.seen is None:
-            if not self.watch.is_replaced():
-                return False
-            self.seen = now
-        if self.sent is None and (not owes_reply or now - self.seen > SETTLE):
-            self.sent = now
-        return self.sent is not None and now - self.sent >= COLLECTED

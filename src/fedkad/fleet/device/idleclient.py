@@ -1,9 +1,8 @@
-"""A device that is not called: it looks at the notice, and fetches the model that it names.
+"""A device that is not called: it polls the notice, and fetches the model that the notice names.
 
-That is done by a small process, or by a thread of the device's agent.
-
-`fedkad client` becomes this process when its device is not called, and this one becomes `fedkad client` again when it
-is: one takes the place of the other, so that a device that waits holds neither Flower nor numpy in memory.
+A small process does that, or a thread of the device's agent. `fedkad client` becomes this process (`exec`) when its
+device is not called, and this one becomes `fedkad client` again when it is, so that an idle device holds neither Flower
+nor numpy in memory.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from fedkad.fleet.shared.logline import LogLine
 from fedkad.fleet.shared.notice import LIFE, NamedModel, NoticeError
 from fedkad.fleet.shared.processes import until_stopped
 from fedkad.locks import HeldError, holding
+from fedkad.repeats import RepeatFilter
 from fedkad.systemd import SystemdNotifier
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class AdoptionError(Exception):
 
 @dataclass(frozen=True)
 class IdleArguments:
-    """A device that waits: its folder, its data, and when it leaves."""
+    """An idle device: its folder, its data, and when it leaves."""
 
     root: str
     device: str
@@ -66,11 +66,11 @@ class IdleArguments:
         return DeviceFolder(Path(self.root), self.device, self.server)
 
     def begin(self) -> NoReturn:
-        """Let this process become one that waits; `-P` keeps modules in the working directory from shadowing ours."""
+        """Become the idle process; `-P` keeps modules in the working directory from shadowing ours."""
         _become("fedkad.fleet.device.idleclient", json.dumps(vars(self)))
 
     def end(self) -> NoReturn:
-        """Let this process become the client, which connects."""
+        """Become the client, which connects."""
         options = [*(("--data", self.data) if self.data else ()), *(("--once",) if self.once else ())]
         options += () if self.idle is None else ("--idle", str(self.idle / 60.0))
         _become("fedkad", "client", self.root, *options)
@@ -83,27 +83,28 @@ def _become(module: str, *arguments: str) -> NoReturn:
 
 
 class IdleLoop:
-    """The loop of a device that waits, and its state."""
+    """The loop of an idle device, and its state."""
 
-    def __init__(self, wait: IdleArguments, notices: NoticeClient) -> None:
-        self.wait, self.folder, self.notices, self.systemd = wait, wait.folder, notices, SystemdNotifier()
-        self.began, self.last_logged = time.monotonic(), ""
+    def __init__(self, arguments: IdleArguments, notices: NoticeClient) -> None:
+        self.arguments, self.folder, self.notices = arguments, arguments.folder, notices
+        self.systemd, self.began = SystemdNotifier(), time.monotonic()
         self.named, self.not_before, self.pause = "", 0.0, FIRST_PAUSE
         self.is_unknown = False  # whether the server does not know the key of the device
+        self._repeats = RepeatFilter()
 
     def run(self) -> int:
         """Wait until there is a reason to leave; returns the exit status."""
-        self.systemd.ready(f"{self.wait.device} waits to be called")
+        self.systemd.ready(f"{self.arguments.device} waits to be called")
         while True:
             self.systemd.alive()
             if self.is_called():
-                return self.wait.end()
-            if self.obtain() and self.wait.once:
+                return self.arguments.end()
+            if self.obtain() and self.arguments.once:
                 print(f"{self.folder.model}: a new model was delivered", file=sys.stderr)
                 return 0
-            if self.wait.idle is not None and time.monotonic() - self.began > self.wait.idle:
-                minutes = self.wait.idle / 60.0
-                print(f"error: No request came from {self.wait.server} for {minutes:g} minutes.", file=sys.stderr)
+            if self.arguments.idle is not None and time.monotonic() - self.began > self.arguments.idle:
+                minutes = self.arguments.idle / 60.0
+                print(f"error: No request came from {self.arguments.server} for {minutes:g} minutes.", file=sys.stderr)
                 return FAILED
             time.sleep(TICK)
 
@@ -112,19 +113,19 @@ class IdleLoop:
         if self.notices.is_due:
             self._look()
         if self.notices.is_called:
-            self._log(f"{self.wait.device}: called by {self.wait.server}", logging.INFO)
+            self._log(f"{self.arguments.device}: called by {self.arguments.server}", logging.INFO)
         return self.notices.is_called
 
     def _look(self) -> None:
         try:
-            said = self.notices.next_report
+            last_report = self.notices.next_report
             self.notices.look()
-            if self.notices.next_report != said:  # once an hour
+            if self.notices.next_report != last_report:  # once an hour
                 self.is_unknown = self.notices.is_registered() is False
             if self.is_unknown:
-                self._log(f"{self.wait.device} is not called any more: {UNKNOWN}")
+                self._log(f"{self.arguments.device} is not called any more: {UNKNOWN}")
             else:
-                self._log(f"{self.wait.device}: waits until {self.wait.server} calls it", logging.INFO)
+                self._log(f"{self.arguments.device}: waits until {self.arguments.server} calls it", logging.INFO)
         except (NoticeError, UnreachableError, OSError) as error:
             self._log(str(error))
 
@@ -141,23 +142,20 @@ class IdleLoop:
             return False
         try:
             fetch(self.folder, self.notices, model)
-            adopt(self.folder, self.wait.data, self.systemd.alive)
+            adopt(self.folder, self.arguments.data, self.systemd.alive)
         except (AdoptionError, FleetFileError, UnreachableError, OSError) as error:
-            self._log(f"{self.wait.device} could not use the model of {model.run}, and tries again: {error}")
+            self._log(f"{self.arguments.device} could not use the model of {model.run}, and tries again: {error}")
             self.not_before, self.pause = now + self.pause, min(2.0 * self.pause, LONGEST_PAUSE)
             return False
-        self._log(f"{self.wait.device}: has the model of {model.run}", logging.INFO)
+        self._log(f"{self.arguments.device}: has the model of {model.run}", logging.INFO)
         return True
 
     def _log(self, sentence: str, level: int = logging.WARNING) -> None:
-        """Log a sentence unless it was the last one logged."""
-        if sentence != self.last_logged:
-            logger.log(level, "%s", sentence)
-        self.last_logged = sentence
+        self._repeats.log(logger, sentence, level)
 
 
 def held_run(folder: DeviceFolder) -> str:
-    """The training whose result the device holds; empty if none."""
+    """Return the training whose result the device holds; empty if none."""
     try:
         return str(json.loads(folder.delivered.read_text())["run"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -165,7 +163,7 @@ def held_run(folder: DeviceFolder) -> str:
 
 
 def fetch(folder: DeviceFolder, notices: NoticeClient, model: NamedModel) -> None:
-    """Have the file that the notice names in the device's folder; it counts only if its digest is right."""
+    """Fetch the file that the notice names into the device's folder; it counts only if its digest is right."""
     if _is_that(folder.fetched.read_bytes() if folder.fetched.exists() else b"", model):
         return
     answer = notices.fetch_model(model.sha256)
@@ -183,22 +181,22 @@ def _is_that(content: bytes, model: NamedModel) -> bool:
 
 
 def adopt(folder: DeviceFolder, data: str, while_waiting: Callable[[], None]) -> None:
-    """Put the file that was fetched in use, in another process."""
+    """Put the fetched file in use, in another process."""
     command = [sys.executable, "-Pm", "fedkad.fleet.device.adoption", str(folder.root), folder.device, data]
     deadline = time.monotonic() + LONGEST_ADOPTION
     command.append(str(folder.fetched))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            said = _said_until_its_end(process, deadline, while_waiting)
+            errors = _stderr_of(process, deadline, while_waiting)
         except BaseException:
             process.kill()
             raise
     if process.returncode:
-        raise AdoptionError((said.strip().splitlines() or ["the process that adopts it was killed."])[-1])
+        raise AdoptionError((errors.strip().splitlines() or ["the process that adopts it was killed."])[-1])
     folder.fetched.unlink(missing_ok=True)
 
 
-def _said_until_its_end(process: subprocess.Popen[str], deadline: float, while_waiting: Callable[[], None]) -> str:
+def _stderr_of(process: subprocess.Popen[str], deadline: float, while_waiting: Callable[[], None]) -> str:
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=TICK)[1]
@@ -208,15 +206,15 @@ def _said_until_its_end(process: subprocess.Popen[str], deadline: float, while_w
 
 def main() -> None:
     """Wait for the device that the command line names, until SIGINT or SIGTERM."""
-    wait = IdleArguments(**json.loads(sys.argv[1]))
+    arguments = IdleArguments(**json.loads(sys.argv[1]))
     handler = logging.StreamHandler()
     handler.setFormatter(LogLine.on_stderr())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    refusal = f"{wait.root}: a client is already running in this folder; stop it first."
+    refusal = f"{arguments.root}: a client is already running in this folder; stop it first."
     status = 0
     try:
-        with holding(wait.folder.lock, refusal), until_stopped():
-            status = IdleLoop(wait, NoticeClient(wait.folder)).run()
+        with holding(arguments.folder.lock, refusal), until_stopped():
+            status = IdleLoop(arguments, NoticeClient(arguments.folder)).run()
     except HeldError as error:
         print(f"error: {error}", file=sys.stderr)
         status = FAILED
