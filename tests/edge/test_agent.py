@@ -610,7 +610,7 @@ def test_a_configuration_can_be_checked_without_a_trace(tmp_path: Path, model: P
             stdin, learning={"model": str(model)}, sampling={"channels": ["heat", "flow", "pressure"]}
         ),
         "damaged": config(stdin, learning={"model": str(tmp_path / "damaged")}),
-        "secret, named in [source], cannot be read": config({**mqtt, "username": "u", "password_file": "secret"}),
+        "secret: no such file; password_file in [source]": config({**mqtt, "username": "u", "password_file": "secret"}),
         "nowhere.pem": config({**mqtt, "ca_file": "nowhere.pem"}),
         "agent.toml: Invalid value": "devices = [",
     }

@@ -255,7 +255,7 @@ def test_a_token_that_cannot_be_used_is_said_and_waited_for(tmp_path: Path, cont
     with receiving() as receiver, posting(WebhookSettings(receiver.url, token_file=str(token))) as (webhook, said):
         webhook.offer([(1, ALERT)])
         wait_for(lambda: said)
-        assert "[webhook] token_file" in said[0]
+        assert "token_file in [webhook]" in said[0]
         assert "two" not in said[0]
         token.write_text("hush")
         assert collect(webhook, 1) == [1]

@@ -8,14 +8,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from fedkad.edge.settings import MqttSink, SettingsError, SourceSettings
+from fedkad.edge.settings import MqttSink, SourceSettings
+from fedkad.edge.settings.credentials import read_password, tls_context
 from fedkad.edge.settings.rules import split_broker
 from fedkad.edge.sinks.publications import Publication
 from fedkad.repeats import RepeatFilter
@@ -82,7 +82,8 @@ class Connection:
         client.enable_logger = lambda *_: None  # type: ignore[method-assign]
         log_in(client, settings, section)  # at once, so that an agent does not start with a file that cannot be read
         if is_secure:
-            client.tls_set_context(tls_context(settings, section))
+            login = settings.ca_file, settings.certificate_file, settings.key_file
+            client.tls_set_context(tls_context(section, *login))
         if will is not None:
             client.will_set(*will)
         client.on_connect, client.on_disconnect = self._on_connect, lambda *_: self._lost()
@@ -302,26 +303,4 @@ class Attempt(threading.Thread):
 def log_in(client: paho.Client, settings: SourceSettings | MqttSink, section: str) -> None:
     """Read the password for every attempt: a corrected file needs no restart."""
     if settings.username:
-        client.username_pw_set(settings.username, read_secret(settings.password_file, section))
-
-
-def read_secret(path: str, section: str) -> str | None:
-    """The password or token in a file, without the line end."""
-    if not path:
-        return None
-    try:
-        return Path(path).read_text().strip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}, named in [{section}], cannot be read ({error}); correct it.") from None
-
-
-def tls_context(settings: SourceSettings | MqttSink, section: str) -> ssl.SSLContext:
-    """TLS that verifies the broker, with the agent's own certificate if it has one."""
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file or None)
-        if settings.certificate_file:
-            context.load_cert_chain(settings.certificate_file, settings.key_file)
-    except (OSError, ssl.SSLError) as error:
-        named = [name for name in (settings.ca_file, settings.certificate_file, settings.key_file) if name]
-        raise SettingsError(f"[{section}] {', '.join(named)}: {error}; correct it.") from None
-    return context
+        client.username_pw_set(settings.username, read_password(settings.password_file, section))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import ssl
-import stat
 from pathlib import Path
 
 from fedkad.detect.detector import KoopmanDetector
@@ -22,8 +19,8 @@ from fedkad.edge.settings import (
     MqttSink,
     SettingsError,
     SourceSettings,
-    WebhookSettings,
 )
+from fedkad.edge.settings.credentials import check_readable, read_password, read_token, tls_context
 from fedkad.edge.settings.rules import EVERY, split_broker
 from fedkad.edge.sinks.prometheus import check_port
 from fedkad.edge.sources.lines import first_line
@@ -46,7 +43,8 @@ def check(settings: AgentSettings) -> str:
         _check_login(settings.source, "source")
     if settings.mqtt.enabled and settings.mqtt.broker:
         _check_login(settings.mqtt, "mqtt")
-    _check_webhook(settings.webhook)
+    read_token(settings.webhook.token_file, "webhook")
+    tls_context("webhook", settings.webhook.ca_file)
     _check_folder(settings.state, "state")
     if settings.prometheus.port:
         _check_metrics(settings, notes)
@@ -66,7 +64,7 @@ def _check_followed(settings: AgentSettings, notes: list[str]) -> None:
     path, is_csv = settings.source.path, settings.source.format == "csv"
     folder = Path(path).parent
     if os.path.lexists(path):
-        _check_readable(path, "path in [source]")
+        check_readable(path, "path in [source]")
     elif not os.path.isdir(folder):
         raise SettingsError(f"{path}: there is no folder {folder}; create it, or correct path in [source].")
     elif not os.access(folder, os.X_OK):
@@ -96,45 +94,11 @@ def _note_header(settings: AgentSettings, notes: list[str]) -> None:
 
 
 def _check_login(broker: SourceSettings | MqttSink, section: str) -> None:
-    from fedkad.edge.connection import read_secret, tls_context
-
-    read_secret(broker.password_file, section)
-    for key in ("ca_file", "certificate_file", "key_file"):
-        _check_readable(getattr(broker, key), f"{key} in [{section}]")
+    read_password(broker.password_file, section)
+    for key in ("ca_file", "certificate_file", "key_file"):  # also where TLS is not used
+        check_readable(getattr(broker, key), f"{key} in [{section}]")
     if split_broker(broker.broker, section)[2]:
-        tls_context(broker, section)
-
-
-def _check_webhook(webhook: WebhookSettings) -> None:
-    _check_readable(webhook.token_file, "token_file in [webhook]")
-    _check_readable(webhook.ca_file, "ca_file in [webhook]")
-    # Bytes, since it may not be text at all; the token itself must not be shown.
-    if webhook.token_file and not re.fullmatch(rb"[!-~]+", Path(webhook.token_file).read_bytes().strip()):
-        raise SettingsError(f"{webhook.token_file}: token_file in [webhook] must hold one word of plain characters.")
-    if webhook.ca_file:
-        try:
-            ssl.create_default_context(cafile=webhook.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise SettingsError(
-                f"{webhook.ca_file}: {error}; ca_file in [webhook] must name a file of certificates."
-            ) from None
-
-
-def _check_readable(path: str, key: str) -> None:
-    """Refuse a path, unless it is empty, that is not a file or cannot be read."""
-    if not path:
-        return
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
-    except FileNotFoundError:
-        raise SettingsError(f"{path}: no such file; {key} must name one.") from None
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}; {key} must name a file that can be read.") from None
-    try:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise SettingsError(f"{path}: this is a folder; {key} must name a file.")
-    finally:
-        os.close(descriptor)
+        tls_context(section, broker.ca_file, broker.certificate_file, broker.key_file)
 
 
 def _check_folder(path: Path, key: str) -> None:
@@ -207,7 +171,7 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
     if not path:
         return None
     try:
-        _check_readable(path, f"model of {name}")
+        check_readable(path, f"model of {name}")
         found, _ = load_model(path, memory=False)
         check_channels(found, Path(path), device)
         check_tolerance(found, Path(path), device)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from fedkad.edge.settings import WebhookSettings
+from fedkad.edge.settings import SettingsError, WebhookSettings
+from fedkad.edge.settings.credentials import read_token, tls_context
 from fedkad.edge.sinks import Entry
 from fedkad.edge.sinks.services import posting, read_answer
 from fedkad.edge.sources.payload import quoted
 from fedkad.repeats import RepeatFilter
-
-if TYPE_CHECKING:
-    import ssl
 
 logger = logging.getLogger(__name__)
 
@@ -147,8 +143,8 @@ class WebhookSink:
             return _Answer(0, f"cannot be reached ({error.reason})")
         except (OSError, HTTPException) as error:
             return _Answer(0, f"cannot be reached ({error or type(error).__name__})")
-        except _FileError as error:
-            return _Answer(0, str(error), needs_person=True)
+        except SettingsError as error:
+            return _Answer(0, f"cannot be used: {str(error).removesuffix('.')}", needs_person=True)
         except Exception as error:  # if the thread died, nothing would be delivered for months
             return _Answer(0, f"cannot be used ({type(error).__name__})", needs_person=True)
 
@@ -160,10 +156,6 @@ class _Answer(NamedTuple):
     problem: str = ""
     needs_person: bool = False
     retry_after: float = 0.0
-
-
-class _FileError(Exception):
-    """A configured file that cannot be used."""
 
 
 def _refusal(code: int, retry_after: str | None, reason: str) -> _Answer:
@@ -208,28 +200,9 @@ def _send(settings: WebhookSettings, key: int, alert: Mapping[str, Any]) -> int:
 
     # The key is the same for every attempt, and ASCII, as headers must be.
     identity = quote(f"{alert.get('id', '')}/{alert.get('event', '')}/{key}", safe="/:+ ")
-    posted = posting(settings, alert, _read_token(settings.token_file) if settings.token_file else "")
+    posted = posting(settings, alert, read_token(settings.token_file, "webhook"))
     headers = {**posted.headers, "Idempotency-Key": identity}
     request = Request(posted.url, posted.body.encode(), headers, method="POST")
-    handlers = [HTTPSHandler(context=_tls_context(settings.ca_file))] if request.type == "https" else []
+    handlers = [HTTPSHandler(context=tls_context("webhook", settings.ca_file))] if request.type == "https" else []
     with build_opener(NoRedirect, *handlers).open(request, timeout=settings.timeout) as response:
         return int(response.status)
-
-
-def _tls_context(authority: str) -> ssl.SSLContext:
-    import ssl
-
-    try:
-        return ssl.create_default_context(cafile=authority or None)
-    except OSError as error:
-        raise _FileError(f"cannot be used: [webhook] ca_file {authority} is not readable ({error})") from None
-
-
-def _read_token(path: str) -> str:
-    try:
-        token = Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _FileError(f"cannot be used: [webhook] token_file {path} is not readable ({error})") from None
-    if not re.fullmatch("[!-~]+", token):  # otherwise the error of http.client would quote it
-        raise _FileError(f"cannot be used: [webhook] token_file {path} is not one word of plain characters")
-    return token
