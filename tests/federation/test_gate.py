@@ -20,7 +20,7 @@ from fedkad.federation import engine, model_archive, training_files, wire
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
-from fedkad.federation.gate import MOST_SAID, Judgement, held_out_losses, verdict_of
+from fedkad.federation.gate import LARGEST_OPINION, Judgement, held_out_losses, verdict_of
 from fedkad.federation.model_archive import CURRENT, EARLIER, KEPT_BACK, ArchiveError
 from fedkad.federation.participant import OwnTerms, final_subspace
 from fedkad.federation.protocol import Answer, ProtocolError, Request, Terms, refusal
@@ -171,7 +171,7 @@ def test_the_masked_mean_is_that_of_what_the_devices_would_say_openly(
     memories = [KoopmanDetector.load(prepared[name]).memory_ for name in NAMES]
     losses = np.array([held_out_losses(memory, subspaces) for memory in memories])
     said = np.log(losses[:, 0] / losses[:, 1])
-    assert 0.01 < np.abs(said).max() < MOST_SAID
+    assert 0.01 < np.abs(said).max() < LARGEST_OPINION
     assert result.state.gate["ratio"] == pytest.approx(np.exp(np.mean(said)), abs=1e-5)
 
 

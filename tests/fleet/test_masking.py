@@ -102,7 +102,7 @@ class Play:
         self.masked = {device: self.mask_one(device).integers for device in self.shared if device not in without}
         for device, integers in self.masked.items():
             self.server.take_masked(device, integers.tobytes())
-        self.verdict = self.server.settle()
+        self.verdict = self.server.close()
         return self
 
     def reveal(self, without: Collection[int] = ()) -> dict[int, Message]:
@@ -575,7 +575,7 @@ def test_steps_of_the_server_keep_their_order() -> None:
     early = MaskedSum(context(4), (5, 3))
     with pytest.raises(MaskingError, match="not for each of the others in the roster"):
         early.take_shares(7, play.shared[7])
-    for step in (early.forward, early.settle, early.unmask):
+    for step in (early.forward, early.close, early.unmask):
         with pytest.raises(MaskingError, match="Only 0 devices"):
             step()
     with pytest.raises(MaskingError, match="of other devices than those asked about"):

@@ -23,11 +23,9 @@ class ResultDelivery:
         self.state, self.folder, self._open = state, folder, requests
 
     def judges(self, names: Collection[str]) -> dict[str, Request]:
-        """Ask some devices to compare the result with the current model; nobody if that cannot be compared.
-
-        With noise a loss would be a further release.
-        """
+        """Ask some devices to compare the result with the current model; none where it cannot be compared."""
         terms = self.state.terms
+        # With noise, a loss would be a further release.
         current = None if terms.noise > 0.0 or self.state.done else self._current()
         if current is None:
             return {}

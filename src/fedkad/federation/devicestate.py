@@ -8,7 +8,7 @@
     given                  the model that the agent's configuration named when it was put in use
     previous.safetensors   the agent's detector before an operator called something normal, to take that back
     undone                 the agent's mark of the command that took it back
-    anew                   the agent's mark of the command to learn anew, until there is a first model
+    anew                   the agent's mark of the command to relearn, until there is a first model
     releases.json          how many replies have left the device
     model.lock             held by a process that reads the model to rewrite it
     round.lock             held while a request is answered
@@ -56,13 +56,13 @@ class DeviceState:
 
         Without `wait`, a lock that another process holds raises a `HeldError`.
         """
-        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed all of it
+        self.path.mkdir(parents=True, exist_ok=True)  # it may have been removed
         path = self.path / f"{what}.lock"
         with waiting_for(path) if wait else holding(path, f"{path}: another process is at work on it."):
             yield
 
     def read_releases(self) -> int:
-        """How many replies have left the device."""
+        """Return how many replies have left the device."""
         try:
             return int(json.loads(self._releases.read_text())["releases"])
         except FileNotFoundError:
@@ -78,15 +78,15 @@ class DeviceState:
         write_atomically(self._releases, json.dumps({"releases": count}).encode())
 
     def version(self) -> tuple[int, int] | None:
-        """Changes when the model does: a running agent then reloads it, and keeps its window."""
+        """Return what changes when the model does: a running agent then reloads it, and keeps its window."""
         try:
-            found = self.model.stat()
+            file = self.model.stat()
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return file.st_ino, file.st_mtime_ns
 
     def prepared(self, fingerprint: str) -> Path:
-        """Where a detector prepared from data with that fingerprint is kept; those of other data are removed."""
+        """Return where a detector prepared from data with that fingerprint is kept; those of other data are removed."""
         path = self.path / f"data-{fingerprint}.safetensors"
         for other in self.path.glob("data-*.safetensors"):
             if other != path:
@@ -94,7 +94,7 @@ class DeviceState:
         return path
 
     def read_used(self) -> Model | None:
-        """The model in use; None if there is none, or a damaged one."""
+        """Return the model in use; None if there is none, or a damaged one."""
         try:
             return load_model(self.model, memory=False)[0]
         except ModelFileError:

@@ -73,22 +73,23 @@ class DurableParticipant:
             return reply.timed(time.perf_counter() - began) if request.kind in LEARNING else reply
 
     def _load(self, request: Request) -> Participant:
-        terms, known = request.terms, Participant(self.device, own_terms=self._own_terms)
+        terms, participant = request.terms, Participant(self.device, own_terms=self._own_terms)
         if request.kind in LEARNING:
             source = self._source(terms)
             if request.kind in ("warm", "admm"):
                 self._refuse_garbage(source.model_)
             client = Client(self.device, source.memory_.statistics, terms.consensus)
-            known = replace(known, memory=source.memory_, client=client, progress=self._read_progress(terms))
+            progress = self._read_progress(terms)
+            participant = replace(participant, memory=source.memory_, client=client, progress=progress)
         if request.kind == "deliver":
             used = self.folder.read_used() or source.model_
-            return replace(known, model=replace(used, learnt_through=source.model_.learnt_through))
-        known = replace(known, releases=self.folder.read_releases())
+            return replace(participant, model=replace(used, learnt_through=source.model_.learnt_through))
+        participant = replace(participant, releases=self.folder.read_releases())
         if terms.secure and request.kind != "advertise" and self.folder.masking.exists():
             from fedkad.federation.secure.device import DeviceSecrets
 
-            known = replace(known, secrets=DeviceSecrets.from_bytes(self.folder.masking.read_bytes()))
-        return known
+            participant = replace(participant, secrets=DeviceSecrets.from_bytes(self.folder.masking.read_bytes()))
+        return participant
 
     def _refuse_garbage(self, model: Model) -> None:
         """Take no part with data of which the others would learn nothing; the device still gets the fleet's model."""
@@ -109,10 +110,10 @@ class DurableParticipant:
         subspaces = [model.dynamics.subspace[:, :shared] for model in (after.model, before.model)]
         if subspaces[0].shape != subspaces[1].shape:
             return
-        judged = verdict_of([Judgement(*held_out_losses(before.memory, subspaces))])
-        if judged.ratio > FAR_WORSE:
+        verdict = verdict_of([Judgement(*held_out_losses(before.memory, subspaces))])
+        if verdict.ratio > FAR_WORSE:
             is_told = not (terms.private or self._own_terms.private)
-            times = f"{judged.ratio:.3g}" if is_told else f"more than {FAR_WORSE:g}"
+            times = f"{verdict.ratio:.3g}" if is_told else f"more than {FAR_WORSE:g}"
             raise ProtocolError(
                 f"Device {self.device!r} loses {times} times as much with the new model on its own rows, "
                 "and keeps the one it has."

@@ -3,8 +3,8 @@
 A device fits the operator on the first half of the rows that it keeps, and tells how well that predicts the second half
 in either subspace. The server takes the median over the devices that it asked: one liar, or one device whose data have
 changed, decides nothing. Where replies are masked, devices send the logarithm of new over current loss, clipped to a
-range that everybody knows, and the server learns its mean alone. Where they are noisy, nobody is asked: a loss would be
-a further release, and noise that hides a device drowns the 10 % that the gate looks for.
+known range, and the server learns its mean alone. Where they are noisy, no device is asked: a loss would be a further
+release, and noise that hides a device drowns the 10 % that the gate looks for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORSE = 1.1
 """A new subspace whose loss is this many times that of the current one, for the median device, is not delivered. The
 losses of two honest trainings in different orders differ by 0.1 % (`python -m measurements.liars`, on all rows)."""
 
-MOST_SAID = math.log(1.5)
+LARGEST_OPINION = math.log(1.5)
 """Under masks a device says at most that the new loss is 1.5 times the current one, or the reverse. Of n judges within
 this range, more than n / 5 have to agree to keep a good model back, and more than n / 3 to let a bad one pass."""
 
@@ -60,13 +60,13 @@ class Judgement(NamedTuple):
 
     @property
     def clipped(self) -> float:
-        """What the device says under masks, 0 for no opinion.
+        """The logarithm that the device sends under masks, 0 for no opinion.
 
-        >>> Judgement(9.0, 0.1).clipped == MOST_SAID, Judgement(0.1, 0.1).clipped, Judgement(0.0, 0.0).clipped
+        >>> Judgement(9.0, 0.1).clipped == LARGEST_OPINION, Judgement(0.1, 0.1).clipped, Judgement(0.0, 0.0).clipped
         (True, 0.0, 0.0)
         """
         ratio = self.new / self.current if self.counts else 1.0
-        return min(max(math.log(ratio) if ratio > 0.0 else -MOST_SAID, -MOST_SAID), MOST_SAID)
+        return min(max(math.log(ratio) if ratio > 0.0 else -LARGEST_OPINION, -LARGEST_OPINION), LARGEST_OPINION)
 
 
 class Verdict(NamedTuple):
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(judgements: Collection[Judgement]) -> Verdict:
-    """The median of the ratios.
+    """Judge by the median of the ratios.
 
     >>> verdict_of([Judgement(0.2, 0.1), Judgement(0.1, 0.1), Judgement(9.0, 0.1)])
     Verdict(judges=3, ratio=2.0)
@@ -92,17 +92,17 @@ def verdict_of(judgements: Collection[Judgement]) -> Verdict:
 
 
 def verdict_of_sum(judges: int, total: float) -> Verdict:
-    """The geometric mean of the ratios, of which nobody knows any; a sum that honest judges cannot make is a bad sign.
+    """Judge by the sum of the logarithms alone; a sum that honest judges cannot make is a bad sign.
 
     >>> [round(verdict_of_sum(4, total).ratio, 3) for total in (0.0, 0.4, -0.4, -40.0)]
     [1.0, 1.105, 0.905, 1.5]
     """
     mean = total / judges
-    return Verdict(judges, math.exp(mean if abs(mean) <= MOST_SAID + ROUNDED else MOST_SAID))
+    return Verdict(judges, math.exp(mean if abs(mean) <= LARGEST_OPINION + ROUNDED else LARGEST_OPINION))
 
 
 def held_out_losses(memory: Memory, subspaces: Sequence[Array]) -> list[float]:
-    """‖Y − P Q̂ Pᵀ X‖² / ‖Y‖² of the second half of the kept rows, with Q̂ fitted on the first half, for each P."""
+    """Compute ‖Y − P Q̂ Pᵀ X‖² / ‖Y‖² of the second half of the kept rows for each P, with Q̂ fitted on the first."""
     rows, setup = np.clip(memory.held_out.rows, -CLIP, CLIP), memory.setup
     middle = len(rows) // 2
     first, second = (collect(part, setup.lifting, setup.settings.horizon) for part in (rows[:middle], rows[middle:]))

@@ -69,7 +69,7 @@ class Round:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Round:
-        """A record from a file, where names are in lists; earlier releases left nobody out."""
+        """Return a record from a file, where names are in lists; those of earlier releases left no device out."""
         names = {kind: tuple(stored.get(kind, ())) for kind in ("participants", "left_out")}
         return cls(**{**stored, **names})
 
@@ -94,7 +94,7 @@ class Ledger:
     refusals: int = 0
 
     def refuse(self, device: str, number: int, reason: str, *, strike: bool) -> None:
-        """Count an answer that is not taken; with a strike if it is the device's own fault."""
+        """Count an answer that is not taken, with a strike if it is the device's own fault."""
         if strike:
             self.strikes[device] = self.strikes.get(device, 0) + 1
         self.refusals += 1
@@ -103,5 +103,5 @@ class Ledger:
         del self.refused[:-SHOWN]
 
     def is_out(self, device: str) -> bool:
-        """Whether a device has sent unusable answers too often."""
+        """Return whether a device has sent unusable answers too often."""
         return self.strikes.get(device, 0) >= STRIKES

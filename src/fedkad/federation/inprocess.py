@@ -67,7 +67,7 @@ class Federation:
 
     @single_threaded()
     def admit(self, name: str, series: Any) -> KoopmanDetector:
-        """A new device: the shared subspace, its own operator and calibration, from as few as 100 samples.
+        """Add a device: the shared subspace, its own operator and calibration, from as few as 100 samples.
 
         Until it has a thousand scores of its own to set it by, its threshold is at least the median of the fleet's, and
         the tail of its scores is expected to have the shape of the fleet's.
@@ -75,12 +75,12 @@ class Federation:
         if name in self.detectors:
             raise ValueError(f"There is a device {name!r} in the fleet already; choose another name.")
         detector = KoopmanDetector(**self.parameters)
-        models = [known.model_ for known in self.detectors.values()]
+        models = [other.model_ for other in self.detectors.values()]
         usual = usual_threshold(map(own_threshold, models)), usual_shape(map(own_shape, models))
         with naming(name):
-            known = as_series(series)
-            _check_like(models[0].setup, known)
-            detector.prepare(known, self.scaling).adopt(self.subspace, *usual)
+            own = as_series(series)
+            _check_like(models[0].setup, own)
+            detector.prepare(own, self.scaling).adopt(self.subspace, *usual)
         self.detectors[name] = detector
         return detector
 
@@ -178,7 +178,7 @@ def federate(
     ((168, 6), 8, 'warm')
     >>> detector = federation.admit("pump-9", np.sin(t[:700] / [[9.0, 11.0]]))
     """
-    _check_choice("preset", preset, (None, "paper"))
+    _check_choices(preset=(preset, (None, "paper")))
     chosen = PRESETS[preset or "default"]
     rounds = chosen.rounds if rounds is None else rounds
     step_size = chosen.consensus.step_size if step_size is None else step_size
@@ -190,39 +190,30 @@ def federate(
     share = max(0.25, 1.0 / len(fleet)) if participation is None else participation
     _check_numbers(rounds=rounds, participation=share, penalty=penalty, local_steps=local_steps)
     _check_numbers(step_size=1.0 if step_size is None else step_size)
-    _check_choice("start", start, STARTS)
-    _check_choice("sampling", sampling, SAMPLINGS)
-    _check_choice("scaling", scaling, ("device", "global"))
-    _check_choice("encoding", encoding, ENCODINGS)
+    _check_choices(start=(start, STARTS), sampling=(sampling, SAMPLINGS), scaling=(scaling, ("device", "global")))
+    _check_choices(encoding=(encoding, ENCODINGS))
     if schedule is None:
         _check_participation(share, len(fleet))
     else:
         _check_schedule(schedule, fleet)
-    consensus = replace(
-        chosen.consensus,
-        rank=settings.rank,
-        penalty=penalty,
-        local_steps=local_steps,
-        step_size=step_size,
-        start=start,
-        seed=seed,
-        ridge=settings.ridge if preset == "paper" else chosen.consensus.ridge,
-    )
+    rules: dict[str, Any] = {"penalty": penalty, "local_steps": local_steps, "step_size": step_size, "start": start}
+    ridge = settings.ridge if preset == "paper" else chosen.consensus.ridge
+    consensus = replace(chosen.consensus, rank=settings.rank, seed=seed, ridge=ridge, **rules)
     report = progress or (lambda what, done, of: None)
     pooled = _pool_scaling(fleet, settings, skip is not None) if scaling == "global" else None
     memories = _prepare(fleet, settings, pooled, report, skip)
     if schedule is None:
         sampler = Sampler(list(memories), max(share, 1.0 / len(memories)), sampling, seed)
-        planned = [sampler.next() for _ in range(rounds)]
+        schedule = [sampler.next() for _ in range(rounds)]
     else:  # without devices that were skipped
-        known = ([name for name in participants if name in memories] for participants in schedule)
-        planned = [participants for participants in known if participants]
+        rest = ([name for name in participants if name in memories] for participants in schedule)
+        schedule = [participants for participants in rest if participants]
     clients = {name: Client(name, memory.statistics, consensus) for name, memory in memories.items()}
-    training = LocalTraining(clients, encoding, planned, memories, progress, robust=robust)
+    training = LocalTraining(clients, encoding, schedule, memories, progress, robust=robust)
     history: list[Round] = []
     for record in training.rounds():
         history.append(record)
-        report("rounds", len(history), len(planned))
+        report("rounds", len(history), len(schedule))
     models = training.deliver()
     _warn_of_few_rows(models)
     detectors = {name: KoopmanDetector.of(model, memories[name]) for name, model in models.items()}
@@ -234,9 +225,9 @@ def _period(fleet: Mapping[str, Any]) -> float | None:
     periods = []
     for name, series in fleet.items():
         with naming(name):
-            periods.append(sampling_period(series))
-    known = [period for period in periods if period is not None]
-    return float(np.median(known)) if known else None
+            period = sampling_period(series)
+        periods += [] if period is None else [period]
+    return float(np.median(periods)) if periods else None
 
 
 def _prepare(
@@ -252,10 +243,10 @@ def _prepare(
     for done, (name, series) in enumerate(fleet.items()):
         try:
             with naming(name):
-                known = as_series(series)
+                own = as_series(series)
                 if memories:
-                    _check_like(next(iter(memories.values())).setup, known)
-                memories[name] = prepare(settings, known, pooled)
+                    _check_like(next(iter(memories.values())).setup, own)
+                memories[name] = prepare(settings, own, pooled)
         except ValueError as error:
             if skip is None:
                 raise
@@ -344,9 +335,10 @@ def _check_numbers(**numbers: float) -> None:
             raise SettingError(name, value, "an integer")
 
 
-def _check_choice(name: str, chosen: str | None, allowed: Sequence[str | None]) -> None:
-    if chosen not in allowed:
-        raise SettingError(name, chosen, f"one of {', '.join(map(repr, allowed))}")
+def _check_choices(**choices: tuple[str | None, Sequence[str | None]]) -> None:
+    for name, (chosen, allowed) in choices.items():
+        if chosen not in allowed:
+            raise SettingError(name, chosen, f"one of {', '.join(map(repr, allowed))}")
 
 
 def _check_schedule(schedule: Sequence[Sequence[str]], fleet: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ class LocalTraining:
     ) -> None:
         self.clients = clients
         first = next(iter(clients.values()))
-        # In one process nobody can disagree about the lifting, and the terms do not describe it.
+        # In one process there is one lifting, and the terms need not describe it.
         size, consensus = len(first.statistics.yy), first.consensus
         terms = Terms("in process", (), 0, 0, 0, 0, "", size, encoding, consensus, robust=robust)
         memories = memories or {}

@@ -4,7 +4,7 @@
     result.json            the training that was done last, which model is current, and which devices hold it
     models/RUN.safetensors the models before it, and those that were kept back
 
-Taking one of them back makes it the current model again, which then nobody holds: the server delivers it to all.
+Rolling back to one of them makes it the current model again, which no device holds then: the server delivers it to all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ArchiveError(ValueError):
 
 
 class ArchivedModel(NamedTuple):
-    """A model as `fedkad fleet history` shows it; `gate` is what devices said of it before its delivery."""
+    """A model as `fedkad fleet history` shows it; `gate` is the verdict of the devices before its delivery."""
 
     run: str
     state: str
@@ -43,25 +43,25 @@ class ArchivedModel(NamedTuple):
 
 
 def listed(folder: Path) -> list[ArchivedModel]:
-    """All models that are kept, newest first; a file that cannot be read is left out, and `unreadable` names it."""
-    found = [each for each in map(_described, _files(folder)) if isinstance(each, ArchivedModel)]
-    return sorted(found, key=lambda model: model.run, reverse=True)
+    """List all models that are kept, newest first, without files that cannot be read: `unreadable` names these."""
+    models = [each for each in map(_described, _files(folder)) if isinstance(each, ArchivedModel)]
+    return sorted(models, key=lambda model: model.run, reverse=True)
 
 
 def unreadable(folder: Path) -> list[str]:
-    """A sentence about each file that should hold a model and cannot be read."""
+    """Return a sentence about each file that should hold a model and cannot be read."""
     return [each for each in map(_described, _files(folder)) if isinstance(each, str)]
 
 
 def earlier(folder: Path) -> list[str]:
-    """The runs of the models to go back to, newest first: those before the current one, even if that was lost."""
-    there = listed(folder)
-    current = next((model.run for model in there if model.state == CURRENT), read_delivered(folder).get("model"))
-    return [model.run for model in there if model.state == EARLIER and (current is None or model.run < current)]
+    """List the runs of the models to go back to, newest first: those before the current one, even if that was lost."""
+    models = listed(folder)
+    current = next((model.run for model in models if model.state == CURRENT), read_delivered(folder).get("model"))
+    return [model.run for model in models if model.state == EARLIER and (current is None or model.run < current)]
 
 
 def archived_file(run: str) -> str:
-    """The file of a model beside the current one, in a server's folder."""
+    """Return where a model is beside the current one, in a server's folder."""
     return f"{MODELS}/{run}.safetensors"
 
 
@@ -93,17 +93,17 @@ def archive(folder: Path, file: Path) -> None:
 
 def roll_back(folder: Path, run: str | None = None) -> str:
     """Make an earlier model the current one, by default the one before; returns its run."""
-    there = {model.run: model for model in reversed(listed(folder))}  # the current one last: a kill may leave two
+    models = {model.run: model for model in reversed(listed(folder))}  # the current one last: a kill may leave two
     if run is None:
         run = next(iter(earlier(folder)), None)
         if run is None:
             raise ArchiveError("There is no earlier model to go back to; name another of `fedkad fleet history`.")
-    if run not in there or there[run].state == CURRENT:
-        what = "is the current model already" if run in there else "is not among the models that are kept"
+    if run not in models or models[run].state == CURRENT:
+        what = "is the current model already" if run in models else "is not among the models that are kept"
         raise ArchiveError(f"{run} {what}; see `fedkad fleet history`.")
     chosen = folder / archived_file(run)
     header, arrays = read_model(chosen, KIND)
-    if any(model.state == CURRENT for model in there.values()):
+    if any(model.state == CURRENT for model in models.values()):
         archive(folder, folder / RESULT)
     elif (folder / RESULT).exists():
         set_aside(folder / RESULT, UNREADABLE)
@@ -125,10 +125,10 @@ def forget_delivered(folder: Path, is_meant: Callable[[str], bool]) -> list[str]
 def _write_current(folder: Path, header: dict[str, Any], arrays: Mapping[str, Any], *, delivered: list[str]) -> None:
     """Make a model the current one, which these devices hold.
 
-    The list of holders is written first: after a kill, a model is delivered once too often rather than to nobody.
+    The list of holders is written first: after a kill, a model is delivered once too often rather than never.
     """
     ledger, gate = header["ledger"], header.get("gate", {})
-    decided = {"ledger": {**ledger, "delivered": delivered}, "gate": {**gate, "worse": False}}  # by whoever asked
+    decided = {"ledger": {**ledger, "delivered": delivered}, "gate": {**gate, "worse": False}}  # by the operator
     write_delivered(folder, header["terms"]["run"], delivered)
     write_model(folder / RESULT, {**header, **decided}, arrays, KIND)
 
@@ -141,21 +141,21 @@ def write_delivered(folder: Path, model: str, delivered: list[str], *, done: str
 
 
 def mend_delivered(folder: Path) -> str | None:
-    """Write the list of holders anew from the current model if it is missing or unreadable; says so if it was.
+    """Restore the list of holders from the current model if it is missing or unreadable; return a sentence if it was.
 
-    Without it nobody would get the model any more, and a training that is requested would seem to be done.
+    Without it no device would get the model any more, and a training that is requested would seem to be done.
     """
     try:
         if read_delivered(folder) or not (folder / RESULT).exists():
             return None
         header, _ = read_model(folder / RESULT, KIND)
-    except ModelFileError:  # whoever delivers it says so
+    except ModelFileError:  # the delivery says so
         return None
     what = "was missing"
     if (folder / HOLDERS).exists():
         what = f"could not be read and is now {set_aside(folder / HOLDERS, UNREADABLE).name}"
     write_delivered(folder, header["terms"]["run"], header["ledger"]["delivered"])
-    return f"{folder / HOLDERS} {what}; it was written anew from {RESULT}."
+    return f"{folder / HOLDERS} {what}; it was restored from {RESULT}."
 
 
 def _archived_files(folder: Path) -> list[Path]:

@@ -214,11 +214,11 @@ def _adopt(participant: Participant, request: Request) -> tuple[Participant, Rep
     if used is not None and used.needs_advice:  # the advice of before, while a new training has no newer one yet
         least, shape = max(least, used.least_threshold), used.usual_shape if shape == USUAL_SHAPE else shape
     model = adopt(participant.memory, subspace, least_threshold=least, usual_shape=shape, previous=used)
-    is_told = not (request.terms.private or participant.own_terms.private)
-    found = {"threshold": own_threshold(model), "shape": own_shape(model)} if is_told else {}
-    told = {name: value for name, value in found.items() if value is not None}
+    is_secret = request.terms.private or participant.own_terms.private
+    advice = {"threshold": own_threshold(model), "shape": own_shape(model)}
+    diagnostics = {name: value for name, value in advice.items() if value is not None and not is_secret}
     after = replace(participant, model=model, progress=Progress(), secrets=None)
-    return after, Reply(participant.name, diagnostics=told)
+    return after, Reply(participant.name, diagnostics=diagnostics)
 
 
 def own_threshold(model: Model) -> float | None:
@@ -233,8 +233,8 @@ def own_threshold(model: Model) -> float | None:
 
 def own_shape(model: Model) -> float | None:
     """The shape of the tail of a device's scores by its own peaks alone, if the device may advise others."""
-    found = None if own_threshold(model) is None else model.found
-    return None if found is None else found.own_shape
+    rule = None if own_threshold(model) is None else model.found
+    return None if rule is None else rule.own_shape
 
 
 @lru_cache(maxsize=1)

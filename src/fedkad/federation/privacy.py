@@ -1,7 +1,7 @@
 """Differential privacy of what a device sends: clipping, Gaussian noise, and what they guarantee together.
 
-A device clips each message to norm C and adds noise of deviation σ C to every entry before anything leaves it. From its
-messages nobody, the server included, then learns much about whether its whole data set was this one or any other:
+A device clips each message to norm C and adds noise of deviation σ C to every entry before anything leaves it. Its
+messages then tell no one, not even the server, much about whether its whole data set was this one or any other:
 replacing the data moves a clipped message by at most 2 C. The guarantee is per device and covers all `releases`
 messages it ever sends, warm and ADMM, however later ones depend on earlier ones, and anything made of them.
 
@@ -22,7 +22,7 @@ SENSITIVITY = 2.0
 
 
 def clip(matrix: Array, bound: float) -> Array:
-    """The matrix, scaled down to Frobenius norm `bound` if its norm is larger: M · min(1, C/‖M‖), up to rounding.
+    """Scale a matrix down to Frobenius norm `bound` if its norm is larger: M · min(1, C/‖M‖), up to rounding.
 
     >>> clip(np.array([[3.0, 4.0]]), 1.0)
     array([[0.6, 0.8]])
@@ -40,7 +40,7 @@ def clip(matrix: Array, bound: float) -> Array:
 
 
 def add_noise(matrix: Array, deviation: float, generator: np.random.Generator) -> Array:
-    """The matrix with independent Gaussian noise of this standard deviation on every entry.
+    """Add independent Gaussian noise of this standard deviation to every entry.
 
     The noise protects nothing from anyone who can draw it again: in production pass a generator seeded by the
     operating system, `np.random.default_rng()`, never one with a known seed. Two limits remain. numpy's generators
@@ -57,12 +57,12 @@ def add_noise(matrix: Array, deviation: float, generator: np.random.Generator) -
 
 
 def release(message: Array, bound: float, noise: float) -> Array:
-    """The message clipped to a norm, with Gaussian noise of `noise` times that norm: nobody can draw it again."""
+    """Clip a message to a norm, and add Gaussian noise of `noise` times that norm, which cannot be drawn again."""
     return add_noise(clip(message, bound), noise * bound, np.random.default_rng())
 
 
 def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
-    """The smallest ε for which `releases` clipped and noised messages together are (ε, δ)-differentially private.
+    """Compute the smallest ε for which `releases` noisy messages together are (ε, δ)-differentially private.
 
     Other data move a message by s = 2 clipping norms at most. So one message is exactly as private as telling N(0, 1)
     from N(s/σ, 1), and k messages as telling N(0, 1) from N(μ, 1) with μ = s √k / σ (Dong, Roth & Su 2019): no loss in
@@ -104,7 +104,7 @@ def epsilon(noise_multiplier: float, releases: int, delta: float) -> float:
 
 
 def log_delta(target_epsilon: float, separation: float) -> float:
-    """The log δ at which N(0, 1) and N(μ, 1) are ε apart: log [Φ(−t) − e^ε Φ(−t − μ)] with t = ε/μ − μ/2.
+    """Compute the log δ at which N(0, 1) and N(μ, 1) are ε apart: log [Φ(−t) − e^ε Φ(−t − μ)] with t = ε/μ − μ/2.
 
     e^ε φ(t + μ) = φ(t), so that with Mills' ratio m(t) = Φ(−t)/φ(t) it is log φ(t) + log [m(t) − m(t + μ)]: neither
     e^ε nor the far tails appear, and nothing overflows or vanishes.

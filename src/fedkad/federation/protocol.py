@@ -292,8 +292,8 @@ class Reply:
         if entry_value(header, "ticket", Any) != request.ticket:
             raise ProtocolError("The reply does not show the ticket of the request; another sender made it.")
         payload = entry_value(header, "payload", bytes)
-        found = [name for name in DIAGNOSTICS if f"diagnostics.{name}" in header]
-        diagnostics = {name: entry_value(header, f"diagnostics.{name}", float) for name in found}
+        names = [name for name in DIAGNOSTICS if f"diagnostics.{name}" in header]
+        diagnostics = {name: entry_value(header, f"diagnostics.{name}", float) for name in names}
         if not all(map(math.isfinite, diagnostics.values())):
             raise ProtocolError("The reply has diagnostics that are not finite numbers.")
         return cls(device, payload, diagnostics, unprefixed("masking", header))

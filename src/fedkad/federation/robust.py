@@ -1,7 +1,7 @@
 """Aggregation that a minority of poisoned clients cannot drag away.
 
 The mean of n replies follows a single one of them anywhere. So does the sum of warm messages: there each direction
-counts by its energy, and a client may claim all of its energy in directions that nobody else has.
+counts by its energy, and a client may claim all of its energy in directions that no other device has.
 
 **Replies** P + Λ/ρ are put together by their geometric median, the point M with the smallest sum of distances
 Σ ‖A_i − M‖. It stays near the others: while the share α of poisoned replies is below ½ and the honest ones lie within
@@ -32,14 +32,14 @@ SAME = 1e-14
 """Squared distance, as a share of the squared norms, below which rounding alone may keep two points apart."""
 
 ALONE = 2
-"""So many devices that agree with each other and with nobody else may be liars."""
+"""So many devices that agree with each other and with no other may be liars."""
 
 MOST_PULL = 1.0
 """What a device may cost all others together, in units of what one of them loses on average. Among eight honest devices
 the largest pull is 0.31, among five 0.74 (`python -m measurements.liars`)."""
 
 LEAST_LOSS = 1e-3
-"""A device that loses less of its energy counts as losing so much: nobody is left out for next to nothing."""
+"""A device that loses less of its energy counts as losing so much: none is left out for next to nothing."""
 
 SUSPECTS = 8
 """Devices of which every set is tried; in a larger fleet they are those that hold most of the directions alone."""
@@ -52,7 +52,7 @@ ROUNDING = 1e-12
 
 
 def geometric_median_weights(gram: Array) -> Array:
-    """The weights w ≥ 0, Σ w_i = 1, of the geometric median M = Σ w_i A_i of points known by G_ij = ⟨A_i, A_j⟩.
+    """Find the weights w ≥ 0, Σ w_i = 1, of the geometric median M = Σ w_i A_i of points known by G_ij = ⟨A_i, A_j⟩.
 
     At the median Σ (A_i − M)/‖A_i − M‖ = 0, so M is the mean of the points weighted by 1/‖A_i − M‖. Weiszfeld's
     iteration of that never makes the sum of distances larger, but it can be slow; a step of Newton's method is taken
@@ -135,7 +135,7 @@ def _normalised(values: Array) -> Array:
 
 
 def combine_replies(replies: Sequence[Array]) -> Array:
-    """The geometric median of replies P + Λ/ρ, each (D, r), in the Frobenius norm: in place of their mean.
+    """Return the geometric median of replies P + Λ/ρ, each (D, r), in the Frobenius norm: in place of their mean.
 
     >>> honest, poisoned = np.array([[1.0], [0.0]]), np.array([[-1e6], [1e6]])
     >>> combine_replies([honest, honest, poisoned])
@@ -149,7 +149,7 @@ def combine_replies(replies: Sequence[Array]) -> Array:
 
 
 def pull(messages: Sequence[Array], chosen: Collection[int], rank: int) -> float:
-    """What each of these clients costs all others together, in units of what one of the others loses on average.
+    """Measure what each of these clients costs all others together, in units of what one of them loses on average.
 
     A warm message U_j holds the directions in which device j predicts, and ‖U_j‖² is the share of its energy that it
     predicts at all. In a subspace Z device j therefore loses about ℓ_j(Z) = 1 − ‖Zᵀ U_j‖². With Z the leading
@@ -191,7 +191,7 @@ def _pull(energy: Array, rest: Sequence[Array], among_all: Array, chosen: int, r
 
 
 def pulling_alone(messages: Sequence[Array], rank: int) -> list[int]:
-    """The clients whose warm messages are to be left out because they pull alone, in rising order.
+    """Find the clients whose warm messages are to be left out because they pull alone, in rising order.
 
     All sets of one or two suspects are tried. If the set with the largest pull exceeds `MOST_PULL` it is left out, and
     those that remain are looked at again. Two devices that pull the same way count together, so they cannot cover for
@@ -207,10 +207,10 @@ def pulling_alone(messages: Sequence[Array], rank: int) -> list[int]:
     most = (len(messages) - 1) // 2
     while len(messages) - len(kept) < most:
         room = min(ALONE, most - (len(messages) - len(kept)))
-        found = _strongest([turned[k] for k in kept], rank, room)
-        if not found:
+        liars = _strongest([turned[k] for k in kept], rank, room)
+        if not liars:
             break
-        kept = [k for place, k in enumerate(kept) if place not in found]
+        kept = [k for place, k in enumerate(kept) if place not in liars]
     return sorted(set(range(len(messages))).difference(kept))
 
 

@@ -132,19 +132,19 @@ class Server:
 
 
 def usual_threshold(own: Iterable[float | None]) -> float:
-    """The fleet's advice: the median of the thresholds that may advise others, or 0, which advises nothing.
+    """Compute the fleet's advice: the median of the thresholds that may advise others, or 0, which advises nothing.
 
     Calibrated scores are alike on all devices, so a device with few rows of its own does well to use at least this.
 
     >>> usual_threshold([3.0, None, 5.0])
     4.0
     """
-    known = [threshold for threshold in own if threshold is not None]
-    return float(np.median(known)) if known else 0.0
+    thresholds = [threshold for threshold in own if threshold is not None]
+    return float(np.median(thresholds)) if thresholds else 0.0
 
 
 def usual_shape(own: Iterable[float | None]) -> float:
-    """The shape that the tail of a newcomer's scores is expected to have: the median of the fleet's.
+    """Compute the shape that the tail of a newcomer's scores is expected to have: the median of the fleet's.
 
     The shape by some fifty peaks of one device is worth as much as what is usual everywhere, which counts as one device
     more.
@@ -152,11 +152,11 @@ def usual_shape(own: Iterable[float | None]) -> float:
     >>> usual_shape([0.11, None, 0.02, 0.5]) == (3 * 0.11 + USUAL_SHAPE) / 4
     True
     """
-    known = [shape for shape in own if shape is not None]
-    if not known:
+    shapes = [shape for shape in own if shape is not None]
+    if not shapes:
         return USUAL_SHAPE
-    median = float(np.clip(np.median(known), -MOST_SHAPE, MOST_SHAPE))
-    return (len(known) * median + USUAL_SHAPE) / (len(known) + 1)
+    median = float(np.clip(np.median(shapes), -MOST_SHAPE, MOST_SHAPE))
+    return (len(shapes) * median + USUAL_SHAPE) / (len(shapes) + 1)
 
 
 class Sampler:
@@ -181,27 +181,27 @@ class Sampler:
         self._waiting: list[str] = []
 
     def next(self, among: Collection[str] | None = None, of: int | None = None, least: int = 1) -> list[str]:
-        """The participants of the next round: a share `of` a number of devices, by default of those online.
+        """Draw the participants of the next round: a share `of` a number of devices, by default of those online.
 
         At least `least` of them: if a pass ends with fewer, the next one begins in the same round.
         """
-        there = set(self.names if among is None else among)
-        joined = sorted(there.difference(self.names))
+        online = set(self.names if among is None else among)
+        joined = sorted(online.difference(self.names))
         if joined:
             self.names += joined
             self._waiting += self._shuffled(joined)
-        if self.sampling == "uniform" or there.isdisjoint(self._waiting):
+        if self.sampling == "uniform" or online.isdisjoint(self._waiting):
             self._waiting = self._shuffled(self.names)
-        size = max(math.ceil(self.participation * (of or len(there)) - 1e-9), least)
-        chosen = self._called(there, size)
+        size = max(math.ceil(self.participation * (of or len(online)) - 1e-9), least)
+        chosen = self._called(online, size)
         if len(chosen) < least:
             self._waiting = self._shuffled(self.names)
-            chosen += self._called(there.difference(chosen), least - len(chosen))
+            chosen += self._called(online.difference(chosen), least - len(chosen))
         return chosen
 
-    def _called(self, there: Collection[str], size: int) -> list[str]:
+    def _called(self, online: Collection[str], size: int) -> list[str]:
         """The first names that wait and are online; they wait no longer."""
-        called = [name for name in self._waiting if name in there][:size]
+        called = [name for name in self._waiting if name in online][:size]
         gone = set(called)
         self._waiting = [name for name in self._waiting if name not in gone]
         return called

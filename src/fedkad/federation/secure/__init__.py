@@ -36,7 +36,7 @@ No step moves a message: each takes what arrived and returns what to send.
 >>> for device in (1, 2, 3):  # 4 vanishes
 ...     masked, secrets[device] = mask(secrets[device], boxes[device], matrices[device])
 ...     server.take_masked(device, masked.integers.tobytes())
->>> verdict = server.settle()
+>>> verdict = server.close()
 >>> verdict
 {'survivors': [1, 2, 3], 'dropped': [4]}
 >>> for device in (1, 2, 3):
@@ -58,8 +58,8 @@ What this does not protect:
   answer each way. As 2·threshold > n, honest devices alone are too few for that; with c colluding devices,
   2·threshold > n + c would be needed. There is no further round in which devices compare what they were told.
 - Nothing stops a device from sending a poisoned matrix: the server sees no norm and no direction of any single one.
-- Nothing stops a device from ending a round. An invalid answer is refused, and the others continue; but shares that
-  nobody can use, in boxes that do not open or with a wrong number inside, are noticed too late to repair the sum.
+- Nothing stops a device from ending a round. An invalid answer is refused, and the others continue; but unusable
+  shares, in boxes that do not open or with a wrong number inside, are noticed too late to repair the sum.
 - What the sum itself says about a device is not blurred; that takes noise, not masks.
 
 Only this package imports `cryptography`, and only a training with secure aggregation imports this package.

@@ -39,7 +39,7 @@ UNOPENED = "unopened"
 
 @dataclass(frozen=True)
 class DeviceSecrets:
-    """What a device must remember between its steps, and nobody else may see.
+    """What a device must remember between its steps, and no one else may see.
 
     Every step moves `stage` on and forgets what no later step needs.
     """

@@ -70,7 +70,7 @@ class MaskedSum:
     def take_keys(self, device: int, message: Received) -> None:
         """The public keys that a device advertised; refused if the others could not answer a roster with them.
 
-        Nobody has seen the keys of others in this step: a key that comes twice is of two devices in league.
+        No device has seen the keys of others in this step: a key that comes twice is of two devices in league.
         """
         keys = entry(message, "sharing_key", bytes), entry(message, "mask_key", bytes)
         for key in keys:
@@ -116,8 +116,8 @@ class MaskedSum:
             raise MaskingError(f"The masked reply has {len(payload)} bytes and not {size}; do not use it.")
         self._masked[device] = np.frombuffer(payload, dtype="<u4").reshape(self.shape)
 
-    def settle(self) -> Message:
-        """After `mask`: who survived and who dropped, to be sent to the survivors."""
+    def close(self) -> Message:
+        """After `mask`: which devices survived and which dropped, to be sent to the survivors."""
         self._enough(self._masked, "sent a masked matrix")
         self.survivors = sorted(self._masked)
         self._dropped = sorted(self._boxes.keys() - self._masked.keys())
@@ -127,7 +127,7 @@ class MaskedSum:
         """The shares that a survivor was asked for; whether they are the right ones shows when they are joined."""
         asked = self.survivors, self._dropped
         if device not in self.survivors or (integers(message, "survivors"), integers(message, "dropped")) != asked:
-            raise MaskingError("The shares are of other devices than those asked about; do not use them.")
+            raise MaskingError("The shares are of other devices than those asked about; the shares are discarded.")
         seeds = blobs(message, "seed_shares", len(self.survivors), SHARE)
         keys = blobs(message, "key_shares", len(self._dropped), SHARE)
         self._revealed[device] = dict(zip([*self.survivors, *self._dropped], [*seeds, *keys], strict=True))
@@ -210,7 +210,7 @@ def gather(requests: Mapping[str, Request], ask: Ask, refuse: Refuse) -> tuple[d
     step("share", rosters, lambda n, reply: total.take_shares(n, reply.masking))
     boxes = total.forward()
     masked = step(first.kind, boxes, take_masked)
-    verdict = total.settle()
+    verdict = total.close()
     step("reveal", dict.fromkeys(total.survivors, verdict), lambda n, reply: total.take_revealed(n, reply.masking))
     try:
         return {names[n]: masked[names[n]] for n in total.survivors}, total.unmask()

@@ -36,7 +36,7 @@ class MaskingError(ValueError):
 
 
 class SharesError(MaskingError):
-    """Shares made by a device that are of no use to others: made wrong, or changed by whoever passed them on."""
+    """Shares made by a device that are of no use to others: made wrong, or changed on their way."""
 
     def __init__(self, device: int, message: str) -> None:
         super().__init__(message)
