@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from docs import house
 from docs.diagrams import Arrow, Box, badge, diagram
 from fedkad import WITNESSES, KoopmanDetector
 from fedkad.detect.series import Series
@@ -107,7 +108,8 @@ def charts() -> dict[str, str]:
 def diagrams() -> dict[str, str]:
     """Pictures of the house, by the names of their files."""
     phases = diagram("The phases of a training", TRAINING_PHASES, TRAINING_ARROWS)
-    return {f"{name}.svg": svg for name, svg in {**badges(), "training-phases": phases}.items()}
+    drawn = {**badges(), **house.pictures(), "training-phases": phases}
+    return {f"{name}.svg": svg for name, svg in drawn.items()}
 
 
 def badges() -> dict[str, str]:

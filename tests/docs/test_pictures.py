@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import docs.diagrams
+from docs.house import PACKAGES, ROUND, SAMPLE, SOURCES
 from docs.pictures import charts, diagrams
 from tests.fixtures.pages import PAGES
 
@@ -36,6 +37,14 @@ def test_charts_are_drawn_by_the_code_of_now() -> None:
 
 def test_diagrams_are_drawn_by_the_code_of_now() -> None:
     check(diagrams())
+
+
+def test_the_pictures_of_the_house_show_what_is_there() -> None:
+    """Arrows between packages are drawn from the imports, boxes by hand."""
+    packages = {module.parent.name for module in SOURCES.glob("*/__init__.py")}
+    assert {box.name for box in PACKAGES} == packages
+    places = [SOURCES / box.note for box in (*SAMPLE, *ROUND)]
+    assert [place for place in places if not (place.is_dir() or place.with_suffix(".py").is_file())] == []
 
 
 def test_the_examples_of_the_diagrams_run() -> None:

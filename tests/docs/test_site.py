@@ -45,10 +45,10 @@ def text_of(page: Path) -> str:
     return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
 
 
-def test_every_page_is_there_but_the_one_for_developers(site: Path) -> None:
+def test_every_page_is_there(site: Path) -> None:
     pages = {page.stem for page in PAGES.glob("*.md")}
     of_the_repository = {"index", "contributing", "changelog"}
-    assert {page.stem for page in site.glob("*.html")} - {"404"} == pages - {"house"} | of_the_repository
+    assert {page.stem for page in site.glob("*.html")} - {"404"} == pages | of_the_repository
 
 
 def test_the_front_page_is_the_readme(site: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_broken_link_fails_the_build(broken: str, tmp_path: Path) -> None:
     assert found.returncode == 1
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/house.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_what_is_not_on_the_site_links_to_files_that_are_there(name: str) -> None:
     page = REPOSITORY / name
     linked = [target for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in target]
