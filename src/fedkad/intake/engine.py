@@ -33,7 +33,7 @@ class Relation:
     kinds: tuple[str, ...]  # the engine's types of the columns
     source: TableSource
     decimal_comma: bool = False  # whether a comma between digits can only be a decimal mark
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()  # what was skipped or converted to open it
     zones: Mapping[str, str] = field(default_factory=dict)  # of columns of times, where the file names them apart
     uneven: Callable[[], tuple[int, int] | None] = lambda: None  # line and cells of the first row that does not fit
 

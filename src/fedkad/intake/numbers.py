@@ -93,27 +93,27 @@ def position_sql(column: str, positions: tuple[str, str]) -> str:
 
 def marks_in(
     cells: Iterable[str], given: str | None, source: TableSource, *, comma_is_decimal: bool
-) -> tuple[Marks, list[str]]:
-    """Find the marks from a sample of cells, and what to say about them.
+) -> tuple[Marks, tuple[str, ...]]:
+    """Find the marks from a sample of cells, and notes on them.
 
     >>> from pathlib import Path
     >>> source = TableSource(Path("pump.csv"))
     >>> marks_in(["1.234,5", "-0,25", "7"], None, source, comma_is_decimal=True)
-    (Marks(decimal=',', thousands=True), ['numbers have a decimal comma'])
+    (Marks(decimal=',', thousands=True), ('numbers have a decimal comma',))
     """
     if given is not None:
-        return Marks(given, thousands=True), []
+        return Marks(given, thousands=True), ()
     known = [cell.strip() for cell in cells]
     by_comma = [cell for cell in known if re.fullmatch(BY_COMMA, cell)]
     by_point = [cell for cell in known if re.fullmatch(BY_POINT, cell)]
     points = [cell for cell in known if POINT.fullmatch(cell) or ("." in cell and cell in by_comma)]
     commas = [cell for cell in known if COMMA.fullmatch(cell) or ("," in cell and cell in by_point)]
     if not commas and not by_comma:
-        return Marks(), []
+        return Marks(), ()
     if points and commas and set(commas) <= set(by_comma) and set(points) <= set(by_point):
         raise undecided(commas[0], source)
     if points and commas and set(commas) <= set(by_comma):
-        return Marks(".", thousands=True), ["thousands are separated by commas"]
+        return Marks(".", thousands=True), ("thousands are separated by commas",)
     if points and set(points) <= set(by_point) and commas:
         points = []
     if points and commas:
@@ -122,8 +122,8 @@ def marks_in(
     if not comma_is_decimal and not points and set(commas or by_comma) <= set(by_comma):
         raise undecided((commas or by_comma)[0], source)
     if points:
-        return Marks(".", thousands=True), ["thousands are separated by commas"]
-    return Marks(",", thousands=True), ["numbers have a decimal comma"]
+        return Marks(".", thousands=True), ("thousands are separated by commas",)
+    return Marks(",", thousands=True), ("numbers have a decimal comma",)
 
 
 def undecided(cell: str, source: TableSource) -> TableError:

@@ -132,7 +132,7 @@ class _Text:
         source = TableSource(self.source.path, self._place)
         kinds = ("VARCHAR",) * len(layout.names)
         comma = layout.delimiter in ";\t"
-        return Relation(connection, sql, name, layout.names, kinds, source, comma, notes, uneven=self._uneven)
+        return Relation(connection, sql, name, layout.names, kinds, source, comma, tuple(notes), uneven=self._uneven)
 
     def _lines(self, skipped: dict[str, int]) -> Iterator[tuple[int, str]]:
         """The lines of values with their numbers; counts the others."""

@@ -1,18 +1,31 @@
-"""The zones of the times in a Parquet file: the engine reads the moments and forgets the zone that pandas wrote."""
+"""How far the clock of a file is ahead of UTC, also where only pandas, which wrote it, has named the zone."""
 
 import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+class ClockOffsets(NamedTuple):
+    """How many minutes the clock of a file is ahead of UTC at the times of its rows."""
+
+    times: NDArray[Any]
+    minutes: NDArray[np.int64]
+
+    def at(self, times: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the minutes at other times, which are those of rows that were sorted or resampled."""
+        order = np.argsort(self.times, kind="stable")
+        at = np.searchsorted(self.times[order], times)
+        return np.asarray(self.minutes[order][np.minimum(at, len(order) - 1)])
+
+
 def zones_in_pandas_metadata(text: str) -> Mapping[str, str]:
-    """The zone of each column that has one, from what pandas writes into the file; empty if it is not readable.
+    """Return the zone of each column that has one, from what pandas writes into the file; empty if it is not readable.
 
     >>> zones_in_pandas_metadata('{"columns": [{"field_name": "time", "metadata": {"timezone": "Europe/Berlin"}}]}')
     {'time': 'Europe/Berlin'}
@@ -26,7 +39,7 @@ def zones_in_pandas_metadata(text: str) -> Mapping[str, str]:
 
 
 def minutes_ahead(times: NDArray[np.datetime64], zone: str) -> NDArray[np.int64] | None:
-    """How far a clock in this zone is ahead of UTC at each time in UTC; None if nobody knows the zone.
+    """Return how far a clock in this zone is ahead of UTC at each time in UTC; None if the zone is unknown here.
 
     >>> minutes_ahead(np.array(["2025-03-30T00:59", "2025-03-30T01:00"], dtype="datetime64[m]"), "Europe/Berlin")
     array([ 60, 120])
