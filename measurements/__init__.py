@@ -6,7 +6,6 @@ python -m measurements.statistics      the statistics of one server, against sna
 python -m measurements.client_round    five local steps, against the same steps on snapshot matrices
 python -m measurements.federation      a whole federation, against the bare matrix products it needs
 python -m measurements.scoring         batch scoring, against its bare matrix products
-python -m measurements.stream          one streamed step, against one matrix-vector product
 python -m measurements.optimisation    the objective after five rounds, against a centralised solver
 python -m measurements.paper_curves    the paper's convergence curves, against every reading of what it leaves open
 python -m measurements.engines         DuckDB, pyarrow, polars and pandas on ugly files, a million rows, and weight
@@ -27,6 +26,7 @@ python -m measurements.systemd         the unit of an agent under a real systemd
 python -m measurements.edge            the agent on a device, against its budgets of memory, processor time and start;
                                        with --fleet only what following the notice of a fleet adds
 python -m measurements.house           the agent's alarms over twelve weeks in a house, against a budget of one a week
+python -m measurements.walks           how many functions lie between a sample and its alarm, by tracing real calls
 python -m measurements.servers         the agent's alarms on real servers, against the same budget
 python -m measurements.hours           whether the hour as an input lowers false alarms; with the agent: house --hour
 
