@@ -3,10 +3,10 @@
     python -m measurements.equality [COMMIT]
 
 Both trees run the same calculations in fresh processes on this machine, on one thread: detectors of every kind on
-simulated pumps and on one server of SMD, alone, learning on, streamed, federated and admitted, with the paper's score
-and with the one that was the default then, now called motion. Every score, share, forecast, subspace, operator and
-record of a round is compared; thresholds are not, since they are about events now. That a training over Flower equals
-the one in process to the bit is what tests/fleet/test_engines.py shows.
+simulated pumps and on one server of SMD, alone, learning on, told what is normal, streamed with missing cells,
+federated and admitted, with witnesses and with the paper's score. Every score, share, forecast, threshold, subspace,
+operator, sentence and record of a round is compared. That a training over Flower equals the one in process to the bit
+is what tests/fleet/test_engines.py shows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-BEFORE = "f96038b"
-"""The last commit before detectors became frozen values."""
+BEFORE = "7a12727"
+"""The last commit before the score of 0.1 left the product."""
 
+SCORES: tuple[dict[str, Any], ...] = ({}, {"scoring": "paper"})
 ALONE: tuple[dict[str, Any], ...] = (
     {},
     {"scoring": "paper"},
     {"horizon": 3},
-    {"threshold": "spot"},
+    {"horizon": 3, "scoring": "paper"},
+    {"private": 0, "inputs": (2,)},
+    {"threshold": "quantile", "smoothing": 1},
     {"threshold": "1/week", "sample_period": 60.0},
 )
 TOGETHER: tuple[dict[str, Any], ...] = (
@@ -39,6 +42,7 @@ TOGETHER: tuple[dict[str, Any], ...] = (
     {"preset": "paper", "rounds": 6},
     {"start": "random", "sampling": "uniform", "rounds": 5},
     {"scaling": "global"},
+    {"scoring": "paper"},
 )
 RECORDED = ("objective", "lagrangian", "consensus_residual", "subspace_change", "refit_perturbation")
 COUNTED = ("bytes_up", "bytes_down")
@@ -87,14 +91,18 @@ def record(path: Path) -> None:
     fleet = simulate_fleet(4)
     train, test = fleet.train["pump-01"], fleet.test["pump-01"]
     for changes in ALONE:
-        detector = KoopmanDetector(**of_then(changes)).fit(train)
+        detector = KoopmanDetector(**changes).fit(train)
         note(found, f"alone {changes}", detector, test)
         note(found, f"learned {changes}", detector.learn(test[:800], 0.9), test)
-    few = KoopmanDetector(**of_then({})).fit(train[:400])
-    note(found, "few rows", few, test)
-    note(found, "few rows, learned", few.learn(train[400:1200]), test)
+        if "paper" not in changes.values():
+            note(found, f"confirmed {changes}", detector.learn(test[1500:1700], confirmed=True), test)
+            note(found, f"learned after that {changes}", detector.learn(test[800:1400]), test)
+    for changes in SCORES:
+        few = KoopmanDetector(**changes).fit(train[:400])
+        note(found, f"few rows {changes}", few, test)
+        note(found, f"few rows, learned {changes}", few.learn(train[400:1200]), test)
     for changes in TOGETHER:
-        federation = federate(fleet.train, **of_then(changes))
+        federation = federate(fleet.train, **changes)
         for name, detector in federation.detectors.items():
             note(found, f"federated {changes} {name}", detector, fleet.test[name])
         admitted = federation.admit("new", fleet.train["pump-03"][:500])
@@ -106,27 +114,37 @@ def record(path: Path) -> None:
         found[f"delivery {changes}"] = np.array(federation.delivery_bytes)
     server = machine()
     if server is not None:
-        note(found, "SMD machine-1-1", KoopmanDetector(**of_then({})).fit(server[0]), server[1])
+        for changes in SCORES:
+            note(found, f"SMD machine-1-1 {changes}", KoopmanDetector(**changes).fit(server[0]), server[1])
     np.savez(path, allow_pickle=False, **found)
 
 
-def of_then(changes: dict[str, Any]) -> dict[str, Any]:
-    """The changes, and the score that was the default then."""
-    return changes if "preset" in changes else {"scoring": "calibrated", **changes}
-
-
 def note(found: Found, name: str, detector: Any, test: NDArray[np.float64]) -> None:
-    """Everything that a detector says about a series."""
+    """Everything that a detector says about a series, and about its beginning with holes in it."""
+    holed = test[:600].copy()
+    holed[100:103], holed[200:330, 0], holed[400, 1:], holed[450, 0] = np.nan, np.nan, np.nan, 1e3
     stream = detector.stream()
-    readings = [stream.update(sample) for sample in test[:300]]
+    readings = [stream.update(sample) for sample in holed]
+    told = [f"{reading.kind}: {reading.sentence}" for reading in readings[::7]]
+    events = detector.events(test)
     found |= {
         f"{name}: scores": detector.decision_function(test),
+        f"{name}: scores with holes": detector.decision_function(holed),
         f"{name}: offline": detector.score_series(test),
         f"{name}: causes": detector.explain(test),
+        f"{name}: forecast": detector.forecast(test),
+        f"{name}: events": np.array(
+            [f"{e.start} {e.end} {e.peak} {e.peak_score} {e.kind} {e.sentence}" for e in events]
+        ),
+        f"{name}: threshold": np.array([detector.threshold_]),
+        f"{name}: expectation": np.array([detector.model_.expectation]),
         f"{name}: subspace": detector.subspace_,
         f"{name}: operator": detector.operator_,
-        f"{name}: streamed": np.array([reading.score for reading in readings]),
+        f"{name}: streamed": np.array([[r.score, r.threshold, r.outside, r.missing, r.is_anomaly] for r in readings]),
         f"{name}: expected": np.array([reading.expected for reading in readings]),
+        f"{name}: shares": np.array([reading.shares for reading in readings[::7]]),
+        f"{name}: outside": np.array([reading.outside_by_channel for reading in readings[::7]]),
+        f"{name}: told": np.array(told),
     }
 
 

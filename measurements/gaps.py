@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 
 from fedkad import Federation, KoopmanDetector, federate
-from fedkad.detect import scoring
+from fedkad.detect import dynamics
 from fedkad.simulate import CHANNELS, Fleet, simulate_fleet
 from fedkad_bench.metrics.missing import ranked
 from fedkad_bench.metrics.vus import vus_pr_steps
@@ -53,8 +53,8 @@ def dead_channels(detectors: dict[str, KoopmanDetector], fleet: Fleet) -> None:
     """Print the events of healthy pumps without each of their channels."""
     complete = sum(len(detector.events(fleet.test[device])) for device, detector in detectors.items())
     print(f"  {len(detectors)} healthy pumps, {len(fleet.test['pump-01'])} rows each: {complete} events when complete")
-    for anchor in (1e9, scoring.ANCHOR):
-        with patch.object(scoring, "ANCHOR", anchor):
+    for anchor in (1e9, dynamics.ANCHOR):
+        with patch.object(dynamics, "ANCHOR", anchor):
             found = {name: _without(detectors, fleet, channel) for channel, name in enumerate(CHANNELS)}
         total = sum(rows for _, rows in found.values())
         way = "predicted only" if anchor > 1.0 else "predicted, and corrected by what the other channels say"

@@ -18,6 +18,7 @@ from fedkad import Federation, KoopmanDetector, federate
 from fedkad.detect import calibration, scoring
 from fedkad.simulate import simulate_fleet
 from fedkad_bench.data.datasets import Entity, read_smd
+from fedkad_bench.methods.koopman import ScoreName, scoring_of
 from measurements.measure import Array, heading, require_data
 
 FLOORS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -52,12 +53,15 @@ def main() -> None:
     heading("Average precision x 100, causal / offline, of variants of the score")
     fleets = {"SMD machine-1-*": servers(), "pumps, seed 0": pumps(0), "pumps, seed 1": pumps(1)}
     print(f"  {'':22}" + "".join(f"{name:>20}" for name in fleets))
-    variants = [("paper", scoring.SPREAD_FLOOR), *(("calibrated", floor) for floor in FLOORS)]
+    variants: list[tuple[ScoreName, float]] = [
+        ("paper", scoring.SPREAD_FLOOR),
+        *(("calibrated", floor) for floor in FLOORS),
+    ]
     for kind, floor in variants:
         cells = []
         for entities in fleets.values():
             with patch.object(calibration, "SPREAD_FLOOR", floor):
-                federation = federate({entity.name: entity.train for entity in entities}, scoring=kind)
+                federation = federate({entity.name: entity.train for entity in entities}, scoring=scoring_of(kind))
             causal = precision(federation, entities, KoopmanDetector.decision_function)
             offline = precision(federation, entities, KoopmanDetector.score_series)
             cells.append(f"{f'{causal:.1f} / {offline:.1f}':>20}")

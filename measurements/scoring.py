@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from fedkad import KoopmanDetector
-from fedkad.detect.scoring import BLOCK, LiftedProduct
+from fedkad.detect.dynamics import LiftedProduct
+from fedkad.detect.scoring import BLOCK
 from fedkad.detect.witnesses import WitnessScoring
+from fedkad_bench.methods.motion import MOTION
 from measurements.cost import wandering
 from measurements.measure import Array, alternate, heading, one_blas_thread
 
@@ -55,7 +57,7 @@ def main() -> None:
     heading(f"Batch scoring of {ROWS} rows (window 20, rank 24, 128 observables), one BLAS thread")
     for channels in (25, 38):
         series = wandering(ROWS, channels)
-        motion, witnesses = (KoopmanDetector(scoring=scoring) for scoring in ("motion", "witnesses"))
+        motion, witnesses = KoopmanDetector(scoring=MOTION), KoopmanDetector()
         fitted, fitted_all = alternate(3, lambda: motion.fit(series), lambda: witnesses.fit(series))  # noqa: B023
         bare, ours, three = alternate(
             9,

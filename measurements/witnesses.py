@@ -28,6 +28,7 @@ from fedkad.simulate import simulate_fleet
 from fedkad_bench.data.datasets import Entity
 from fedkad_bench.evaluation import smoothed
 from fedkad_bench.methods.classical import ClassicalMethod
+from fedkad_bench.methods.motion import MOTION
 from fedkad_bench.metrics.missing import ranked
 from fedkad_bench.metrics.ranking import average_precision
 from fedkad_bench.metrics.segments import Flags, flagged_within, segments
@@ -46,7 +47,7 @@ COMBINATIONS: Mapping[str, tuple[float, float, float]] = {
 }
 PRIVATE = 8
 PEERS = ("pca", "kmeansad", "range")
-MOTION = "scoring='motion'"
+ALONE = "scoring='motion'"
 
 
 class Fault(NamedTuple):
@@ -79,7 +80,7 @@ def variants(detector: KoopmanDetector, series: Array) -> Iterator[tuple[str, Ar
     raw = score_series(model.scoring, model.setup.scale(series))
     width = model.settings.smoothing
     if not isinstance(model.scoring, WitnessScoring):
-        yield MOTION, raw.causal(width), raw.offline()
+        yield ALONE, raw.causal(width), raw.offline()
         return
     for name, weights in COMBINATIONS.items():
         own = {field.name: getattr(model.scoring, field.name) for field in fields(WitnessScoring)}
@@ -93,10 +94,15 @@ class _Weighted(WitnessScoring):
 
     weights: tuple[float, float, float] = WEIGHTS
 
-    def combine(self, parts: Sequence[Any]) -> Any:
-        """The weighted sum of the roots."""
-        given = zip(self.voices(parts), self.weights, WEIGHTS, strict=True)
-        return sum(weight / usual * voice for voice, weight, usual in given)
+    def contributions(self, terms: Sequence[Any], *root: Any) -> tuple[Any, Any, Any]:
+        """The weighted roots."""
+        motion, fit, place = (
+            weight / usual * contribution
+            for contribution, weight, usual in zip(
+                super().contributions(terms, *root), self.weights, WEIGHTS, strict=True
+            )
+        )
+        return motion, fit, place
 
 
 def peers(made: Sequence[Entity], seed: int) -> Iterator[tuple[str, Entity, Array, Array]]:
@@ -149,7 +155,7 @@ def _measure(
     fleet: str, seed: int, rows: dict[tuple[str, str], list[list[float]]], kinds: dict[str, list[float]]
 ) -> None:
     made, faults = entities(fleet, seed)
-    settings: list[dict[str, Any]] = [{"scoring": "motion"}, {"private": 0}, {"private": PRIVATE}]
+    settings: list[dict[str, Any]] = [{"scoring": MOTION}, {"private": 0}, {"private": PRIVATE}]
     for parameters in settings:
         federation = federate({entity.name: entity.train for entity in made}, seed=seed, **parameters)
         suffix = f", {PRIVATE} private" if parameters.get("private") else ""
@@ -160,7 +166,7 @@ def _measure(
             labels, group = entity.labels.astype(bool), groups_of(fleet, entity.name)
             for name, causal, offline in variants(detector, entity.test):
                 measured = [m(labels, ranked(s)) for m in (vus_pr_steps, average_precision) for s in (causal, offline)]
-                is_default = name in (MOTION, "all")
+                is_default = name in (ALONE, "all")
                 acting = operation(labels, causal, detector.threshold_, 20) if is_default else (np.nan,) * 3
                 rows[group, name + suffix].append([*measured, *acting])
         if parameters.get("private"):

@@ -104,7 +104,8 @@ def kind_of(hint: Any) -> Any:
     if origin is Literal:
         return ValueKind(lambda value, _: inner[inner.index(value)], f"one of {', '.join(inner)}")
     if origin in (UnionType, Union):
-        kinds = [kind_of(each) for each in inner]
+        # What a file cannot hold, such as an object of a program, is left out.
+        kinds = [kind for kind in map(kind_of, inner) if isinstance(kind, ValueKind)]
         return kinds[0] if len(kinds) == 1 else _either(*kinds)
     return PLAIN.get(hint, hint)
 

@@ -14,6 +14,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad_bench.methods.classical import KINDS, ClassicalMethod
 from fedkad_bench.methods.interface import WINDOW
 from fedkad_bench.methods.koopman import VARIANTS, KoopmanMethod
+from fedkad_bench.methods.motion import MOTION
 from fedkad_bench.methods.registry import GROUPS, METHODS, MissingLibraryError, make, require, settings_of
 from tests.checks.methods import CHECKS, broken_series, scores_of_broken, small, small_fleet
 
@@ -56,7 +57,7 @@ def test_the_first_score_needs_no_more_rows_than_the_method(name: str) -> None:
 
 def test_fedkad_is_what_federate_makes(fleet: Mapping[str, Array], broken: Array) -> None:
     fitted = small("fedkad").fit(fleet, seed=3)
-    federation = federate(fleet, rank=6, observables=16, smoothing=1, seed=3, scoring="motion")
+    federation = federate(fleet, rank=6, observables=16, smoothing=1, seed=3, scoring=MOTION)
     assert np.array_equal(
         fitted.score("pump-1", broken), federation.detectors["pump-1"].decision_function(broken), equal_nan=True
     )
@@ -70,7 +71,7 @@ def test_the_paper_s_preset_and_a_device_alone(fleet: Mapping[str, Array], broke
     paper = federate(fleet, rank=6, observables=16, smoothing=1, seed=0, preset="paper")
     scores = small("fedkad-paper").fit(fleet, seed=0).score("pump-1", broken)
     assert np.array_equal(scores, paper.detectors["pump-1"].decision_function(broken), equal_nan=True)
-    alone = KoopmanDetector(rank=6, observables=16, smoothing=1, scoring="motion").fit(fleet["pump-1"])
+    alone = KoopmanDetector(rank=6, observables=16, smoothing=1, scoring=MOTION).fit(fleet["pump-1"])
     scores = small("fedkad-local").fit(fleet, seed=0).score("pump-1", broken)
     assert np.array_equal(scores, alone.decision_function(broken), equal_nan=True)
 

@@ -18,6 +18,7 @@ from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.data.entity import Entity
 from fedkad_bench.evaluation import evaluate_smoothings
 from fedkad_bench.methods.koopman import KoopmanMethod
+from fedkad_bench.methods.motion import MOTION
 from fedkad_bench.studies import (
     STUDIES,
     FinishedStudy,
@@ -188,7 +189,7 @@ def test_convergence_is_the_history_of_federate(table: Callable[[str], FinishedS
     runs = {
         "paper preset, ρ = 0.1": federate(fleet, preset="paper", penalty=0.1, rounds=4),
         "paper preset, ρ = 1": federate(fleet, preset="paper", penalty=1.0, rounds=4),
-        "default": federate(fleet, rounds=4, scoring="motion"),
+        "default": federate(fleet, rounds=4, scoring=MOTION),
     }
     for series, federation in runs.items():
         for k, record in enumerate(federation.history, start=1):
@@ -206,7 +207,7 @@ def test_convergence_is_the_history_of_federate(table: Callable[[str], FinishedS
 def test_convergence_per_entry_is_the_mean_squared_residual(
     table: Callable[[str], FinishedStudy], dataset: Dataset
 ) -> None:
-    federation = federate(dataset.training(), rounds=3, scoring="motion")  # warm rounds only: every P_i is Z
+    federation = federate(dataset.training(), rounds=3, scoring=MOTION)  # warm rounds only: every P_i is Z
     total = 0.0
     for name, series in dataset.training().items():
         detector = federation.detectors[name]
@@ -244,7 +245,7 @@ def counted_by_hand(schedule: list[tuple[str, ...]], warm: int) -> tuple[int, in
 def test_exchanged_bytes_are_those_counted_by_hand(table: Callable[[str], FinishedStudy], dataset: Dataset) -> None:
     rows = table("exchange").rows
     cases = {
-        "fedkad": (federate(dataset.training(), scoring="motion"), 3),
+        "fedkad": (federate(dataset.training(), scoring=MOTION), 3),
         "fedkad-paper": (federate(dataset.training(), preset="paper"), 0),
     }
     for method, (federation, warm) in cases.items():
@@ -265,7 +266,7 @@ def test_exchange_stops_at_the_first_round_that_is_near(
     detectors = prepare_fleet(dataset, seed=0)
     best, devices = optimal_loss(detectors), statistics_of(detectors)
     ratios = [
-        relative_loss(devices, federate(dataset.training(), rounds=k, scoring="motion").subspace) / best
+        relative_loss(devices, federate(dataset.training(), rounds=k, scoring=MOTION).subspace) / best
         for k in range(1, 9)
     ]
     row = only(table("exchange").rows, method="fedkad-near", seed=0)
@@ -356,7 +357,7 @@ def test_a_variant_is_the_method_of_the_benchmark(dataset: Dataset, setup: ablat
 def test_a_level_reaches_the_federation(dataset: Dataset, factor: str, level: Any, options: dict[str, Any]) -> None:
     setup, fleet = ablations.setup_of(factor, level), ablations.PreparedFleet(dataset)
     ablations.measure(fleet, setup, 0)
-    expected = federate(dataset.training(), smoothing=1, **{"scoring": "motion", **options})
+    expected = federate(dataset.training(), smoothing=1, **{"scoring": MOTION, **options})
     for entity in dataset.entities:
         ours = fleet.prepared(setup, 0)[entity.name].decision_function(entity.test)
         np.testing.assert_allclose(ours, expected.detectors[entity.name].decision_function(entity.test), rtol=1e-9)

@@ -288,10 +288,10 @@ def test_federate_prints_rounds_and_thresholds(folder: Path, tmp_path: Path) -> 
     assert done.status == 0
     assert len(re.findall(r"^ +\d+ +admm ", done.out, flags=re.MULTILINE)) == 2
     assert KoopmanDetector.load(tmp_path / "m" / "pump-01.safetensors").scoring == "paper"
-    document = json.loads(Done(*arguments, "--json", "--scoring", "calibrated").out)
+    document = json.loads(Done(*arguments, "--json", "--scoring", "witnesses").out)
     assert [record["phase"] for record in document["rounds"]] == ["admm", "admm"]
     loaded = KoopmanDetector.load(tmp_path / "m" / "pump-01.safetensors")
-    assert loaded.scoring == "calibrated"
+    assert loaded.scoring == "witnesses"
     assert document["devices"]["pump-01"]["threshold"] == loaded.threshold_
 
 

@@ -163,7 +163,7 @@ def test_a_rank_beyond_the_dimension_is_refused_with_its_sum() -> None:
     KoopmanDetector(**{**SMALL, "rank": 10}).fit(TRAIN)
 
 
-@pytest.mark.parametrize(("scoring", "columns"), [("witnesses", 10), ("motion", 3), ("paper", 3)])
+@pytest.mark.parametrize(("scoring", "columns"), [("witnesses", 10), ("paper", 3)])
 def test_private_directions_are_those_of_witnesses_and_as_many_as_there_is_room_for(scoring: str, columns: int) -> None:
     detector = KoopmanDetector(**{**SMALL, "private": 8, "scoring": scoring}).fit(TRAIN)
     assert detector.subspace_.shape == (10, columns)
@@ -221,7 +221,7 @@ def test_names_come_from_a_frame_and_rank_the_causes(named: KoopmanDetector) -> 
 def test_missing_values_of_a_frame_are_gaps() -> None:
     frame = pd.DataFrame({"a": pd.array([1, 2, None, 4] * 70, dtype="Int64"), "b": TRAIN[:, 1]})
     tiny: dict[str, Any] = {"window": 1, "rank": 2, "observables": 2, "validation": 0.4}
-    blind = np.isnan(KoopmanDetector(scoring="motion", **tiny).fit(TRAIN).decision_function(frame))
+    blind = np.isnan(KoopmanDetector(scoring="paper", **tiny).fit(TRAIN).decision_function(frame))
     np.testing.assert_array_equal(blind[:8], [True, False, True, True, False, False, True, True])
     # Witnesses judge such a row by its other channel.
     witnesses = KoopmanDetector(**tiny).fit(TRAIN)

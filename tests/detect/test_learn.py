@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector
-from fedkad.detect.model import ScoringName
+from fedkad.detect.methods import ScoringName
 from fedkad.koopman.snapshots import Statistics, collect
 from tests.fixtures import naive
 
@@ -22,14 +22,14 @@ def kept(detector: KoopmanDetector) -> Statistics:
 
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.25])
-@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+@pytest.mark.parametrize("scoring", ["witnesses", "paper"])
 def test_learning_adds_the_new_pairs_to_the_statistics(scoring: ScoringName, forgetting: float) -> None:
     old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
     new[30] = np.nan
     detector = KoopmanDetector(scoring=scoring, **SMALL).fit(old)
     subspace, mean = detector.subspace_, detector.scaling_.mean
     assert detector.learn(new, forgetting=forgetting) is detector
-    if scoring == "motion":
+    if scoring == "paper":
         old, new = old[:180], new[:61]  # 99 new rows are complete, and 39 of them are held out
     x_old, y_old = naive.snapshots(detector.scaling_.transform(old), detector.lifting_)
     x_new, y_new = naive.snapshots(detector.scaling_.transform(new), detector.lifting_)
@@ -43,7 +43,8 @@ def test_learning_adds_the_new_pairs_to_the_statistics(scoring: ScoringName, for
     root = np.sqrt(forgetting)
     x, y = np.hstack([root * x_old, x_new]), np.hstack([root * y_old, y_new])
     gram = subspace.T @ x @ x.T @ subspace
-    operator = naive.best_operator(x, y, subspace, detector.ridge * float(np.trace(gram)) / len(gram), always=True)
+    ridge = detector.ridge * float(np.trace(gram)) / len(gram)
+    operator = naive.best_operator(x, y, subspace, ridge, always=scoring == "witnesses")
     operator *= min(1.0, detector.spectral_cap / max(abs(np.linalg.eigvals(operator))))
     np.testing.assert_allclose(detector.operator_, operator, atol=1e-9)
 
@@ -56,7 +57,7 @@ def scores_known(detector: KoopmanDetector) -> Array:
 
 def test_without_witnesses_learning_holds_out_the_last_part_of_the_new_series() -> None:
     old, new = naive.normal_series(300), naive.normal_series(100, seed=1)
-    detector = KoopmanDetector(scoring="motion", **SMALL).fit(old)
+    detector = KoopmanDetector(scoring="paper", **SMALL).fit(old)
     before = len(scores_known(detector))
     detector.learn(new)
     assert len(scores_known(detector)) == before + 40
@@ -76,7 +77,7 @@ def test_with_witnesses_learning_holds_out_nothing() -> None:
     np.testing.assert_array_equal(detector.memory_.held_out.weights[-100:], np.ones(100))
 
 
-@pytest.mark.parametrize(("scoring", "first_rows", "rows"), [("witnesses", 300, 50), ("motion", 180, 30)])
+@pytest.mark.parametrize(("scoring", "first_rows", "rows"), [("witnesses", 300, 50), ("paper", 180, 30)])
 def test_learning_on_equals_having_been_fitted_on_both_stretches(
     scoring: ScoringName, first_rows: int, rows: int
 ) -> None:
@@ -111,7 +112,7 @@ def test_a_learnt_regime_is_no_longer_flagged() -> None:
     assert detector.stream().update(series[0]).threshold == detector.threshold_
 
 
-@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+@pytest.mark.parametrize("scoring", ["witnesses", "paper"])
 def test_a_detector_of_few_rows_learns_itself_out_of_it(scoring: ScoringName) -> None:
     first, more = naive.normal_series(90), naive.normal_series(400, seed=1)
     with pytest.warns(FewRowsWarning):
@@ -156,7 +157,7 @@ def test_pieces_without_a_window_are_refused_and_change_nothing(rows: int) -> No
 
 
 def test_learning_through_an_outage_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
+    monkeypatch.setattr("fedkad.detect.heldout.MOST_HELD_OUT", 200)
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
     detector.learn(np.concatenate([naive.normal_series(300, seed=1), np.full((600, 2), np.nan)]))
     assert len(scores_known(detector)) >= 100
@@ -173,10 +174,10 @@ def test_a_threshold_set_by_hand_survives_learning_and_files(tmp_path: Path) -> 
     assert detector.fit(naive.normal_series(300)).threshold_ < 99.0  # a new fit sets its own
 
 
-@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+@pytest.mark.parametrize("scoring", ["witnesses", "paper"])
 def test_learning_in_tiny_pieces_keeps_the_held_out_rows(monkeypatch: pytest.MonkeyPatch, scoring: ScoringName) -> None:
     """Of pieces that can barely be judged, as many are kept as the buffer holds."""
-    monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 200)
+    monkeypatch.setattr("fedkad.detect.heldout.MOST_HELD_OUT", 200)
     detector = KoopmanDetector(scoring=scoring, **SMALL).fit(naive.normal_series(600))
     for k in range(70):
         detector.learn(naive.normal_series(4, seed=k))
@@ -232,15 +233,15 @@ def test_what_an_operator_confirms_is_no_alarm_again_and_other_faults_still_are(
     for later in (detector, KoopmanDetector.of(detector.model_, detector.memory_).adopt(detector.subspace_[:, :8])):
         assert not detector.predict(stretch).any()
         assert later.predict(series)[600:720].any()
-        assert detector.memory_.places is not None
-        assert len(detector.memory_.places.relief) == 1
+        assert detector.memory_.ranges is not None
+        assert len(detector.memory_.ranges.discounts) == 1
     assert detector.threshold_ == pytest.approx(threshold, rel=0.2)  # the stretch itself sets no threshold
     detector.save(tmp_path / "m.safetensors")
     assert not KoopmanDetector.load(tmp_path / "m.safetensors").predict(stretch).any()
 
 
 def test_confirming_needs_witnesses() -> None:
-    detector = KoopmanDetector(rank=8, scoring="motion").fit(waves(1500))
+    detector = KoopmanDetector(rank=8, scoring="paper").fit(waves(1500))
     with pytest.raises(ValueError, match="fit with scoring='witnesses'"):
         detector.learn(waves(100), confirmed=True)
 
@@ -252,8 +253,8 @@ def test_a_half_life_is_a_share_that_follows_from_the_rows() -> None:
         detector.learn(waves(400, seed=2), forgetting=half_life)
         twin.learn(waves(400, seed=2), forgetting=0.25)
         np.testing.assert_array_equal(detector.memory_.statistics.xx, twin.memory_.statistics.xx)
-        assert detector.memory_.places is not None
-        assert detector.memory_.places.rows == pytest.approx(0.25 * 3000 + 400)
+        assert detector.memory_.ranges is not None
+        assert detector.memory_.ranges.rows == pytest.approx(0.25 * 3000 + 400)
 
 
 @pytest.mark.parametrize("forgetting", ["soon", "0 rows", "2 parsecs", 0.0, 1.5])
@@ -272,11 +273,11 @@ def test_levels_that_are_forgotten_become_strange_again() -> None:
     early, late = waves(3000), waves(6000, seed=3)
     early[:600, 0] += 4.0
     detector = KoopmanDetector(rank=8).fit(early)
-    assert detector.memory_.places is not None
-    before = detector.memory_.places.bounds(detector.scaling_).high[1, 0]
+    assert detector.memory_.ranges is not None
+    before = detector.memory_.ranges.bounds(detector.scaling_).high[1, 0]
     detector.learn(late, forgetting=0.001)
-    assert detector.memory_.places is not None
-    assert detector.memory_.places.bounds(detector.scaling_).high[1, 0] < before - 0.5
+    assert detector.memory_.ranges is not None
+    assert detector.memory_.ranges.bounds(detector.scaling_).high[1, 0] < before - 0.5
 
 
 def test_a_rule_set_later_survives_saving_and_learning(tmp_path: Path) -> None:
@@ -324,15 +325,15 @@ def test_an_absurd_value_in_what_is_learned_later_widens_nothing(rows: int, more
     later[more // 2, 0], test[100, 0] = 1e4, 60.0
     detector.learn(later)
     assert detector.predict(test)[100] == 1
-    assert detector.memory_.places is not None
-    assert detector.memory_.places.bounds(detector.scaling_).unit[0] < 10.0
+    assert detector.memory_.ranges is not None
+    assert detector.memory_.ranges.bounds(detector.scaling_).unit[0] < 10.0
 
 
 def test_learning_in_small_pieces_does_not_devalue_places() -> None:
     detector = KoopmanDetector(rank=8).fit(waves(3000))
-    assert detector.memory_.places is not None
-    before = detector.memory_.places.wander.tolist()
+    assert detector.memory_.ranges is not None
+    before = detector.memory_.ranges.wander.tolist()
     for seed in range(10):
         detector.learn(waves(60, seed))
-    assert detector.memory_.places is not None
-    assert detector.memory_.places.wander.tolist() == before
+    assert detector.memory_.ranges is not None
+    assert detector.memory_.ranges.wander.tolist() == before

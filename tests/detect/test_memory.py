@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
-from fedkad.detect.calibration import MOST_HELD_OUT, HeldOut
 from fedkad.detect.events import examine
+from fedkad.detect.heldout import MOST_HELD_OUT, HeldOut
 from fedkad.detect.series import Series, join_stretches
 from fedkad.koopman.snapshots import stretches
 

@@ -305,6 +305,6 @@ def test_a_file_from_before_channels_wandered_on_their_own_scores_as_it_did(tmp_
     assert isinstance(scoring, WitnessScoring)
     assert scoring.bounds.wander.tolist() == [0.5] * 3
     np.testing.assert_allclose(then, now / 2.0, rtol=1e-9)  # the root of 0.5 / 2
-    assert before.memory_.places is not None
-    assert before.memory_.places.wander.tolist() == [2.0] * 3
+    assert before.memory_.ranges is not None
+    assert before.memory_.ranges.wander.tolist() == [2.0] * 3
     before.learn(values[:400])

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector
-from fedkad.detect import calibration
+from fedkad.detect import calibration, heldout
 from fedkad.detect import scoring as scoring_module
-from fedkad.detect.model import ScoringName
-from fedkad.detect.scoring import SPREAD_FLOOR, CalibratedScoring
+from fedkad.detect.methods import ScoringName
 from fedkad.detect.threshold import event_threshold
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.snapshots import collect
@@ -22,13 +21,12 @@ from tests.fixtures import naive
 from tests.fixtures.draws import draws
 
 Array = NDArray[np.float64]
-LINEAR_BEYOND = float(scoring_module.LINEAR_BEYOND)
 SMALL: dict[str, Any] = {"window": 4, "rank": 3, "observables": 5, "validation": 0.4}
 
 
 @cache
 def fitted(
-    scoring: str = "motion", horizon: int = 1, smoothing: int = 3, channels: int = 2, **changes: Any
+    scoring: str = "paper", horizon: int = 1, smoothing: int = 3, channels: int = 2, **changes: Any
 ) -> KoopmanDetector:
     train = naive.normal_series(320, channels)
     return KoopmanDetector(scoring=scoring, horizon=horizon, smoothing=smoothing, **{**SMALL, **changes}).fit(train)  # type: ignore[arg-type]
@@ -44,12 +42,6 @@ def naive_scaled(detector: KoopmanDetector, series: Array, train: Array) -> Arra
     return np.asarray(np.clip((series - first.mean(axis=0)) / first.std(axis=0), -10.0, 10.0))
 
 
-def moments(residuals: dict[int, Array]) -> tuple[Array, Array]:
-    """Centre and spread `(H, n)` of the residuals, the spread with its floor."""
-    stacked = np.array(list(residuals.values()))
-    return stacked.mean(axis=0), np.maximum(stacked.std(axis=0), SPREAD_FLOOR)
-
-
 def with_gaps(length: int, channels: int = 2, seed: int = 5) -> Array:
     series = naive.normal_series(length, channels, seed)
     series[30] = np.nan
@@ -62,22 +54,6 @@ def with_gaps(length: int, channels: int = 2, seed: int = 5) -> Array:
 # -- scores -------------------------------------------------------------------------------------------------------
 
 
-def test_the_calibrated_score_is_the_naive_one() -> None:
-    detector, train, series = fitted(), naive.normal_series(320), with_gaps(100)
-    cut = math.ceil(320 * 0.6)
-    centre, spread = moments(naive.newest_residuals(model(detector), naive_scaled(detector, train[:cut], train)))
-    scaled = naive_scaled(detector, series, train)
-    residuals = naive.newest_residuals(model(detector), scaled)
-    sizes = np.abs(np.array(list(residuals.values())) - centre) / spread
-    assert 0.01 < np.mean(sizes > LINEAR_BEYOND) < 0.5, "the series must reach both branches of the score"
-    raw = naive.calibrated_scores(residuals, len(series), centre, spread, LINEAR_BEYOND)
-    np.testing.assert_allclose(detector.decision_function(series), naive.smooth(raw, back=2), rtol=1e-9)
-    np.testing.assert_allclose(detector.score_series(series), naive.smooth(raw, 4 // 3, 4 // 3), rtol=1e-9)
-    assert isinstance(detector.model_.scoring, CalibratedScoring)
-    np.testing.assert_allclose(detector.model_.scoring.centre, centre, atol=1e-10)
-    np.testing.assert_allclose(detector.model_.scoring.spread, spread, rtol=1e-9)
-
-
 @pytest.mark.parametrize("horizon", [1, 2, 3])
 def test_the_papers_score_is_the_naive_one(horizon: int) -> None:
     detector, series = fitted("paper", horizon, smoothing=5), with_gaps(100)
@@ -86,30 +62,13 @@ def test_the_papers_score_is_the_naive_one(horizon: int) -> None:
     np.testing.assert_allclose(detector.score_series(series), naive.smooth(raw, 1, 1), rtol=1e-9)
 
 
-@pytest.mark.parametrize("horizon", [2, 3])
-def test_the_calibrated_score_over_a_horizon_uses_every_step(horizon: int) -> None:
-    detector, train, series = fitted("motion", horizon, smoothing=1), naive.normal_series(320), with_gaps(100)
-    assert isinstance(detector.model_.scoring, CalibratedScoring)
-    residuals = naive.newest_residuals(model(detector), naive_scaled(detector, series, train))
-    centre, spread = detector.model_.scoring.centre, detector.model_.scoring.spread
-    raw = naive.calibrated_scores(residuals, len(series), centre, spread, LINEAR_BEYOND)
-    np.testing.assert_allclose(detector.decision_function(series), raw, rtol=1e-9)
-    # The moments farther ahead come from sums over slightly other pairs: near, not equal.
-    cut = math.ceil(320 * 0.6)
-    mean, sd = moments(naive.newest_residuals(model(detector), naive_scaled(detector, train[:cut], train)))
-    np.testing.assert_allclose(centre, mean, atol=0.03)
-    np.testing.assert_allclose(spread, sd, rtol=0.05)
-
-
-@pytest.mark.parametrize("scoring", ["motion", "paper"])
-def test_the_operator_is_the_naive_one_at_the_subspace(scoring: str) -> None:
+def test_the_operator_is_the_naive_one_at_the_subspace() -> None:
     for ridge in (1e-9, 0.05, 1.0):
-        detector, train = fitted(scoring, ridge=ridge, spectral_cap=0.9), naive.normal_series(320)
+        detector, train = fitted("paper", ridge=ridge, spectral_cap=0.9), naive.normal_series(320)
         x, y = naive.snapshots(naive_scaled(detector, train[:192], train), detector.lifting_)
         gram = detector.subspace_.T @ x @ x.T @ detector.subspace_
         unit = np.trace(gram) / 3
-        always = scoring == "motion"
-        operator = naive.best_operator(x, y, detector.subspace_, ridge * float(unit), always=always)
+        operator = naive.best_operator(x, y, detector.subspace_, ridge * float(unit), always=False)
         radius = max(abs(np.linalg.eigvals(operator)))
         np.testing.assert_allclose(detector.operator_, operator * min(1.0, 0.9 / radius), atol=1e-9)
 
@@ -123,10 +82,9 @@ def test_without_observables_and_with_one_channel_and_a_window_of_one() -> None:
     np.testing.assert_allclose(detector.explain(series)[1:, 0], raw[1:], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("scoring", ["motion", "paper"])
 @pytest.mark.parametrize("horizon", [1, 3])
-def test_scores_begin_after_window_and_horizon_and_again_after_a_gap(scoring: str, horizon: int) -> None:
-    detector, series = fitted(scoring, horizon), naive.normal_series(60, seed=9)
+def test_scores_begin_after_window_and_horizon_and_again_after_a_gap(horizon: int) -> None:
+    detector, series = fitted("paper", horizon), naive.normal_series(60, seed=9)
     series[25, 1] = np.nan
     scores = detector.decision_function(series)
     first = 4 + horizon - 1
@@ -154,7 +112,7 @@ def test_short_and_empty_series_have_no_scores() -> None:
 
 
 def test_scores_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for scoring in ("witnesses", "motion", "paper"):
+    for scoring in ("witnesses", "paper"):
         detector, series = fitted(scoring, horizon=2), with_gaps(90)
         whole, shares = detector.decision_function(series), detector.explain(series)
         for block in (1, 2, 7):
@@ -169,7 +127,7 @@ def test_scores_do_not_depend_on_the_size_of_the_blocks(monkeypatch: pytest.Monk
 
 @draws(40, derandomize=True)
 @given(
-    st.sampled_from(["witnesses", "motion", "paper"]),
+    st.sampled_from(["witnesses", "paper"]),
     st.integers(1, 3),
     st.integers(1, 79),
     st.sampled_from(["shift", "gap", "noise"]),
@@ -190,7 +148,7 @@ def test_the_future_changes_no_earlier_score(scoring: str, horizon: int, at: int
     np.testing.assert_allclose(detector.score_series(other)[:reach], detector.score_series(series)[:reach], rtol=1e-10)
 
 
-@pytest.mark.parametrize(("scoring", "reach"), [("witnesses", 7 // 2 + 7 // 2), ("motion", 7 // 3), ("paper", 7 // 3)])
+@pytest.mark.parametrize(("scoring", "reach"), [("witnesses", 7 // 2 + 7 // 2), ("paper", 7 // 3)])
 def test_the_offline_score_looks_ahead(scoring: str, reach: int) -> None:
     detector, series = fitted(scoring, window=7), naive.normal_series(60)
     other = series.copy()
@@ -202,7 +160,7 @@ def test_the_offline_score_looks_ahead(scoring: str, reach: int) -> None:
 # -- causes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scoring", ["witnesses", "motion", "paper"])
+@pytest.mark.parametrize("scoring", ["witnesses", "paper"])
 @pytest.mark.parametrize("horizon", [1, 3])
 @pytest.mark.parametrize("smoothing", [1, 4])
 def test_causes_are_shares_that_sum_to_the_score(scoring: str, horizon: int, smoothing: int) -> None:
@@ -216,7 +174,7 @@ def test_causes_are_shares_that_sum_to_the_score(scoring: str, horizon: int, smo
 
 
 @pytest.mark.parametrize("smoothing", [1, 5, 600])
-@pytest.mark.parametrize("scoring", ["paper", "motion", "witnesses"])
+@pytest.mark.parametrize("scoring", ["paper", "witnesses"])
 def test_causes_are_the_same_to_the_bit_whatever_is_wanted(scoring: str, smoothing: int) -> None:
     model = fitted(scoring, smoothing=smoothing).model_
     series = naive.normal_series(5 * scoring_module.SPLIT, 2, 7)
@@ -228,7 +186,7 @@ def test_causes_are_the_same_to_the_bit_whatever_is_wanted(scoring: str, smoothi
     np.testing.assert_allclose(every.sum(axis=1), raw.causal(smoothing), rtol=1e-9)
 
 
-@pytest.mark.parametrize("scoring", ["witnesses", "motion", "paper"])
+@pytest.mark.parametrize("scoring", ["witnesses", "paper"])
 @pytest.mark.parametrize("channel", [0, 1, 2])
 def test_a_fault_in_one_channel_puts_it_on_top(scoring: str, channel: int) -> None:
     detector, series = fitted(scoring, channels=3), naive.normal_series(100, 3, seed=4)
@@ -236,17 +194,6 @@ def test_a_fault_in_one_channel_puts_it_on_top(scoring: str, channel: int) -> No
     shares = detector.explain(series)
     assert np.argmax(shares[60]) == channel
     assert shares[62, channel] > 0.5 * shares[62].sum()
-
-
-def test_calibrated_causes_are_the_terms_of_the_mean() -> None:
-    detector, series = fitted(smoothing=1), with_gaps(80)
-    assert isinstance(detector.model_.scoring, CalibratedScoring)
-    residuals = naive.newest_residuals(model(detector), naive_scaled(detector, series, naive.normal_series(320)))
-    shares = detector.explain(series)
-    for t, steps in residuals.items():
-        size = np.abs(steps[0] - detector.model_.scoring.centre[0]) / detector.model_.scoring.spread[0]
-        terms = np.where(size <= LINEAR_BEYOND, size**2, 2 * LINEAR_BEYOND * size - LINEAR_BEYOND**2)
-        np.testing.assert_allclose(shares[t], terms / 2.0, rtol=1e-9, atol=1e-12)
 
 
 def test_the_papers_causes_without_observables_are_the_squared_residuals_of_the_channels() -> None:
@@ -267,17 +214,15 @@ def test_without_witnesses_held_out_rows_set_the_threshold_and_nothing_else() ->
     cut = math.ceil(320 * 0.6)
     other = train.copy()
     other[cut:] += np.random.default_rng(0).normal(size=(320 - cut, 2)) * [1.0, 10.0]
-    one, two = (KoopmanDetector(scoring="motion", **SMALL).fit(data) for data in (train, other))
+    one, two = (KoopmanDetector(scoring="paper", **SMALL).fit(data) for data in (train, other))
     for name in ("subspace_", "operator_"):
         assert np.array_equal(getattr(one, name), getattr(two, name))
     assert np.array_equal(one.scaling_.mean, two.scaling_.mean)
     assert np.array_equal(one.scaling_.scale, two.scaling_.scale)
     for name, value in one.memory_.statistics.as_arrays().items():
         assert np.array_equal(value, getattr(two.memory_.statistics, name))
-    assert isinstance(one.model_.scoring, CalibratedScoring)
-    assert isinstance(two.model_.scoring, CalibratedScoring)
-    assert np.array_equal(one.model_.scoring.spread, two.model_.scoring.spread)
-    assert np.array_equal(one.model_.scoring.centre, two.model_.scoring.centre)
+    series = naive.normal_series(60, seed=3)
+    assert np.array_equal(one.decision_function(series), two.decision_function(series), equal_nan=True)
     assert one.threshold_ != two.threshold_
 
 
@@ -300,7 +245,7 @@ def scores_known(detector: KoopmanDetector) -> Array:
     return np.asarray(scores[~np.isnan(scores)])
 
 
-@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+@pytest.mark.parametrize("scoring", ["witnesses", "paper"])
 def test_the_split_counts_complete_rows(scoring: ScoringName) -> None:
     train = naive.normal_series(400)
     train[:80] = np.nan
@@ -317,7 +262,7 @@ def test_a_tiny_held_out_share_is_cross_fitted(validation: float) -> None:
 
 
 def test_a_long_outage_at_the_end_leaves_the_held_out_rows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "MOST_HELD_OUT", 200)
+    monkeypatch.setattr(heldout, "MOST_HELD_OUT", 200)
     train = np.concatenate([naive.normal_series(600), np.full((300, 2), np.nan)])
     detector = KoopmanDetector(**SMALL).fit(train)  # a FewRowsWarning would be an error
     assert not detector.model_.few_rows
@@ -325,7 +270,7 @@ def test_a_long_outage_at_the_end_leaves_the_held_out_rows_before_it(monkeypatch
 
 
 def test_a_long_outage_inside_the_held_out_rows_does_not_use_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "MOST_HELD_OUT", 200)
+    monkeypatch.setattr(heldout, "MOST_HELD_OUT", 200)
     train = np.concatenate([naive.normal_series(600), np.full((300, 2), np.nan), naive.normal_series(10)])
     detector = KoopmanDetector(**SMALL).fit(train)  # a FewRowsWarning would be an error
     assert not detector.model_.few_rows
@@ -333,7 +278,7 @@ def test_a_long_outage_inside_the_held_out_rows_does_not_use_them_up(monkeypatch
 
 
 def test_the_held_out_buffer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "MOST_HELD_OUT", 150)
+    monkeypatch.setattr(heldout, "MOST_HELD_OUT", 150)
     detector = KoopmanDetector(**SMALL).fit(naive.normal_series(600))
     assert len(detector.memory_.held_out.rows) == 150
     detector.learn(naive.normal_series(600, seed=1))
@@ -356,14 +301,14 @@ def test_scattered_holes_that_leave_little_to_learn_from_are_said_with_the_chann
 # -- few rows -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scoring", "horizon"), [("motion", 1), ("paper", 1), ("paper", 2)])
+@pytest.mark.parametrize("horizon", [1, 2])
 @pytest.mark.parametrize("gap", [False, True])
-def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, horizon: int, gap: bool) -> None:
+def test_few_rows_are_judged_by_operators_that_did_not_see_them(horizon: int, gap: bool) -> None:
     train = naive.normal_series(130)
     if gap:
         train[50] = np.nan
     few: dict[str, Any] = {"window": 4, "rank": 3, "observables": 5, "smoothing": 3, "risk": 0.05}
-    detector = KoopmanDetector(scoring=scoring, horizon=horizon, **few)  # type: ignore[arg-type]
+    detector = KoopmanDetector(scoring="paper", horizon=horizon, **few)
     with pytest.warns(FewRowsWarning, match=rf"{130 - gap} rows"):
         detector.fit(train)
     assert detector.model_.few_rows
@@ -377,25 +322,13 @@ def test_few_rows_are_judged_by_operators_that_did_not_see_them(scoring: str, ho
         x, y = np.array([states[t - 1] for t in kept]).T, np.array([states[t] for t in kept]).T
         gram = detector.subspace_.T @ x @ x.T @ detector.subspace_
         unit = float(np.trace(gram)) / 3
-        operator = naive.best_operator(
-            x, y, detector.subspace_, detector.ridge * unit, always=detector.scoring == "motion"
-        )
+        operator = naive.best_operator(x, y, detector.subspace_, detector.ridge * unit, always=False)
         operator *= min(1.0, detector.spectral_cap / max(abs(np.linalg.eigvals(operator))))
         for t in fold:
             left[t] = naive.Model(detector.lifting_, detector.subspace_, operator, horizon)
     raw = np.full(len(train), np.nan)
-    if scoring == "paper":
-        for fold in folds:
-            raw[fold] = naive.paper_scores(left[fold[0]], scaled)[fold]
-    else:
-        residuals: dict[int, Array] = {}
-        for fold in folds:
-            found = naive.newest_residuals(left[fold[0]], scaled)
-            residuals |= {t: found[t] for t in fold if t in found}
-        centre, spread = moments(residuals)
-        raw = naive.calibrated_scores(residuals, len(train), centre, spread, LINEAR_BEYOND)
-        assert isinstance(detector.model_.scoring, CalibratedScoring)
-        np.testing.assert_allclose(detector.model_.scoring.spread, spread, rtol=1e-8)
+    for fold in folds:
+        raw[fold] = naive.paper_scores(left[fold[0]], scaled)[fold]
     expected = naive.smooth(raw, back=2)
     np.testing.assert_allclose(detector.model_.normal_scores, expected, rtol=1e-8)
     assert detector.threshold_ == pytest.approx(event_threshold(expected, 0.05, apart=4).value, rel=1e-8)
@@ -450,13 +383,14 @@ def test_a_series_without_any_energy_is_no_arithmetic_error() -> None:
 def learnt(detector: KoopmanDetector) -> list[NDArray[Any]]:
     """What a scoring has learned of normal data."""
     scoring = detector.model_.scoring
-    assert isinstance(scoring, CalibratedScoring | WitnessScoring)
-    found: list[NDArray[Any]] = [scoring.centre, scoring.spread]
-    return [*found, scoring.jump, scoring.units, *scoring.bounds] if isinstance(scoring, WitnessScoring) else found
+    found: list[NDArray[Any]] = [detector.subspace_, detector.operator_]
+    if not isinstance(scoring, WitnessScoring):
+        return found
+    return [*found, scoring.centre, scoring.spread, scoring.jump, scoring.units, *scoring.bounds]
 
 
 @pytest.mark.filterwarnings("ignore::fedkad.FewRowsWarning")
-@pytest.mark.parametrize("scoring", ["witnesses", "motion"])
+@pytest.mark.parametrize("scoring", ["witnesses", "paper"])
 def test_an_outage_around_few_rows_does_not_change_what_they_teach(scoring: ScoringName) -> None:
     rows = naive.normal_series(60)
     hole = np.full((700, 2), np.nan)

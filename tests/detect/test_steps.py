@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
-from fedkad.detect.steps import PlainSteps, WitnessSteps, steps
+from fedkad.detect.steps import PlainSteps, WitnessSteps, witness_steps
 from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.scaling import CLIP
 from tests.fixtures.draws import draws
@@ -40,14 +38,20 @@ def fitted(channels: int) -> KoopmanDetector:
     return detector.fit(plant(4000, 0)[:, :channels])
 
 
+def scoring_of(detector: KoopmanDetector) -> WitnessScoring:
+    scoring = detector.model_.scoring
+    assert isinstance(scoring, WitnessScoring)
+    return scoring
+
+
 def by_both(detector: KoopmanDetector, rows: Array) -> tuple[Array, Array]:
     """The parts of all scores by the written-out steps, and by the scoring."""
-    scoring, values = detector.model_.scoring, detector.scaling_.standardise(rows)
-    ours, theirs = steps(scoring), PlainSteps(scoring)
+    scoring, values = scoring_of(detector), detector.scaling_.standardise(rows)
+    ours, theirs = witness_steps(scoring), PlainSteps(scoring)
     assert isinstance(ours, WitnessSteps)
     windows = detector.lifting_.windows(np.nan_to_num(np.clip(values, -CLIP, CLIP)))
     for each in (ours, theirs):
-        each.see(windows[0], values[WINDOW - 1])
+        each.skip(windows[0], values[WINDOW - 1])
     found = []
     for window, sample in zip(windows[1:], values[WINDOW:], strict=True):
         is_plain = bool((np.abs(sample) <= CLIP).all())
@@ -76,36 +80,10 @@ def test_steps_find_what_the_scoring_finds(case: tuple[KoopmanDetector, Array]) 
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("channels", [5, CHANNELS])
-def test_few_things_outside_are_told_from_many(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    detector, taken = fitted(channels), {"few": 0, "many": 0}
-    few, many = WitnessSteps._few_outside, WitnessScoring.of_deviations
-
-    def count_few(self: WitnessSteps, *given: Any) -> Any:
-        taken["few"] += 1
-        return few(self, *given)
-
-    def count_many(self: WitnessScoring, *given: Any) -> Any:
-        taken["many"] += 1
-        return many(self, *given)
-
-    rows = plant(200, 3)[:, :channels]
-    rows[100, 3] += 1.0  # one channel jumps
-    rows[150:160, :5] += [9.0, -9.0, 9.0, 9.0, 90.0]  # all do, and ties break
-    monkeypatch.setattr(WitnessSteps, "_few_outside", count_few)
-    ours = np.array([step.score for step in map(detector.stream().update, rows)])
-    monkeypatch.setattr(WitnessScoring, "of_deviations", count_many)
-    again = np.array([step.score for step in map(detector.stream().update, rows)])
-    np.testing.assert_array_equal(ours, again)
-    assert taken["few"] > 10
-    assert taken["many"] > 5
-    assert taken["few"] / 2 + taken["many"] < len(rows) - 50  # most moments are calm
-
-
 def test_horizons_tolerances_and_confirmed_stretches_are_left_to_the_scoring() -> None:
     detector, train = fitted(5), plant(4000, 0)[:, :5]
     farther = KoopmanDetector(window=WINDOW, rank=6, observables=12, horizon=2).fit(train)
-    scoring = detector.model_.scoring
-    assert isinstance(scoring, WitnessScoring)
-    for each in (farther.model_.scoring, replace(scoring, tolerance=np.zeros(5))):
-        assert isinstance(steps(each), PlainSteps)
+    scoring = scoring_of(detector)
+    confirmed = replace(scoring, bounds=scoring.bounds._replace(discounts=np.ones(1)))
+    for each in (scoring_of(farther), scoring.with_tolerance(np.zeros(5)), confirmed):
+        assert isinstance(witness_steps(each), PlainSteps)

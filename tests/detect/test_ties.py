@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
 from fedkad.detect.modelfile import read_model, write_model
-from fedkad.detect.places import Bounds
+from fedkad.detect.ranges import Bounds
 from fedkad.detect.ties import FARTHEST, NOISE, RIDGE, learn_ties, settled_after
 from fedkad.detect.witnesses import WitnessScoring
 
@@ -98,7 +98,7 @@ def test_what_a_day_does_not_show_is_learned_until_it_is_settled() -> None:
     after = bounds_of(detector)
     np.testing.assert_array_equal(before.ties, after.ties)  # the last ties that held
     np.testing.assert_array_equal(before.offset, after.offset)
-    places = detector.memory_.places
+    places = detector.memory_.ranges
     assert places is not None
     assert places.windows > settled_after(3)
     assert not len(places.levels)
@@ -171,7 +171,7 @@ def test_rows_between_gaps_are_no_windows() -> None:
     gaps[12_000:12_040] = rows[12_000:12_040]
     detector = KoopmanDetector(rank=6).fit(gaps)
     assert not any(tied(detector))
-    places = detector.memory_.places
+    places = detector.memory_.ranges
     assert places is not None
     assert places.windows < 5.0
 
@@ -191,7 +191,7 @@ def test_a_fault_that_nobody_noticed_opens_a_tie_by_a_range_at_most() -> None:
     before, wrong = bounds_of(detector), together(12_000, 1)
     wrong[2000:2025, 1] = 2.0  # a few levels far from what the first channel says
     detector.learn(wrong)
-    places, after = detector.memory_.places, bounds_of(detector)
+    places, after = detector.memory_.ranges, bounds_of(detector)
     assert places is not None
     wider = np.maximum(after.high[3] - before.high[3], before.low[3] - after.low[3])
     seen = np.maximum(places.ranges[3, :, 1] - before.high[3], before.low[3] - places.ranges[3, :, 0])

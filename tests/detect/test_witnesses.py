@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector
-from fedkad.detect import kinds
-from fedkad.detect.places import PROBABILITIES, Bounds, Places, absurd_in_training
-from fedkad.detect.scoring import ANCHOR, Dynamics, look_at, score_series, split_parts
+from fedkad.detect.dynamics import ANCHOR, Dynamics
+from fedkad.detect.explanations import OutOfPlace
+from fedkad.detect.features import PROBABILITIES
+from fedkad.detect.ranges import Bounds, KnownRanges, absurd_in_training
+from fedkad.detect.scoring import ScoredWindow, features_of, score_series, split_terms
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Reading
 from fedkad.detect.witnesses import WitnessScoring
@@ -250,7 +252,7 @@ def test_a_channel_whose_tolerance_is_never_reached_is_as_if_it_were_normal() ->
     assert fitted().predict(series)[60:].all()
     assert (wide.explain(series)[20:, 1] == 0.0).all()
     stream = wide.stream()
-    told = [stream.update(sample).told for sample in series][20:]
+    told = [stream.update(sample).explanation for sample in series][20:]
     assert all(each is not None and each.channel != "pressure" for each in told)
 
 
@@ -685,7 +687,7 @@ def test_at_most_two_values_of_a_channel_are_absurd_in_training(rows: int, stran
 def test_a_switch_and_an_input_are_not_judged_by_prediction() -> None:
     detector, series = fitted(), machine(300, 11)
     scored = score_series(detector.model_.scoring, detector.model_.setup.scale(series))
-    found = split_parts(scored.scoring, scored.rows, slice(detector.model_.settings.lead, 300))
+    found = split_terms(scored.scoring, scored.rows, slice(detector.model_.settings.lead, 300))
     assert (found[:, :2, [PUMP, LOAD]] == 0.0).all()
     assert (found[:, :2, [0, 1]] > 0.0).any()
 
@@ -750,12 +752,12 @@ def test_a_loaded_detector_says_the_same_to_the_bit(changes: dict[str, Any], tmp
     np.testing.assert_array_equal(loaded.model_.normal_scores, detector.model_.normal_scores)
     one, two = loaded.stream(), detector.stream()
     for sample in series:
-        assert one.update(sample).told == two.update(sample).told
+        assert one.update(sample).explanation == two.update(sample).explanation
     ours, theirs = loaded.memory_, detector.memory_
     np.testing.assert_array_equal(ours.held_out.rows, theirs.held_out.rows)
     np.testing.assert_array_equal(ours.held_out.weights, theirs.held_out.weights)
-    for field in fields(Places):
-        np.testing.assert_array_equal(getattr(ours.places, field.name), getattr(theirs.places, field.name))
+    for field in fields(KnownRanges):
+        np.testing.assert_array_equal(getattr(ours.ranges, field.name), getattr(theirs.ranges, field.name))
     loaded.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()
     more = machine(200, 21)
@@ -796,7 +798,7 @@ def test_merged_quantiles_are_nearly_those_of_all_rows(pieces: list[tuple[int, f
         level + scale * (generator.exponential(size=(count, 1)) if is_skew else generator.normal(size=(count, 1)))
         for count, level, scale, is_skew in pieces
     ]
-    places = Places.learnt(rows[0], 4)
+    places = KnownRanges.learnt(rows[0], 4)
     for piece in rows[1:]:
         places = places.joined(piece, 4)
     every = np.concatenate(rows)[:, 0]
@@ -813,7 +815,7 @@ def test_merged_quantiles_are_nearly_those_of_all_rows(pieces: list[tuple[int, f
 
 def test_places_forget_what_has_not_been_seen_for_long() -> None:
     old, new = (np.random.default_rng(k).normal(5.0 * k, 1.0, size=(2000, 1)) for k in range(2))
-    places = Places.learnt(old, 4)
+    places = KnownRanges.learnt(old, 4)
     for _ in range(8):
         places = places.joined(new, 4, forgetting=0.25)
     assert places.at(0.002)[0, 0] == pytest.approx(np.quantile(new, 0.002), abs=0.3)
@@ -822,7 +824,7 @@ def test_places_forget_what_has_not_been_seen_for_long() -> None:
 
 def test_a_channel_is_a_switch_as_long_as_no_third_value_was_learnt() -> None:
     values = np.random.default_rng(0).integers(0, 2, size=(500, 1)).astype(float)
-    places = Places.learnt(np.zeros((500, 1)), 4).joined(values, 4)
+    places = KnownRanges.learnt(np.zeros((500, 1)), 4).joined(values, 4)
     assert places.values.tolist() == [[0.0, 1.0]]
     assert np.isnan(places.joined(values + 1.0, 4).values).all()
 
@@ -853,7 +855,7 @@ def test_the_statistics_hold_every_kept_row_with_its_weight(pieces: list[tuple[i
 
 
 def test_kept_rows_are_never_more_than_the_statistics_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.detect.calibration.MOST_HELD_OUT", 500)
+    monkeypatch.setattr("fedkad.detect.heldout.MOST_HELD_OUT", 500)
     detector = KoopmanDetector(**SMALL).fit(machine(900))
     for k in range(4):
         detector.learn(machine(150, k), forgetting=0.5)
@@ -930,8 +932,10 @@ def test_a_jump_is_told_with_what_was_expected() -> None:
     series = calm()
     series[-1, 0] = -np.sign(series[-1, 0]) * 0.5
     reading = reading_of(series)
-    scoring = scoring_of(told_by()[0])
-    told = kinds._place(told_by()[0].model_.setup, scoring, look_at(scoring, reading._judged[-1]), 0)
+    detector, scoring = told_by()[0], scoring_of(told_by()[0])
+    values = detector.scaling_.standardise(series[-detector.window - 1 :])
+    moment = features_of(scoring, ScoredWindow(np.clip(values, -CLIP, CLIP).ravel(), values[-1]))
+    told = OutOfPlace(detector.model_.setup, scoring, moment, 0).explain()
     assert told.sentence.startswith(f"{told.channel} jumped more than ever in training: ")
     assert numbers(told.sentence) == pytest.approx([series[-1, 0], reading.expected[0]], rel=1e-3)
 
@@ -1003,8 +1007,8 @@ def test_an_event_tells_what_its_peak_is_about() -> None:
 
 
 def test_other_scorings_tell_of_motion_only() -> None:
-    detector, series = fitted(scoring="motion", inputs=False), disturbed()
-    with pytest.raises(ValueError, match="scoring='motion' has no witnesses"):
+    detector, series = fitted(scoring="paper", inputs=False), disturbed()
+    with pytest.raises(ValueError, match="scoring='paper' has no witnesses"):
         detector.witnesses(series)
     events = detector.events(series)
     assert {event.kind for event in events} == {"motion"}
@@ -1013,7 +1017,7 @@ def test_other_scorings_tell_of_motion_only() -> None:
 
 def test_how_far_a_channel_wandered_counts_less_the_more_is_seen_since() -> None:
     calm = np.random.default_rng(0).normal(size=(3000, 2))
-    places = replace(Places.learnt(calm, 4), wander=np.array([8.0, 2.0]))
+    places = replace(KnownRanges.learnt(calm, 4), wander=np.array([8.0, 2.0]))
     later = places.joined(calm, 4)
     np.testing.assert_allclose(later.wander, np.maximum(np.sqrt(0.5) * places.wander, 0.5))
     few = places.joined(calm[:100], 4)
@@ -1055,7 +1059,7 @@ def test_bounds_of_a_coarse_channel_have_room_for_one_step() -> None:
 
 
 def steps_of(detector: KoopmanDetector) -> Array:
-    places = detector.memory_.places
+    places = detector.memory_.ranges
     assert places is not None
     return places.step
 

@@ -169,7 +169,7 @@ def test_what_was_normal_is_learnt_as_confirmed_and_no_alarm_again(post: Post) -
     assert "said to be normal" in end["text"]
     assert post.watcher.status().incident is None
     learnt = memory(post.folder)
-    assert len(learnt.places.lengths) == len(known.places.lengths) + 1
+    assert len(learnt.ranges.lengths) == len(known.ranges.lengths) + 1
     assert learnt.statistics.count > known.statistics.count
     assert same_again(post) == []
     # Something else is still told.
@@ -184,7 +184,7 @@ def test_an_incident_of_long_ago_can_still_be_called_normal(post: Post, monkeypa
     assert len(post.store.rows.last("pump", 9999, 3)) < 200
     accepted, reply = post.tell("normal", incident["id"])
     assert accepted, reply
-    assert memory(post.folder).places.lengths.tolist()[-1] >= 40
+    assert memory(post.folder).ranges.lengths.tolist()[-1] >= 40
     assert post.store.alerts.incident("pump", incident["id"]).reason == "normal"  # type: ignore[union-attr]
     assert same_again(post) == []
 
@@ -464,7 +464,7 @@ def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
     trouble(post)
     for _ in range(3):
         post.tell("normal", identity="same")
-    assert len(memory(post.folder).places.lengths) == 1
+    assert len(memory(post.folder).ranges.lengths) == 1
     assert [alert["event"] for alert in post.alerts] == ["start", "end"]
     assert len(post.store.read("SELECT * FROM command")) == 1
 
@@ -476,7 +476,7 @@ def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post:
     assert post.watcher.parts.model.mark == ""
     post.watcher.parts.learner.confirm(rows, "mark")
     assert post.watcher.parts.model.mark == "mark"
-    assert len(memory(post.folder).places.lengths) == 1
+    assert len(memory(post.folder).ranges.lengths) == 1
 
 
 def test_old_commands_are_forgotten_but_none_that_waits(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ class Site:
 
 def confirmed(model: Path) -> int:
     """How many stretches a model has that somebody called normal."""
-    places = KoopmanDetector.load(model).memory_.places
+    places = KoopmanDetector.load(model).memory_.ranges
     assert places is not None
     return len(places.lengths)
 

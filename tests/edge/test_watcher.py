@@ -154,9 +154,9 @@ def test_a_tolerance_widens_what_is_possible(make: Make) -> None:
 
 def test_a_model_without_witnesses_and_a_tolerance_do_not_go_together(make: Make, tmp_path: Path) -> None:
     train = Series(series(900, 0), CHANNELS)
-    KoopmanDetector(window=6, rank=5, observables=16, scoring="motion").fit(train).save(tmp_path / "motion")
+    KoopmanDetector(window=6, rank=5, observables=16, scoring="paper").fit(train).save(tmp_path / "paper")
     with pytest.raises(SettingsError, match="the model has no witnesses, which tolerance in"):
-        make(alarm={"tolerance": {"flow": 1.0}}, learning={"model": str(tmp_path / "motion")})
+        make(alarm={"tolerance": {"flow": 1.0}}, learning={"model": str(tmp_path / "paper")})
 
 
 def test_a_kill_between_the_model_and_the_store_learns_nothing_twice(make: Make, tmp_path: Path) -> None:
@@ -207,7 +207,8 @@ def test_what_is_far_from_all_that_was_seen_is_not_learned_unasked(
     drifting[200:500, 0] += np.linspace(0.0, 1.0, 300)
     watcher.parts.model.learn(drifting, "feed:600", cautiously=cautiously)
     learned, memory = load_model(tmp_path / "pump" / "model.safetensors")
-    seen = learned.setup.scaling.restore(learned.scoring.bounds.ranges[0].T)[1]  # type: ignore[attr-defined]
+    assert learned.scoring.bounds is not None
+    seen = learned.setup.scaling.restore(learned.scoring.bounds.ranges[0].T)[1]
     assert seen[0] == pytest.approx(greatest, abs=0.15)
     assert seen[1] == pytest.approx(1.15, abs=0.1)
     assert memory is not None
@@ -529,8 +530,8 @@ def test_a_tolerance_that_the_model_cannot_have_is_said_and_the_rest_of_the_sett
     make: Make, tmp_path: Path, said: list[str]
 ) -> None:
     train = Series(series(900, 0), CHANNELS)
-    KoopmanDetector(window=6, rank=5, observables=16, scoring="motion").fit(train).save(tmp_path / "motion")
-    watcher = make(learning={"model": str(tmp_path / "motion")})
+    KoopmanDetector(window=6, rank=5, observables=16, scoring="paper").fit(train).save(tmp_path / "paper")
+    watcher = make(learning={"model": str(tmp_path / "paper")})
     alarm = replace(watcher._configured.alarm, threshold=9.5, tolerance={"flow": 1.0})
     watcher.configure(replace(watcher._configured, alarm=alarm))
     feed(watcher, series(50))

@@ -71,7 +71,8 @@ def commit(watcher: Device) -> None:
 def learned_range(folder: Path) -> tuple[float, float]:
     """What the model has ever seen of the first channel."""
     model, _ = load_model(folder / "pump" / "model.safetensors", memory=False)
-    least, greatest = (model.setup.scaling.restore(bound)[0] for bound in model.scoring.bounds.ranges[0].T)  # type: ignore[attr-defined]
+    assert model.scoring.bounds is not None
+    least, greatest = (model.setup.scaling.restore(bound)[0] for bound in model.scoring.bounds.ranges[0].T)
     return float(least), float(greatest)
 
 

@@ -126,7 +126,7 @@ def test_progress_is_reported() -> None:
 # -- scaling ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scoring", "learnt"), [("witnesses", 300), ("motion", 180)])
+@pytest.mark.parametrize(("scoring", "learnt"), [("witnesses", 300), ("paper", 180)])
 def test_one_scaling_for_the_fleet_is_that_of_the_pooled_training_rows(
     fleet: dict[str, Array], scoring: str, learnt: int
 ) -> None:
@@ -139,7 +139,7 @@ def test_one_scaling_for_the_fleet_is_that_of_the_pooled_training_rows(
     np.testing.assert_allclose(admitted.scaling_.mean, pooled.mean(axis=0), rtol=1e-10)
 
 
-@pytest.mark.parametrize(("scoring", "learnt"), [("witnesses", 300), ("motion", 180)])
+@pytest.mark.parametrize(("scoring", "learnt"), [("witnesses", 300), ("paper", 180)])
 def test_device_scaling_is_each_ones_own(fleet: dict[str, Array], scoring: str, learnt: int) -> None:
     for name, detector in federate(fleet, rounds=1, scoring=scoring, **SMALL).detectors.items():
         np.testing.assert_allclose(detector.scaling_.mean, fleet[name][:learnt].mean(axis=0), rtol=1e-10)
@@ -168,10 +168,10 @@ def test_the_papers_preset(fleet: dict[str, Array]) -> None:
 
 
 def test_what_is_given_besides_the_preset_counts(fleet: dict[str, Array]) -> None:
-    run = federate(fleet, preset="paper", rounds=3, participation=0.5, scoring="calibrated", sampling="cover", **SMALL)
+    run = federate(fleet, preset="paper", rounds=3, participation=0.5, scoring="witnesses", sampling="cover", **SMALL)
     assert len(run.history) == 3
     assert {len(r.participants) for r in run.history} == {4}
-    assert all(detector.scoring == "calibrated" for detector in run.detectors.values())
+    assert all(detector.scoring == "witnesses" for detector in run.detectors.values())
     assert sorted(run.schedule[0] + run.schedule[1]) == sorted(fleet)
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fedkad import KoopmanDetector, federate
 from fedkad.detect.events import Event, examine, find_events
+from fedkad.detect.inspection import channel_roles
 from fedkad.detect.series import Series
-from fedkad.detect.standing import channel_standings
 from fedkad.detect.threshold import judge_all
 from fedkad.report.agreement import agreement
 from fedkad.report.chart import Curve, Panel, Span, line_chart, standalone, thinned
@@ -310,7 +310,7 @@ def test_channels_are_told_by_what_the_model_makes_of_them() -> None:
     }
     series = Series(np.column_stack(list(columns.values())), tuple(columns))
     model = KoopmanDetector(rank=10, observables=32, inputs=["command"]).fit(series).model_
-    standings = {standing.name: standing for standing in channel_standings(model)}
+    standings = {standing.name: standing for standing in channel_roles(model)}
     kinds = {name: standing.kind for name, standing in standings.items()}
     expected = {
         "wave": "predicted",
@@ -323,10 +323,8 @@ def test_channels_are_told_by_what_the_model_makes_of_them() -> None:
     assert (standings["switch"].low, standings["switch"].high) == pytest.approx((0.0, 1.0))
     assert standings["still"].low == standings["still"].high == pytest.approx(3.0)
     assert standings["wave"].predicted > 0.95 > 0.2 > standings["noise"].predicted
-    motion = KoopmanDetector(rank=10, observables=32, scoring="motion").fit(series).model_
-    assert [s.kind for s in channel_standings(motion)][:2] == ["predicted", "unpredictable"]
     paper = KoopmanDetector.paper(rank=10, observables=32).fit(series).model_
-    assert all(np.isnan(s.predicted) and np.isnan(s.low) for s in channel_standings(paper))
+    assert all(np.isnan(s.predicted) and np.isnan(s.low) for s in channel_roles(paper))
 
 
 # -- the page -------------------------------------------------------------------------------------------------

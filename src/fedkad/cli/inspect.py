@@ -9,8 +9,8 @@ import numpy as np
 import typer
 
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line
+from fedkad.detect.inspection import channel_roles, threshold_origin
 from fedkad.detect.modelfile import load_model
-from fedkad.detect.standing import channel_standings, threshold_origin
 from fedkad.wording import significant
 
 
@@ -51,10 +51,10 @@ def _description(path: Path) -> dict[str, Any]:
         "threshold": model.threshold,
         "threshold_set_by": threshold_origin(model),
         "false_alarms_expected": model.expectation,
-        "switches": [standing.name for standing in channel_standings(model) if standing.is_switch],
-        "tied": [standing.name for standing in channel_standings(model) if standing.is_tied],
+        "switches": [role.name for role in channel_roles(model) if role.is_switch],
+        "tied": [role.name for role in channel_roles(model) if role.is_tied],
         "inputs": [str(name) for name in model.settings.inputs],
         "lifting_digest": dynamics.lifting.digest,
         "can_learn": memory is not None,
-        "parameters": vars(model.settings),
+        "parameters": model.settings.parameters,
     }

@@ -10,7 +10,7 @@ import csv
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import typer
 from click import Context, UsageError
@@ -267,6 +267,8 @@ def _option(parameter: inspect.Parameter, settings: dict[str, Any]) -> inspect.P
     """An option with the type, the rule and the default of a parameter, where `settings` has no others."""
     hint = parameter.annotation
     plain, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    # Of a name or an object of a program, a command line takes the name.
+    plain = next((each for each in get_args(plain) if get_origin(each) is Literal), plain)
     usual: dict[str, Any] = {"show_default": plain is not bool and str(parameter.default)}
     if rules:
         usual["callback"] = rule_of(rules[0])

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from fedkad.detect import learning
 from fedkad.detect.events import Gathering, examine, judge_series, rows_lasting, rows_within
 from fedkad.detect.frames import event_table, framed
-from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringName, Setup
+from fedkad.detect.methods import ScoringName, method_of, parameter_of
+from fedkad.detect.model import DetectorSettings, Memory, Model, ScoringMethod, Setup
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
 from fedkad.detect.scoring import SeriesScores, forecast_series, score_series, smooth_causally
 from fedkad.detect.series import Recording, as_series, sampling_period
 from fedkad.detect.stream import Stream
 from fedkad.detect.threshold import USUAL_SHAPE, check_threshold
-from fedkad.detect.witnesses import WITNESSES, WitnessScoring
+from fedkad.detect.witnesses import WITNESSES
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.progress import Report, unheard
@@ -84,9 +85,8 @@ class KoopmanDetector:
         Largest spectral radius of the operator in detection.
     smoothing : int
         Scores averaged into one, looking back.
-    scoring : {"witnesses", "motion", "paper"}
-        Three witnesses; the first of them alone, for all channels (also called "calibrated"); or the squared residual
-        of the whole lifted window.
+    scoring : {"witnesses", "paper"} or ScoringMethod
+        Three witnesses; the squared residual of the whole lifted window; or another kind of score.
     threshold : {"pot", "spot", "dspot", "quantile"}, a budget such as "1/week", or a number
         How the threshold is set without labels: by an extreme-value fit to the peaks of normal data, the same fit
         adapting as the stream goes on, the same following a drift, no higher than the peaks themselves, by a budget of
@@ -141,7 +141,7 @@ class KoopmanDetector:
         ridge: float = 1e-2,
         spectral_cap: float = 0.995,
         smoothing: int = 5,
-        scoring: ScoringName = "witnesses",
+        scoring: ScoringName | ScoringMethod = "witnesses",
         threshold: str | float = "pot",
         validation: float = 0.15,
         risk: float = 1e-4,
@@ -200,6 +200,7 @@ class KoopmanDetector:
         inputs = parameters["inputs"]
         if isinstance(inputs, Iterable) and not isinstance(inputs, str):
             parameters["inputs"] = tuple(int(name) if isinstance(name, np.integer) else name for name in inputs)
+        parameters["scoring"] = method_of(parameters["scoring"])
         return DetectorSettings(**parameters)
 
     def _settings_for(self, train: Any) -> DetectorSettings:
@@ -215,7 +216,7 @@ class KoopmanDetector:
         """
         series = as_series(train)
         model, memory = learning.fit(self._settings_for(train), series, progress)
-        if sentence := learning.waste(series, memory.statistics.count):
+        if sentence := learning.training_loss_note(series, memory.statistics.count):
             warnings.warn(sentence, FewRowsWarning, stacklevel=2)
         return self._take(model, memory)
 
@@ -285,7 +286,7 @@ class KoopmanDetector:
     @classmethod
     def of(cls, model: Model, memory: Memory | None = None) -> Self:
         """A detector with this model, and with this memory if it is to go on learning."""
-        detector = cls(**vars(model.settings))
+        detector = cls(**{**vars(model.settings), "scoring": parameter_of(model.settings.scoring)})
         detector.model_, detector._memory = model, memory
         return detector
 
@@ -375,7 +376,7 @@ class KoopmanDetector:
     def score_series(self, series: Any) -> Array:
         """Scores `(time,)` of recorded data, which look ahead: means over the entries around each.
 
-        They reach half a window to either side, and a third of one with a scoring of one part.
+        They reach half a window to either side, and a third of one with the score of the paper.
         """
         recording, raw = self._scored(series)
         return recording.of_rows(raw.offline())
@@ -389,7 +390,7 @@ class KoopmanDetector:
             raise SettingError("unscored", unscored, "an integer, such as -1")
         recording, raw = self._scored(series)
         *_, alarms = judge_series(self._fitted(), raw)
-        return recording.of_rows(np.where(np.isnan(raw.parts[:, 0]), unscored, alarms).astype(np.int64))
+        return recording.of_rows(np.where(np.isnan(raw.terms[:, 0]), unscored, alarms).astype(np.int64))
 
     def fit_predict(self, series: Any, y: object = None) -> NDArray[np.int64]:
         """Fit, and predict the same data: what is left after it was learned from, which is less than new data shows."""
@@ -442,12 +443,12 @@ class KoopmanDetector:
         A frame gives a frame.
         """
         model = self._fitted()
-        if not isinstance(model.scoring, WitnessScoring):
-            raise ValueError(f"scoring={model.settings.scoring!r} has no witnesses; fit with scoring='witnesses'.")
+        if model.scoring.bounds is None:
+            raise ValueError(f"scoring={model.settings.scoring.name!r} has no witnesses; fit with scoring='witnesses'.")
         recording, raw = self._scored(series)
-        parts = smooth_causally(raw.parts, raw.runs, model.settings.smoothing)
-        voices = np.stack(model.scoring.voices(list(parts.T)), axis=1)
-        return framed(recording.of_rows(voices), series, WITNESSES)
+        terms = smooth_causally(raw.terms, raw.runs, model.settings.smoothing)
+        contributions = np.stack(model.scoring.contributions(list(terms.T)), axis=1)
+        return framed(recording.of_rows(contributions), series, WITNESSES)
 
     def explain(self, series: Any) -> Any:
         """Causes `(time, channel)`: the score of `decision_function` split over the channels, summing to it.

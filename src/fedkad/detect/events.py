@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.clusters import first_of_each
-from fedkad.detect.kinds import tell
 from fedkad.detect.model import Model
-from fedkad.detect.scoring import PIECE, SeriesScores, score_series
+from fedkad.detect.scoring import PIECE, ScoredWindow, SeriesScores, score_series
 from fedkad.detect.threshold import judge_all
 from fedkad.progress import Report, unheard
 
@@ -145,7 +144,7 @@ def examine(
     some = scores[during], thresholds[during], alarms[during]
     found = [event.at(during) for event in find_events(*some, split, channels, join=join, places=places[during])]
     long = [event for event in found if places[event.end] - places[event.start] + 1 >= gathering.shortest]
-    events = tuple(_told(model, raw, event, entries[event.start : event.end + 1]) for event in long)
+    events = tuple(_explained(model, raw, event, entries[event.start : event.end + 1]) for event in long)
     ahead = recording.of_rows(raw.offline()) if offline else None
     return Findings(scores, thresholds, alarms, channels, events, len(found) - len(long), ahead, everywhere)
 
@@ -169,28 +168,29 @@ def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, Array, NDArray
     thresholds, alarms = judge_all(model.judge(), scores)
     for start in range(0, len(scores), PIECE):  # to save memory
         piece = slice(start, start + PIECE)
-        alarms[piece] |= model.scoring.impossible(list(raw.parts[piece].T), raw.rows.values[piece])
+        alarms[piece] |= model.scoring.impossible(list(raw.terms[piece].T), raw.rows.values[piece])
     return scores, thresholds, alarms
 
 
-def _told(model: Model, raw: SeriesScores, event: Event, entries: NDArray[np.intp]) -> Event:
-    """The event, which has these entries of the scores, with what leads at its peak.
+def _explained(model: Model, raw: SeriesScores, event: Event, entries: NDArray[np.intp]) -> Event:
+    """Explain an event, which has these entries of the scores, by what leads at its peak.
 
-    It is told by the entries that were smoothed into the peak, or into an impossible value that is not among them: what
+    That is by the entries that were smoothed into the peak, or into an impossible value that is not among them: what
     follows one may score higher.
     """
     scoring, rows, lead = model.scoring, raw.rows, model.settings.lead
     peak = int(entries[event.peak - event.start])
-    is_impossible = scoring.impossible(list(raw.parts[entries].T), rows.values[entries])
+    is_impossible = scoring.impossible(list(raw.terms[entries].T), rows.values[entries])
     impossible = entries[np.broadcast_to(is_impossible, len(entries))]
     if len(impossible) and not ((impossible <= peak) & (impossible > peak - model.settings.smoothing)).any():
         peak = int(impossible[0])
     run = next(run for run in raw.runs if run[0] <= peak <= run[-1])
     at = int(np.searchsorted(run, peak)) + 1
     smoothed = run[max(at - model.settings.smoothing, 0) : at].tolist()
-    moments = [(rows.filled[entry - lead : entry + 1].ravel(), rows.values[entry]) for entry in smoothed]
-    told = tell(model.setup, scoring, moments, model.setup.scaling.restore(rows.values[peak]))
-    return replace(event, kind=told.kind, sentence=told.sentence, about=told.channel)
+    windows = [ScoredWindow(rows.filled[entry - lead : entry + 1].ravel(), rows.values[entry]) for entry in smoothed]
+    sample = model.setup.scaling.restore(rows.values[peak])
+    kind, channel, sentence = model.settings.scoring.explain(model.setup, scoring, windows, sample)
+    return replace(event, kind=kind, sentence=sentence, about=channel)
 
 
 def find_events(

@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.blasthreads import single_threaded
-from fedkad.detect.calibration import MOST_HELD_OUT, HeldOut, calibrate, first_spared, split
-from fedkad.detect.crossfitting import calibrate_witnesses
+from fedkad.detect.dynamics import Dynamics
+from fedkad.detect.heldout import MOST_HELD_OUT, HeldOut, first_spared, split
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.modelfile import StoredMemory
-from fedkad.detect.places import FEW, Places, absurd, absurd_in_training
-from fedkad.detect.scoring import Dynamics, Scoring, looked_at, score_series
+from fedkad.detect.ranges import FEW, KnownRanges
+from fedkad.detect.scoring import scorable_rows, score_series
 from fedkad.detect.series import Series, join_stretches, refuse_empty_channels
 from fedkad.detect.threshold import SECONDS, USUAL_SHAPE
-from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.operator import Reduced, cap_spectrum, fit_operator, relative_ridge
 from fedkad.koopman.scaling import ChannelMoments, Scaling, clipped, incomplete
@@ -36,7 +35,7 @@ FEWEST_PAIRS = 20
 """Nothing can be learned from fewer snapshot pairs."""
 
 MOSTLY = 0.5
-"""Share of the rows that training should be able to learn from; holes that leave less are said."""
+"""Share of the rows that training should be able to learn from; holes that leave less are warned of."""
 
 
 @single_threaded()
@@ -64,7 +63,7 @@ def prepare(
 
 def _scaled(settings: DetectorSettings, series: Series, scaling: Scaling | None) -> tuple[Setup, Array]:
     """The setup and the scaled values; a copy without absurd ones is gone before anything is learned."""
-    series = _without_absurd(settings, series)
+    series = _cleaned(settings, series)
     if scaling is None:
         scaling = Scaling.fit(_training_rows(settings, series.values))
     setup = Setup(settings, series.names, scaling)
@@ -74,20 +73,19 @@ def _scaled(settings: DetectorSettings, series: Series, scaling: Scaling | None)
 
 def training_moments(settings: DetectorSettings, series: Series) -> ChannelMoments:
     """Moments of the rows that a scaling is learned from; a fleet with one scaling merges them."""
-    return ChannelMoments.of(_training_rows(settings, _without_absurd(settings, series).values))
+    return ChannelMoments.of(_training_rows(settings, _cleaned(settings, series).values))
 
 
-def _without_absurd(settings: DetectorSettings, series: Series) -> Series:
-    """The series with gaps where a value is impossible in the light of the others; witnesses do not learn from it."""
-    if not settings.has_witnesses:
-        return series
-    wrong = absurd_in_training(series.values)
-    return Series(np.where(wrong, np.nan, series.values), series.names, overwrite_ok=True) if wrong.any() else series
+def _cleaned(settings: DetectorSettings, series: Series) -> Series:
+    """The series with gaps where its scoring does not learn from a value."""
+    values = settings.scoring.cleaned(series.values)
+    return series if values is series.values else Series(values, series.names, overwrite_ok=True)
 
 
 def _training_rows(settings: DetectorSettings, values: Array) -> Array:
-    rows = values if settings.has_witnesses else split(values, settings.validation, settings.lead)[0]
-    lead = settings.lead if settings.has_witnesses else settings.window
+    holds_out = settings.scoring.holds_out
+    rows = split(values, settings.validation, settings.lead)[0] if holds_out else values
+    lead = settings.window if holds_out else settings.lead
     missing = int(incomplete(rows).sum())
     _require_pairs(sum(run.stop - run.start - lead for run in stretches(rows, lead + 1)), lead, missing, len(rows))
     return rows
@@ -95,21 +93,19 @@ def _training_rows(settings: DetectorSettings, values: Array) -> Array:
 
 def _remember(setup: Setup, scaled: Array, report: Report = unheard) -> Memory:
     """Statistics of the training rows, and the rows that set the threshold."""
-    settings = setup.settings
+    settings, method = setup.settings, setup.settings.scoring
     training, held_out = split(scaled, settings.validation, settings.lead)
-    if settings.has_witnesses:
-        kept = HeldOut.of(scaled, few=held_out is None).scorable(settings.lead)
-        statistics = _collected(setup, scaled, report)
-        size = np.abs(setup.scaling.mean) / setup.scaling.scale
-        return Memory(setup, statistics, kept, Places.learnt(scaled, settings.window, size))
-    statistics = _collected(setup, training, report)
+    statistics = _collected(setup, training if method.holds_out else scaled, report)
+    ranges = method.ranges(setup, scaled)
+    if not method.holds_out:
+        return Memory(setup, statistics, HeldOut.of(scaled, few=held_out is None).scorable(settings.lead), ranges)
     if held_out is not None:
-        return Memory(setup, statistics, HeldOut.of(held_out, few=False))
+        return Memory(setup, statistics, HeldOut.of(held_out, few=False), ranges)
     if statistics.count > MOST_HELD_OUT:
         raise ValueError(
             f"validation={settings.validation} of {len(scaled)} rows is too little to set a threshold; raise it."
         )
-    return Memory(setup, statistics, HeldOut.of(scaled, few=True))
+    return Memory(setup, statistics, HeldOut.of(scaled, few=True), ranges)
 
 
 def _collected(setup: Setup, scaled: Array, report: Report = unheard) -> Statistics:
@@ -129,8 +125,8 @@ def _require_pairs(count: float, window: int, missing: int = 0, rows: int = 0) -
         )
 
 
-def waste(series: Series, learned: float) -> str:
-    """Say that missing cells left less than half of the rows to learn from; empty if they did not.
+def training_loss_note(series: Series, learned: float) -> str:
+    """Warn that missing cells cost more than half of the training rows; empty if they did not.
 
     `learned` is the number of windows that were complete, with their successor.
     """
@@ -172,7 +168,7 @@ def adopt(
     if not np.allclose(subspace.T @ subspace, np.eye(expected[1]), atol=1e-6):
         raise ValueError("The columns of the subspace are not orthonormal; pass its polar factor.")
     model = _like(_calibrated(memory, subspace, least_threshold, usual_shape), previous)
-    return model if memory.places is None else _with_relief(model, memory.places)
+    return model if memory.ranges is None else _with_discounts(model, memory.ranges)
 
 
 def _like(model: Model, previous: Model | None) -> Model:
@@ -191,16 +187,17 @@ def learn(
 ) -> tuple[Model, Memory]:
     """Add scaled normal data to what is known and refit the operator; scaling and subspace stay.
 
-    Without witnesses the last `validation` share of the rows sets the threshold, as in `prepare`. With `forgetting`,
+    Where rows are held out, the last `validation` share of them sets the threshold, as in `prepare`. With `forgetting`,
     what was known before weighs less. A model of few rows still has all of them: it forgets none and takes the new ones
     as if it had been trained on all. What a person `confirmed` to be normal sets no threshold, and is no alarm again.
     """
     setup, settings = model.setup, model.settings
     share = share_left(forgetting, len(scaled), settings.sample_period)
-    if confirmed and not settings.has_witnesses:
-        raise ValueError(f"scoring={settings.scoring!r} cannot learn what was confirmed; fit with scoring='witnesses'.")
+    if confirmed and model.scoring.bounds is None:
+        name = settings.scoring.name
+        raise ValueError(f"scoring={name!r} cannot learn what was confirmed; fit with scoring='witnesses'.")
     if confirmed:  # short holes are filled, as they are when the stretch is scored again
-        rows = looked_at(model.scoring, scaled)
+        rows = scorable_rows(model.scoring, scaled)
         scaled = np.where(np.isnan(scaled) & ~rows.absent[:, None], rows.filled, scaled)
     else:
         scaled = _sane(model, scaled)
@@ -209,25 +206,25 @@ def learn(
             f"Nothing to learn from: no {settings.window + 1} consecutive rows are complete; pass a longer piece."
         )
     if model.few_rows and not confirmed:
-        memory = _with_confirmed(_remember(setup, join_stretches([known.held_out.rows, scaled])), known.places)
+        memory = _with_confirmed(_remember(setup, join_stretches([known.held_out.rows, scaled])), known.ranges)
     else:
         memory = _extended(setup, known, scaled, share, confirmed)
     shared = model.dynamics.subspace[:, : settings.rank]
     advice = {"least_threshold": model.least_threshold, "usual_shape": model.usual_shape}
     learnt = adopt(memory, shared, **advice, previous=model)
-    if memory.places is not None and isinstance(learnt.scoring, WitnessScoring):
-        memory = replace(memory, places=replace(memory.places, relief=learnt.scoring.bounds.relief))
+    if memory.ranges is not None and learnt.scoring.bounds is not None:
+        memory = replace(memory, ranges=replace(memory.ranges, discounts=learnt.scoring.bounds.discounts))
     return learnt, memory
 
 
-def _with_confirmed(memory: Memory, known: Places | None) -> Memory:
+def _with_confirmed(memory: Memory, known: KnownRanges | None) -> Memory:
     """A memory of all rows, with what was confirmed before: those rows are not among them."""
-    if memory.places is None or known is None:
+    if memory.ranges is None or known is None:
         return memory
     statistics = memory.statistics
     for rows in known.confirmed_stretches:
         statistics = statistics + collect(clipped(rows), memory.setup.lifting, memory.setup.settings.horizon)
-    return replace(memory, statistics=statistics, places=memory.places.keeping(known, memory.setup.settings.window))
+    return replace(memory, statistics=statistics, ranges=memory.ranges.keeping(known, memory.setup.settings.window))
 
 
 def share_left(forgetting: float | str, rows: int, sample_period: float | None) -> float:
@@ -258,72 +255,57 @@ def _rows_of(half_life: str, sample_period: float | None) -> float | None:
 
 def _sane(model: Model, scaled: Array) -> Array:
     """New rows with gaps where a value is impossible; a channel with more than a few of them has moved on."""
-    if not isinstance(model.scoring, WitnessScoring):
+    if model.scoring.bounds is None:
         return scaled
-    bounds = model.scoring.bounds
-    wrong = absurd(scaled, bounds.low[0], bounds.high[0], bounds.unit)
+    wrong = model.scoring.bounds.absurd(scaled)
     wrong &= wrong.sum(axis=0) <= FEW
     return np.where(wrong, np.nan, scaled)
 
 
-def _with_relief(model: Model, places: Places) -> Model:
-    """The model with just enough relief inside each confirmed stretch that none of its rows is an alarm."""
-    if not isinstance(model.scoring, WitnessScoring) or not len(places.relief):
+def _with_discounts(model: Model, ranges: KnownRanges) -> Model:
+    """The model with just enough discount inside each confirmed stretch that none of its rows is an alarm."""
+    if not len(ranges.discounts):
         return model
-    relief = places.relief.copy()
-    for k, rows in enumerate(places.confirmed_stretches):
+    discounts = ranges.discounts.copy()
+    for k, rows in enumerate(ranges.confirmed_stretches):
         if len(rows) <= model.settings.lead:
             continue
-        strict = replace(
-            model.scoring,
-            bounds=model.scoring.bounds._replace(relief=np.where(np.arange(len(relief)) == k, 1.0, relief)),
-        )
+        strict = model.scoring.with_discounts(np.where(np.arange(len(discounts)) == k, 1.0, discounts))
         highest = float(np.nanmax(score_series(strict, rows).causal(model.settings.smoothing), initial=0.0))
-        # The score is a sum of roots of its parts.
-        relief[k] = min((QUIET * model.threshold / highest) ** 2, 1.0) if highest > 0.0 else 1.0
-    return replace(model, scoring=replace(model.scoring, bounds=model.scoring.bounds._replace(relief=relief)))
+        # The score is a sum of roots of its terms.
+        discounts[k] = min((QUIET * model.threshold / highest) ** 2, 1.0) if highest > 0.0 else 1.0
+    return replace(model, scoring=model.scoring.with_discounts(discounts))
 
 
 def _extended(setup: Setup, known: Memory | StoredMemory, scaled: Array, forgetting: float, confirmed: bool) -> Memory:
-    """What is known, and more data after it; the last rows of a scoring without witnesses set the threshold."""
-    settings = setup.settings
-    first = len(scaled) if settings.has_witnesses else first_spared(scaled, settings.validation)
+    """What is known, and more data after it; where rows are held out, the last ones set the threshold."""
+    settings, first, newer = setup.settings, len(scaled), scaled
+    if settings.scoring.holds_out:
+        first = first_spared(scaled, settings.validation)
+        newer = scaled[max(first - settings.lead, 0) :]
     added = collect(clipped(scaled[:first]), setup.lifting, settings.horizon)
-    places = known.places
+    ranges = known.ranges
     statistics, held_out = known.joined(added, forgetting)
-    newer = scaled if settings.has_witnesses else scaled[max(first - settings.lead, 0) :]
     held_out = held_out.extended(scaled[:0] if confirmed else newer, settings.lead, forgetting)
-    if places is not None and confirmed:
-        places = places.widened(scaled, settings.window)
-    elif places is not None:
-        places = places.joined(scaled, settings.window, forgetting)
-    return Memory(setup, statistics, held_out, places)
+    if ranges is not None and confirmed:
+        ranges = ranges.widened(scaled, settings.window)
+    elif ranges is not None:
+        ranges = ranges.joined(scaled, settings.window, forgetting)
+    return Memory(setup, statistics, held_out, ranges)
 
 
 def _calibrated(memory: Memory, subspace: Array, least_threshold: float, usual_shape: float) -> Model:
     setup, settings = memory.setup, memory.setup.settings
-    is_paper = settings.scoring == "paper"
     subspace = _with_private(memory.statistics, subspace, setup.private)
 
     def fit_reduced(reduced: Reduced) -> Dynamics:
-        fitted = fit_operator(reduced, relative_ridge(reduced, settings.ridge), always=not is_paper)
+        ridge = relative_ridge(reduced, settings.ridge)
+        fitted = fit_operator(reduced, ridge, always=settings.scoring.always_regularised)
         return Dynamics(setup.lifting, subspace, cap_spectrum(fitted, settings.spectral_cap), settings.horizon)
 
-    scoring: Scoring
-    if memory.places is not None:
-        reduced = Reduced.at(memory.statistics, subspace)
-        scoring, normal_scores = calibrate_witnesses(fit_reduced, reduced, memory, memory.places)
-    else:
-        scoring, normal_scores = calibrate(
-            fit_reduced(Reduced.at(memory.statistics, subspace)),
-            memory.statistics,
-            memory.held_out,
-            lambda statistics: fit_reduced(Reduced.at(statistics, subspace)),
-            paper=is_paper,
-            smoothing=settings.smoothing,
-        )
-    untold = Model(setup, scoring, normal_scores, memory.held_out.few, np.nan, None, least_threshold, usual_shape)
-    return untold.judged_by(settings.threshold_rule)
+    scoring, normal_scores = settings.scoring.calibrate(memory, subspace, fit_reduced)
+    unset = Model(setup, scoring, normal_scores, memory.held_out.few, np.nan, None, least_threshold, usual_shape)
+    return unset.judged_by(settings.threshold_rule)
 
 
 def _with_private(statistics: Statistics, shared: Array, count: int) -> Array:

@@ -1,6 +1,7 @@
 """What a device knows, as frozen values: a `Model` to detect with, and a `Memory` to go on learning from.
 
     DetectorSettings   the constructor's parameters, fixed when training begins
+    ScoringMethod      which kind of score, before it knows a device
     Setup              settings, channel names and scaling: shared by all that is made of one training
     Memory             the setup, the statistics of the training data and the held-out rows
     Model              the setup, how to score, and the threshold
@@ -13,23 +14,23 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.bridging import longest_hole
-from fedkad.detect.calibration import HeldOut
+from fedkad.detect.dynamics import Dynamics
 from fedkad.detect.expectation import expectation_sentence
-from fedkad.detect.places import Places
-from fedkad.detect.scoring import Dynamics, Scoring
+from fedkad.detect.heldout import HeldOut
+from fedkad.detect.ranges import KnownRanges
+from fedkad.detect.scoring import Explanation, ScoredWindow, Scoring, Steps
 from fedkad.detect.series import Recording, Series, as_recording, check_channels
 from fedkad.detect.threshold import (
-    SMALLEST,
     USUAL_SHAPE,
     EventThreshold,
     FixedThreshold,
@@ -39,29 +40,83 @@ from fedkad.detect.threshold import (
     check_threshold,
 )
 from fedkad.koopman.lifting import Lifting
+from fedkad.koopman.operator import Reduced
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics
 from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
-
-LEAST_THRESHOLD = 1.0
-"""The lowest threshold of a rule for witnesses: what 99 % of normal data stays below in one of them is no alarm."""
+Fit = Callable[[Reduced], Dynamics]
+"""Fits the dynamics of statistics that are reduced to a subspace."""
 
 SETTLED = 1000
 """With this many scores of normal data a device needs no advice about its threshold."""
-
-
-ScoringName = Literal["witnesses", "motion", "calibrated", "paper"]
-
-SCORINGS: tuple[ScoringName, ...] = ("witnesses", "motion", "calibrated", "paper")
-"""Names of scorings; "calibrated" is what "motion" was called."""
 
 INPUTS = "a list of channels: their names, or their numbers where they have none"
 
 
 def _is_channel(name: object) -> bool:
     return isinstance(name, str | Integral) and not isinstance(name, bool)
+
+
+class ScoringMethod(Protocol):
+    """A kind of score: what it learns from, how it is calibrated, and what a file keeps of it.
+
+    `methods` has those that are chosen by name. A detector takes any other object with these members as its `scoring`,
+    as the benchmark's ablations do.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in files and messages."""
+
+    @property
+    def least_threshold(self) -> float:
+        """The lowest threshold that a rule may set: below it nothing is a departure."""
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether the last share of the rows sets the threshold and is not learned from; otherwise all are."""
+
+    @property
+    def bridges(self) -> bool:
+        """Whether short holes are filled with predictions."""
+
+    @property
+    def has_private(self) -> bool:
+        """Whether it uses directions of the device's own beside those that a fleet shares."""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether scores mean the same on all devices, so that a fleet may advise thresholds."""
+
+    @property
+    def always_regularised(self) -> bool:
+        """Whether the ridge is added to every operator, not only to ill-conditioned ones."""
+
+    def cleaned(self, values: Array) -> Array:
+        """The training values, without those that must not be learned from."""
+
+    def ranges(self, setup: Setup, scaled: Array) -> KnownRanges | None:
+        """Where the device has been, by scaled training rows; None if the score does not judge that."""
+
+    def calibrate(self, memory: Memory, subspace: Array, fit: Fit) -> tuple[Scoring, Array]:
+        """The scoring, and the smoothed scores of rows that it was not fitted on; NaN at gaps."""
+
+    def steps(self, scoring: Any) -> Steps:
+        """The scoring one sample at a time."""
+
+    def explain(self, setup: Setup, scoring: Any, windows: Sequence[ScoredWindow], sample: Array) -> Explanation:
+        """Explain the score of the last of these windows, all of which are smoothed into it.
+
+        `sample` is the newest one, in its own units.
+        """
+
+    def to_arrays(self, scoring: Any) -> dict[str, NDArray[Any]]:
+        """What a file keeps of the scoring beside its dynamics."""
+
+    def from_arrays(self, dynamics: Dynamics, arrays: Mapping[str, NDArray[Any]]) -> Scoring:
+        """The scoring that a file has kept."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +130,7 @@ class DetectorSettings:
     ridge: float
     spectral_cap: float
     smoothing: int
-    scoring: ScoringName
+    scoring: ScoringMethod
     threshold: str | float
     validation: float
     risk: float
@@ -90,9 +145,9 @@ class DetectorSettings:
         return self.window + self.horizon - 1
 
     @property
-    def has_witnesses(self) -> bool:
-        """Whether scores are those of the three witnesses."""
-        return self.scoring == "witnesses"
+    def parameters(self) -> dict[str, Any]:
+        """The settings for JSON, with the name of the scoring."""
+        return {**vars(self), "scoring": self.scoring.name}
 
     @property
     def threshold_rule(self) -> ThresholdRule:
@@ -101,8 +156,7 @@ class DetectorSettings:
 
     def rule(self, threshold: str | float, sample_period: float | None) -> ThresholdRule:
         """Another rule for the scores of these settings."""
-        least = LEAST_THRESHOLD if self.has_witnesses else SMALLEST
-        return ThresholdRule(threshold, self.risk, sample_period, self.window, least=least)
+        return ThresholdRule(threshold, self.risk, sample_period, self.window, least=self.scoring.least_threshold)
 
     def check(self) -> None:
         """Raise a `SettingError` for the first parameter that makes no sense."""
@@ -114,7 +168,6 @@ class DetectorSettings:
         self._require("spectral_cap", lambda v: 0.0 < v < np.inf, "positive and finite")
         self._require("validation", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
         self._require("risk", lambda v: 0.0 < v < 1.0, "between 0 and 1, both excluded")
-        self._require("scoring", lambda v: v in SCORINGS, "'witnesses', 'motion' or 'paper'")
         self._require("inputs", lambda v: not isinstance(v, str) and all(_is_channel(name) for name in v), INPUTS)
         self._require("sample_period", lambda v: v is None or v > 0.0, "a positive number of seconds, or None")
         check_threshold(self.threshold, self.sample_period)
@@ -169,7 +222,7 @@ class Setup:
     def private(self) -> int:
         """Directions of the device's own: as many as are asked for and fit beside the shared ones."""
         room = self.lifting.dimension - self.settings.rank
-        return min(self.settings.private, room) if self.settings.has_witnesses else 0
+        return min(self.settings.private, room) if self.settings.scoring.has_private else 0
 
     def scale(self, data: Any) -> Array:
         """The values of `record`, `(time, channel)`."""
@@ -178,7 +231,8 @@ class Setup:
     def record(self, data: Any) -> Recording:
         """A series as users pass it, checked to have these channels, scaled and not clipped."""
         # Between separate stretches the hole must be too long to be bridged.
-        recording = as_recording(data, longest_hole(self.settings.window) + 1 if self.settings.has_witnesses else 1)
+        gap = longest_hole(self.settings.window) + 1 if self.settings.scoring.bridges else 1
+        recording = as_recording(data, gap)
         values, names, _, overwrite_ok = recording.series
         check_channels(values.shape[1], names, self.channels, self.names)
         scaled = self.scaling.standardise(values, out=values if overwrite_ok else None)
@@ -192,7 +246,7 @@ class Memory:
     setup: Setup
     statistics: Statistics
     held_out: HeldOut
-    places: Places | None = None  # of the witnesses
+    ranges: KnownRanges | None = None  # where the device has been; None if its scoring does not judge that
 
     def joined(self, added: Statistics, forgetting: float) -> tuple[Statistics, HeldOut]:
         """The statistics times `forgetting` plus those `added`, and the held-out rows."""

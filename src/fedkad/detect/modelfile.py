@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.calibration import HeldOut
+from fedkad.detect.dynamics import Dynamics
+from fedkad.detect.heldout import HeldOut
+from fedkad.detect.methods import EARLIER, METHODS
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
-from fedkad.detect.places import Bounds, Places
-from fedkad.detect.scoring import CalibratedScoring, Dynamics, PaperScoring, Scoring
+from fedkad.detect.ranges import KnownRanges
 from fedkad.detect.tensorfile import TensorFile, as_bytes, write_tensors
 from fedkad.detect.ties import Ties
-from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
 from fedkad.koopman.snapshots import Statistics
@@ -30,8 +30,8 @@ FACTS = ("few_rows", "learnt_through", "least_threshold", "threshold", "usual_sh
 """Fields of a model that stand in the header under their own names."""
 
 
-WITNESS_ARRAYS = ("judged", "jump", "units")
-"""Fields of the witnesses' scoring that are stored under their own names."""
+STORED_RANGES = {each.name: "relief" if each.name == "discounts" else each.name for each in fields(KnownRanges)}
+"""The names of the known ranges in files, under `held_out.places`."""
 
 
 class ModelFileError(ValueError):
@@ -45,8 +45,13 @@ class DamagedFileError(ModelFileError):
 def save_model(path: str | Path, model: Model, memory: Memory | None = None) -> None:
     """Write a model, and the memory to go on learning from; the lifting is stored as its seed and digest only."""
     setup, dynamics = model.setup, model.dynamics
+    name = setup.settings.scoring.name
+    if METHODS.get(name) is not setup.settings.scoring:
+        raise ModelFileError(
+            f"{path}: a model with a scoring of its own, {name!r}, cannot be stored; fit it where needed."
+        )
     header = {
-        "parameters": asdict(setup.settings),
+        "parameters": setup.settings.parameters,
         "channels": None if setup.names is None else list(setup.names),
         "n_features_in": setup.channels,
         "lifting": setup.lifting.digest,
@@ -61,38 +66,16 @@ def save_model(path: str | Path, model: Model, memory: Memory | None = None) -> 
         "operator": dynamics.operator,
         "normal_scores": model.normal_scores,
     }
-    arrays |= _scoring_arrays(model.scoring)
+    arrays |= setup.settings.scoring.to_arrays(model.scoring)
     if memory is not None:
         arrays |= {f"statistics.{name}": value for name, value in memory.statistics.as_arrays().items()}
         arrays |= {"held_out": memory.held_out.rows, "held_out.weights": memory.held_out.weights}
-        if memory.places is not None:
+        if memory.ranges is not None:
             arrays |= {
-                f"held_out.places.{field.name}": np.asarray(getattr(memory.places, field.name))
-                for field in fields(Places)
+                f"held_out.places.{stored}": np.asarray(getattr(memory.ranges, name))
+                for name, stored in STORED_RANGES.items()
             }
     write_model(path, header, arrays)
-
-
-def _scoring_arrays(scoring: Scoring) -> dict[str, NDArray[Any]]:
-    if isinstance(scoring, CalibratedScoring | WitnessScoring):
-        arrays = {"residual.centre": scoring.centre, "residual.spread": scoring.spread}
-    else:
-        arrays = {}
-    if isinstance(scoring, WitnessScoring):
-        arrays |= {f"witnesses.{name}": getattr(scoring, name) for name in WITNESS_ARRAYS}
-        arrays |= {f"witnesses.bounds.{name}": value for name, value in scoring.bounds._asdict().items()}
-    return arrays
-
-
-def _scoring(settings: DetectorSettings, dynamics: Dynamics, arrays: Mapping[str, NDArray[Any]]) -> Scoring:
-    if settings.scoring == "paper":
-        return PaperScoring(dynamics)
-    centre, spread = arrays["residual.centre"], arrays["residual.spread"]
-    if not settings.has_witnesses:
-        return CalibratedScoring(dynamics, centre, spread)
-    bounds = Bounds(*(arrays[f"witnesses.bounds.{name}"] for name in Bounds._fields))
-    own = {name: arrays[f"witnesses.{name}"] for name in WITNESS_ARRAYS}
-    return WitnessScoring(dynamics, centre, spread, bounds=bounds, **own)
 
 
 def load_model(path: str | Path, *, memory: bool = True) -> tuple[Model, Memory | None]:
@@ -107,8 +90,7 @@ def load_model(path: str | Path, *, memory: bool = True) -> tuple[Model, Memory 
 
 
 def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> tuple[Model, Memory | None]:
-    parameters = header["parameters"]
-    settings = DetectorSettings(**{**parameters, "inputs": tuple(parameters.get("inputs", ()))})
+    settings = _settings(path, header["parameters"])
     try:
         settings.check()
     except ValueError as error:
@@ -124,7 +106,7 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
             f"(digest {setup.lifting.digest[:12]} instead of {header['lifting'][:12]}); fit the model on this machine."
         )
     dynamics = Dynamics(setup.lifting, arrays["subspace"], arrays["operator"], settings.horizon)
-    scoring = _scoring(settings, dynamics, arrays)
+    scoring = settings.scoring.from_arrays(dynamics, arrays)
     facts = {name: header[name] for name in FACTS if name in header}  # the first files have not all of them
     rule = None if header["by_hand"] else settings.threshold_rule
     if rule is not None and header.get("rule"):  # the first files have no rule but that of their settings
@@ -135,18 +117,31 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
         return model, None
     kept: dict[str, Any] = {field.name: arrays[f"statistics.{field.name}"] for field in fields(Statistics)}
     kept["count"] = kept["count"].item()
-    held_out, places = _kept(arrays, header)
-    return model, Memory(setup, Statistics(**kept), held_out, places)
+    return model, Memory(setup, Statistics(**kept), *_kept(arrays, header))
 
 
-def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tuple[HeldOut, Places | None]:
+def _settings(path: Path, parameters: Mapping[str, Any]) -> DetectorSettings:
+    """The settings in a header; those of a score that is gone are refused with what may be done instead."""
+    scoring = parameters["scoring"]
+    if scoring in EARLIER:
+        raise ModelFileError(
+            f"{path}: a model with scoring={scoring!r}, the score of release 0.1, which is no longer part of fedkad; "
+            "fit it again, or use that release."
+        )
+    if scoring not in METHODS:
+        raise ModelFileError(f"{path}: scoring={scoring!r} is unknown; use the release of fedkad that wrote the file.")
+    own = {"scoring": METHODS[scoring], "inputs": tuple(parameters.get("inputs", ()))}
+    return DetectorSettings(**{**parameters, **own})
+
+
+def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tuple[HeldOut, KnownRanges | None]:
     rows, arrays = arrays["held_out"], _with_steps(_with_wander(_with_ties(arrays)))
     # The first files have no weights: none of their rows was forgotten.
     held_out = HeldOut(rows, header["few_rows"], arrays.get("held_out.weights", np.ones(len(rows))))
     if "held_out.places.rows" not in arrays:
         return held_out, None
-    kept: dict[str, Any] = {field.name: arrays[f"held_out.places.{field.name}"] for field in fields(Places)}
-    return held_out, Places(**{**kept, **{name: kept[name].item() for name in ("rows", "windows")}})
+    kept: dict[str, Any] = {name: arrays[f"held_out.places.{stored}"] for name, stored in STORED_RANGES.items()}
+    return held_out, KnownRanges(**{**kept, **{name: kept[name].item() for name in ("rows", "windows")}})
 
 
 def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -195,7 +190,7 @@ def _with_steps(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 def _check_shapes(path: Path, settings: DetectorSettings, lifting: Lifting, arrays: dict[str, NDArray[Any]]) -> None:
     channels, size = lifting.channels, lifting.dimension
-    rank = min(settings.rank + settings.private, size) if settings.has_witnesses else settings.rank
+    rank = min(settings.rank + settings.private, size) if settings.scoring.has_private else settings.rank
     expected = {
         "scaling.mean": (channels,),
         "scaling.scale": (channels,),
@@ -237,11 +232,11 @@ class StoredMemory:
         return self._kept()[0]
 
     @property
-    def places(self) -> Places | None:
+    def ranges(self) -> KnownRanges | None:
         """Where the device has been."""
         return self._kept()[1]
 
-    def _kept(self) -> tuple[HeldOut, Places | None]:
+    def _kept(self) -> tuple[HeldOut, KnownRanges | None]:
         header, arrays = read_model(self._path, leave_out=("statistics.",))
         self._refuse_without(arrays)
         return _kept(arrays, header)

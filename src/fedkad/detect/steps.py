@@ -1,201 +1,183 @@
-"""The parts of a score one sample at a time, as a stream needs them: each step goes on from the one before.
+"""Scorings one sample at a time, as a stream needs them: each step goes on from the one before.
 
-With one sample, most of the time of a scoring goes into calling numpy, not into arithmetic. So `WitnessSteps` writes
-`see` and `score` of witnesses out as one function for the usual moment, at which every channel is there and nothing is
-outside of what training showed. It leaves every other moment to the scoring.
+With one sample, most of the time of a scoring goes into calling numpy, not into arithmetic: a step by the scoring
+itself takes 1.5 to 1.8 times as long (docs/choices.md). So `WitnessSteps` has the formulas of `WitnessScoring.score` a
+second time, for the usual moment: one step ahead, every channel there, and at most a few features outside of what
+training showed. It leaves every other moment to the scoring.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from functools import cached_property
 from math import hypot, log
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.places import ABSURD, OUTSIDE, STILL
-from fedkad.detect.scoring import LINEAR_BEYOND, Parts, Scoring, Seen
-from fedkad.detect.witnesses import NEVER, ROUNDING, WitnessScoring
+from fedkad.detect.features import STILL
+from fedkad.detect.place import NEVER, ROUNDING
+from fedkad.detect.ranges import ABSURD, OUTSIDE
+from fedkad.detect.scoring import Scoring, Steps, Terms, WindowFeatures
+from fedkad.detect.witnesses import LINEAR_BEYOND, WitnessFeatures, WitnessScoring
 
 Array = NDArray[np.float64]
 
 LINEAR = float(LINEAR_BEYOND)
 
+FEW = 8
+"""Up to this many features outside of their widths are handled one by one; beyond it numpy is faster."""
 
-class Steps(Protocol):
-    """What is kept from one step of a stream to the next. Windows are views that never change."""
-
-    def see(self, window: Array, values: Array) -> None:
-        """Look at a window that is not scored; `values` is its newest sample, scaled and not clipped."""
-
-    def score(self, window: Array, values: Array, *, is_plain: bool) -> Parts:
-        """Look at the next window, and find the parts of its score.
-
-        A sample `is_plain` if no value of it is missing, or so large that the window has it clipped.
-        """
+VALUE, RESIDUAL, LEVEL, VARIANCE = range(4)
+"""The features in the order in which they stand, one step ahead; after them comes the departure from the ties."""
 
 
-def steps(scoring: Scoring) -> Steps:
-    """Steps of a scoring, before the first window."""
-    if isinstance(scoring, WitnessScoring) and scoring.is_plain:
-        return WitnessSteps(scoring)
-    return PlainSteps(scoring)
+def witness_steps(scoring: WitnessScoring) -> Steps:
+    """The fast steps if the scoring is a plain one, and otherwise its own."""
+    is_plain = scoring.dynamics.horizon == 1 and scoring.tolerance is None and not len(scoring.bounds.discounts)
+    return WitnessSteps(scoring) if is_plain else PlainSteps(scoring)
 
 
 class PlainSteps:
-    """Steps of any scoring."""
+    """Steps by the scoring itself."""
 
     def __init__(self, scoring: Scoring) -> None:
         self._scoring = scoring
-        self._seen: deque[Seen] = deque(maxlen=scoring.dynamics.horizon + 1)
+        self._features: deque[WindowFeatures] = deque(maxlen=scoring.dynamics.horizon + 1)
 
-    def see(self, window: Array, values: Array) -> None:
-        """Look at a window that is not scored."""
-        self._seen.append(self._scoring.see(window, values))
+    def skip(self, window: Array, newest: Array) -> None:
+        """Take a window that is not scored."""
+        self._features.append(self._scoring.features(window, newest))
 
-    def score(self, window: Array, values: Array, *, is_plain: bool) -> Parts:
-        """The parts that the scoring finds."""
-        self._seen.append(self._scoring.see(window, values))
-        earlier, *since = self._seen
+    def score(self, window: Array, newest: Array, *, is_plain: bool) -> Terms:
+        """The terms by the scoring."""
+        self._features.append(self._scoring.features(window, newest))
+        earlier, *since = self._features
         return tuple(map(float, self._scoring.score(earlier, since)))
 
 
-FEW = 8
-"""Up to this many deviations outside of their widths are handled one by one; beyond it numpy is faster."""
-
-
 class WitnessSteps:
-    """Steps of witnesses whose scoring `is_plain`."""
+    """Steps of witnesses one step ahead, without a tolerance and without stretches that a person confirmed."""
 
     def __init__(self, scoring: WitnessScoring) -> None:
-        self._scoring = scoring
-        lifting, rank = scoring.dynamics.lifting, scoring.dynamics.subspace.shape[1]
-        self._coordinates, self._window = np.zeros(rank), np.zeros(lifting.state_size)  # of the step before
-        product = scoring.dynamics.coordinates
-        calm, self._states = _squared_widths(scoring)
-        # Squared deviations make motion of those that are departures.
-        motion = np.zeros(len(calm))
-        motion[scoring.of_departures] = scoring.share * scoring.frame.sharpness[scoring.of_departures] ** 2
-        self._of_window = (product.weights, product.offset, product.right, scoring.mean)
-        moment = (_predictions(scoring), scoring.energy, scoring.ties, scoring.frame.middle, calm, motion)
-        self._of_moment = (rank, 2 * rank, *moment)
-        # Memory that every step writes over; features are value, residual, level, variance and what ties make of it.
-        products, cells = np.empty(len(product.weights)), np.empty((lifting.window, lifting.channels))
-        self._window_memory = (products, products[: product.split], products[product.split :], cells)
-        features, deviations, squares, beyond = (np.empty(len(calm)) for _ in range(4))
-        parts = np.split(features, len(calm) // lifting.channels)
-        self._memory = (features, *parts[:4], features[4 * lifting.channels :], deviations, squares, beyond)
+        lifting, place, product = scoring.dynamics.lifting, scoring.place, scoring.dynamics.coordinates
+        self._scoring, self._product, self._rank = scoring, product, scoring.dynamics.subspace.shape[1]
+        self._coordinates, self._window = np.zeros(self._rank), np.zeros(lifting.state_size)  # of the step before
+        self._calm, self._two_states = _squared_widths(scoring)
+        # Squared deviations make motion of those that are departures, in units of their spread.
+        self._motion_of = np.zeros(len(self._calm))
+        self._motion_of[place.residuals] = scoring.fit.per_departure * place.sharpness[place.residuals] ** 2
+        # The predictions, scaled so that a misfit needs no factor of its own.
+        self._predictions = scoring.fit.predictions.copy()
+        self._predictions[:, : 2 * self._rank] *= np.repeat([2.0, 1.0], self._rank) * scoring.fit.per_sample
+        # Memory that every step writes over.
+        self._products, self._cells = np.empty(len(product.weights)), np.empty((lifting.window, lifting.channels))
+        self._observed, self._linear = self._products[: product.split], self._products[product.split :]
+        self._features, self._deviations, self._squares, self._beyond = (np.empty(len(self._calm)) for _ in range(4))
+        self._value, self._residual = self._features[place.value], self._features[place.residuals]
+        self._level, self._variance = self._features[place.level], self._features[place.variance]
+        self._departure = self._features[place.departure]
+        self._numbers: _Numbers | None = None  # made when something is outside for the first time
 
-    def see(self, window: Array, values: Array) -> None:
-        """Look at a window that is not scored."""
+    def skip(self, window: Array, newest: Array) -> None:
+        """Take a window that is not scored."""
         self._coordinates, self._window = self._scoring.dynamics.coordinates(window)[0], window
 
-    def score(self, window: Array, values: Array, *, is_plain: bool) -> Parts:
+    def score(self, window: Array, newest: Array, *, is_plain: bool) -> Terms:
         """What `WitnessScoring.score` finds, by its formulas."""
-        if not is_plain:
-            return self._score_anything(window, values)
-        scoring, earlier = self._scoring, self._coordinates
-        weights, offset, right, mean = self._of_window
-        products, observed, own, cells = self._window_memory
-        weights.dot(window, products)
-        products += offset
-        np.tanh(observed, observed)
-        coordinates = right.dot(observed)
-        coordinates += own
-        self._coordinates, self._window = coordinates, window
-        if scoring.unjudged is not None:
-            own = scoring.of_judged(own, window)
+        if not is_plain:  # a square of an absurd value may be no number any more
+            before, after = (self._scoring.features(each, newest) for each in (self._window, window))
+            self._coordinates, self._window = after.coordinates, window
+            return tuple(map(float, self._scoring.score(before, [after])))
+        earlier, rank, squares, beyond = self._coordinates, self._rank, self._squares, self._beyond
+        own, predicted = self._own(window), earlier.dot(self._predictions)
+        square = self._measure(window, newest, predicted)
+        np.multiply(self._deviations, self._deviations, squares)
+        energy, cross = predicted[rank : 2 * rank].dot(earlier), predicted[:rank].dot(own)
+        misfit = abs(float(square.dot(self._scoring.fit.energy) + energy - cross))
+        motion = float(squares.dot(self._motion_of))
+        np.subtract(squares, self._calm, beyond)
+        is_known = self._two_states is None or bool((squares[self._two_states[0]] >= self._two_states[1]).all())
+        if is_known and beyond.item(beyond.argmax()) <= 0.0:
+            return motion, misfit, 0.0, 0.0
+        positions = (beyond > 0.0).nonzero()[0].tolist()
+        if is_known and len(positions) <= FEW and positions[-1] < 4 * len(self._value):  # and no tie is broken
+            motion, outside, dwell = self._few_outside(positions, motion)
+            return motion, misfit, outside, dwell
+        deviations = np.abs(self._deviations) * self._scoring.place.sharpness
+        features = WitnessFeatures(newest, window, own, own, self._level, square)
+        motion, outside, dwell = map(float, self._scoring.of_deviations(deviations, features))
+        return motion, misfit, outside, dwell
 
-        rank, both, predictions, shares, ties, middle, calm, of_motion = self._of_moment
-        features, value, residual, level, variance, departure, deviations, squares, beyond = self._memory
-        predicted = earlier.dot(predictions)
-        samples = window.reshape(cells.shape)
-        square = mean.dot(np.multiply(samples, samples, cells))
-        value[:] = values
-        np.subtract(samples[-1], predicted[both:], residual)
-        mean.dot(samples, level)
+    def _own(self, window: Array) -> Array:
+        """Z_jᵀz; the coordinates of the window are kept for the next step."""
+        product = self._product
+        product.weights.dot(window, self._products)
+        self._products += product.offset
+        np.tanh(self._observed, self._observed)
+        coordinates = product.right.dot(self._observed)
+        coordinates += self._linear
+        self._coordinates, self._window = coordinates, window
+        return self._scoring.fit.of_judged(self._linear, window)
+
+    def _measure(self, window: Array, newest: Array, predicted: Array) -> Array:
+        """Fill in the deviations of all features, with their signs; returns the mean squares of the window."""
+        scoring, level, variance = self._scoring, self._level, self._variance
+        samples = window.reshape(self._cells.shape)
+        square: Array = scoring.fit.mean.dot(np.multiply(samples, samples, self._cells))
+        self._value[:] = newest
+        np.subtract(samples[-1], predicted[2 * self._rank :], self._residual)
+        scoring.fit.mean.dot(samples, level)
         np.multiply(level, level, variance)
         np.subtract(square, variance, variance)
-        if ties is not None:
-            level.dot(ties, departure)
+        if scoring.place.ties is not None:
+            level.dot(scoring.place.ties, self._departure)
+        np.subtract(self._features, scoring.place.middle, self._deviations)
+        return square
 
-        np.subtract(features, middle, deviations)
-        np.multiply(deviations, deviations, squares)
-        np.subtract(squares, calm, beyond)
-        farthest = beyond.item(beyond.argmax())
-        misfit = abs(float(square.dot(shares) + predicted[rank:both].dot(earlier) - predicted[:rank].dot(own)))
-        motion = float(squares.dot(of_motion))
-        is_known = self._states is None or bool((squares[self._states[0]] >= self._states[1]).all())
-        if farthest <= 0.0 and is_known:
-            return motion, misfit, 0.0, 0.0
-        outside = (beyond > 0.0).nonzero()[0].tolist()
-        if is_known and len(outside) <= FEW and outside[-1] < 4 * len(value):
-            motion, away, dwell = self._few_outside(outside, motion, features, deviations)
-            return motion, misfit, away, dwell
-        np.abs(deviations, deviations)
-        deviations *= scoring.frame.sharpness
-        motion, away, dwell = map(float, scoring.of_deviations(deviations, (values, window, own, own, level, square)))
-        return motion, misfit, away, dwell
-
-    def _score_anything(self, window: Array, values: Array) -> Parts:
-        """The same for a sample that may miss values or have absurd ones, whose squares are not numbers any more."""
-        earlier, newest = self._scoring.see(self._window, values), self._scoring.see(window, values)
-        self._coordinates, self._window = newest[2], window
-        return tuple(map(float, self._scoring.score(earlier, [newest])))
-
-    def _few_outside(
-        self, outside: list[int], motion: float, features: Array, deviations: Array
-    ) -> tuple[float, float, float]:
-        """What `WitnessScoring.of_deviations` finds, from the deviations that are outside alone; no tie is broken."""
-        channels, sharpness, half, per_unit, per_jump, per_wander, low, high, share = self._plain
-        away, dwell = dict[int, float](), dict[int, float]()
-        for place in outside:
-            feature, channel = divmod(place, channels)
-            far = abs(deviations.item(place)) * sharpness[place]
-            excess = far - half[place]
-            if feature == 0:
-                away[channel] = excess * per_unit[channel]
-            elif feature == 1:
+    def _few_outside(self, positions: list[int], motion: float) -> tuple[float, float, float]:
+        """What `WitnessScoring.of_deviations` finds, from the few deviations that are outside alone."""
+        numbers = self._numbers = self._numbers or _Numbers(self._scoring)
+        outside, dwell = dict[int, float](), dict[int, float]()
+        for position in positions:
+            feature, channel = divmod(position, numbers.channels)
+            far = abs(self._deviations.item(position)) * numbers.sharpness[position]
+            excess = far - numbers.half[position]
+            if feature == VALUE:
+                outside[channel] = excess * numbers.per_unit[channel]
+            elif feature == RESIDUAL:
                 if far > LINEAR:
-                    motion += share * (LINEAR * (far + far - LINEAR) - far * far)
-                away[channel] = max(away.get(channel, 0.0), excess * per_jump[channel])
-            elif feature == 2:
+                    motion += numbers.share * (LINEAR * (far + far - LINEAR) - far * far)
+                outside[channel] = max(outside.get(channel, 0.0), excess * numbers.per_jump[channel])
+            elif feature == LEVEL:
                 dwell[channel] = excess
             else:
-                spread = log(max(features.item(place), 0.0) ** 0.5 + STILL)
-                dwell[channel] = hypot(dwell.get(channel, 0.0), max(low[channel] - spread, spread - high[channel], 0.0))
-        outsides = sum(min(far, OUTSIDE * ABSURD) * per_wander[channel] for channel, far in away.items())
-        return motion, outsides, sum(far * per_wander[channel] for channel, far in dwell.items())
+                spread = log(max(self._features.item(position), 0.0) ** 0.5 + STILL)
+                beyond = max(numbers.low[channel] - spread, spread - numbers.high[channel], 0.0)
+                dwell[channel] = hypot(dwell.get(channel, 0.0), beyond)
+        outsides = sum(min(far, OUTSIDE * ABSURD) * numbers.per_wander[channel] for channel, far in outside.items())
+        return motion, outsides, sum(far * numbers.per_wander[channel] for channel, far in dwell.items())
 
-    @cached_property
-    def _plain(self) -> tuple[Any, ...]:
-        """Widths, units and bounds as lists, which are faster than arrays for a number at a time."""
-        scoring, half = self._scoring, self._scoring.frame.half.copy()
-        sharpness, bounds = scoring.frame.sharpness, scoring.bounds
-        half[: len(bounds.switch)] += ROUNDING * bounds.switch
-        per = (scoring.per_unit, scoring.per_jump, scoring.per_wander)
-        arrays = (sharpness, half, *per, bounds.low[2], bounds.high[2])
-        return len(bounds.unit), *(array.tolist() for array in arrays), scoring.share
+
+class _Numbers:
+    """Widths, units and bounds of spreads as lists, which are faster than arrays for a number at a time."""
+
+    def __init__(self, scoring: WitnessScoring) -> None:
+        place, bounds, half = scoring.place, scoring.bounds, scoring.place.half.copy()
+        half[place.value] += ROUNDING * bounds.switch
+        self.channels, self.share = len(bounds.unit), scoring.fit.per_departure
+        self.sharpness, self.half = place.sharpness.tolist(), half.tolist()
+        self.per_unit, self.per_jump = place.per_unit.tolist(), place.per_jump.tolist()
+        self.per_wander, self.low, self.high = (a.tolist() for a in (place.per_wander, bounds.low[2], bounds.high[2]))
 
 
 def _squared_widths(scoring: WitnessScoring) -> tuple[Array, tuple[NDArray[np.intp], Array] | None]:
     """Squared widths within which only departures count, and the switches with two states and their least squares."""
-    frame, switches = scoring.frame, np.flatnonzero(scoring.bounds.switch)
-    calm, width = frame.half.copy(), np.full(len(frame.half), NEVER)
-    calm[scoring.of_departures] = np.minimum(calm[scoring.of_departures], LINEAR_BEYOND)
-    np.divide(calm, frame.sharpness, out=width, where=frame.sharpness > 0.0)
+    place, switches = scoring.place, np.flatnonzero(scoring.bounds.switch)
+    calm, width = place.half.copy(), np.full(len(place.half), NEVER)
+    calm[place.residuals] = np.minimum(calm[place.residuals], LINEAR_BEYOND)
+    np.divide(calm, place.sharpness, out=width, where=place.sharpness > 0.0)
     least = width[switches] - ROUNDING
     width[switches] += ROUNDING
     squares = np.minimum(width, NEVER**0.5) ** 2
     has_two = least > 0.0  # one that has shown one value only is a narrow channel like any other
     return squares, (switches[has_two], least[has_two] ** 2) if has_two.any() else None
-
-
-def _predictions(scoring: WitnessScoring) -> Array:
-    """The predictions of the scoring, scaled so that a misfit needs no factor of its own."""
-    rank = scoring.dynamics.subspace.shape[1]
-    found = scoring.predictions.copy()
-    found[:, : 2 * rank] *= np.repeat([2.0, 1.0], rank) * scoring.per_sample
-    return found

@@ -10,12 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.bridging import longest_hole
-from fedkad.detect.kinds import Told, tell
 from fedkad.detect.model import Model, Setup
-from fedkad.detect.scoring import Moment, Parts, Scoring, look_at
+from fedkad.detect.scoring import Explanation, ScoredWindow, Scoring, Terms, features_of
 from fedkad.detect.series import check_sample
-from fedkad.detect.steps import steps
-from fedkad.detect.witnesses import WitnessScoring
 from fedkad.koopman.scaling import CLIP
 
 Array = NDArray[np.float64]
@@ -37,8 +34,8 @@ class Reading:
     seen: Array = field(repr=False, compare=False)  # the sample itself
     _setup: Setup = field(repr=False, compare=False)
     _scoring: Scoring = field(repr=False, compare=False)
-    _judged: tuple[Moment, ...] = field(repr=False, compare=False)
-    outside: float = 0.0  # how far the device is from where it has been, in units of place; 0 without places or a score
+    _windows: tuple[ScoredWindow, ...] = field(repr=False, compare=False)
+    outside: float = 0.0  # how far the device is from where it has been, in units of place; 0 without a score
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Reading):
@@ -50,54 +47,54 @@ class Reading:
     @property
     def shares(self) -> Array:
         """The score split over the channels, summing to it; NaN without a score. Computed when asked for."""
-        if not self._judged:
+        if not self._windows:
             return np.full(len(self.seen), np.nan)
-        scoring, count = self._scoring, len(self._judged)
-        looked = [look_at(scoring, moment) for moment in self._judged]
-        parts = np.array([scoring.score(*each) for each in looked]).sum(axis=0) / count
-        return scoring.split(parts, np.asarray(sum(scoring.shares(*each) for each in looked) / count))
+        scoring, count = self._scoring, len(self._windows)
+        moments = [features_of(scoring, window) for window in self._windows]
+        terms = np.array([scoring.score(*moment) for moment in moments]).sum(axis=0) / count
+        return scoring.split(terms, np.asarray(sum(scoring.shares(*moment) for moment in moments) / count))
 
     @property
     def outside_by_channel(self) -> Array:
         """How far outside it is, split over the channels. Computed when asked for."""
-        if not self._judged or not isinstance(self._scoring, WitnessScoring):
+        if not self._windows:
             return np.zeros(len(self.seen))
-        looked = [look_at(self._scoring, moment) for moment in self._judged]
-        shares = np.mean([self._scoring.shares(*each) for each in looked], axis=0)
-        found: Array = (shares[2] + shares[3]) / self._scoring.units[2]
-        return found
+        moments = [features_of(self._scoring, window) for window in self._windows]
+        return self._scoring.outside(np.mean([self._scoring.shares(*moment) for moment in moments], axis=0))
 
     @property
     def expected(self) -> Array:
         """The sample that was predicted for this moment, in the units of the sample; NaN without a score."""
-        if not self._judged:
+        if not self._windows:
             return np.full(len(self.seen), np.nan)
-        return self._setup.scaling.restore(self._scoring.expected(look_at(self._scoring, self._judged[-1])[0]))
+        return self._setup.scaling.restore(self._scoring.expected(features_of(self._scoring, self._windows[-1])[0]))
 
     @property
     def channels(self) -> list[tuple[str, float]]:
         """Channels and their shares of the score, the largest first; empty without a score."""
-        if not self._judged:
+        if not self._windows:
             return []
         shares, names = self.shares, self._setup.channel_names
         return [(names[k], float(shares[k])) for k in np.argsort(-shares, kind="stable")]
 
     @property
-    def told(self) -> Told | None:
+    def explanation(self) -> Explanation | None:
         """The witness that leads, its channel and a sentence for people; None without a score."""
-        return tell(self._setup, self._scoring, self._judged, self.seen) if self._judged else None
+        if not self._windows:
+            return None
+        return self._setup.settings.scoring.explain(self._setup, self._scoring, self._windows, self.seen)
 
     @property
     def kind(self) -> str:
         """The witness that leads: motion, fit or place; empty without a score."""
-        told = self.told
-        return told.kind if told else ""
+        explanation = self.explanation
+        return explanation.kind if explanation else ""
 
     @property
     def sentence(self) -> str:
-        """What it says; empty without a score."""
-        told = self.told
-        return told.sentence if told else ""
+        """The explanation for people; empty without a score."""
+        explanation = self.explanation
+        return explanation.sentence if explanation else ""
 
     @property
     def commands(self) -> list[str]:
@@ -147,7 +144,7 @@ class Stream:
     def _start(self) -> None:
         self.length = self._lifting.window + self._horizon
         self._channels, self._window = self._lifting.channels, self._lifting.window
-        self._state_size, self._moment_size = self._lifting.state_size, self.length * self._channels
+        self._state_size, self._scored_size = self._lifting.state_size, self.length * self._channels
         # What stands in a page is never written over, because readings look at its samples. A full one is followed by
         # another that begins with the last W + H samples, so that these are always contiguous.
         size = PAGE * self.length * self._channels
@@ -169,9 +166,9 @@ class Stream:
         self._forget_scores()
 
     def _forget_scores(self) -> None:
-        self._steps = steps(self._scoring)
-        self._raw: deque[Parts] = deque(maxlen=self._smoothing)
-        self._judged: deque[Moment] = deque(maxlen=self._smoothing)
+        self._steps = self._setup.settings.scoring.steps(self._scoring)
+        self._terms: deque[Terms] = deque(maxlen=self._smoothing)
+        self._scored: deque[ScoredWindow] = deque(maxlen=self._smoothing)
 
     def _window_before(self, end: int) -> Array:
         """The window that ends there in the page, as a view."""
@@ -192,7 +189,7 @@ class Stream:
         full = max(self._rows - self._window + 1, 0)
         for age in reversed(range(full)):
             window = self._window_before(self._end - age * self._channels)
-            self._steps.see(window, window[-self._channels :])
+            self._steps.skip(window, window[-self._channels :])
 
     @property
     def memory(self) -> int:
@@ -234,20 +231,20 @@ class Stream:
             self._missing -= 1
             if self._missing:
                 if self._missing <= self._horizon:
-                    self._steps.see(window, free)
+                    self._steps.skip(window, free)
                 return self._reading(values, "warming")
         if is_absent:
-            self._steps.see(window, free)
+            self._steps.skip(window, free)
             return self._reading(values, "bridged")
-        raw, judged, judge, scoring = self._raw, self._judged, self.judge, self._scoring
-        parts = self._steps.score(window, free, is_plain=scaled is free)
-        raw.append(parts)
-        judged.append((page[end - self._moment_size : end], free))
-        threshold, (score, outside) = judge.value, scoring.smoothed(raw)
+        scored, judge, scoring = self._scored, self.judge, self._scoring
+        terms = self._steps.score(window, free, is_plain=scaled is free)
+        self._terms.append(terms)
+        scored.append(ScoredWindow(page[end - self._scored_size : end], free))
+        threshold, (score, outside) = judge.value, scoring.smoothed(self._terms)
         abnormal = judge.judge(score) if adapt else score > threshold
-        if not abnormal and scoring.impossible(parts, free):
+        if not abnormal and scoring.impossible(terms, free):
             abnormal = True
-        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(judged), outside)
+        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(scored), outside)
 
     @property
     def _rows(self) -> int:

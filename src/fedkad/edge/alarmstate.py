@@ -58,8 +58,8 @@ class Episode:
         if score > self.peak or len(self.seen) != len(shares):
             self.peak, self.worst = max(score, self.peak), time
             self.seen, self.expected = reading.seen.tolist(), reading.expected.tolist()
-            if told := reading.told:
-                self.witness, self.sentence = told.kind, told.sentence
+            if explanation := reading.explanation:
+                self.witness, self.sentence = explanation.kind, explanation.sentence
         if score < 1e300 and all(map(math.isfinite, shares)):
             self.total += score
             self.shares = _sums(self.shares, shares)

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.places import Bounds, absurd, beyond, window_means
+from fedkad.detect.features import window_means
+from fedkad.detect.ranges import Bounds, beyond
 from fedkad.detect.ties import FARTHEST
 from fedkad.edge.alert import IncidentAlert, Severity
 
@@ -125,7 +126,7 @@ def why_not(
     if incident.severity == Severity.CRITICAL:
         return "it is critical"
     low, high, unit = bounds.low[0], bounds.high[0], bounds.unit
-    if absurd(rows, low, high, unit).any():
+    if bounds.absurd(rows).any():
         return "some of its values are impossible"
     moves = ~bounds.switch & (high > low)
     moves[list(resting)] = False

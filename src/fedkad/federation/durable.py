@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import set_aside, write_atomically
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.inspection import nothing_to_teach
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import ModelFileError, read_model, write_model
-from fedkad.detect.standing import nothing_to_teach
 from fedkad.federation.client import Client, LocalState
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.gate import FAR_WORSE, Judgement, held_out_losses, verdict_of

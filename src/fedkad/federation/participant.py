@@ -225,10 +225,10 @@ def own_threshold(model: Model) -> float | None:
     """The threshold of a device if it may advise others, None otherwise.
 
     The device must have found it itself, on enough rows, unadvised, and not set by hand; and its scores must be
-    calibrated, since scores of the paper's kind are not comparable between devices.
+    comparable between devices, which those of the paper's kind are not.
     """
     foreign = model.few_rows or model.least_threshold > 0.0 or model.by_hand
-    return None if foreign or model.settings.scoring == "paper" else model.threshold
+    return model.threshold if model.settings.scoring.is_comparable and not foreign else None
 
 
 def own_shape(model: Model) -> float | None:

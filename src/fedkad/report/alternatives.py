@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.bridging import broken
-from fedkad.detect.calibration import split
 from fedkad.detect.detector import FewRowsWarning, KoopmanDetector
 from fedkad.detect.events import Event, examine, find_events
+from fedkad.detect.heldout import split
 from fedkad.detect.model import DetectorSettings
 from fedkad.detect.scoring import smooth_causally
 from fedkad.detect.threshold import SMALLEST

@@ -27,7 +27,7 @@ from fedkad.report.document import (
     TableRow,
     Tone,
 )
-from fedkad.report.findings_page import event_blocks, recordings_section, standing_sections, strength
+from fedkad.report.findings_page import event_blocks, recordings_section, role_sections, strength
 from fedkad.wording import counted
 
 TONES: dict[Outcome, Tone] = {"found": "good", "false alarm": "bad", "missed": "bad", "quiet": "quiet"}
@@ -47,7 +47,7 @@ def demonstration_page(shown: Demonstration) -> Document:
             *_caught_section(shown),
             _table_section(shown),
             recordings_section(examined, "Every pump"),
-            *standing_sections(examined),
+            *role_sections(examined),
             _rounds_section(shown),
         ),
         footer=f"fedkad {__version__}, seed {shown.seed}. {DISCLAIMER}",

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedkad import __version__
 from fedkad.detect.events import Event
+from fedkad.detect.inspection import KINDS, ChannelRole, channel_roles, threshold_origin
 from fedkad.detect.model import Model
-from fedkad.detect.standing import KINDS, ChannelStanding, channel_standings, threshold_origin
 from fedkad.progress import Report, unheard
 from fedkad.report.agreement import Agreement
 from fedkad.report.chart import Curve, Panel, Span, line_chart
@@ -70,7 +70,7 @@ def findings_page(
         events_section(found, brief=sum(entry.findings.brief for entry in examined), report=drawn(0)),
         *([agreement_section(agreement)] if agreement is not None else []),
         recordings_section(examined, report=drawn(events)),
-        *standing_sections(examined),
+        *role_sections(examined),
     ]
     return Document(
         title=title,
@@ -164,15 +164,15 @@ def event_drawing(entry: Examination, event: Event, name: str) -> Drawing:
     around = AROUND * entry.model.settings.window
     start, stop = max(event.start - around, 0), min(event.end + around + 1, len(entry.findings.scores))
     expected = entry.expected(start, stop)
-    standings = {standing.name: standing for standing in channel_standings(entry.model)}
+    roles = {role.name: role for role in channel_roles(entry.model)}
     panels = []
     for cause in event.main_causes:
-        at, standing = entry.findings.channels.index(cause.channel), standings[cause.channel]
+        at, role = entry.findings.channels.index(cause.channel), roles[cause.channel]
         curves = (
             Curve("expected", expected[:, at], "second", dashed=True),
             Curve("seen", entry.table.values[start:stop, at], "score"),
         )
-        panels.append(Panel(cause.channel, curves, _band(standing)))
+        panels.append(Panel(cause.channel, curves, _band(role)))
     panels.append(_score_panel(entry, start, stop))
     spans = _spans(entry, [event], start, stop)
     svg = line_chart(panels, entry.axis_times(start, stop), spans)
@@ -181,8 +181,8 @@ def event_drawing(entry: Examination, event: Event, name: str) -> Drawing:
     return Drawing(name, f"{shown}. {_key(spans)}", svg, f"Signals and score of {entry.name} around an event.")
 
 
-def _band(standing: ChannelStanding) -> tuple[float, float] | None:
-    return None if np.isnan(standing.low) else (standing.low, standing.high)
+def _band(role: ChannelRole) -> tuple[float, float] | None:
+    return None if np.isnan(role.low) else (role.low, role.high)
 
 
 def _score_panel(entry: Examination, start: int, stop: int) -> Panel:
@@ -284,8 +284,8 @@ def recording_drawing(entry: Examination, name: str, *, signals: bool) -> Drawin
     panels = [_score_panel(entry, 0, rows)]
     if signals:
         panels += [
-            Panel(standing.name, (Curve("seen", entry.table.values[:, at], "score"),), _band(standing))
-            for at, standing in enumerate(channel_standings(entry.model)[:MOST_SIGNALS])
+            Panel(role.name, (Curve("seen", entry.table.values[:, at], "score"),), _band(role))
+            for at, role in enumerate(channel_roles(entry.model)[:MOST_SIGNALS])
         ]
     svg = line_chart(panels, entry.axis_times(0, rows), spans)
     ends = marked(between(entry.moment(0), entry.moment(rows - 1)), clock(entry.table))
@@ -302,7 +302,7 @@ def recording_drawing(entry: Examination, name: str, *, signals: bool) -> Drawin
 # -- what it rests on ------------------------------------------------------------------------------------------
 
 
-def standing_sections(examined: Sequence[Examination]) -> list[Section]:
+def role_sections(examined: Sequence[Examination]) -> list[Section]:
     """What thresholds rest on, and what the models make of the channels."""
     models = {entry.device: entry.model for entry in examined}
     rests: list[Block]
@@ -328,11 +328,11 @@ def standing_sections(examined: Sequence[Examination]) -> list[Section]:
 
 def _channel_blocks(models: Mapping[str, Model]) -> tuple[Block, ...]:
     """Of one model a table of its channels; of several only those channels that are not judged as usual."""
-    standings = {device: channel_standings(model) for device, model in models.items()}
-    used = {standing.kind for several in standings.values() for standing in several}
+    roles = {device: channel_roles(model) for device, model in models.items()}
+    used = {role.kind for several in roles.values() for role in several}
     words = Bullets(tuple(f"{kind}: {text}" for kind, text in KINDS.items() if kind in used))
     if len(models) == 1:
-        [channels] = standings.values()
+        [channels] = roles.values()
         columns = (TableColumn("Kind", kind="word"), TableColumn("Normal range"), TableColumn("Predicted"))
         table = DataTable("channels", "", "Channel", columns, tuple(map(_channel_row, channels)))
         share = Paragraph("Predicted is the share of a channel's variance that is predicted from the samples before.")
@@ -340,8 +340,7 @@ def _channel_blocks(models: Mapping[str, Model]) -> tuple[Block, ...]:
     listed = []
     for kind in KINDS:
         named = {
-            device: ", ".join(standing.name for standing in several if standing.kind == kind)
-            for device, several in standings.items()
+            device: ", ".join(role.name for role in several if role.kind == kind) for device, several in roles.items()
         }
         if kind != "predicted" and any(named.values()):
             same = len(set(named.values())) == 1
@@ -355,11 +354,9 @@ def _channel_blocks(models: Mapping[str, Model]) -> tuple[Block, ...]:
     return odd, Paragraph("What that means:"), words
 
 
-def _channel_row(standing: ChannelStanding) -> TableRow:
-    predicted = "–" if np.isnan(standing.predicted) else f"{standing.predicted:.0%}"
-    return TableRow(
-        standing.name, tuple(map(TableCell, (standing.kind, _range(standing.low, standing.high), predicted)))
-    )
+def _channel_row(role: ChannelRole) -> TableRow:
+    predicted = "–" if np.isnan(role.predicted) else f"{role.predicted:.0%}"
+    return TableRow(role.name, tuple(map(TableCell, (role.kind, _range(role.low, role.high), predicted))))
 
 
 def _range(low: float, high: float) -> str:

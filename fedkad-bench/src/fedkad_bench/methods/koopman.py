@@ -21,6 +21,7 @@ from fedkad.koopman.snapshots import Statistics
 from fedkad.koopman.stiefel import random_point
 from fedkad.koopman.subspace import Descent, descend, leading_directions, own_subspace
 from fedkad_bench.methods.interface import VALIDATION, WINDOW, Cost, Covers, Scale
+from fedkad_bench.methods.motion import MOTION, MotionMethod
 
 Array = NDArray[np.float64]
 Fleet = Mapping[str, Array]
@@ -36,6 +37,15 @@ PAPER_SETTINGS: dict[str, dict[str, Any]] = {"PSM": {"rank": 32}}
 """Where the paper departs from its own defaults, by dataset."""
 
 
+ScoreName = Literal["calibrated", "paper"]
+"""The scores of the tables, by the names under which their cells are stored."""
+
+
+def scoring_of(name: ScoreName) -> MotionMethod | Literal["paper"]:
+    """The `scoring` of a detector: the paper's, or motion alone, which the tables call calibrated."""
+    return "paper" if name == "paper" else MOTION
+
+
 class Trained(NamedTuple):
     """Detectors by client, what training them exchanged, and what else is worth a line in the record."""
 
@@ -49,7 +59,7 @@ class Variant:
     """One row of the table: its title, its score, and how the fleet comes by its subspaces."""
 
     title: str
-    scoring: Literal["calibrated", "paper"]
+    scoring: ScoreName
     train: Callable[[KoopmanMethod, Fleet, int, Scale], Trained]
     exchanges: Literal["default", "paper"] | None = None
 
@@ -114,7 +124,7 @@ class KoopmanMethod:
             "rank": self.rank,
             "observables": self.observables,
             "validation": VALIDATION,
-            "scoring": self.variant.scoring,
+            "scoring": scoring_of(self.variant.scoring),
             "smoothing": 1,
             "seed": seed,
         }

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.calibration import first_spared
+from fedkad.detect.heldout import first_spared
 from fedkad.koopman.scaling import ChannelMoments, Scaling
 from fedkad_bench.methods.interface import VALIDATION, WINDOW, Scale
 

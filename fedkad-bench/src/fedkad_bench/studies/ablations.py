@@ -21,7 +21,7 @@ from fedkad.koopman.subspace import own_subspace, relative_loss
 from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.evaluation import Covers, Smoothing, macro, smoothed
 from fedkad_bench.methods.interface import VALIDATION, WINDOW
-from fedkad_bench.methods.koopman import NUMBER, solve_centrally
+from fedkad_bench.methods.koopman import NUMBER, ScoreName, scoring_of, solve_centrally
 from fedkad_bench.metrics.ranking import average_precision
 from fedkad_bench.metrics.vus import vus_pr
 from fedkad_bench.studies.rounds import Detectors, Way, adopt, find_together, prepare_fleet, statistics_of
@@ -36,7 +36,7 @@ SMOOTHED: tuple[Smoothing, ...] = ("causal", "offline")
 class Setup:
     """A variant of the method; the defaults are those of the method."""
 
-    scoring: Literal["calibrated", "paper"] = "calibrated"
+    scoring: ScoreName = "calibrated"
     start: Start = "warm"
     rank: int = 24
     observables: int = 128
@@ -47,8 +47,8 @@ class Setup:
     @property
     def parameters(self) -> dict[str, Any]:
         """Of every detector; smoothing is left to the benchmark."""
-        chosen = {name: getattr(self, name) for name in ("scoring", "rank", "observables", "window")}
-        return {**chosen, "smoothing": 1, "validation": VALIDATION}
+        chosen = {name: getattr(self, name) for name in ("rank", "observables", "window")}
+        return {**chosen, "scoring": scoring_of(self.scoring), "smoothing": 1, "validation": VALIDATION}
 
     @property
     def covers(self) -> Covers:

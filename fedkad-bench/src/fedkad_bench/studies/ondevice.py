@@ -21,6 +21,7 @@ from fedkad.federation.settings import PRESETS
 from fedkad.koopman.stiefel import retract_polar
 from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.methods.interface import WINDOW
+from fedkad_bench.methods.motion import MOTION
 from fedkad_bench.methods.preparation import prepare
 from fedkad_bench.methods.registry import METHODS
 from fedkad_bench.studies.measuring import (
@@ -121,7 +122,7 @@ def measure(task: DeviceTask) -> DeviceCost:
 def _measure_koopman(task: DeviceTask) -> DeviceCost:
     paper = task.method == "fedkad-paper"
     consensus = PRESETS["paper" if paper else "default"].consensus
-    detector = KoopmanDetector(scoring="paper" if paper else "calibrated", smoothing=1).fit(task.train)
+    detector = KoopmanDetector(scoring="paper" if paper else MOTION, smoothing=1).fit(task.train)
     statistics, shared = detector.memory_.statistics, detector.subspace_
     client = Client("device", statistics, consensus)
     state = client.begin(shared)
@@ -131,7 +132,7 @@ def _measure_koopman(task: DeviceTask) -> DeviceCost:
         state = client.commit(client.local_round(state, shared), retract_polar(shared))
 
     def first_round() -> None:
-        fresh = KoopmanDetector(scoring="paper" if paper else "calibrated").prepare(task.train)
+        fresh = KoopmanDetector(scoring="paper" if paper else MOTION).prepare(task.train)
         newcomer = Client("device", fresh.memory_.statistics, consensus)
         if paper:
             newcomer.local_round(newcomer.begin(shared), shared)

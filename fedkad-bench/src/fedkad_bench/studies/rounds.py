@@ -25,6 +25,7 @@ from fedkad.koopman.stiefel import Array
 from fedkad.koopman.subspace import descend
 from fedkad_bench.data.dataset import Dataset
 from fedkad_bench.methods.koopman import solve_centrally
+from fedkad_bench.methods.motion import MOTION
 
 GRADIENT_NORM = 1e-5
 MOST_STEPS = 600
@@ -48,7 +49,7 @@ class Way:
 def prepare_fleet(dataset: Dataset, **parameters: Any) -> dict[str, KoopmanDetector]:
     """Detectors with everything but a subspace, of the score that the committed studies are about."""
     fleet, pooled = dataset.training(), None
-    parameters = {"scoring": "motion", **parameters}
+    parameters = {"scoring": MOTION, **parameters}
     if dataset.scaling == "global":
         settings = KoopmanDetector(**parameters).settings
         moments = [training_moments(settings, as_series(series)) for series in fleet.values()]

@@ -21,7 +21,6 @@ from fedkad.detect.model import Memory, Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, StoredMemory, load_model, save_model
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Stream
-from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.device.grid import GridRow, without
 from fedkad.edge.health.faults import Beyond
 from fedkad.edge.settings import INFERRED, DeviceSettings, SettingsError
@@ -284,9 +283,9 @@ class DeviceModel:
         """Fit a model anew, with what somebody called normal in the one that it replaces; errors are as in `learn`."""
 
         def refitted(known: Model, path: Path) -> tuple[Model, Memory]:
-            places = StoredMemory(path).places
+            ranges = StoredMemory(path).ranges
             model, memory = fit(known.settings, Series(rows, self.settings.sampling.channels))
-            for stretch in places.confirmed_stretches if places is not None else ():
+            for stretch in ranges.confirmed_stretches if ranges is not None else ():
                 if len(stretch) > known.settings.lead:
                     scaled = model.setup.scale(known.setup.scaling.restore(stretch))
                     model, memory = learn(model, memory, scaled, confirmed=True)
@@ -370,9 +369,9 @@ def _near(model: Model, scaled: Array) -> Array:
 
     A fault that was missed would otherwise widen the bounds, and hide the next one of its kind.
     """
-    if not isinstance(model.scoring, WitnessScoring):
-        return scaled
     bounds = model.scoring.bounds
+    if bounds is None:
+        return scaled
     room = NEAR * bounds.unit
     with np.errstate(invalid="ignore"):
         is_far = ((scaled < bounds.low[0] - room) | (scaled > bounds.high[0] + room)) & ~bounds.switch
@@ -382,7 +381,7 @@ def _near(model: Model, scaled: Array) -> Array:
 def _limits(model: Model) -> tuple[Limits, Limits]:
     """The least and the greatest normal, and possible, values of each channel, if the scoring knows any."""
     scoring, scaling = model.scoring, model.setup.scaling
-    if not isinstance(scoring, WitnessScoring):
+    if scoring.bounds is None:
         return NO_LIMITS, NO_LIMITS
     normal = (scoring.bounds.low[0], scoring.bounds.high[0])
     (low, high), (least, greatest) = ((scaling.restore(a), scaling.restore(b)) for a, b in (normal, scoring.possible))
@@ -411,7 +410,7 @@ def check_channels(model: Model, path: Path, settings: DeviceSettings) -> None:
 
 def check_tolerance(model: Model, path: Path, settings: DeviceSettings) -> None:
     """Refuse a model that knows no tolerance, where there is one."""
-    if settings.alarm.tolerance and not isinstance(model.scoring, WitnessScoring):
+    if settings.alarm.tolerance and model.scoring.bounds is None:
         raise SettingsError(
             f"{path}: the model has no witnesses, which tolerance in [alarm] needs; remove that, or fit another model."
         )
@@ -419,10 +418,10 @@ def check_tolerance(model: Model, path: Path, settings: DeviceSettings) -> None:
 
 def _with_tolerance(model: Model, settings: DeviceSettings) -> Model:
     """The model with the configured tolerance; its threshold stays that of scores without one."""
-    if not settings.alarm.tolerance or not isinstance(model.scoring, WitnessScoring):
+    if not settings.alarm.tolerance or model.scoring.bounds is None:
         return model
     tolerance = np.array([settings.alarm.tolerance.get(name, 0.0) for name in settings.sampling.channels])
-    return replace(model, scoring=replace(model.scoring, tolerance=tolerance / model.setup.scaling.scale))
+    return replace(model, scoring=model.scoring.with_tolerance(tolerance / model.setup.scaling.scale))
 
 
 def _has_channels(model: Model, settings: DeviceSettings) -> bool:

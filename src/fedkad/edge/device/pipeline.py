@@ -24,7 +24,6 @@ import numpy as np
 
 from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import FixedThreshold
-from fedkad.detect.witnesses import WitnessScoring
 from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind, Reason
 from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.handler import Obedience, Obeyed
@@ -409,7 +408,7 @@ class Device:
             try:
                 if model.has_file:
                     assert model.current is not None
-                    assert isinstance(model.current.scoring, WitnessScoring)
+                    assert model.current.scoring.bounds is not None
                     scaled = without_outliers(model.current.setup.scale(rows), model.current.scoring.bounds)
                     parts.learner.confirm(model.current.setup.scaling.restore(scaled), mark, while_waiting)
                 else:
@@ -434,7 +433,7 @@ class Device:
     def _why_unsettled(self, incident: IncidentAlert, rows: Any) -> str:
         """Why the open incident must not become normal yet; empty if it may."""
         parts, model = self.parts, self.parts.model.current
-        if model is None or not isinstance(model.scoring, WitnessScoring):
+        if model is None or model.scoring.bounds is None:
             return "its model has no witnesses"
         if parts.alarms.is_quiet:
             return "it is quiet now, and may be over"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.kinds import compared
+from fedkad.detect.explanations import compared
 from fedkad.edge.alert import Alert, AlertEvent, FaultAlert, FaultKind, Kind, Reason, Severity, from_json, identity
 from fedkad.edge.alerttext import span
 from fedkad.edge.device.grid import GridRow, without

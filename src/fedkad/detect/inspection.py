@@ -1,4 +1,4 @@
-"""What a model rests on, in words: where its threshold comes from, and what it makes of each channel."""
+"""What a model rests on, in words: where its threshold comes from, and how it takes each channel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedkad.detect.model import Model
-from fedkad.detect.scoring import CalibratedScoring
 from fedkad.detect.threshold import parse_budget
-from fedkad.detect.witnesses import WitnessScoring
 
 ChannelKind = Literal["predicted", "unpredictable", "switch", "constant", "input"]
 
@@ -25,8 +23,8 @@ KINDS: dict[ChannelKind, str] = {
 }
 
 
-class ChannelStanding(NamedTuple):
-    """What a model makes of a channel; in the units of the channel, NaN where it does not know."""
+class ChannelRole(NamedTuple):
+    """How a model takes a channel; in the units of the channel, NaN where it does not know."""
 
     name: str
     kind: ChannelKind
@@ -37,18 +35,16 @@ class ChannelStanding(NamedTuple):
     is_tied: bool  # whether its level must go with those of other channels
 
 
-def channel_standings(model: Model) -> list[ChannelStanding]:
-    """The standing of every channel."""
-    scoring, setup = model.scoring, model.setup
-    low = high = predicted = np.full(setup.channels, np.nan)
+def channel_roles(model: Model) -> list[ChannelRole]:
+    """How the model takes every channel."""
+    setup, bounds, predicted = model.setup, model.scoring.bounds, model.scoring.predicted
+    low = high = np.full(setup.channels, np.nan)
     switch = still = tied = np.zeros(setup.channels, dtype=np.bool_)
-    if isinstance(scoring, WitnessScoring):
-        bounds, switch = scoring.bounds, scoring.bounds.switch
+    if bounds is not None:
+        switch = bounds.switch
         low, high = setup.scaling.restore(bounds.low[0]), setup.scaling.restore(bounds.high[0])
         still = switch & (bounds.low[0] == bounds.high[0])
-        tied = bounds.ties.any(axis=1) & scoring.judged
-    if isinstance(scoring, WitnessScoring | CalibratedScoring):
-        predicted = np.where(switch, np.nan, np.clip(1.0 - scoring.spread[-1] ** 2, 0.0, 1.0))
+        tied = bounds.ties.any(axis=1) & bounds.predictable & ~setup.inputs
 
     def kind(k: int) -> ChannelKind:
         if setup.inputs[k]:
@@ -58,9 +54,7 @@ def channel_standings(model: Model) -> list[ChannelStanding]:
         return "unpredictable" if predicted[k] < UNPREDICTABLE else "predicted"
 
     return [
-        ChannelStanding(
-            name, kind(k), float(low[k]), float(high[k]), float(predicted[k]), bool(switch[k]), bool(tied[k])
-        )
+        ChannelRole(name, kind(k), float(low[k]), float(high[k]), float(predicted[k]), bool(switch[k]), bool(tied[k]))
         for k, name in enumerate(setup.channel_names)
     ]
 
@@ -74,7 +68,7 @@ def nothing_to_teach(model: Model) -> str | None:
     >>> nothing_to_teach(KoopmanDetector(window=4, rank=3, observables=8).fit(noise).model_)
     'no channel of its data can be predicted from the samples before'
     """
-    kinds = {standing.kind for standing in channel_standings(model)}
+    kinds = {role.kind for role in channel_roles(model)}
     if kinds == {"constant"}:
         return "no channel of its data ever changes"
     is_noise = kinds <= {"constant", "unpredictable"}

@@ -1,4 +1,4 @@
-"""Where a device has been: the values, levels and spreads of its channels in normal operation, as quantiles.
+"""Where a device has been: the ranges of what its channels showed in normal operation, as quantiles.
 
 Each channel has four *features*. Its value is judged sample by sample; its level and its spread, the mean and the
 logarithm of the standard deviation of a window, tell a device that stays where it has never been; its departure from
@@ -15,22 +15,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.quantiles import channel_quantiles
+from fedkad.detect.features import (
+    PIECE,
+    PROBABILITIES,
+    TAIL,
+    Features,
+    apart,
+    feature_quantiles,
+    levels_and_spreads,
+    log_spread,
+    quarter,
+    window_ends,
+)
 from fedkad.detect.ties import FARTHEST, FOLDS, NARROWEST, Ties, learn_ties, settled_after
-from fedkad.koopman.scaling import CONSTANT, Scaling, clipped, complete_rows, incomplete
+from fedkad.koopman.scaling import CONSTANT, Scaling, complete_rows
 from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
-Entries = NDArray[np.intp]
-
-TAIL = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.25)
-PROBABILITIES = np.array([*TAIL, 0.5, *(1.0 - p for p in reversed(TAIL))])
-"""Of the quantiles that are kept. The first and the last are the least and the greatest that was ever seen."""
 
 BOUND = 0.002
 """Share of the rows at either end that lie outside of the bounds: a few bad values in training cannot widen them."""
@@ -47,15 +53,6 @@ FEW = 2
 ABSURD = 5.0
 """A value farther outside of all that was seen than this many ranges is impossible, whatever the threshold."""
 
-PIECE = 2048
-"""Rows whose windows are looked at together: few enough for a processor's cache."""
-
-ENOUGH_WINDOWS = 4096
-"""Windows that are enough to know levels and spreads."""
-
-STILL = 0.05
-"""Added to the standard deviation before its logarithm is taken, so that a channel that stands still has one."""
-
 MARGIN = 0.1
 """How near to a confirmed stretch a row must be to be taken for a part of it, in standard deviations."""
 
@@ -69,16 +66,16 @@ TELLING = 500
 """Windows of new rows that tell how far normal data wanders."""
 
 FEW_WINDOWS = 100
-"""In no more windows that do not overlap, all channels have one unit of place; in four times as many, each its own."""
+"""In no more windows that do not overlap, all channels have one unit; in four times as many, each its own."""
 
 CALMEST = 0.5
-"""The smallest number that the distance of a channel from its places is divided by."""
+"""The smallest number that the distance of a channel from its ranges is divided by."""
 
 ALONE = 0.25
 """The share of the wander of all channels together that each has at least.
 
 With none the score was worse on SMD machine-1-*, where channels wander together; with all of it one channel of a device
-that wanders, such as the pressure of the air, devalues the places of all the others.
+that wanders, such as the pressure of the air, devalues the ranges of all the others.
 """
 
 ROUNDED = 0.1
@@ -94,105 +91,8 @@ OUTSIDE = 5.0
 """A value one range outside of its bounds counts as much as a level so many standard deviations outside."""
 
 
-def log_spread(variance: Array) -> Array:
-    """log(sd + 0.05) of a variance in scaled units."""
-    logs: Array = np.log(np.sqrt(np.maximum(variance, 0.0)) + STILL)
-    return logs
-
-
-class Features(NamedTuple):
-    """Features of a series, each `(rows, channel)`."""
-
-    values: Array  # of all complete rows
-    newest: Array  # of the last row of full windows
-    levels: Array  # of full windows
-    spreads: Array  # of full windows
-    departures: Array  # of full windows
-    ends: NDArray[Any]  # the last row of each window, (rows,)
-
-    @classmethod
-    def of(cls, scaled: Array, window: int, ties: Ties) -> Features:
-        """Features of a scaled series with gaps; levels and spreads are those of the clipped values of the model."""
-        ends = window_ends(scaled, window)
-        levels, spreads = levels_and_spreads(scaled, window, ends)
-        return cls.at(ends, scaled[ends], levels, spreads, ties)._replace(values=complete_rows(scaled))
-
-    @classmethod
-    def at(cls, ends: Entries, newest: Array, levels: Array, spreads: Array, ties: Ties) -> Features:
-        """Features of windows that end there, whose newest samples are the only values."""
-        return cls(newest, newest, levels, spreads, ties.departures(levels), ends)
-
-    def thinned(self, most: int) -> Features:
-        """At most about so many rows of each, evenly spread."""
-        return Features(*(feature[:: max(len(feature) // most, 1)] for feature in self))
-
-    def without(self, left_out: slice) -> Features:
-        """The rows before and after these."""
-        return Features(*(np.concatenate([each[: left_out.start], each[left_out.stop :]]) for each in self))
-
-    def cut(self, start: float, stop: float) -> Features:
-        """The part of the rows between two shares of all of them."""
-        return Features(*(feature[int(start * len(feature)) : int(stop * len(feature))] for feature in self))
-
-    @property
-    def quantiles(self) -> Array:
-        """Of value, level, spread and departure of every channel, `(4, n, probabilities)`."""
-        return np.stack([_quantiles(each) for each in (self.values, self.levels, self.spreads, self.departures)])
-
-
-def window_ends(scaled: Array, window: int) -> Entries:
-    """The last rows of full windows; of a long series only every few, because neighbouring windows are much alike."""
-    step = int(np.clip(len(scaled) // ENOUGH_WINDOWS, 1, _quarter(window)))
-    return np.concatenate([np.arange(run.start + window - 1, run.stop, step) for run in stretches(scaled, window)])
-
-
-def window_means(rows: Array, window: int) -> Array:
-    """Means of all windows of rows that follow on from each other, by sums over 1, 2, 4, … rows: exact up to rounding.
-
-    >>> window_means(np.array([1.0, 2.0, 3.0, 7.0]), 3)
-    array([2., 4.])
-    """
-    count = len(rows) - window + 1
-    sums, width, total, done = rows, 1, np.zeros_like(rows[:count]), 0
-    while True:
-        if window & width:
-            total += sums[done : done + count]
-            done += width
-        if 2 * width > window:
-            total /= window
-            return total
-        sums, width = sums[:-width] + sums[width:], 2 * width
-
-
-def levels_and_spreads(scaled: Array, window: int, ends: Entries) -> tuple[Array, Array]:
-    """Those of the clipped values of the windows that end there; piece by piece, to save memory."""
-    levels, spreads = (np.empty((len(ends), scaled.shape[1])) for _ in range(2))
-    for start in range(0, len(scaled) - window + 1, PIECE):
-        rows = clipped(scaled[start : start + PIECE + window - 1])
-        rows = np.nan_to_num(rows) if incomplete(rows).any() else rows
-        first = ends - window + 1 - start
-        here = slice(*np.searchsorted(first, (0, PIECE)))
-        levels[here] = window_means(rows, window)[first[here]]
-        spreads[here] = log_spread(window_means(rows * rows, window)[first[here]] - levels[here] ** 2)
-    return levels, spreads
-
-
-def apart(ends: Entries, rows: int) -> list[int]:
-    """Which of the windows that end there end at least so many rows after the one before.
-
-    >>> apart(np.array([19, 21, 24, 29, 60]), 5)
-    [0, 2, 3, 4]
-    """
-    chosen, last = [], -rows
-    for k, end in enumerate(ends.tolist()):
-        if end >= last + rows:
-            chosen.append(k)
-            last = end
-    return chosen
-
-
 class Bounds(NamedTuple):
-    """What scoring needs of the places, in scaled units."""
+    """The ranges as scoring needs them, in scaled units."""
 
     low: Array  # of each feature, (4, n)
     high: Array  # (4, n)
@@ -200,20 +100,29 @@ class Bounds(NamedTuple):
     switch: NDArray[np.bool_]  # channels that had at most two values, `low[0]` and `high[0]`, (n,)
     ranges: Array  # the least and the greatest of each feature that was ever seen, (4, n, 2)
     calm: Array  # ranges of each feature in stretches that a person called normal, (stretches, 4, n, 2)
-    relief: Array  # what the parts of the score are multiplied by inside each of them, (stretches,)
+    discounts: Array  # what the terms of the score are multiplied by inside each of them, (stretches,)
     ties: Array  # as in `Ties`, (n, n)
     offset: Array  # (n,)
     tightness: Array  # the range of the departures of each channel, (n,)
     wander: Array  # what a departure of each channel is divided by, (n,)
     coarse: NDArray[np.bool_]  # channels that hardly move by more than their step, (n,)
 
+    @property
+    def predictable(self) -> NDArray[np.bool_]:
+        """Channels that can be judged by prediction, unless they are inputs."""
+        return ~self.switch & ~self.coarse
+
+    def absurd(self, values: Array) -> NDArray[np.bool_]:
+        """Mark scaled values more than five ranges outside of their bounds; NaN is not."""
+        return absurd(values, self.low[0], self.high[0], self.unit)
+
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class KnownRanges:
     """Where a device has been.
 
     `wander` is how far each channel lay outside of what was known before, in rows of normal operation that were not
-    known yet: it devalues the places of a channel whose levels wander (`_wander`).
+    known yet: it devalues the ranges of a channel whose levels wander (`_wander`).
     """
 
     rows: float  # that the quantiles stand for
@@ -222,8 +131,8 @@ class Places:
     confirmed: Array  # the least and the greatest that a person called normal, (4, n, 2); NaN if there is none
     wander: Array  # (n,)
     calm: Array  # each of the stretches that a person called normal, as in `Bounds`
-    relief: Array
-    stretches: Array  # their rows, as many as are kept: the reliefs are set anew for every model, (rows, n)
+    discounts: Array
+    stretches: Array  # their rows, as many as are kept: the discounts are set permanentlyy model, (rows, n)
     lengths: Array  # rows of each of them; 0 if they are not kept any more
     ties: Array  # as in `Ties`, (n, n)
     offset: Array  # (n,)
@@ -232,8 +141,8 @@ class Places:
     step: Array  # the least change of each channel, (n,); 0 if it is no rounding
 
     @classmethod
-    def of(cls, features: Features, ties: Ties) -> Places:
-        """The places of these features; how far they wander is not looked at."""
+    def of(cls, features: Features, ties: Ties) -> KnownRanges:
+        """Take the ranges of these features, without how far they wander."""
         quantiles = features.quantiles
         unknown = np.full((*quantiles.shape[:2], 2), np.nan)
         values, none = features.values, np.empty((0, *unknown.shape))
@@ -244,24 +153,24 @@ class Places:
         return cls(float(len(values)), quantiles, _two_values(values), unknown, still, none, nothing, *kept)
 
     @classmethod
-    def learnt(cls, scaled: Array, window: int, size: Array | float = 0.0) -> Places:
-        """The places of scaled rows of normal operation, not clipped; rows with NaN are gaps.
+    def learnt(cls, scaled: Array, window: int, size: Array | float = 0.0) -> KnownRanges:
+        """Learn the ranges of scaled rows of normal operation, not clipped; rows with NaN are gaps.
 
         `size` is the distance of the mean of each channel from zero, in standard deviations.
         """
         ends = window_ends(scaled, window)
         levels, spreads = levels_and_spreads(scaled, window, ends)
-        kept = apart(ends, _quarter(window))
-        windows = len(kept) * _quarter(window) / window
+        kept = apart(ends, quarter(window))
+        windows = len(kept) * quarter(window) / window
         ties = learn_ties(levels, windows)
         features = Features.at(ends, scaled[ends], levels, spreads, ties)._replace(values=complete_rows(scaled))
         step = least_change(scaled)
-        places = replace(cls.of(features, ties), step=np.where(step <= ROUNDED * size, step, 0.0))
-        wander = _wandering(features, places.reach, places.step, windows)
-        return replace(places, wander=wander, levels=levels[kept], windows=windows).settled()
+        ranges = replace(cls.of(features, ties), step=np.where(step <= ROUNDED * size, step, 0.0))
+        wander = _wandering(features, ranges.reach, ranges.step, windows)
+        return replace(ranges, wander=wander, levels=levels[kept], windows=windows).settled()
 
-    def settled(self) -> Places:
-        """The places without the levels, once ties stay as they are."""
+    def settled(self) -> KnownRanges:
+        """The ranges without the levels, once ties stay as they are."""
         return replace(self, levels=np.empty((0, len(self.ties)))) if self.is_settled else self
 
     @property
@@ -311,7 +220,7 @@ class Places:
         low[0, switch], high[0, switch] = self.values[switch].T
         coarse = ~switch & (self.step > COARSE)
         rest = (self.ties, self.offset, tightness, np.maximum(self.wander, CALMEST), coarse)
-        return Bounds(low, high, unit, switch, self.ranges, self.calm, self.relief, *rest)
+        return Bounds(low, high, unit, switch, self.ranges, self.calm, self.discounts, *rest)
 
     def features(self, scaled: Array, window: int) -> Features:
         """Features of other rows, whose departures are from the ties that are known."""
@@ -322,11 +231,11 @@ class Places:
         """The ties that were learned so far."""
         return Ties(self.ties, self.offset)
 
-    def joined(self, scaled: Array, window: int, forgetting: float = 1.0) -> Places:
-        """These places, with the weight that forgetting leaves them, and those of newer rows."""
+    def joined(self, scaled: Array, window: int, forgetting: float = 1.0) -> KnownRanges:
+        """Join these ranges, with the weight that forgetting leaves them, and those of newer rows."""
         features, weight = self.features(scaled, window), forgetting * self.rows
         new = float(len(features.values))
-        known = replace(
+        joined = replace(
             self,
             rows=weight + new,
             quantiles=_merged(self.quantiles, weight, features.quantiles, new),
@@ -335,23 +244,20 @@ class Places:
             step=np.minimum(self.step, least_change(scaled)),
         )
         if self.is_settled:
-            return known
-        return known._tied_by(features.levels[apart(features.ends, _quarter(window))], window)
-
-    def _tied_by(self, newer: Array, window: int) -> Places:
-        """The places with the ties that these levels show together with all before them."""
-        levels, share = np.concatenate([self.levels, newer]), _quarter(window) / window
+            return joined
+        newer, share = features.levels[apart(features.ends, quarter(window))], quarter(window) / window
+        levels = np.concatenate([self.levels, newer])
         ties = learn_ties(levels, len(levels) * share).instead_of(self.known_ties)
-        known = replace(self, levels=levels, windows=self.windows + len(newer) * share)
-        return known._with_ties(ties, window).settled()
+        joined = replace(joined, levels=levels, windows=self.windows + len(newer) * share)
+        return joined._with_ties(ties, window).settled()
 
-    def _with_ties(self, ties: Ties, window: int) -> Places:
-        """The places with other ties: departures are looked at anew, in all that is kept."""
+    def _with_ties(self, ties: Ties, window: int) -> KnownRanges:
+        """The ranges with other ties: departures are computed again, from all that is kept."""
         new = (ties.weights != self.ties).any(axis=1)
         if not new.any():
             return self
         quantiles = self.quantiles.copy()
-        quantiles[3, new] = _quantiles(ties.departures(self.levels))[new]
+        quantiles[3, new] = feature_quantiles(ties.departures(self.levels))[new]
         confirmed, calm = self._confirmed_by(ties, window)
         return replace(self, quantiles=quantiles, confirmed=confirmed, calm=calm, ties=ties.weights, offset=ties.offset)
 
@@ -362,7 +268,7 @@ class Places:
         confirmed[3, new], calm[:, 3, new] = np.nan, (-np.inf, np.inf)
         for k, rows in enumerate(self.confirmed_stretches):
             if any(stretches(rows, window)):
-                seen = _quantiles(Features.of(rows, window, ties).departures)[new][:, [0, -1]]
+                seen = feature_quantiles(Features.of(rows, window, ties).departures)[new][:, [0, -1]]
                 confirmed[3, new] = _hull(confirmed[3, new], seen)
                 calm[k, 3, new] = seen + MARGIN * np.array([-1.0, 1.0])
         return confirmed, calm
@@ -379,49 +285,41 @@ class Places:
         share = math.sqrt(self.rows / (self.rows + len(features.values)))
         return np.maximum(share * before, _wander(_outside(features, self, self.reach)))
 
-    def widened(self, scaled: Array, window: int) -> Places:
-        """The places with all of these rows inside, because a person called them normal.
+    def widened(self, scaled: Array, window: int) -> KnownRanges:
+        """Widen the ranges to all of these rows, because a person called them normal.
 
-        The stretch is remembered as a whole as well, without any `relief` yet.
+        The stretch is remembered as a whole as well, without a discount yet.
         """
         features = self.features(scaled, window)
         seen = features.quantiles[..., [0, -1]]
         near = seen + MARGIN * np.array([-1.0, 1.0])
-        rows, lengths = self._with_rows(scaled[-MOST_CONFIRMED:])
+        # The oldest rows are dropped, stretch by stretch, where there are too many.
+        rows = scaled[-MOST_CONFIRMED:]
+        lengths = np.append(self.lengths, float(len(rows)))[-MOST_CALM:]
+        lengths = np.where(np.cumsum(lengths[::-1])[::-1] <= MOST_CONFIRMED, lengths, 0.0)
+        rows = np.concatenate([self.stretches, rows])
         return replace(
             self,
             confirmed=_hull(self.confirmed, seen),
             values=_joined_values(self.values, _two_values(features.values)),
             calm=np.concatenate([self.calm, near[None]])[-MOST_CALM:],
-            relief=np.append(self.relief, 1.0)[-MOST_CALM:],
-            stretches=rows,
+            discounts=np.append(self.discounts, 1.0)[-MOST_CALM:],
+            stretches=rows[len(rows) - int(lengths.sum()) :],
             lengths=lengths,
         )
-
-    def _with_rows(self, rows: Array) -> tuple[Array, Array]:
-        """The rows that are kept of confirmed stretches, with newer ones; the oldest are dropped stretch by stretch."""
-        lengths = np.append(self.lengths, float(len(rows)))[-MOST_CALM:]
-        lengths = np.where(np.cumsum(lengths[::-1])[::-1] <= MOST_CONFIRMED, lengths, 0.0)
-        joined = np.concatenate([self.stretches, rows])
-        return joined[len(joined) - int(lengths.sum()) :], lengths
 
     @property
     def confirmed_stretches(self) -> list[Array]:
         """The rows of each confirmed stretch; none of those that are not kept any more."""
         return np.split(self.stretches, np.cumsum(self.lengths).astype(int)[:-1]) if len(self.lengths) else []
 
-    def keeping(self, known: Places, window: int) -> Places:
-        """These places of all rows, with what a person confirmed before, and the ties that held."""
+    def keeping(self, known: KnownRanges, window: int) -> KnownRanges:
+        """Add what a person confirmed before, and the ties that held, to these ranges of all rows."""
         tied = self._with_ties(self.known_ties.instead_of(known.known_ties), window)
         confirmed, calm = known._confirmed_by(tied.known_ties, window)
-        kept = {name: getattr(known, name) for name in ("relief", "stretches", "lengths")}
+        kept = {name: getattr(known, name) for name in ("discounts", "stretches", "lengths")}
         values = _joined_values(self.values, known.values)
         return replace(tied, values=values, confirmed=confirmed, calm=calm, **kept)
-
-
-def _quarter(window: int) -> int:
-    """How far apart levels are kept: neighbouring windows are much alike."""
-    return max(window // 4, 1)
 
 
 def _unit(reach: Array, size: Array, one: Array | float) -> Array:
@@ -447,7 +345,7 @@ def absurd_in_training(values: Array) -> NDArray[np.bool_]:
     """Which cells of training data are absurd in the light of the others, at most two of a channel; NaN is not.
 
     They must be found before anything is learned: one of them would change the mean, the scale and the range of its
-    channel for ever.
+    channel permanently.
 
     >>> wind = np.array([[3.0], [9.0], [1048.0], [21.0], [38.0], [17.0], [12.0]])
     >>> wind[absurd_in_training(wind)]
@@ -456,7 +354,7 @@ def absurd_in_training(values: Array) -> NDArray[np.bool_]:
     complete = complete_rows(values)
     if len(complete) <= 2 * FEW:
         return np.zeros(values.shape, dtype=np.bool_)
-    found = _quantiles(complete, beyond=FEW)
+    found = feature_quantiles(complete, beyond=FEW)
     low, high = found[:, TAIL.index(BOUND)], found[:, -1 - TAIL.index(BOUND)]
     reach = found[:, -1 - TAIL.index(REACH)] - found[:, TAIL.index(REACH)]
     marked = absurd(values, low, high, _unit(reach, np.abs(found[:, len(TAIL)]), 1.0))
@@ -467,11 +365,6 @@ def absurd(values: Array, low: Array, high: Array, unit: Array) -> NDArray[np.bo
     """Which values lie more than five ranges outside of their bounds; NaN does not."""
     with np.errstate(invalid="ignore"):
         return (values > high + ABSURD * unit) | (values < low - ABSURD * unit)
-
-
-def _quantiles(feature: Array, beyond: int = 0) -> Array:
-    """Those that are kept, of each channel."""
-    return channel_quantiles(feature, PROBABILITIES, beyond)
 
 
 def _merged(first: Array, weight: float, second: Array, other: float) -> Array:
@@ -538,8 +431,8 @@ def _wandering(features: Features, reach: Array, step: Array, windows: float) ->
     for known, met in FOLDS:
         before, after = thin.cut(0.0, known), thin.cut(known, met)
         if len(before.levels) and len(after.levels):
-            places = replace(Places.of(before, Ties.none(len(reach))), step=step)
-            farthest = np.maximum(farthest, _wander(_outside(after, places, reach), alone))
+            ranges = replace(KnownRanges.of(before, Ties.none(len(reach))), step=step)
+            farthest = np.maximum(farthest, _wander(_outside(after, ranges, reach), alone))
     return farthest
 
 
@@ -560,9 +453,9 @@ def _wander(outside: Array, alone: float = ALONE) -> Array:
     return found
 
 
-def _outside(features: Features, places: Places, reach: Array) -> Array:
-    """How far rows lie outside of the places, by channel."""
-    low, high = places.loosened(places.at(BOUND), places.at(1.0 - BOUND))
+def _outside(features: Features, ranges: KnownRanges, reach: Array) -> Array:
+    """How far rows lie outside of the ranges, by channel."""
+    low, high = ranges.loosened(ranges.at(BOUND), ranges.at(1.0 - BOUND))
     unit = _unit(reach, np.zeros_like(reach), 1.0)
     away = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
     level, spread = beyond(features.levels, low[1], high[1]), beyond(features.spreads, low[2], high[2])
