@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkad.fleet.shared.logline import LogLine, kept_in
+from fedkad.fleet.shared.logs import LogLine, kept_in
 
 
 def record(level: int, message: str) -> logging.LogRecord:

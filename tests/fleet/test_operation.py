@@ -381,7 +381,7 @@ def test_only_a_damaged_database_is_moved_aside(tmp_path: Path) -> None:
     import sqlite3
 
     from fedkad.atomicfile import set_aside
-    from fedkad.fleet.flower.database import is_damaged
+    from fedkad.fleet.server.guards import is_damaged
 
     path = tmp_path / "state.db"
     assert not is_damaged(path)
@@ -615,8 +615,8 @@ def test_the_end_of_a_run_counts_even_if_its_output_cannot_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from fedkad.fleet.server import settings
-    from fedkad.fleet.server.appruns import AppRuns
     from fedkad.fleet.server.settings import ServerFolder
+    from fedkad.fleet.server.supervisor import AppRuns
 
     settings.save(tmp_path, settings.FleetSettings(model=settings.ModelSettings(("a",))))
     (tmp_path / "logs").write_text("no folder")

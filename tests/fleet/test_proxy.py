@@ -24,8 +24,8 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 from fedkad.fleet.device.connection import foreign_key
 from fedkad.fleet.device.httpsclient import HttpsClient
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.server import enrolment, limits, operation, registry, settings
-from fedkad.fleet.server.limits import largest_reply
+from fedkad.fleet.server import enrolment, operation, registry, settings
+from fedkad.fleet.server.enrolment import largest_reply
 from fedkad.fleet.server.operation import check_port
 from fedkad.fleet.server.proxysupervisor import ProxySupervisor
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, Privacy, ServerFolder, TrainingSettings
@@ -284,10 +284,10 @@ def test_unchanged_files_are_not_written_again(tmp_path: Path) -> None:
 def test_masks_need_more_room_than_numbers() -> None:
     plain = FleetSettings(model=MODEL)
     masked = FleetSettings(model=MODEL, privacy=Privacy(secure_aggregation=True))
-    assert largest_reply(plain, 5) == largest_reply(plain, 500) == limits.AROUND + 4 * 16 * 3
-    assert largest_reply(masked, 5) == limits.AROUND + 4 * 16 * 9 + 5 * limits.PER_PEER
+    assert largest_reply(plain, 5) == largest_reply(plain, 500) == enrolment.AROUND + 4 * 16 * 3
+    assert largest_reply(masked, 5) == enrolment.AROUND + 4 * 16 * 9 + 5 * enrolment.PER_PEER
     exact = FleetSettings(model=MODEL, training=TrainingSettings(encoding="float64"))
-    assert largest_reply(exact, 5) == limits.AROUND + 8 * 16 * 3
+    assert largest_reply(exact, 5) == enrolment.AROUND + 8 * 16 * 3
 
 
 def test_an_address_that_this_machine_lacks_is_said_at_once() -> None:

@@ -11,8 +11,8 @@ import pytest
 from fedkad import locks
 from fedkad.federation import training_files
 from fedkad.fleet.server import requests
-from fedkad.fleet.server.outcome import CANCELLED, DONE, outcome_of
-from fedkad.fleet.server.trainings import ATTEMPTS, DELIVERY_PAUSE, TrainingRules, Trainings
+from fedkad.fleet.server.requests import ATTEMPTS, TrainingEnd, outcome_of
+from fedkad.fleet.server.trainings import DELIVERY_PAUSE, TrainingRules, Trainings
 from fedkad.fleet.shared.files import FleetFileError
 
 HERE = {"a": True, "b": True}
@@ -290,7 +290,7 @@ def test_a_training_under_way_that_is_cancelled_leaves_nothing_and_the_next_one_
     assert training_files.read_waits(tmp_path) is None
     outcome = outcome_of(tmp_path, request)
     assert outcome is not None
-    assert outcome.state == CANCELLED
+    assert outcome.state == TrainingEnd.CANCELLED
     assert not (tmp_path / "training.safetensors").exists()
     assert training_files.read_status(tmp_path) == {"run": "r", "state": "cancelled", "round": 1}
     assert requests.request_training(tmp_path)
@@ -323,7 +323,7 @@ def test_a_training_that_was_done_before_it_could_be_cancelled_is_done(world: Wo
     world.step()
     outcome = outcome_of(world.folder, request)
     assert outcome is not None
-    assert outcome.state == DONE
+    assert outcome.state == TrainingEnd.DONE
 
 
 # -- no request is lost, none is fulfilled twice ---------------------------------------------------------------------

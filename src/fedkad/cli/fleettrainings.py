@@ -15,7 +15,7 @@ from fedkad.cli.fleetstatus import PAUSE, UNKNOWN, Folder, not_running, quoted
 from fedkad.cli.output import AsJson, print_json, print_line, print_table
 from fedkad.federation import model_archive, training_files
 from fedkad.fleet.server import registry, requests
-from fedkad.fleet.server.outcome import CANCELLED, DONE, TrainingOutcome, outcome_of
+from fedkad.fleet.server.requests import TrainingEnd, TrainingOutcome, outcome_of
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.wording import counted
 
@@ -69,7 +69,7 @@ def _cancel(server: ServerFolder, folder: Path) -> None:
             log = server.logs / "server.log"
             raise ValueError(f"{folder}: the training is cancelled, but its run has not ended yet; see {log}.")
         time.sleep(SHORT_PAUSE)
-    if outcome is not None and outcome.state != CANCELLED:
+    if outcome is not None and outcome.state != TrainingEnd.CANCELLED:
         raise ValueError(f"It is too late to cancel. {outcome.sentence}")
 
 
@@ -77,7 +77,7 @@ def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
     """Wait until the training that is requested has ended, and tell its rounds meanwhile."""
     request, told, seen = training_files.read_request(server.training), "", time.monotonic()
     if request is None:
-        return TrainingOutcome(DONE, None, "The training under way was done just now.")
+        return TrainingOutcome(TrainingEnd.DONE, None, "The training under way was done just now.")
     while (outcome := outcome_of(server.training, request)) is None:
         if locks.is_held(server.lock):
             seen = time.monotonic()
@@ -107,9 +107,9 @@ def _print_outcome(outcome: TrainingOutcome, as_json: bool, is_new: bool) -> Non
     if as_json:
         ended = {"outcome": outcome.state, "training": outcome.run, "sentence": outcome.sentence}
         print_json({"wanted": False, "already": not is_new, **ended})
-    elif outcome.state == DONE:
+    elif outcome.state == TrainingEnd.DONE:
         print_line(outcome.sentence)
-    if outcome.state != DONE:
+    if outcome.state != TrainingEnd.DONE:
         raise ValueError(outcome.sentence)
 
 

@@ -13,7 +13,7 @@ import typer
 from fedkad.cli.options import above_zero
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.shared import devicefolder, extra
-from fedkad.fleet.shared.logline import LogLine
+from fedkad.fleet.shared.logs import LogLine
 
 
 def server(

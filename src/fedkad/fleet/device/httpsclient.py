@@ -13,13 +13,9 @@ from fedkad.fleet.shared.files import FleetFileError
 from fedkad.fleet.shared.keyfiles import read_certificates
 
 PATIENCE = 10.0
-LARGEST = 64_000_000
-"""Bytes of an answer: no model is larger."""
-
+LARGEST = 64_000_000  # bytes of an answer: no model is larger
 OK, NOT_MODIFIED, UNAUTHORIZED, NOT_FOUND = 200, 304, 401, 404
-NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_IP = 9, 10, 62, 64
-"""Why OpenSSL does not accept a certificate."""
-
+NOT_YET_VALID, EXPIRED, OTHER_HOST, OTHER_IP = 9, 10, 62, 64  # why OpenSSL does not accept a certificate
 OTHER_ADDRESS = (
     "the server has no certificate for this address: correct `server` in device.toml, or ask the server's operator "
     "to set address in fleet.toml and to run `fedkad fleet renew`"

@@ -25,7 +25,7 @@ from fedkad.fleet.device.httpsclient import OK, UNAUTHORIZED, UnreachableError
 from fedkad.fleet.device.noticeclient import NoticeClient
 from fedkad.fleet.shared.devicefolder import DeviceFolder
 from fedkad.fleet.shared.files import FleetFileError, write_private
-from fedkad.fleet.shared.logline import LogLine
+from fedkad.fleet.shared.logs import LogLine
 from fedkad.fleet.shared.notice import LIFE, NamedModel, NoticeError
 from fedkad.fleet.shared.processes import until_stopped
 from fedkad.locks import HeldError, holding

@@ -31,9 +31,7 @@ from fedkad.fleet.shared.notice import (
 
 PATH = "/notice"
 NO_MODEL = "0" * 64
-UNKNOWN_THERE = (403, 404)
-"""What a server of an earlier release answers, which writes no notices."""
-
+UNKNOWN_THERE = (403, 404)  # what a server of an earlier release answers, which writes no notices
 FIRST_PERIOD = 60.0  # seconds between two looks until a notice says how many
 JITTER = 0.25  # share by which a wait is made longer or shorter, so that devices do not look all at once
 

@@ -12,8 +12,7 @@ from fedkad.federation.participant import OwnTerms
 from fedkad.settingkinds import ArgumentsOf, Rule, at_least
 from fedkad.settingsfile import FileSection, read
 
-SHARED = ("window", "rank", "observables", "horizon", "seed")
-"""Parameters of the detector that the fleet decides on."""
+SHARED = ("window", "rank", "observables", "horizon", "seed")  # parameters of the detector that the fleet decides on
 
 
 def _is_server(text: str) -> bool:

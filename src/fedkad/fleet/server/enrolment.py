@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fedkad.federation import sketch, wire
 from fedkad.fleet import flower
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.server import noticeboard, registry, settings
-from fedkad.fleet.server.limits import largest_reply
 from fedkad.fleet.server.registry import DeviceError, Registry
 from fedkad.fleet.server.settings import FleetSettings, Place, ServerFolder
 from fedkad.fleet.shared import certificates, devicefolder, keyfiles, tokens
@@ -25,6 +25,9 @@ from fedkad.fleet.shared.files import FleetFileError, private, write_private
 from fedkad.fleet.shared.tokens import OneTimeToken, UnusedToken, UnusedTokens
 
 logger = logging.getLogger(__name__)
+
+AROUND = 16_384  # bytes around the numbers of a reply: names, ticket, sizes, a refusal, the frame of the carrier
+PER_PEER = 192  # bytes sent for each other device of a masked round: a box is 94 bytes, two shares are 66
 
 
 def check_address(text: str) -> None:
@@ -93,6 +96,22 @@ def configure_proxy(folder: ServerFolder) -> bool:
     keys = {device.name: device.public_key for device in devices.values()}
     unused = {token.device: token.secret for token in tokens.read(folder.tokens).values()}
     return proxy.write_configuration(folder.root, folder.settings.place, largest, keys, unused)
+
+
+def largest_reply(settings: FleetSettings, devices: int) -> int:
+    """Return the bytes of the largest reply in a fleet of so many devices, with a margin: more is turned away unread.
+
+    With masks, each number is an integer of 32 bits, the first reply is a sketch of 3 r columns, and every device
+    encrypts something for each of the others.
+
+    >>> from fedkad.fleet.server.settings import ModelSettings
+    >>> largest_reply(FleetSettings(model=ModelSettings(tuple("abcde"))), devices=8) - AROUND  # 228 x 24 in float32
+    21888
+    """
+    dimension, rank = settings.model.dimension, settings.model.rank
+    if settings.privacy.secure_aggregation:
+        return AROUND + 4 * dimension * sketch.width(dimension, rank) + PER_PEER * devices
+    return AROUND + wire.size((dimension, rank), settings.training.encoding)
 
 
 def make_tokens(folder: ServerFolder, names: Sequence[str], life: float) -> list[OneTimeToken]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from fedkad.atomicfile import set_aside
-from fedkad.fleet.flower.database import is_damaged
 from fedkad.fleet.shared.processes import SupervisedProcess
 from fedkad.fleet.shared.progress import MARK, ProgressWatch
 
@@ -15,12 +16,15 @@ logger = logging.getLogger(__name__)
 
 SILENT = 60.0  # seconds without an answer of Flower, which has long started by then, until something is done about it
 HANGS = 300.0  # seconds without one after which its process is taken to hang
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+BASIC = 0xFF  # what remains of an extended error code
 
 
 class LinkGuard:
     """Looks after Flower's SuperLink: it replaces a damaged database, and restarts a SuperLink that hangs.
 
-    It looks at the database at the start, when the SuperLink has ended, and if that fails long.
+    It checks the database at the start, when the SuperLink has ended, and if that fails long. All that the database
+    holds can be made again: the server registers its devices, and a training goes on from its own files.
     """
 
     def __init__(self, database: Path, superlink: SupervisedProcess) -> None:
@@ -74,3 +78,15 @@ class RunGuard:
             logger.warning("superexec: run %d has made no progress for %g s, and is ended", run, self.watch.patience)
             self.superexec.child.end()
             self.watch.restart()
+
+
+def is_damaged(database: Path) -> bool:
+    """Whether SQLite calls a database malformed, or no database at all; one that is missing or busy is not."""
+    if not database.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        return getattr(error, "sqlite_errorcode", 0) & BASIC in DAMAGED
+    return bool(found != ("ok",))

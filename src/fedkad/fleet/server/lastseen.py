@@ -20,8 +20,7 @@ from fedkad.fleet.shared.files import write_private
 from fedkad.fleet.shared.notice import REPORT_EVERY
 
 SAVED_EVERY = 300.0  # seconds; what was read since is lost if the server is killed, and reported again within an hour
-MISSED = 2.0
-"""Reports that a device may have missed until it counts as away."""
+MISSED = 2.0  # reports that a device may have missed until it counts as away
 
 
 class LastSeen(NamedTuple):

@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 
 NOTICE, MODELS, JOIN = "notice", "models", "join"
 READABLE_FILE, READABLE_FOLDER = 0o644, 0o755
-PACE = 10e6
-"""Bytes a second at which all devices together fetch a new model, by waiting before they do."""
+PACE = 10e6  # bytes a second at which all devices together fetch a new model, by waiting before they do
 
 
 def open_to_all(public: Path) -> None:

@@ -23,7 +23,7 @@ from fedkad.fleet.server.supervisor import Supervisor
 from fedkad.fleet.shared.certificates import days_left, is_valid_for
 from fedkad.fleet.shared.files import FleetFileError
 from fedkad.fleet.shared.keyfiles import read_certificates
-from fedkad.fleet.shared.logline import kept_in
+from fedkad.fleet.shared.logs import kept_in
 from fedkad.fleet.shared.processes import (
     LARGEST_LOG,
     LogFile,

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from fedkad.fleet.flower.control import Node
 
 ONLINE, WAITING, OFFLINE, NEVER, REVOKED = "online", "waiting", "offline", "never seen", "revoked"
-DELTA = 1e-5
-"""The δ for which ε is given."""
+DELTA = 1e-5  # the δ for which ε is given
 
 
 class SeenDevice(NamedTuple):

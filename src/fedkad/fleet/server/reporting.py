@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedkad.atomicfile import write_atomically
-from fedkad.federation.model_archive import KEPT_BACK
 from fedkad.federation.training_files import TrainingRequest, is_requested, known_status, last_end
 from fedkad.fleet.server.lastseen import LastSeen
-from fedkad.fleet.server.outcome import CANCELLED, DONE, FAILED, outcome_of
 from fedkad.fleet.server.overview import (
     NEVER,
     OFFLINE,
@@ -30,6 +28,7 @@ from fedkad.fleet.server.overview import (
     seen_devices,
 )
 from fedkad.fleet.server.registry import Registry
+from fedkad.fleet.server.requests import TrainingEnd, outcome_of
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.server.webhook import Messenger
 from fedkad.repeats import RepeatFilter
@@ -66,7 +65,7 @@ class Reporter:
         outcome = outcome_of(self.folder.training, request)
         if outcome is not None:
             self.outcomes[outcome.state] += 1
-            if outcome.state not in (DONE, CANCELLED):  # whoever cancelled it knows
+            if outcome.state not in (TrainingEnd.DONE, TrainingEnd.CANCELLED):  # whoever cancelled it knows
                 self.tell(f"training {outcome.state}", outcome.sentence)
 
     def look(self, devices: Registry, nodes: Mapping[str, Node] | None, last_seen: LastSeen | None = None) -> None:
@@ -128,7 +127,7 @@ class Reporter:
                 yield from metric(f"training_{name}", text, {"": training[name]})
         if (end := last_end(self.folder.training)) is not None:
             yield from metric("training_end_timestamp_seconds", "When the last one ended.", {"": end})
-        outcomes = {state: self.outcomes[state] for state in (DONE, KEPT_BACK, CANCELLED, FAILED)}
+        outcomes = {str(state): self.outcomes[state] for state in TrainingEnd}
         about = "Trainings that ended since the server was started."
         yield from metric("trainings_total", about, labelled("outcome", outcomes), kind="counter")
         ends = {owner: end.timestamp() for owner, end in certificate_ends(self.folder).items()}

@@ -10,8 +10,11 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
+from fedkad.federation.model_archive import KEPT_BACK
 from fedkad.federation.training_files import (
     APP_LOCK,
     CANCELLED,
@@ -22,6 +25,7 @@ from fedkad.federation.training_files import (
     TrainingRequest,
     is_cancelled,
     is_fulfilled,
+    known_status,
     last_done,
     phase_of,
     read_request,
@@ -29,6 +33,8 @@ from fedkad.federation.training_files import (
 from fedkad.federation.training_folder import abandon
 from fedkad.fleet.shared.files import FleetFileError, write_private
 from fedkad.locks import HeldError, holding, waiting_for
+
+ATTEMPTS = 5  # failures in a row, without a round completed, before a request is dropped
 
 
 def request_training(training: Path) -> bool:
@@ -103,3 +109,43 @@ def _locked(training: Path) -> Iterator[None]:
     training.mkdir(mode=0o700, exist_ok=True)
     with waiting_for(training / f".{WANTED}.lock"):
         yield
+
+
+class TrainingEnd(StrEnum):
+    """How a training ends."""
+
+    DONE = "done"
+    KEPT_BACK = KEPT_BACK
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class TrainingOutcome(NamedTuple):
+    """How a requested training has ended: its run, if there is one, and a sentence."""
+
+    state: TrainingEnd
+    run: str | None
+    sentence: str
+
+
+def outcome_of(training: Path, request: TrainingRequest) -> TrainingOutcome | None:
+    """Return the outcome of a requested training; None until the server has closed the request."""
+    if read_request(training) == request:
+        return None
+    if is_fulfilled(training, request):
+        run, status = last_done(training), known_status(training)
+        if status.get("run") == run and status.get("state") == TrainingEnd.KEPT_BACK:
+            ratio, judges = status["gate"]["ratio"], status["gate"]["judges"]
+            worse = f"{judges} devices lose {ratio:.3g} times as much with it as with the current model"
+            return TrainingOutcome(
+                TrainingEnd.KEPT_BACK, run, f"The model of training {run} is not delivered: {worse}."
+            )
+        return TrainingOutcome(TrainingEnd.DONE, run, f"Training {run} is done.")
+    if is_cancelled(training, request):
+        return TrainingOutcome(TrainingEnd.CANCELLED, None, "The training was cancelled.")
+    log = training.parent / "logs" / "app.log"
+    return TrainingOutcome(
+        TrainingEnd.FAILED,
+        None,
+        f"The training broke off {ATTEMPTS} times without a new round; see {log}, then ask again.",
+    )

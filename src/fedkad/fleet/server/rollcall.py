@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-PRESENT = 0.5
-"""Share of the devices that a scheduled training needs online, and a call of those that it needs."""
+PRESENT = 0.5  # share of the devices that a scheduled training needs online, and a call of those that it needs
 
 
 @dataclass(frozen=True)

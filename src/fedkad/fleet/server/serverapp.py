@@ -21,7 +21,7 @@ from fedkad.federation.training_folder import stored_terms
 from fedkad.fleet.server import settings
 from fedkad.fleet.server.carrier import Carrier
 from fedkad.fleet.server.settings import FleetSettings
-from fedkad.fleet.shared.logline import LogLine
+from fedkad.fleet.shared.logs import LogLine
 from fedkad.koopman.lifting import Lifting
 
 logger = logging.getLogger(__name__)

@@ -69,8 +69,7 @@ RENAMED = {
 }
 """Keys by their sections that had another name until 0.2; the old names are read until the release after that."""
 
-LONGEST_PERIOD = 6 * 3600.0
-"""Seconds: whoever looks as rarely still sees each notice long before it expires."""
+LONGEST_PERIOD = 6 * 3600.0  # seconds: whoever looks as rarely still sees each notice long before it expires
 PERIOD = Rule(
     lambda text: 1.0 <= (parse_duration(text) or 0.0) <= LONGEST_PERIOD, "a duration from 1s to 6h, such as 1m or 10m"
 )

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fedkad.federation.training_files import read_request
 from fedkad.fleet.flower.control import Control, ControlError, Node, RefusedError
-from fedkad.fleet.server.appruns import AppRuns
 from fedkad.fleet.server.guards import SILENT
 from fedkad.fleet.server.lastseen import LastSeenTracker, as_of_now
 from fedkad.fleet.server.noticeboard import NOTICE, NoticeBoard
@@ -19,7 +18,9 @@ from fedkad.fleet.server.reporting import Reporter
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.server.trainings import TrainingRules, Trainings
 from fedkad.fleet.shared.files import FleetFileError
+from fedkad.fleet.shared.logs import timed
 from fedkad.fleet.shared.notice import EVERYBODY, LIFE, Invitation, NoticeError, invitation_for
+from fedkad.fleet.shared.processes import LogFile
 from fedkad.repeats import RepeatFilter
 from fedkad.settingkinds import parse_duration
 
@@ -157,3 +158,32 @@ class Supervisor:
                     self.refused_keys.add(device.public_key)
                     remedy = "give it another with `fedkad fleet renew`"
                     logger.warning("%s: Flower refuses its key (%s); %s", device.name, error, remedy)
+
+
+class AppRuns:
+    """Starts and stops runs of the app, and keeps their output."""
+
+    def __init__(self, folder: ServerFolder, control: Control, app: Path) -> None:
+        self.folder, self.control, self.app = folder, control, app
+
+    def submit(self, job: str) -> int:
+        """Start a run, and stop any other: a run may have started although Flower's answer was lost."""
+        self.control.stop_all()
+        return self.control.submit(self.app, {"folder": str(self.folder.root), "job": job})
+
+    def stop(self) -> None:
+        """Stop the run that is under way."""
+        self.control.stop_all()
+
+    def has_ended(self, run: int) -> bool:
+        """Return whether a run is over; if so its output is kept in a file, since Flower shows it nowhere."""
+        if not self.control.has_ended(run):
+            return False
+        log = LogFile(self.folder.logs / "app.log")
+        try:
+            log.bound()
+            with suppress(ControlError):  # Flower no longer knows the run, or does not answer
+                log.append(timed(self.control.log(run), time.time()))
+        except OSError as error:  # the run is over even if the disk is full
+            logger.warning("%s: the output of run %d cannot be kept (%s); make room.", log.path, run, error.strerror)
+        return True

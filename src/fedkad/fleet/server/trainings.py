@@ -25,7 +25,7 @@ from fedkad.federation.training_files import (
     read_status,
     read_waits,
 )
-from fedkad.fleet.server.requests import close_request, drop_request, note_end, request_training
+from fedkad.fleet.server.requests import ATTEMPTS, close_request, drop_request, note_end, request_training
 from fedkad.fleet.server.rollcall import PRESENT, RollCall
 from fedkad.fleet.shared.files import write_private
 from fedkad.repeats import RepeatFilter
@@ -33,7 +33,6 @@ from fedkad.repeats import RepeatFilter
 logger = logging.getLogger(__name__)
 
 TRAIN, DELIVER = "train", "deliver"
-ATTEMPTS = 5  # failures in a row, without a round completed, before a request is dropped
 FIRST_WAIT = 5.0  # seconds until a training that broke off is tried again; doubled each time
 DELIVERY_PAUSE, LONGEST_PAUSE = 60.0, 3600.0  # seconds until the same devices are tried again: at first, at most
 

@@ -43,8 +43,7 @@ one when half of them have passed."""
 REPORT_EVERY = 3600.0
 """Seconds after which a device shows its key again when it polls; more often would tell the server nothing."""
 
-PLACES = 2**32
-"""Where a name can lie in a cohort: a cohort is a range that begins at 0."""
+PLACES = 2**32  # where a name can lie in a cohort: a cohort is a range that begins at 0
 
 
 class NoticeError(ValueError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedkad.fleet.shared.timedlog import TimedLog
+from fedkad.fleet.shared.logs import TimedLog
 
 logger = logging.getLogger(__name__)
 
