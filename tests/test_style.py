@@ -14,7 +14,6 @@ TOO_LARGE = (
     "detect/series.py _read",
     "detect/stream.py Stream.update",
     "edge/agent.py Agent",
-    "edge/alarms.py Alarms",
     "edge/device/grid.py SampleGrid",
     "edge/device/model.py DeviceModel",
     "edge/device/pipeline.py Device",

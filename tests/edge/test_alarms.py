@@ -17,7 +17,7 @@ from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.detect.stream import Reading
 from fedkad.edge.alarms import Alarms
-from fedkad.edge.alarmstate import BUCKETS
+from fedkad.edge.alarms.tally import BUCKETS
 from fedkad.edge.alert import Reason
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.settings import USUAL_WINDOW, Alarm
@@ -178,7 +178,7 @@ def test_a_set_point_has_no_part_in_a_score_that_is_not_finite() -> None:
     reading = FarReading(math.inf, THRESHOLD, True, (np.array([math.inf, math.inf, 0.0]), *EXPLAINED[1:]))
     reading.far, reading.inputs = 0.5, NAMES
     (start,) = as_json(alarms.update(GridRow(7200.0, reading.seen, True, True), reading, outside=0.5))
-    assert (start["event"], alarms.state()["incident"]["departed"]) == ("start", "")
+    assert (start["event"], alarms.state()["incident"]["episode"]["departed"]) == ("start", "")
 
 
 def test_who_is_away_is_looked_at_once_a_minute_and_when_an_incident_begins() -> None:
@@ -202,7 +202,7 @@ def test_who_is_away_is_looked_at_once_a_minute_and_when_an_incident_begins() ->
     alarms = Alarms("pump", DWELLING, 1.0, NAMES)
     stray(alarms, [0.0] * 3, 0.0)
     stray(alarms, [0.5], 121.0, score=10.0)
-    assert alarms.state()["incident"]["departed"] == "pressure"
+    assert alarms.state()["incident"]["episode"]["departed"] == "pressure"
 
 
 ECHOING = replace(DWELLING, budget="1/week", rate_limit=0.0)
@@ -485,8 +485,8 @@ def test_an_alert_carries_what_the_leading_witness_says_at_the_worst_row() -> No
     assert alerts[0]["witness"] == "place"
     assert alerts[0]["sentence"].startswith(f"{NAMES[1]} is outside: 40 where ")
     assert alerts[0]["sentence"] in alerts[0]["text"]
-    incident = alarms.state()["incident"]
-    assert incident["sentence"] == worst[1]
+    episode = alarms.state()["incident"]["episode"]
+    assert episode["sentence"] == worst[1]
 
 
 def test_min_duration_counts_from_the_first_abnormal_row() -> None:
@@ -566,7 +566,7 @@ def test_a_state_of_a_version_that_did_not_keep_the_time_of_the_worst_row() -> N
     alarms = Alarms("d", rule, 1.0, NAMES)
     feed(alarms, [9.0])
     state = json.loads(json.dumps(alarms.state()))
-    del state["incident"]["worst"], state["open"]["worst"]
+    del state["incident"]["episode"]["worst"], state["incident"]["alert"]["worst"]
     update, worse = feed(Alarms("d", rule, 1.0, NAMES, state), [7.0, 12.0, 7.0], start=1.0)
     assert (update["worst"], update["peak"]) == (None, 9.0)
     assert update["text"].startswith("d, for 1 s: at worst pressure 3.2 instead of 5.1")

@@ -8,7 +8,7 @@ The path of a sample, and the modules in its order:
     grid        the slot of the device's fixed grid that it belongs to        GridRow
     model       scored by the model of the device                             Reading (of fedkad.detect)
     alarms      hysteresis, duration, cool-down, rate                         Alert
-      alarmstate, alerttext
+      alert, alerttext
     learning    kept, and learned from if it is normal
     store       all of it committed in one transaction, then acknowledged
     sinks/      MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from fedkad.edge.alarms.stored import open_incident
 from fedkad.edge.alert import (
     Alert,
     AlertEvent,
@@ -15,7 +15,6 @@ from fedkad.edge.alert import (
     Reason,
     format_time,
     from_json,
-    read_incident,
 )
 from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.commands.client import StoreClient, with_known
@@ -69,10 +68,8 @@ def as_they_are(alerts: Iterable[Alert], states: Mapping[str, Mapping[str, Any]]
 def _opened(state: Mapping[str, Any]) -> Iterator[Alert]:
     """The open faults of a device, and its open incident with how long that lasts by now: it is told less and less."""
     yield from map(from_json, (state.get("health") or {}).get("open") or [])
-    alarms = state.get("alarms") or {}
-    if (incident := alarms.get("open")) and (episode := alarms.get("incident")):
-        lasted = max(alarms["time"] - episode["start"], 0.0)  # the clock may have been set back
-        yield replace(read_incident(incident), duration=lasted, peak=episode["peak"])
+    if incident := open_incident(state.get("alarms") or {}):
+        yield incident
 
 
 def incident_table(alerts: Iterable[Alert]) -> str:
@@ -102,7 +99,8 @@ def _status_row(
 ) -> Sequence[str]:
     state = state or {}
     alarms, orders = state.get("alarms", {}), StandingOrders.restored(state.get("orders", {}))
-    opened = alarms.get("open") or {}
+    opened = open_incident(alarms)
+    acknowledged = f", acknowledged by {opened.acknowledged}" if opened and opened.acknowledged else ""
     budget = (state.get("shown") or {}).get("budget") or {}
     measured = budget.get("measured_per_week")
     return (
@@ -116,7 +114,7 @@ def _status_row(
         orders.applied(settings).alarm.budget,
         "" if measured is None else f"{short_number(measured)}/week",
         str(alarms.get("incidents", 0)),
-        opened.get("id", "") + (f", acknowledged by {opened['acknowledged']}" if opened.get("acknowledged") else ""),
+        "" if opened is None else f"{opened.id}{acknowledged}",
         "; ".join(fault["sentence"] for fault in state.get("health", {}).get("open", [])),
     )
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedkad.edge.agent import Agent
+from fedkad.edge.alarms.stored import open_incident
 from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.commands.client import StoreClient, with_known
 from fedkad.edge.process import log_to_stderr
@@ -156,5 +157,5 @@ def _summary(name: str, state: Mapping[str, Any]) -> tuple[str, ...]:
     alarms = state.get("alarms", {})
     watched, count = float(alarms.get("watched", 0.0)), int(alarms.get("incidents", 0))
     weekly = short_number(count * WEEK / watched if watched else None)
-    opened = (alarms.get("open") or {}).get("id", "")
-    return name, str(state.get("seq", 0)), span(watched), str(count), weekly, opened
+    opened = open_incident(alarms)
+    return name, str(state.get("seq", 0)), span(watched), str(count), weekly, "" if opened is None else opened.id
