@@ -15,7 +15,6 @@ TOO_LARGE = (
     "detect/stream.py Stream.update",
     "edge/agent.py Agent",
     "edge/device/grid.py SampleGrid",
-    "edge/device/model.py DeviceModel",
     "edge/device/pipeline.py Device",
     "edge/health/faults.py Health",
 )

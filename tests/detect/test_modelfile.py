@@ -290,6 +290,23 @@ def test_where_learning_has_come_to_survives_and_older_files_have_nothing(path: 
     assert KoopmanDetector.load(tmp_path / "older").model_.learnt_through == ""
 
 
+def test_a_confirmation_survives_also_from_when_it_stood_behind_where_learning_had_come_to(
+    path: Path, tmp_path: Path
+) -> None:
+    header, arrays = read_model(path)
+    assert "confirmation" not in header  # of a model that none was told to
+    loaded = KoopmanDetector.load(path)
+    told = replace(loaded.model_, learnt_through="0f/pump:17", confirmation="c7")
+    save_model(tmp_path / "told", told, loaded.memory_)
+    write_model(tmp_path / "older", header | {"learnt_through": "0f/pump:17+c7"}, arrays)
+    for name in ("told", "older"):
+        model = KoopmanDetector.load(tmp_path / name).model_
+        assert (model.learnt_through, model.confirmation) == ("0f/pump:17", "c7")
+    write_model(tmp_path / "foreign", header | {"learnt_through": "2024-01-01T00:00:00+00:00"}, arrays)
+    model = KoopmanDetector.load(tmp_path / "foreign").model_
+    assert (model.learnt_through, model.confirmation) == ("2024-01-01T00:00:00+00:00", "")
+
+
 def test_a_file_from_before_channels_wandered_on_their_own_scores_as_it_did(tmp_path: Path) -> None:
     values = np.sin(np.arange(900.0)[:, None] / [7.0, 11.0, 5.0])
     fitted = KoopmanDetector(rank=6).fit(values)

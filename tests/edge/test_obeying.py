@@ -472,10 +472,12 @@ def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
 def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post: Post) -> None:
     trouble(post)
     rows = np.array(post.store.rows.between("pump", BEGIN + 90, BEGIN + 139, 3))
-    post.watcher.parts.model.confirm(rows, "mark")  # after this agent has read the model
-    assert post.watcher.parts.model.mark == ""
+    model = post.watcher.parts.model
+    model.folder.confirm(rows, "mark")  # after this agent has read the model
+    assert model.current is not None
+    assert model.current.confirmation == ""
     post.watcher.parts.learner.confirm(rows, "mark")
-    assert post.watcher.parts.model.mark == "mark"
+    assert model.current.confirmation == "mark"
     assert len(memory(post.folder).ranges.lengths) == 1
 
 

@@ -18,7 +18,7 @@ from fedkad.detect.series import Series
 from fedkad.edge.alert import format_time, from_json
 from fedkad.edge.alerttext import short_number
 from fedkad.edge.commands.command import Command
-from fedkad.edge.device import model as edge_model
+from fedkad.edge.device import modelfolder
 from fedkad.edge.device.pipeline import Device
 from fedkad.edge.settings import (
     BY_PERIOD,
@@ -205,7 +205,7 @@ def test_what_is_far_from_all_that_was_seen_is_not_learned_unasked(
 ) -> None:
     watcher, drifting = make(), series(600)
     drifting[200:500, 0] += np.linspace(0.0, 1.0, 300)
-    watcher.parts.model.learn(drifting, "feed:600", cautiously=cautiously)
+    watcher.parts.model.folder.learn(drifting, "feed:600", cautiously=cautiously)
     learned, memory = load_model(tmp_path / "pump" / "model.safetensors")
     assert learned.scoring.bounds is not None
     seen = learned.setup.scaling.restore(learned.scoring.bounds.ranges[0].T)[1]
@@ -337,7 +337,8 @@ def test_a_new_model_in_the_configuration_takes_the_place_of_the_old_one(
     commit(watcher)
     watcher._store.close()
     again = make(learning={"every": 100})  # the same file: what was learnt since stays
-    assert again.parts.model.learnt_through
+    assert again.parts.model.current is not None
+    assert again.parts.model.current.learnt_through
     again._store.close()
     other = KoopmanDetector.load(tmp_path / "model.fedkad")
     other.threshold_ = 50.0
@@ -440,7 +441,7 @@ def test_a_model_that_is_delivered_while_the_first_is_fitted_stays(
         return fit(*given)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(edge_model, "fit", fit_slowly)
+        patched.setattr(modelfolder, "fit", fit_slowly)
         watcher.learn()
     assert watcher.parts.model.is_renewed()
     watcher.adopt_model()

@@ -175,7 +175,7 @@ def _like(model: Model, previous: Model | None) -> Model:
     """The model with the rule, or the hand-set threshold, of the previous one, and its place in the feed."""
     if previous is None:
         return model
-    model = replace(model, learnt_through=previous.learnt_through)
+    model = replace(model, learnt_through=previous.learnt_through, confirmation=previous.confirmation)
     if previous.rule is None:
         return model.with_threshold(previous.threshold)
     return model if previous.rule == model.rule else model.judged_by(previous.rule)

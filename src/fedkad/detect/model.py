@@ -258,7 +258,8 @@ class Model:
     """Everything that detection needs.
 
     `learnt_through` says where in its feed the last `learn` ended, in the words of the program that feeds it. It is
-    stored with the model so that nothing is learned twice after a kill.
+    stored with the model so that nothing is learned twice after a kill, and so is `confirmation`: the mark, given by
+    that program, of the confirmed rows that were learned since.
     """
 
     setup: Setup
@@ -270,6 +271,7 @@ class Model:
     least_threshold: float = 0.0  # what the fleet advised: the threshold is not lower while it rests on few scores
     usual_shape: float = USUAL_SHAPE  # of the tails of the fleet's scores, expected of this one while its own are few
     learnt_through: str = ""
+    confirmation: str = ""
 
     @property
     def settings(self) -> DetectorSettings:

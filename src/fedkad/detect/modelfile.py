@@ -59,6 +59,8 @@ def save_model(path: str | Path, model: Model, memory: Memory | None = None) -> 
         "rule": None if model.rule is None else [model.rule.threshold, model.rule.sample_period, model.rule.shape],
         **{name: getattr(model, name) for name in FACTS},
     }
+    if model.confirmation:
+        header["confirmation"] = model.confirmation
     arrays = {
         "scaling.mean": setup.scaling.mean,
         "scaling.scale": setup.scaling.scale,
@@ -107,7 +109,10 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
         )
     dynamics = Dynamics(setup.lifting, arrays["subspace"], arrays["operator"], settings.horizon)
     scoring = settings.scoring.from_arrays(dynamics, arrays)
-    facts = {name: header[name] for name in FACTS if name in header}  # the first files have not all of them
+    facts = {name: header[name] for name in (*FACTS, "confirmation") if name in header}  # the first files lack some
+    through, mark, confirmation = facts.get("learnt_through", "").rpartition("+")
+    if mark and "/" in through:  # early agents had both in one field, FOLDER/DEVICE:ROW+MARK
+        facts |= {"learnt_through": through, "confirmation": confirmation}
     rule = None if header["by_hand"] else settings.threshold_rule
     if rule is not None and header.get("rule"):  # the first files have no rule but that of their settings
         changes = zip(("threshold", "sample_period", "shape"), header["rule"], strict=False)  # early ones lack a shape

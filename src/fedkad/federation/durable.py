@@ -83,7 +83,9 @@ class DurableParticipant:
             participant = replace(participant, memory=source.memory_, client=client, progress=progress)
         if request.kind == "deliver":
             used = self.folder.read_used() or source.model_
-            return replace(participant, model=replace(used, learnt_through=source.model_.learnt_through))
+            taught = source.model_
+            used = replace(used, learnt_through=taught.learnt_through, confirmation=taught.confirmation)
+            return replace(participant, model=used)
         participant = replace(participant, releases=self.folder.read_releases())
         if terms.secure and request.kind != "advertise" and self.folder.masking.exists():
             from fedkad.federation.secure.device import DeviceSecrets

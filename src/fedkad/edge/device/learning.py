@@ -185,10 +185,10 @@ class Learner:
         if self.fresh < self.needed:
             return False
         model, before, gathered = self._model, self._model.current, self.fresh
-        further = partial(model.learn, cautiously=cautiously)
-        fit = model.fit if before is None else model.refit if self.young else further
+        through = f"{self._store.identity}/{self._device}:{last}"
+        fit = partial(model.folder.learn, is_young=bool(self.young), cautiously=cautiously)
         try:
-            run_forked(lambda: fit(rows, f"{self._store.identity}/{self._device}:{last}"), while_waiting)
+            run_forked(lambda: (fit if before is not None else model.folder.fit)(rows, through), while_waiting)
         except (ValueError, OSError) as error:
             self._retry_at = time.monotonic() + RETRY_AFTER
             logger.warning("%s: nothing was learned (%s); trying again later.", self._device, error)
@@ -210,18 +210,18 @@ class Learner:
     def confirm(self, rows: Array, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Learn rows that somebody called normal; `go_back` takes it back."""
         model = self._model
-        if model.mark != mark:  # otherwise the agent was killed before it committed that
-            run_forked(lambda: model.confirm(rows, mark), while_waiting)
+        if model.current is None or model.current.confirmation != mark:  # or the agent was killed before it committed
+            run_forked(lambda: model.folder.confirm(rows, mark), while_waiting)
             self._use_again()
 
     def go_back(self, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Use the model of before the last `confirm` again."""
-        run_forked(lambda: self._model.go_back(mark), while_waiting)
+        run_forked(lambda: self._model.folder.go_back(mark), while_waiting)
         self._use_again()
 
     def start_over(self, number: int, mark: str, while_waiting: Callable[[], None] = lambda: None) -> None:
         """Set the model aside and drop the rows up to that number: the first model is fitted to those that follow."""
-        run_forked(lambda: self._model.put_aside(mark), while_waiting)
+        run_forked(lambda: self._model.folder.put_aside(mark), while_waiting)
         self._model.forget()
         self._note_origin()
         self.forget_all(number)
@@ -259,7 +259,8 @@ class Learner:
     @property
     def _learnt_here(self) -> int | None:
         """The last of this device's rows that the model has learned from, None if it has not learned from any."""
-        feed, _, last = self._model.learnt_through.rpartition(":")
+        learnt_through = self._model.current.learnt_through if self._model.current is not None else ""
+        feed, _, last = learnt_through.rpartition(":")
         return int(last) if feed == f"{self._store.identity}/{self._device}" and last.isdigit() else None
 
     def mark_learned(self) -> bool:

@@ -10,7 +10,7 @@ from fedkad.detect.learning import FEWEST_PAIRS
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.device.model import check_channels, check_tolerance, outgrown_note, period_note
+from fedkad.edge.device.modelfolder import check_channels, check_tolerance, outgrown_note, period_note
 from fedkad.edge.membership import member_folders
 from fedkad.edge.settings import (
     ENOUGH_ROWS,
