@@ -34,14 +34,8 @@ STORED = ("subspace", "dual", "operator", "unsent")
 class DurableParticipant:
     """One device in the trainings of its fleet.
 
-    Parameters
-    ----------
-    device : str
-    folder : DeviceState
-    source : callable
-        Returns, for the terms of a training, the detector that holds the device's statistics.
-    own_terms : OwnTerms, optional
-        What the owner of the device demands before a reply may leave it.
+    `source` returns, for the terms of a training, the detector that holds the device's statistics; `own_terms` is what
+    the owner demands before a reply may leave the device.
     """
 
     def __init__(

@@ -25,47 +25,24 @@ class Round:
 
     In one process everything is known. Over a network the server knows only what the participants report: what needs
     the state of every device is NaN there.
-
-    Attributes
-    ----------
-    phase : {"warm", "admm"}
-    participants : tuple of str
-    objective : float
-        Σ_i f_i(P_i, Q̂(P_i)) over the whole fleet; a client not heard yet counts with P_i = Z. Over a network, the mean
-        of f_i over those participants that report it.
-    lagrangian : float
-        Σ_i [f_i + ⟨Λ_i, P_i − Z⟩ + ρ/2 ‖P_i − Z‖²].
-    consensus_residual : float
-        The mean of ‖P_i − Z‖ over the fleet.
-    subspace_change : float
-        ‖ΔZ‖.
-    local_changes : mapping
-        ‖ΔP_i‖ of every participant.
-    refit_perturbation : float
-        Δ_Q = Σ_i [f_i(P_i, Q̂_i) − f_i(P_i, Q̂_i of the client's round before)] over the participants.
-    bytes_up, bytes_down : int
-        Payload of the replies, and of Z to those who did not hold it yet.
-    seconds : float
-        Wall-clock time of the exchange, local computation included.
-    computing : float
-        The longest computation among the participants, in seconds.
-    left_out : tuple of str
-        Devices whose directions, of all warm rounds up to this one, are not in Z because they pull alone.
     """
 
     phase: Phase
     participants: tuple[str, ...]
+    # Σ_i f_i(P_i, Q̂(P_i)) over the whole fleet, a client not heard yet with P_i = Z. Over a network, the mean of f_i
+    # over those participants that report it.
     objective: float
-    subspace_change: float
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    computing: float
-    left_out: tuple[str, ...] = ()
-    lagrangian: float = math.nan
-    consensus_residual: float = math.nan
+    subspace_change: float  # ‖ΔZ‖
+    bytes_up: int  # payload of the replies
+    bytes_down: int  # and of Z, to those who did not hold it yet
+    seconds: float  # of the exchange, local computation included
+    computing: float  # the longest computation among the participants
+    left_out: tuple[str, ...] = ()  # whose directions, of all warm rounds so far, are not in Z because they pull alone
+    lagrangian: float = math.nan  # Σ_i [f_i + ⟨Λ_i, P_i − Z⟩ + ρ/2 ‖P_i − Z‖²]
+    consensus_residual: float = math.nan  # the mean of ‖P_i − Z‖ over the fleet
+    # Σ_i [f_i(P_i, Q̂_i) − f_i(P_i, Q̂_i of the client's round before)] over the participants
     refit_perturbation: float = math.nan
-    local_changes: Mapping[str, float] = field(default_factory=dict)
+    local_changes: Mapping[str, float] = field(default_factory=dict)  # ‖ΔP_i‖ of every participant
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Round:

@@ -53,25 +53,12 @@ class LocalTransport:
 class LocalTraining:
     """A training in this process with a fixed schedule, observed after each round.
 
-    Parameters
-    ----------
-    clients : mapping
-        By name, all with the same settings of the consensus.
-    encoding : str
-    schedule : sequence of sequences of str
-        The participants of every round.
-    memories : mapping, optional
-        What the devices keep of their data, by name; without it nothing can be delivered.
-    report : callable, optional
-        Called with ("detectors", done, of) as the result is delivered.
-    robust : bool
-        Put replies together so that a minority of liars cannot drag the result away, as a fleet over a network does.
+    All `clients` have the same settings of the consensus. Without `memories`, which devices keep of their data, nothing
+    can be delivered; `report` is called with ("detectors", done, of) as that happens. With `robust`, replies are put
+    together so that a minority of liars cannot drag the result away, as in a fleet over a network.
 
-    Attributes
-    ----------
-    states : dict
-        Of the clients that have one, with their last rounds committed: with random starts all, otherwise those that
-        took part.
+    `states` are those of the clients, with their last rounds committed: with random starts of all, otherwise of those
+    that took part.
     """
 
     def __init__(

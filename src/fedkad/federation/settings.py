@@ -24,43 +24,23 @@ WITHSTANDS_TWO = 5
 
 @dataclass(frozen=True)
 class Consensus:
-    """How clients and server reach a common subspace.
+    """How clients and server reach a common subspace."""
 
-    Attributes
-    ----------
-    rank : int
-        Directions of the subspace, r.
-    penalty : float
-        ρ, the weight of the consensus against the local loss.
-    local_steps : int
-        Gradient steps of a client in one round, C.
-    step_size : float, optional
-        η; by default 1 / (local curvature + ρ).
-    start : {"warm", "common", "random"}
-        From the directions that the clients predict along, from one random subspace, or (the paper) from an
-        independent random subspace on every client.
-    loss : {"energy", "entry", "pair", "sum"}
-        What f_i is divided by: ‖Y_i‖², so that every device counts alike; the entries of Y_i; its pairs; nothing.
-    ridge : float
-        λ of the operators during training, in units of the mean eigenvalue of the Gram matrix or, if
-        `ridge_is_absolute`, of the loss as it is scaled.
-    grassmann : bool
-        Project gradients as the paper does, without rotations inside the subspace, and retract by QR; otherwise
-        project on the Stiefel manifold and retract by the polar factor.
-    seed : int
-        Seed of random starts and of the sampling.
-    """
-
-    rank: int = 24
-    penalty: float = 1.0
-    local_steps: int = 5
-    step_size: float | None = None
+    rank: int = 24  # directions of the subspace, r
+    penalty: float = 1.0  # ρ, the weight of the consensus against the local loss
+    local_steps: int = 5  # gradient steps of a client in one round, C
+    step_size: float | None = None  # η; by default 1 / (local curvature + ρ)
+    # From the directions that the clients predict along, from one random subspace, or (the paper) from an independent
+    # random subspace on every client.
     start: Start = "warm"
+    # What f_i is divided by: ‖Y_i‖², so that every device counts alike; the entries of Y_i; its pairs; nothing.
     loss: Loss = "energy"
-    ridge: float = 1e-10
-    ridge_is_absolute: bool = False
+    ridge: float = 1e-10  # λ during training, in units of the mean eigenvalue of the Gram matrix
+    ridge_is_absolute: bool = False  # or in those of the loss as it is scaled
+    # Project gradients as the paper does, without rotations inside the subspace, and retract by QR; otherwise project
+    # on the Stiefel manifold and retract by the polar factor.
     grassmann: bool = False
-    seed: int = 0
+    seed: int = 0  # of random starts and of the sampling
 
 
 @dataclass(frozen=True)

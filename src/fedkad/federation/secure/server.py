@@ -175,14 +175,8 @@ def gather(requests: Mapping[str, Request], ask: Ask, refuse: Refuse) -> tuple[d
     A device that sends something invalid in a step is refused and left out. Too few devices at any step raise a
     `MaskingError`, and what the devices did counts for nothing.
 
-    Parameters
-    ----------
-    requests : mapping
-        What the devices are asked for in the step that carries the replies, by their names.
-    ask : callable
-        Sends the requests of one step, and returns the replies that came in time.
-    refuse : callable
-        Called with a device and the reason for which its answer does not count.
+    `requests` are those of the step that carries the replies. `ask` sends the requests of one step and returns the
+    replies that came in time; `refuse` is called with a device and the reason for which its answer does not count.
     """
     names = dict(enumerate(sorted(requests), start=1))
     first = next(iter(requests.values()))
