@@ -60,8 +60,8 @@ def missing_before(times: Times | None, most: int) -> NDArray[np.intp]:
 def grid_positions(times: Times) -> NDArray[np.int64]:
     """Return where each row lies, counted in usual steps from the first: beyond a gap by the rows missing in it.
 
-    >>> grid_positions(np.array([0.0, 1.0, 2.0, 5.0, 6.0]))
-    array([0, 1, 2, 5, 6])
+    >>> grid_positions(np.array([0.0, 1.0, 2.0, 5.0, 6.0])), grid_positions(np.array([7.0]))
+    (array([0, 1, 2, 5, 6]), array([0]))
     """
     step = np.ones(len(times), dtype=np.int64)
     step[:1] = 0
@@ -72,7 +72,7 @@ def grid_positions(times: Times) -> NDArray[np.int64]:
 
 def _missing(times: Times | None, starts: NDArray[np.intp]) -> NDArray[np.int64]:
     """Return how many rows are missing before each of these, at least one."""
-    if times is None or not len(starts):
+    if times is None or not len(starts):  # as of a single row, which has no step
         return np.empty(0, dtype=np.int64)
     steps = steps_between(times)
     return np.maximum(np.rint(steps[starts - 1] / np.median(steps)) - 1.0, 1.0).astype(np.int64)

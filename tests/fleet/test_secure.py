@@ -16,6 +16,7 @@ from fedkad import KoopmanDetector, federate
 from fedkad.federation import engine, wire
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import TrainingPlan
+from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.history import STRIKES
 from fedkad.federation.protocol import ProtocolError, Request, refusal
 from fedkad.federation.secure.server import BOUND
@@ -229,6 +230,29 @@ def test_no_noise_is_cut_off_by_the_range_of_the_sum(tmp_path: Path, prepared: d
     while not fleet.training.finished:
         assert fleet.round(list(NAMES))
     assert fleet.training.state.ledger.refusals == 0
+
+
+class NarrowFleet(SecureFleet):
+    """Its server leaves no room for any number in the range of the sum."""
+
+    def send(self, requests: Mapping[str, Request], deadline: float) -> None:
+        narrow = {
+            name: replace(request, masking={**request.masking, "bound": 1e-6})
+            if request.kind == "advertise"
+            else request
+            for name, request in requests.items()
+        }
+        super().send(narrow, deadline)
+
+
+def test_a_noisy_reply_that_cannot_be_sent_counts_as_sent(tmp_path: Path, prepared: dict[str, Path]) -> None:
+    """That it is beyond the range tells something about it."""
+    terms = make_terms(secure=True, encoding="float64", noise=1.0)
+    fleet = NarrowFleet(tmp_path, prepared, terms, TrainingPlan(rounds=5, participation=1.0, poll=0.0, least=3))
+    for sent in (1, 2):
+        assert not fleet.round(list(NAMES))
+        assert "beyond the range of the sum" in fleet.told()[0][1]
+        assert [DeviceState(tmp_path / name).read_releases() for name in NAMES] == [sent] * len(NAMES)
 
 
 @pytest.mark.parametrize("kind", ["advertise", "share", "admm", "reveal"])

@@ -159,6 +159,24 @@ def test_numbers_that_are_no_seconds_are_refused_as_times(tmp_path: Path) -> Non
     assert read_recording(write(tmp_path, "time,flow\n45352.0,1\n45352.5,2\n")).period == 0.5
 
 
+@pytest.mark.parametrize("cell", ["March 1, 2024 13:05", "Mar 1 2024 13:05", "1 March 2024 13:05", "01.03.2024 13:05"])
+def test_dates_in_words_and_numbers(tmp_path: Path, cell: str) -> None:
+    table = read_recording(write(tmp_path, f'time,flow\n"{cell}",1\n"{cell[:-1]}6",2\n'))
+    assert moments(table) == ["2024-03-01T13:05:00.000", "2024-03-01T13:06:00.000"]
+
+
+@pytest.mark.parametrize("first", ["13/03/2024 13:05", "03/13/2024 13:05"])
+def test_the_larger_numbers_of_slashed_dates_are_the_days(tmp_path: Path, first: str) -> None:
+    path = write(tmp_path, f"time,flow\n{first},1\n{first.replace('13/', '14/')},2\n")
+    assert moments(read_recording(path))[0] == "2024-03-13T13:05:00.000"
+    refused(write(tmp_path, "time,flow\n13/03/2024,1\n03/14/2024,2\n"), "as up to 13/14 occur")
+    refused(write(tmp_path, "time,flow\n12/03/2024,1\n12/04/2024,2\n"), "the day or the month may come first")
+
+
+def test_a_time_column_without_a_time_is_named(tmp_path: Path) -> None:
+    refused(write(tmp_path, "time,flow\n,1\n,2\n"), "column 'time'", "no cell holds a time")
+
+
 def test_a_time_column_can_be_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, "time,flow\n5,1\n1,2\n2,3\n")
     refused(path, "--sort")
@@ -171,7 +189,7 @@ def test_errors_in_copies_name_their_place(tmp_path: Path) -> None:
     packed = tmp_path / "inf.csv.gz"
     packed.write_bytes(gzip.compress(b"time,flow\n0,1\n1,inf\n2,3\n"))
     refused(packed, "line 3")
-    refused(write(tmp_path, 'time,flow\n0,1\n1,"2\n' + "2,2\n" * 40_000), "quote")
+    refused(write(tmp_path, 'time,flow\n0,1\n1,"2\n' + "2,2\n" * 40_000), "boiler.csv, row 2: ", "quote")
 
 
 def test_parquet_with_columns_that_are_no_channels(tmp_path: Path) -> None:
@@ -601,6 +619,7 @@ def test_long_format(tmp_path: Path) -> None:
     again = write(tmp_path, LONG + "2024-01-01 00:00:00,PI-1,9,Good\n")
     refused(again, "1 value", "--sort")
     assert read_recording(again, Switches(sort=True)).values[0, 0] == 9
+    refused(write(tmp_path, LONG + LONG.split("\n", 1)[1]), "6 values")
 
 
 def test_a_workbook(tmp_path: Path) -> None:

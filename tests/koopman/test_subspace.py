@@ -102,6 +102,8 @@ def test_relative_loss_is_the_mean_of_the_unexplained_shares(fleet: list[tuple[A
     point = random_point(LIFTING.dimension, RANK, np.random.default_rng(0))
     found = relative_loss([device[2] for device in fleet], point)
     assert found == pytest.approx(naive_relative_loss(fleet, point), rel=1e-7)
+    still = collect(np.zeros((200, 2)), Lifting(channels=2, window=3, observables=0, seed=0))
+    assert relative_loss([still], random_point(len(still.yy), RANK, np.random.default_rng(3))) == 0.0
 
 
 def naive_gradient(devices: list[tuple[Array, Array, Statistics]], subspace: Array) -> Array:

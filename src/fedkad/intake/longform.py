@@ -81,5 +81,6 @@ def spread(
     moments, row = np.unique(times[kept], return_inverse=True)
     wide = np.full((len(moments), len(names)), np.nan)
     wide[row, column[kept]] = values[kept]
-    cells = np.unique(row * len(names) + column[kept])
-    return moments, wide, int(kept.sum() - len(cells))
+    is_filled = np.zeros(wide.shape, dtype=np.bool_)
+    is_filled[row, column[kept]] = True
+    return moments, wide, int(kept.sum() - is_filled.sum())
