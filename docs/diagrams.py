@@ -77,7 +77,7 @@ def _box(box: Box, middle: Point) -> str:
 
 
 def _arrow(arrow: Arrow, middles: dict[str, Point], *, beside: bool) -> tuple[str, str]:
-    """The line of an arrow from edge to edge, and its label on the middle of the line."""
+    """The line of an arrow from edge to edge, and its label on the line."""
     start, end = middles[arrow.start], middles[arrow.end]
     length = hypot(end.x - start.x, end.y - start.y)
     along = Point((end.x - start.x) / length, (end.y - start.y) / length)
@@ -85,7 +85,8 @@ def _arrow(arrow: Arrow, middles: dict[str, Point], *, beside: bool) -> tuple[st
     first, last = _leave(start, along, aside), _leave(end, Point(-along.x, -along.y), -aside)
     line = f'<path d="M{first.x:.1f} {first.y:.1f} {last.x:.1f} {last.y:.1f}" marker-end="url(#head)"/>'
     rows = arrow.label.split("\n")
-    x, y = (first.x + last.x) / 2, (first.y + last.y) / 2 + 4 - 6.5 * (len(rows) - 1)
+    part = 0.35 if beside else 0.5  # so that the labels of two arrows between the same boxes are apart
+    x, y = first.x + part * (last.x - first.x), first.y + part * (last.y - first.y) + 4 - 6.5 * (len(rows) - 1)
     at = f'class="label" text-anchor="middle" x="{x:.1f}"'
     spans = [f'<text {at} y="{y + 13 * k:.1f}">{escape(row)}</text>' for k, row in enumerate(rows)]
     return line, "".join(spans) if arrow.label else ""

@@ -14,6 +14,7 @@ from docs import house
 from docs.diagrams import Arrow, Box, badge, diagram
 from fedkad import WITNESSES, KoopmanDetector
 from fedkad.detect.series import Series
+from fedkad.edge.alarms.phases import MAY_BECOME, name_of
 from fedkad.intake import Switches, read_recording
 from fedkad.report.chart import Curve, Panel, line_chart, standalone
 from fedkad.report.examination import Examination, examine_table
@@ -23,6 +24,15 @@ HERE = Path(__file__).parent
 NEWARK = HERE.parent / "examples" / "weather" / "newark.csv.gz"
 WIDTH = 760
 DAY = 24
+
+INCIDENT_PHASES = (
+    Box("idle", 0, 2.1, "nothing is wrong"),
+    Box("suspect", 1.7, 0, "abnormal, not told"),
+    Box("open", 4.35, 1.25, "told, and goes on"),
+    Box("quiet", 6.2, 0, "told, and quiet"),
+    Box("waiting", 6.2, 4, "for its level"),
+    Box("cooling", 2.6, 4.0, "over, and a pause"),
+)
 
 TRAINING_PHASES = (
     Box("idle", 0, 1.5, "no request"),
@@ -108,7 +118,9 @@ def charts() -> dict[str, str]:
 def diagrams() -> dict[str, str]:
     """Pictures of the house, by the names of their files."""
     phases = diagram("The phases of a training", TRAINING_PHASES, TRAINING_ARROWS)
-    drawn = {**badges(), **house.pictures(), "training-phases": phases}
+    moves = [Arrow(name_of(a), name_of(b), why) for a, after in MAY_BECOME.items() for b, why in after.items()]
+    incident = diagram("The phases of an incident", INCIDENT_PHASES, moves)
+    drawn = {"incident-phases": incident, **badges(), **house.pictures(), "training-phases": phases}
     return {f"{name}.svg": svg for name, svg in drawn.items()}
 
 

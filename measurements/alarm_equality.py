@@ -163,7 +163,7 @@ def settings(seed: int, alarm: Any) -> Any:
     )
 
 
-class Witness:
+class Player:
     """Plays one device to the policy of the package that is imported, and keeps a digest of what it tells."""
 
     def __init__(self, seed: int) -> None:
@@ -243,18 +243,18 @@ def play(seed: int, steps: int | None = None, resumed: Any = None, *, texts: boo
 
     Channels that changed while something was remembered of them could end in an `IndexError` of the earlier commit.
     """
-    witness, half = Witness(seed), int(np.random.default_rng([seed, 2]).integers(ROWS // 10, ROWS - ROWS // 10))
-    witness.texts = [] if texts else None
+    player, half = Player(seed), int(np.random.default_rng([seed, 2]).integers(ROWS // 10, ROWS - ROWS // 10))
+    player.texts = [] if texts else None
     rows, played, state, last_id, whole = 0, 0, None, "", ""
     for kind, what in course(seed):
         if played == steps:
             break
         is_skipped = resumed is not None and rows < half
         if kind == "channels" and is_skipped:
-            witness._names = what
+            player._names = what
         if not is_skipped:
             try:
-                witness.step(kind, what)
+                player.step(kind, what)
             except IndexError:
                 if steps is not None:
                     raise
@@ -264,25 +264,25 @@ def play(seed: int, steps: int | None = None, resumed: Any = None, *, texts: boo
             continue
         rows += 1
         if rows == half:
-            state = witness.alarms.state() if resumed is None else resumed["state"]
-            last_id = witness.last_id if resumed is None else resumed["last_id"]
-            whole = witness.digest
-            witness.begin_digest()
-            witness.last_id = last_id
-            witness.restore(json.loads(json.dumps(state)))
+            state = player.alarms.state() if resumed is None else resumed["state"]
+            last_id = player.last_id if resumed is None else resumed["last_id"]
+            whole = player.digest
+            player.begin_digest()
+            player.last_id = last_id
+            player.restore(json.loads(json.dumps(state)))
         elif rows % SAVED == 0 and not is_skipped:
-            witness.restore(json.loads(json.dumps(witness.alarms.state())))
+            player.restore(json.loads(json.dumps(player.alarms.state())))
         if rows % 10 == 0 and rows != half and not is_skipped:
-            witness.note_state()
+            player.note_state()
     told = {
         "first": whole,
-        "second": witness.digest,
-        "told": witness.told,
+        "second": player.digest,
+        "told": player.told,
         "rows": rows,
         "steps": played,
-        "reasons": witness.reasons,
+        "reasons": player.reasons,
     }
-    return {**told, "state": {"state": state, "last_id": last_id}, "texts": witness.texts}
+    return {**told, "state": {"state": state, "last_id": last_id}, "texts": player.texts}
 
 
 def record(devices: int, states: Path | None) -> None:

@@ -95,37 +95,27 @@ Told = Open | Quiet | Waiting
 IDLE = Idle()
 
 MAY_BECOME: Mapping[type[Phase], Mapping[type[Phase], str]] = {
-    Idle: {
-        Suspect: "an abnormal row",
-        Open: "abnormal for min_duration, or too often",
-    },
-    Suspect: {
-        Idle: "a quiet row, a gap",
-        Open: "abnormal for min_duration, or too often",
-    },
-    Open: {
-        Quiet: "a quiet row",
-        Cooling: "a quiet row, without clear_after",
-        Idle: "maintenance, mute, normal, settled, relearn",
-    },
+    Idle: {Suspect: "an abnormal\nrow", Open: "abnormal for min_duration,\nor often"},
+    Suspect: {Idle: "a quiet row,\na gap", Open: "abnormal for\nmin_duration, or often"},
+    Open: {Quiet: "a quiet row", Cooling: "quiet, with\nclear_after 0", Idle: "a command, maintenance,\nsettled"},
     Quiet: {
-        Open: "a row that is not quiet, a gap",
-        Waiting: "astray, and quiet for clear_after and the cool-down",
-        Cooling: "quiet for clear_after",
-        Suspect: "news that is too short",
-        Idle: "maintenance, mute, normal, settled, relearn",
+        Open: "another row,\na gap",
+        Waiting: "quiet for clear_after\nand cool_down,\nand was astray",
+        Cooling: "quiet for\nclear_after",
+        Suspect: "brief news",
+        Idle: "a command, …",
     },
     Waiting: {
-        Open: "its level is back, or news",
-        Quiet: "rows are abnormal too often",
-        Cooling: "quiet for as long as it lasted, at most a night",
-        Suspect: "news that is too short",
-        Idle: "maintenance, mute, normal, settled, relearn",
+        Open: "its level is back,\nor news",
+        Quiet: "abnormal rows\nare often",
+        Cooling: "quiet for as long as it lasted",
+        Suspect: "brief\nnews",
+        Idle: "a command, …",
     },
     Cooling: {
-        Idle: "cool_down is over",
-        Suspect: "cool_down is over, and rows are abnormal",
-        Open: "a critical score, or what goes on after cool_down",
+        Idle: "cool_down\nis over",
+        Suspect: "it is over, and\nrows are abnormal",
+        Open: "a critical score,\nor it is over",
     },
 }
 """What one row or one command may make of a phase, and when."""
