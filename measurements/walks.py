@@ -2,11 +2,12 @@
 
     python -m measurements.walks [--list] [--against COMMIT]
 
-Three walks: a row of a CSV file to its event (`fedkad detect`), an MQTT message to the alert that a broker gets (a real
-agent, a real Mosquitto), and one round of a training (over the carrier in memory, which shares coordinator and
-participant with the one over Flower). A walk has stations, functions where what is handed on changes: a message becomes
-a sample, a sample a row, a row a score. Counted are the functions of `fedkad` on the stacks with which the stations are
-reached, each once; `--list` names them. `--against` does the same in an earlier tree.
+Four walks: a row of a CSV file to its event (`fedkad detect`), an MQTT message to the alert that a broker gets (a real
+agent, a real Mosquitto), one round of a training over the carrier in memory, and a message of one over Flower (the
+server's app and the device's; what lies between them is Flower's own). A walk has stations, functions where what is
+handed on changes: a message becomes a sample, a sample a row, a row a score. Counted are the functions of `fedkad` on
+the stacks with which the stations are reached, each once; `--list` names them. `--against` does the same in an earlier
+tree.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,19 @@ ROUND_STATIONS = (
     r"federation/server\.Server\.close_round",
 )
 """The request, its arrival, the local steps, the reply's arrival, the new subspace."""
+
+
+FLOWER_STATIONS = (
+    r"fleet/.*serverapp\.main",
+    r"fleet/.*[cC]arrier\..*send",
+    r"fleet/.*clientapp\.train",
+    r"federation/participant\.answer",
+    r"federation/client\.Client\.local_round",
+    r"fleet/.*mailbox\..*collect",
+    r"federation/coordinator.*\.take",
+    r"federation/server\.Server\.close_round",
+)
+"""The server's app begins and sends, the device's takes, answers and computes; the reply arrives, is taken, and closes."""
 
 
 def csv_to_event(folder: Path) -> list[str]:
@@ -198,7 +212,64 @@ def message_of_a_training(folder: Path) -> list[str]:
     return list(map(name_of, walked))
 
 
-WALKS = (csv_to_event, message_to_alert, message_of_a_training)
+class HandedGrid:
+    """What an app sees of Flower: each message is handed to the app of its device, and the reply back."""
+
+    def __init__(self, train: Callable[[Any, Any], Any], contexts: dict[int, Any]) -> None:
+        self.train, self.contexts = train, contexts
+        self.replies: dict[str, Any] = {}
+
+    def get_nodes(self) -> list[Any]:
+        """Return the devices that are connected."""
+        return [SimpleNamespace(node_id=node) for node in self.contexts]
+
+    def push_messages(self, messages: Iterable[Any]) -> list[str]:
+        """Have messages answered."""
+        numbers = []
+        for message in messages:
+            numbers.append(f"message-{len(self.replies)}")
+            message.metadata.__dict__["_message_id"] = numbers[-1]
+            self.replies[numbers[-1]] = self.train(message, self.contexts[message.metadata.dst_node_id])
+        return numbers
+
+    def pull_messages(self, numbers: Iterable[str]) -> list[Any]:
+        """Return the replies to messages."""
+        return [self.replies[number] for number in numbers]
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: float) -> list[Any]:
+        """Return the replies to messages that are sent now."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def message_over_flower(folder: Path) -> list[str]:
+    """Trace a training of three devices through both apps."""
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    try:
+        client, server = (import_module(f"fedkad.fleet.{name}") for name in ("device.clientapp", "server.serverapp"))
+        settings = import_module("fedkad.fleet.server.settings")
+    except ImportError:  # an earlier tree
+        client, server = (import_module(f"fedkad.fleet.{name}") for name in ("clientapp", "serverapp"))
+        settings = import_module("fedkad.fleet.settings")
+    contexts = {}
+    for k, name in enumerate("abc", start=1):
+        table = folder / f"{name}.csv"
+        np.savetxt(table, waves(1500, k), delimiter=",", header=",".join(CHANNELS), comments="")
+        place: dict[str, bool | float | int | str] = {"device": name, "folder": str(folder / name), "data": str(table)}
+        contexts[k] = Context(1, k, place, RecordDict(), {})
+    model = settings.ModelSettings(CHANNELS, rank=2, observables=8)
+    training = settings.TrainingSettings(rounds=2, participation=1.0)
+    settings.save(folder, settings.FleetSettings(model=model, training=training))
+    walked: Walked = {}
+    with traced(walked, FLOWER_STATIONS), redirect_stdout(StringIO()):
+        grid = HandedGrid(client.train, contexts)
+        server.main(grid, Context(1, 0, {}, RecordDict(), {"folder": str(folder), "job": "train"}))
+    return list(map(name_of, walked))
+
+
+WALKS = (csv_to_event, message_to_alert, message_of_a_training, message_over_flower)
 
 
 def main() -> None:
