@@ -124,7 +124,7 @@ FLOWER_STATIONS = (
     r"federation/coordinator.*\.take",
     r"federation/server\.Server\.close_round",
 )
-"""The server's app begins and sends, the device's takes, answers and computes; the reply arrives, is taken, and closes."""
+"""The server's app begins and sends, the device's takes, answers and computes; the reply arrives and closes a round."""
 
 
 def csv_to_event(folder: Path) -> list[str]:
