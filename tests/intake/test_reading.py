@@ -173,6 +173,12 @@ def test_the_larger_numbers_of_slashed_dates_are_the_days(tmp_path: Path, first:
     refused(write(tmp_path, "time,flow\n12/03/2024,1\n12/04/2024,2\n"), "the day or the month may come first")
 
 
+@pytest.mark.parametrize("text", ["time,flow,\n0,1\n1,2\n", "time,flow\n0,1,\n1,2,\n", "time,flow,\n0,1,\n1,2,\n"])
+def test_a_separator_at_the_end_names_no_column(tmp_path: Path, text: str) -> None:
+    table = read_recording(write(tmp_path, text))
+    assert (table.channels, table.values.tolist()) == (("flow",), [[1.0], [2.0]])
+
+
 def test_a_time_column_without_a_time_is_named(tmp_path: Path) -> None:
     refused(write(tmp_path, "time,flow\n,1\n,2\n"), "column 'time'", "no cell holds a time")
 

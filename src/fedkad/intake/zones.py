@@ -20,8 +20,8 @@ class ClockOffsets(NamedTuple):
     def at(self, times: NDArray[Any]) -> NDArray[np.int64]:
         """Return the minutes at other times, which are those of rows that were sorted or resampled."""
         order = np.argsort(self.times, kind="stable")
-        at = np.searchsorted(self.times[order], times)
-        return np.asarray(self.minutes[order][np.minimum(at, len(order) - 1)])
+        at = np.searchsorted(self.times[order], times)  # none is after the last: a period has the time of its beginning
+        return np.asarray(self.minutes[order][at])
 
 
 def zones_in_pandas_metadata(text: str) -> Mapping[str, str]:
