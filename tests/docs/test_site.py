@@ -117,6 +117,17 @@ def test_what_is_not_on_the_site_links_to_files_that_are_there(name: str) -> Non
     assert [target for target in linked if not (page.parent / target).exists()] == []
 
 
+def test_the_map_of_the_house_names_what_is_there() -> None:
+    """Modules that CONTRIBUTING names exist: those of a row in its folder, others below `src/fedkad` or the root."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    for folder, named in re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, flags=re.MULTILINE):
+        for name in re.findall(r"`(\w+(?:\.py|/))`", named):
+            assert (REPOSITORY / "src" / "fedkad" / folder / name).exists(), (folder, name)
+    roots = [REPOSITORY, REPOSITORY / "src" / "fedkad", REPOSITORY / "fedkad-bench" / "src"]
+    for name in re.findall(r"`((?:[\w-]+/)+(?:\w+\.py)?)`", text):
+        assert any((root / name).exists() for root in [*roots, roots[2] / "fedkad_bench", roots[1] / "edge", roots[1] / "fleet"]), name
+
+
 def test_the_site_needs_no_packages_of_developers(tmp_path: Path) -> None:
     planned = ["make", "--dry-run", f"VENV={tmp_path}", "docs"]
     done = subprocess.run(planned, cwd=REPOSITORY, capture_output=True, text=True, check=True)
