@@ -51,7 +51,7 @@ class Client:
     consensus: Consensus
 
     def warm_message(self) -> Array:
-        """The directions that this device predicts along, each as long as the root of its share of ‖Y‖².
+        """Return the directions that this device predicts along, each as long as the root of its share of ‖Y‖².
 
         U Uᵀ of the message U is the covariance of the device's own predictions over ‖Y‖²; the server adds these up.
         """
@@ -60,7 +60,7 @@ class Client:
         return message
 
     def begin(self, shared: Array) -> LocalState:
-        """The state before the first round: Λ = 0, and P the orthonormal factor of Z or (random start) its own."""
+        """Make the state before the first round: Λ = 0, and P the orthonormal factor of Z or (random start) its own."""
         subspace = retract_polar(shared)
         if self.consensus.start == "random":
             drawn = np.random.default_rng([self.consensus.seed, *self.name.encode()])
@@ -84,7 +84,7 @@ class Client:
         return LocalState(point, dual, operator, state.unsent, reduced)
 
     def reply(self, state: LocalState) -> Array:
-        """What a local round answers: P + Λ/ρ."""
+        """Return what a local round answers: P + Λ/ρ."""
         return state.subspace + state.dual / self.consensus.penalty
 
     def commit(self, state: LocalState, shared: Array) -> LocalState:
@@ -92,7 +92,7 @@ class Client:
         return state._replace(dual=state.dual + self.consensus.penalty * (state.subspace - shared))
 
     def objective(self, subspace: Array, operator: Array | None = None, *, reduced: Reduced | None = None) -> float:
-        """f(P, Q) as scaled in this federation, at Q̂(P) unless an operator is given."""
+        """Compute f(P, Q) as scaled in this federation, at Q̂(P) unless an operator is given."""
         if reduced is None:
             reduced = Reduced.at(self.statistics, subspace)
         return self.scale * loss(reduced, self._fit_operator(reduced) if operator is None else operator)

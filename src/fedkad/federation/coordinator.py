@@ -211,7 +211,7 @@ class Coordinator:
 
 
 def _named(names: Sequence[str]) -> str:
-    """Some of the names, in a sentence."""
+    """List some of the names, for a sentence."""
     more = ["…"] if len(names) > MOST_NAMED else []
     return ", ".join([*names[:MOST_NAMED], *more])
 
@@ -226,7 +226,7 @@ def check_matrix(matrix: Array, phase: Phase, terms: Terms) -> None:
 
 
 def longest_reply(phase: Phase, terms: Terms) -> float:
-    """The largest norm of a reply that is accepted."""
+    """Compute the largest norm of a reply that is accepted."""
     bound = WARM_NORM if phase == "warm" else ADMM_NORM * math.sqrt(terms.consensus.rank)
     if terms.noise > 0.0:
         longest = 1.0 if phase == "warm" else terms.clip

@@ -35,7 +35,7 @@ class ResultDelivery:
         return {name: replace(common, ticket=secrets.token_hex(16)) for name in judges}
 
     def _current(self) -> bytes | None:
-        """The current model as it would go down in this training; None if there is none that can be compared.
+        """Return the current model as it would go down in this training; None if none can be compared.
 
         If it was lost, the newest of those before it stands for it: many devices still hold one like it.
         """

@@ -19,7 +19,7 @@ def write_delivery(path: Path, request: Request) -> None:
 
 
 def read_delivery(path: Path) -> Request:
-    """The request in a file; raises `ProtocolError`, which names both releases if they do not understand each other."""
+    """Read the request in a file; a `ProtocolError` names both releases if they do not understand each other."""
     try:
         header, arrays = read_model(path, KIND)
         shared = arrays["shared"].tobytes()

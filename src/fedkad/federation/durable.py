@@ -130,7 +130,7 @@ class DurableParticipant:
             self._write_progress(after.progress, terms)
 
     def _read_progress(self, terms: Terms) -> Progress:
-        """What is kept of this training; nothing of another one, and nothing damaged, which is set aside."""
+        """Read what is kept of this training; nothing of another one, and nothing damaged, which is set aside."""
         path = self.folder.consensus
         if not path.exists():
             return Progress()

@@ -29,13 +29,13 @@ class RequestCarrier(Protocol):
     """Sends requests to devices and collects their answers."""
 
     def devices(self) -> Collection[str]:
-        """The devices that can be asked now."""
+        """Name the devices that can be asked now."""
 
     def send(self, requests: Mapping[str, Request], deadline: float) -> None:
         """Send requests to devices that `devices` has named; answers after the deadline are of no use."""
 
     def answers(self) -> Iterator[tuple[str, Answer | None]]:
-        """What has arrived since the last call, or None in place of what is too late."""
+        """Yield what has arrived since the last call, None in place of what is too late."""
 
 
 def run_rounds(coordinator: Coordinator, carrier: RequestCarrier) -> Iterator[Round]:
@@ -90,7 +90,7 @@ def _collect(coordinator: Coordinator, carrier: RequestCarrier, requests: Mappin
 def _masked_sum(
     coordinator: Coordinator, carrier: RequestCarrier, requests: Mapping[str, Request]
 ) -> tuple[dict[str, Reply], Array] | None:
-    """The masked replies to these requests and their sum; None if too few devices went through all the steps."""
+    """Return the masked replies to these requests and their sum; None if too few devices took all the steps."""
     from fedkad.federation.secure.server import gather  # needs an extra
     from fedkad.federation.secure.session import MaskingError
 

@@ -72,7 +72,7 @@ def load_shared(folder: Path) -> SharedPart:
 
 
 def model_file(folder: Path, device: str) -> Path:
-    """Where the model of a device is."""
+    """Return where the model of a device is."""
     return folder / f"{device}.safetensors"
 
 

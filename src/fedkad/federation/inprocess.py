@@ -221,7 +221,7 @@ def federate(
 
 
 def _period(fleet: Mapping[str, Any]) -> float | None:
-    """The usual sampling period of frames with times; None if no device has such."""
+    """Return the usual sampling period of frames with times; None if no device has such."""
     periods = []
     for name, series in fleet.items():
         with naming(name):
@@ -237,7 +237,7 @@ def _prepare(
     report: Report,
     skip: Callable[[str, str], None] | None,
 ) -> dict[str, Memory]:
-    """What every device keeps of its data; those of which nothing can be kept are skipped, unless all are."""
+    """Prepare every device; those whose data cannot be used are skipped, unless all are."""
     memories: dict[str, Memory] = {}
     bad: dict[str, ValueError] = {}
     for done, (name, series) in enumerate(fleet.items()):
@@ -274,7 +274,7 @@ def _warn_of_few_rows(models: Mapping[str, Model]) -> None:
 
 
 def _pool_scaling(fleet: Mapping[str, Any], settings: DetectorSettings, skips: bool) -> Scaling:
-    """One scaling for the whole fleet; with `skips`, bad devices are left out, and reported when they are prepared."""
+    """Pool one scaling for the whole fleet; with `skips`, bad devices are left out, and reported when prepared."""
     moments: list[ChannelMoments] = []
     bad: list[ValueError] = []
     for name, series in fleet.items():

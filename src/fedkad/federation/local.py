@@ -32,7 +32,7 @@ class LocalTransport:
         self._requests: dict[str, Request] = {}
 
     def devices(self) -> Collection[str]:
-        """All participants."""
+        """Name all participants."""
         return list(self.participants)
 
     def send(self, requests: Mapping[str, Request], deadline: float) -> None:
@@ -40,7 +40,7 @@ class LocalTransport:
         self._requests = dict(requests)
 
     def answers(self) -> Iterator[tuple[str, Reply]]:
-        """The replies, in the order of the requests; an error of a participant is raised here."""
+        """Yield the replies, in the order of the requests; an error of a participant is raised here."""
         requests, self._requests = self._requests, {}
         for done, (name, request) in enumerate(requests.items()):
             began = time.perf_counter()
@@ -133,7 +133,7 @@ class LocalTraining:
 
 
 def refit_perturbation(client: Client, before: LocalState, after: LocalState) -> float:
-    """What refitting Q̂ did to the loss of a client in a round."""
+    """Measure what refitting Q̂ did to the loss of a client in a round."""
     refitted = client.objective(after.subspace, after.operator, reduced=after.reduced)
     return refitted - client.objective(after.subspace, before.operator, reduced=after.reduced)
 
@@ -147,7 +147,7 @@ class FleetDiagnostics(NamedTuple):
 
 
 def fleet_diagnostics(clients: Iterable[Client], states: Mapping[str, LocalState], shared: Array) -> FleetDiagnostics:
-    """Objective, augmented Lagrangian and consensus residual of a fleet at the consensus Z."""
+    """Compute objective, augmented Lagrangian and consensus residual of a fleet at the consensus Z."""
     objective = lagrangian = residual = 0.0
     count = 0
     untouched = retract_polar(shared)

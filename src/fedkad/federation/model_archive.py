@@ -70,7 +70,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _described(file: Path) -> ArchivedModel | str:
-    """What a file holds, or why it cannot be read."""
+    """Describe the model in a file, or say why it cannot be read."""
     try:
         header, _ = read_model(file, KIND)
     except ModelFileError as error:
@@ -159,5 +159,5 @@ def mend_delivered(folder: Path) -> str | None:
 
 
 def _archived_files(folder: Path) -> list[Path]:
-    """The files of all models but the current one, oldest first: a run begins with the time of its training."""
+    """List the files of all models but the current one, oldest first: a run begins with the time of its training."""
     return sorted((folder / MODELS).glob("*.safetensors"))

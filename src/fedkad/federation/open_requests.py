@@ -82,7 +82,7 @@ class OpenRequests:
         return self._requests[name].ticket
 
     def is_over(self) -> bool:
-        """Whether all answers are there, or the quorum, or the time is up."""
+        """Return whether all answers are there, or the quorum, or the time is up."""
         quorum = max(math.ceil(self._quorum * len(self._requests) - 1e-9), self._least)
         outstanding = set(self._requests).difference(self.accepted, self._failed)
         is_late = time.monotonic() - self._began >= self._deadline

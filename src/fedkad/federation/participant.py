@@ -48,7 +48,7 @@ class OwnTerms:
         return self.secure_aggregation or self.noise > 0.0 or self.most_releases is not None
 
     def allow_opinion(self, terms: Terms) -> bool:
-        """Whether the device may tell how much it loses, which would be a further release."""
+        """Return whether the device may tell how much it loses, which would be a further release."""
         is_counted = terms.noise > 0.0 or self.noise > 0.0 or self.most_releases is not None
         return not is_counted and (terms.secure or not self.secure_aggregation)
 
@@ -142,7 +142,7 @@ def commit_round(participant: Participant, request: Request) -> Participant:
 
 
 def _take_part(participant: Participant, request: Request) -> tuple[Participant, Reply]:
-    """The reply to a warm round or to a round of the ADMM."""
+    """Answer in a warm round or a round of the ADMM."""
     participant.own_terms.require(participant.name, request.terms, participant.releases)
     committed = commit_round(participant, request)
     client, progress = committed.client, committed.progress
@@ -188,7 +188,7 @@ def pack(
 
 
 def _judge(participant: Participant, request: Request) -> tuple[Participant, Reply]:
-    """How well the device predicts its own rows in the new subspace, and in the current one."""
+    """Compare how well the device predicts its own rows in the new subspace and in the current one."""
     terms = request.terms
     if not participant.own_terms.allow_opinion(terms):
         raise ProtocolError(
@@ -222,7 +222,7 @@ def _adopt(participant: Participant, request: Request) -> tuple[Participant, Rep
 
 
 def own_threshold(model: Model) -> float | None:
-    """The threshold of a device if it may advise others, None otherwise.
+    """Return the threshold of a device if it may advise others, None otherwise.
 
     The device must have found it itself, on enough rows, unadvised, and not set by hand; and its scores must be
     comparable between devices, which those of the paper's kind are not.
@@ -232,14 +232,14 @@ def own_threshold(model: Model) -> float | None:
 
 
 def own_shape(model: Model) -> float | None:
-    """The shape of the tail of a device's scores by its own peaks alone, if the device may advise others."""
+    """Return the shape of the tail of a device's scores by its own peaks, if the device may advise others."""
     rule = None if own_threshold(model) is None else model.found
     return None if rule is None else rule.own_shape
 
 
 @lru_cache(maxsize=1)
 def final_subspace(payload: bytes, shape: tuple[int, int], encoding: Encoding) -> Array:
-    """The orthonormal factor of the final Z; read-only, since all models of one process share it."""
+    """Decode the orthonormal factor of the final Z; read-only, since all models of one process share it."""
     subspace = retract_polar(wire.decode(payload, shape, encoding))
     subspace.flags.writeable = False
     return subspace

@@ -118,7 +118,7 @@ def log_delta(target_epsilon: float, separation: float) -> float:
 
 
 def _mills_ratio(t: float) -> float:
-    """m(t) = Φ(−t)/φ(t) for t ≥ 0; far out by Laplace's continued fraction 1/(t + 1/(t + 2/(t + 3/…)))."""
+    """Compute m(t) = Φ(−t)/φ(t) for t ≥ 0; far out by Laplace's continued fraction 1/(t + 1/(t + 2/(t + 3/…)))."""
     if t < 5.0:
         return math.sqrt(math.pi / 2.0) * math.erfc(t / math.sqrt(2.0)) * math.exp(t * t / 2.0)
     tail = t

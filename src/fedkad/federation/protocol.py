@@ -48,25 +48,25 @@ class UnsentError(ProtocolError):
 
 @cache
 def flat_fields(kind: Any) -> dict[str, Any]:
-    """The fields of a dataclass that are one value each in a header, with their types."""
+    """Return the fields of a dataclass that are one value each in a header, with their types."""
     hints = get_type_hints(kind)
     return {name: hint for name, hint in hints.items() if not is_dataclass(hint) and get_origin(hint) is not Mapping}
 
 
 def flat_values(entries: Any) -> dict[str, Value]:
-    """A dataclass as flat values: a tuple is a list, and None is a number below zero."""
+    """Flatten a dataclass: a tuple becomes a list, and None a number below zero."""
     kind: Any = type(entries)
     values = {name: getattr(entries, name) for name in flat_fields(kind)}
     return {k: list(v) if isinstance(v, tuple) else -1.0 if v is None else v for k, v in values.items()}
 
 
 def read_fields(kind: type, header: Header, prefix: str = "") -> dict[str, Any]:
-    """What `flat_values` made of a dataclass, each value checked against the type of its field."""
+    """Read what `flat_values` made of a dataclass, each value checked against the type of its field."""
     return {name: entry_value(header, prefix + name, hint) for name, hint in flat_fields(kind).items()}
 
 
 def entry_value(header: Header, name: str, hint: Any) -> Any:
-    """One value of a header, checked to be there and of its type, or one of the allowed words."""
+    """Return one value of a header, checked to be there and of its type, or one of the allowed words."""
     if name not in header:
         raise ProtocolError(f"The message has no {name!r}; it does not follow protocol {PROTOCOL}.")
     value = header[name]
@@ -87,12 +87,12 @@ def entry_value(header: Header, name: str, hint: Any) -> Any:
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values under names that say where they belong."""
+    """Put a prefix before all names."""
     return {f"{prefix}.{name}": value for name, value in values.items()}
 
 
 def unprefixed(prefix: str, header: Header) -> dict[str, Any]:
-    """The values that `prefixed` put into a header."""
+    """Return the values whose names have the prefix, without it."""
     return {name[len(prefix) + 1 :]: value for name, value in header.items() if name.startswith(f"{prefix}.")}
 
 
@@ -154,12 +154,12 @@ class Terms:
         return self.secure or self.noise > 0.0
 
     def header(self) -> dict[str, Value]:
-        """The terms as flat values."""
+        """Return the terms as flat values."""
         return {**STAMP, **flat_values(self), **prefixed("consensus", flat_values(self.consensus))}
 
     @classmethod
     def read(cls, header: Header) -> Terms:
-        """The terms in a header; another protocol is refused before anything else is read."""
+        """Read the terms in a header; another protocol is refused before anything else is read."""
         check_protocol(header)
         consensus = Consensus(**read_fields(Consensus, header, "consensus."))
         return cls(**read_fields(cls, header), consensus=consensus)
@@ -243,12 +243,12 @@ class Request:
         return 1.0 if self.kind == "warm" else self.terms.clip
 
     def header(self) -> dict[str, Value]:
-        """The request as flat values."""
+        """Return the request as flat values."""
         return {**self.terms.header(), **flat_values(self), **prefixed("masking", self.masking)}
 
     @classmethod
     def read(cls, header: Header) -> Request:
-        """The request in a header."""
+        """Read the request in a header."""
         header = {"usual_shape": USUAL_SHAPE, **header}  # the first servers do not send it
         return cls(Terms.read(header), **read_fields(cls, header), masking=unprefixed("masking", header))
 
@@ -267,11 +267,11 @@ class Reply:
     masking: Mapping[str, Any] = field(default_factory=dict)
 
     def timed(self, seconds: float) -> Reply:
-        """The reply with the seconds that it took to compute."""
+        """Add the seconds that the reply took to compute."""
         return replace(self, diagnostics={"seconds": seconds, **self.diagnostics})
 
     def header(self, request: Request) -> dict[str, Value]:
-        """The reply to a request as flat values."""
+        """Return the reply to a request as flat values."""
         return {
             **STAMP,
             **_identity(request, self.device),
@@ -283,7 +283,7 @@ class Reply:
 
     @classmethod
     def read(cls, header: Header, request: Request, device: str) -> Reply:
-        """The reply in a header, checked to come from that device and to answer that request."""
+        """Read the reply in a header, checked to come from that device and to answer that request."""
         check_protocol(header)
         if "refusal" in header:
             raise ProtocolError(f"It refused: {header['refusal']}")
@@ -304,7 +304,7 @@ Answer = Reply | Header | str
 
 
 def _identity(request: Request, device: str) -> dict[str, Value]:
-    """What says which request a reply answers, and who sent it."""
+    """Identify a request and the sender of the reply to it."""
     terms = request.terms
     own = {name: getattr(terms, name) for name in IDENTITY}
     return {**own, "rank": terms.consensus.rank, "kind": request.kind, "round": request.round, "device": device}
@@ -316,5 +316,5 @@ of the tail that it rests on; and, as a judge, the losses in the new subspace an
 
 
 def refusal(reason: str) -> dict[str, Value]:
-    """The header of a device that cannot answer, and why."""
+    """Make the header of a device that cannot answer, and says why."""
     return {**STAMP, "refusal": reason}

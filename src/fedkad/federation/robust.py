@@ -104,14 +104,14 @@ def geometric_median_weights(gram: Array) -> Array:
 
 
 def _distances(gram: Array, weights: Array) -> Array:
-    """‖A_i − M‖ of all points from M = Σ w_i A_i; where rounding makes it zero, something that one may divide by."""
+    """Compute ‖A_i − M‖ of all points from M = Σ w_i A_i; where rounding makes it zero, a little more."""
     squared = np.diagonal(gram) - 2.0 * (gram @ weights) + weights @ gram @ weights
     distances: Array = np.sqrt(np.maximum(squared, 1e-30 * np.median(np.diagonal(gram))))
     return distances
 
 
 def _candidates(gram: Array, weights: Array, inverse: Array) -> Iterator[Array]:
-    """The weights of Weiszfeld's step from M = Σ w_i A_i and of Newton's, given 1/‖A_i − M‖.
+    """Yield the weights of Weiszfeld's step from M = Σ w_i A_i and of Newton's, given 1/‖A_i − M‖.
 
     With u_i = (A_i − M)/‖A_i − M‖ = Σ_j B_ij A_j the gradient of the sum of distances is −Σ u_i, and its Hessian
     H = Σ (I − u_i u_iᵀ)/‖A_i − M‖. Newton's step H⁻¹ Σ u_i is Σ c_i u_i for the c with
@@ -175,14 +175,14 @@ def pull(messages: Sequence[Array], chosen: Collection[int], rank: int) -> float
 
 
 def _energy(messages: Sequence[Array]) -> Array:
-    """Σ U_j U_jᵀ."""
+    """Compute Σ U_j U_jᵀ."""
     beside = np.concatenate(messages, axis=1)
     energy: Array = beside @ beside.T
     return energy
 
 
 def _pull(energy: Array, rest: Sequence[Array], among_all: Array, chosen: int, rank: int) -> float:
-    """The pull of so many clients on the rest, whose energy is given, away from their own leading directions."""
+    """Compute the pull of so many clients on the rest of this energy, away from their own leading directions."""
     own = float(leading_directions(energy, rank).values.sum())
     kept = float(np.vdot(among_all, energy @ among_all))
     whole = sum(max(1.0, float(np.vdot(message, message))) for message in rest)
@@ -215,7 +215,7 @@ def pulling_alone(messages: Sequence[Array], rank: int) -> list[int]:
 
 
 def _strongest(messages: Sequence[Array], rank: int, most: int) -> tuple[int, ...]:
-    """The set of at most so many clients that pulls most; empty if even that is no more than a client may."""
+    """Find the set of at most so many clients that pulls most; empty if that is no more than a client may."""
     energy = _energy(messages)
     among_all = leading_directions(energy, rank).vectors
     pulls: dict[tuple[int, ...], float] = {}
@@ -229,7 +229,7 @@ def _strongest(messages: Sequence[Array], rank: int, most: int) -> tuple[int, ..
 
 
 def _suspects(messages: Sequence[Array], among_all: Array) -> list[int]:
-    """The clients that hold most of the leading directions by themselves.
+    """Find the clients that hold most of the leading directions by themselves.
 
     With e_i(v) = ‖U_iᵀ v‖² what client i has in direction v, it holds alone what exceeds the third largest of
     e_1(v) … e_n(v), as a share of Σ e_i(v).

@@ -74,7 +74,7 @@ class Server:
         self._sum = term if self._sum is None else self._sum + term
 
     def close_round(self) -> Array:
-        """The new consensus Z."""
+        """Make the new consensus Z."""
         if not self._names:
             return self.shared
         self.heard.update(self._names)
@@ -99,7 +99,7 @@ class Server:
         return sketch.leading_from_sketch(self._warm_sum, sketch.probe_matrix(size, rank, self.consensus.seed), rank)
 
     def _kept_energy(self) -> Array:
-        """Σ U Uᵀ of all warm replies or, with `robust`, of those that do not pull alone."""
+        """Sum U Uᵀ of all warm replies or, with `robust`, of those that do not pull alone."""
         assert self._warm_sum is not None
         if not self.robust:
             return self._warm_sum
@@ -113,7 +113,7 @@ class Server:
         return kept
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Everything that must outlive the process between two rounds: facts, and matrices by name."""
+        """Return all that must outlive the process between two rounds: facts, and matrices by name."""
         arrays = {"shared": self.shared}
         if self._warm_sum is not None:
             arrays["warm_sum"] = self._warm_sum
@@ -200,7 +200,7 @@ class Sampler:
         return chosen
 
     def _called(self, online: Collection[str], size: int) -> list[str]:
-        """The first names that wait and are online; they wait no longer."""
+        """Take the first names that wait and are online off the list of those that wait."""
         called = [name for name in self._waiting if name in online][:size]
         gone = set(called)
         self._waiting = [name for name in self._waiting if name not in gone]
@@ -210,7 +210,7 @@ class Sampler:
         return [names[k] for k in self._generator.permutation(len(names))]
 
     def state(self) -> dict[str, Any]:
-        """Everything that must outlive the process."""
+        """Return all that must outlive the process."""
         return {"names": self.names, "waiting": self._waiting, "generator": self._generator.bit_generator.state}
 
     def restore(self, facts: Mapping[str, Any]) -> None:

@@ -50,13 +50,13 @@ def probe_matrix(dimension: int, rank: int, seed: int) -> Array:
 
 
 def sketch(message: Array, Omega: Array) -> Array:
-    """What a client sends in place of its warm message U: (U Uᵀ) Ω, of the shape of Ω."""
+    """Return what a client sends in place of its warm message U: (U Uᵀ) Ω, of the shape of Ω."""
     sketched: Array = message @ (message.T @ Omega)
     return sketched
 
 
 def leading_from_sketch(total: Array, Omega: Array, rank: int) -> Array:
-    """The leading eigenvectors (D, rank) of a symmetric positive A, orthonormal, from Y = A Ω alone.
+    """Find the leading eigenvectors (D, rank) of a symmetric positive A, orthonormal, from Y = A Ω alone.
 
     They are those of the Nyström approximation Y (ΩᵀY)⁻¹ Yᵀ, the largest matrix below A that gives the same Y. To
     compute it stably (Tropp, Yurtsever, Udell & Cevher 2017), A is shifted to A + ν I, Y to Y_ν = Y + ν Ω; with

@@ -24,7 +24,7 @@ LEVELS = 127
 
 
 def encode(matrix: Array, encoding: Encoding) -> bytes:
-    """The matrix row by row, little-endian; in 8 bits after the largest magnitude of every column, in float32.
+    """Write a matrix row by row, little-endian; in 8 bits after the largest magnitude of every column, in float32.
 
     >>> len(encode(np.ones((628, 24)), "float32"))  # one subspace of a device with 25 channels
     60288
@@ -40,14 +40,14 @@ def encode(matrix: Array, encoding: Encoding) -> bytes:
 
 
 def encode_with_feedback(message: Array, unsent: Array | float) -> tuple[bytes, Array]:
-    """A message in 8 bits, and what the receiver does not get of it: e ← m + e − decode(encode(m + e))."""
+    """Encode a message in 8 bits; return also what the receiver does not get: e ← m + e − decode(encode(m + e))."""
     whole = message + unsent
     payload = encode(whole, "int8")
     return payload, whole - decode(payload, (whole.shape[0], whole.shape[1]), "int8")
 
 
 def decode(payload: bytes, shape: tuple[int, int], encoding: Encoding) -> Array:
-    """The matrix that `encode` made of `payload`, up to the rounding of the encoding."""
+    """Read the matrix that `encode` wrote, up to the rounding of the encoding."""
     if len(payload) != size(shape, encoding):
         raise ValueError(
             f"{len(payload)} bytes are not a matrix of {shape[0]} x {shape[1]} numbers in {encoding}, "
@@ -61,17 +61,17 @@ def decode(payload: bytes, shape: tuple[int, int], encoding: Encoding) -> Array:
 
 
 def size(shape: tuple[int, int], encoding: Encoding) -> int:
-    """Bytes of an encoded matrix."""
+    """Return the bytes of an encoded matrix."""
     if encoding == "int8":
         return 4 * shape[1] + shape[0] * shape[1]
     return DTYPES[encoding].itemsize * shape[0] * shape[1]
 
 
 def downward(encoding: Encoding) -> Encoding:
-    """The encoding of Z. Each round starts from it: 8 bits are enough for a difference, and too few for Z itself."""
+    """Return the encoding of Z: 8 bits are enough for a difference, and too few for Z, which each round starts from."""
     return "float16" if encoding == "int8" else encoding
 
 
 def reference(shared: Array, encoding: Encoding) -> Array | float:
-    """What a reply is the difference from: the Z it answers in 8 bits, nothing in floating point."""
+    """Return what a reply is the difference from: in 8 bits the Z that it answers, in floating point nothing."""
     return shared if encoding == "int8" else 0.0

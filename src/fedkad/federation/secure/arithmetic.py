@@ -49,7 +49,7 @@ def quantise(matrix: Array, bound: float, levels: int) -> Quantised:
 
 
 def restore(integers: Integers, bound: float, levels: int) -> Array:
-    """The sum of matrices that a sum of their integers stands for: (bound / levels) · X, X taken in [−2³¹, 2³¹).
+    """Return the sum of matrices behind a sum of their integers: (bound / levels) · X, X taken in [−2³¹, 2³¹).
 
     >>> restore(np.array([[1, 4294967294]], dtype=np.uint32), bound=1.0, levels=4)
     array([[ 0.25, -0.5 ]])
@@ -58,7 +58,7 @@ def restore(integers: Integers, bound: float, levels: int) -> Array:
 
 
 def split_secret(secret: bytes, threshold: int, n: int) -> list[bytes]:
-    """Shamir's shares of a secret: any `threshold` of them restore it, and fewer say nothing about it.
+    """Make Shamir's shares of a secret: any `threshold` of them restore it, and fewer say nothing about it.
 
     They are the values at 1 to n of a random polynomial of degree threshold − 1 that is the secret at 0.
     """
@@ -73,7 +73,7 @@ def split_secret(secret: bytes, threshold: int, n: int) -> list[bytes]:
 
 
 def join_shares(shares: Mapping[int, bytes]) -> bytes:
-    """The secret behind `threshold` shares, given by their positions; fewer shares give another one.
+    """Restore the secret behind `threshold` shares, given by their positions; fewer shares give another one.
 
     >>> shares = split_secret(b"0123456789abcdef" * 2, threshold=2, n=3)
     >>> join_shares({1: shares[0], 3: shares[2]})
@@ -87,7 +87,7 @@ def join_shares(shares: Mapping[int, bytes]) -> bytes:
 
 @lru_cache(maxsize=8)
 def _weights_at_zero(positions: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's weights Π_{j≠i} x_j / (x_j − x_i): the same for the secrets of all devices."""
+    """Compute Lagrange's weights Π_{j≠i} x_j / (x_j − x_i): the same for the secrets of all devices."""
     weights = []
     for here in positions:
         above = below = 1

@@ -55,7 +55,7 @@ class DeviceSecrets:
     answer: Message = field(default_factory=dict, repr=False)
 
     def to_bytes(self) -> bytes:
-        """The secrets as JSON; bytes in it are base64."""
+        """Return the secrets as JSON; bytes in it are base64."""
         document = {
             **vars(self),
             "context": self.context.message(),
@@ -67,7 +67,7 @@ class DeviceSecrets:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> DeviceSecrets:
-        """The secrets that `to_bytes` wrote."""
+        """Read the secrets that `to_bytes` wrote."""
         try:
             document = json.loads(stored, object_hook=_unpacked)
             context, roster = MaskingContext.from_message(document.pop("context")), document.pop("roster")
@@ -90,7 +90,7 @@ def _unpacked(entry: dict[str, Any]) -> Any:
 
 
 def advertise(context: MaskingContext, device: int) -> tuple[Message, DeviceSecrets]:
-    """Step 0: two fresh key pairs, one to encrypt shares and one to agree on masks."""
+    """Step 0: draw two fresh key pairs, one to encrypt shares and one to agree on masks."""
     secrets = DeviceSecrets(context, device, sharing_key=new_key(), mask_key=new_key())
     public: Message = {name: public_key(getattr(secrets, name)) for name in ("sharing_key", "mask_key")}
     return public, secrets
@@ -117,7 +117,7 @@ def share(secrets: DeviceSecrets, roster: Received) -> tuple[Message, DeviceSecr
 
 
 def mask(secrets: DeviceSecrets, forwarded: Received, matrix: Array) -> tuple[Quantised, DeviceSecrets]:
-    """Step 2: the matrix on the grid, under the device's own mask and those with all peers whose shares arrived.
+    """Step 2: put the matrix on the grid, under the device's own mask and those with all peers that shared.
 
     y_i = x_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij) modulo 2³². Keys and seed are forgotten: what is left
     to do needs only the shares received from others.
@@ -149,7 +149,7 @@ def mask(secrets: DeviceSecrets, forwarded: Received, matrix: Array) -> tuple[Qu
 
 
 def reveal(secrets: DeviceSecrets, verdict: Received) -> tuple[Message, DeviceSecrets]:
-    """Step 3: the shares of the survivors' seeds and of the mask keys of those that dropped.
+    """Step 3: reveal the shares of the survivors' seeds and of the mask keys of those that dropped.
 
     It is answered once: all other shares are forgotten with the answer, which is given again to the same question.
     """
@@ -217,12 +217,12 @@ def pack_masked(
 
 
 def probe(terms: Terms) -> Array:
-    """The matrix that warm messages are sketched with."""
+    """Draw the matrix that warm messages are sketched with."""
     return sketch.probe_matrix(*terms.shape, terms.consensus.seed)
 
 
 def _of_round(device: str, secrets: DeviceSecrets | None, request: Request) -> DeviceSecrets:
-    """The secrets, checked to be of the round that the request asks for."""
+    """Return the secrets, checked to be of the round that the request asks for."""
     if secrets is None:
         raise ProtocolError(f"Device {device!r} has no keys for round {request.round}; start it again.")
     if (secrets.context.run, secrets.context.round) != (request.terms.run, request.round):

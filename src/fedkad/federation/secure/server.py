@@ -68,7 +68,7 @@ class MaskedSum:
         self._revealed: dict[int, dict[int, bytes]] = {}  # shares by who reveals them, then by whose secret it is
 
     def take_keys(self, device: int, message: Received) -> None:
-        """The public keys that a device advertised; refused if the others could not answer a roster with them.
+        """Take the public keys that a device advertised; refuse any that the others could not answer.
 
         No device has seen the keys of others in this step: a key that comes twice is of two devices in league.
         """
@@ -80,7 +80,7 @@ class MaskedSum:
         self._keys[device] = keys
 
     def roster(self) -> Message:
-        """After `advertise`: the public keys of all who answered, to be sent to each of them."""
+        """After `advertise`: return the public keys of all who answered, to be sent to each of them."""
         devices = sorted(self._keys)
         keys = (tuple(self._keys[device][k] for device in devices) for k in (0, 1))
         self._session = Session(self.context, tuple(devices), *keys)
@@ -88,7 +88,7 @@ class MaskedSum:
         return self._session.roster()
 
     def take_shares(self, device: int, message: Received) -> None:
-        """The boxes that a device made for each of the others; what is in them only the receivers can tell."""
+        """Take the boxes that a device made for each of the others, which only the receivers can open."""
         devices = self._session.devices
         others = [peer for peer in devices if peer != device]
         if device not in devices or integers(message, "devices") != others:
@@ -100,7 +100,7 @@ class MaskedSum:
         self._commitments[device] = commitment
 
     def forward(self) -> dict[int, Message]:
-        """After `share`: for each device that shared, the boxes that the others made for it."""
+        """After `share`: return for each device that shared the boxes that the others made for it."""
         self._enough(self._boxes, "shared their secrets")
         forwarded: dict[int, Message] = {}
         for receiver in sorted(self._boxes):
@@ -109,7 +109,7 @@ class MaskedSum:
         return forwarded
 
     def take_masked(self, device: int, payload: bytes) -> None:
-        """A masked matrix, as bytes."""
+        """Take a masked matrix, as bytes."""
         if device not in self._boxes:
             raise MaskingError(f"Device {device} sent a masked matrix without shares; leave it out.")
         if len(payload) != (size := 4 * math.prod(self.shape)):
@@ -117,14 +117,14 @@ class MaskedSum:
         self._masked[device] = np.frombuffer(payload, dtype="<u4").reshape(self.shape)
 
     def close(self) -> Message:
-        """After `mask`: which devices survived and which dropped, to be sent to the survivors."""
+        """After `mask`: return which devices survived and which dropped, to be sent to the survivors."""
         self._enough(self._masked, "sent a masked matrix")
         self.survivors = sorted(self._masked)
         self._dropped = sorted(self._boxes.keys() - self._masked.keys())
         return {"survivors": list(self.survivors), "dropped": list(self._dropped)}
 
     def take_revealed(self, device: int, message: Received) -> None:
-        """The shares that a survivor was asked for; whether they are the right ones shows when they are joined."""
+        """Take the shares that a survivor was asked for; whether they are the right ones shows when they are joined."""
         asked = self.survivors, self._dropped
         if device not in self.survivors or (integers(message, "survivors"), integers(message, "dropped")) != asked:
             raise MaskingError("The shares are of other devices than those asked about; the shares are discarded.")
@@ -133,7 +133,7 @@ class MaskedSum:
         self._revealed[device] = dict(zip([*self.survivors, *self._dropped], [*seeds, *keys], strict=True))
 
     def unmask(self) -> Array:
-        """After `reveal`: the sum of the survivors' matrices, Σ x_i · bound / levels.
+        """After `reveal`: return the sum of the survivors' matrices, Σ x_i · bound / levels.
 
         From Σ y_i are taken PRG(b_i) of each survivor i, and the pair masks that it added with each dropped device.
         """
@@ -152,7 +152,7 @@ class MaskedSum:
         return restore(total, self.context.bound, self.context.levels)
 
     def _joined(self, device: int) -> bytes:
-        """The secret of a device, from the shares of as many others as it takes."""
+        """Restore the secret of a device from the shares of as many others as it takes."""
         helpers = sorted(self._revealed)[: self.context.threshold]
         return join_shares({self._session.position(helper): self._revealed[helper][device] for helper in helpers})
 
@@ -224,14 +224,14 @@ def _take_or_refuse(n: int, reply: Reply, kind: Kind, take: Callable[[int, Reply
 
 
 def masking_context(request: Request, devices: int) -> MaskingContext:
-    """What the devices of a round agree on; the range of the sum leaves room for the noise, too."""
+    """Choose what the devices of a round agree on; the range of the sum leaves room for the noise, too."""
     terms, threshold = request.terms, default_threshold(devices)
     bound = BOUND + DEVIATIONS * terms.noise * request.bound / math.sqrt(threshold)
     return MaskingContext(terms.run, request.round, threshold, bound, min(LEVELS, (MODULUS - 1) // (2 * devices)))
 
 
 def _in_step(request: Request, kind: Kind, masking: Received) -> Request:
-    """A request in one of the steps; the consensus travels only where the device needs it."""
+    """Make the request of one of the steps; the consensus travels only where the device needs it."""
     if kind in ("warm", "admm", "judge"):
         return replace(request, masking=masking)
     return replace(request, kind=kind, masking=masking, shared=b"", accepted_shared=b"")

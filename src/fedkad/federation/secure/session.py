@@ -44,7 +44,7 @@ class SharesError(MaskingError):
 
 
 def entry(message: Received, name: str, kind: type | tuple[type, ...]) -> Any:
-    """One value of a message, checked for its type."""
+    """Return one value of a message, checked for its type."""
     value = message.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise MaskingError(f"A message of the round has no {name!r}, or one of the wrong type; do not use it.")
@@ -52,7 +52,7 @@ def entry(message: Received, name: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def integers(message: Received, name: str) -> list[int]:
-    """A list of integers."""
+    """Return a list of integers in a message."""
     values: list[int] = list(entry(message, name, (list, tuple)))
     if any(type(value) is not int for value in values):
         raise MaskingError(f"{name!r} in a message of the round must be integers; do not use them.")
@@ -60,7 +60,7 @@ def integers(message: Received, name: str) -> list[int]:
 
 
 def blobs(message: Received, name: str, count: int, size: int | None = None) -> list[bytes]:
-    """A list of so many byte strings, each of `size` bytes if that is given."""
+    """Return a list of so many byte strings in a message, each of `size` bytes if that is given."""
     values: list[bytes] = list(entry(message, name, (list, tuple)))
     if len(values) != count or any(type(value) is not bytes or size not in (None, len(value)) for value in values):
         expected = f"{count} pieces" + (f" of {size} bytes" if size else "")
@@ -69,7 +69,7 @@ def blobs(message: Received, name: str, count: int, size: int | None = None) -> 
 
 
 def default_threshold(n: int) -> int:
-    """Two thirds of n devices, rounded up: how many must stay to the end, and how many could open a matrix.
+    """Return two thirds of n devices, rounded up: how many must stay to the end, and could open a matrix.
 
     Never fewer than three: of a sum of two, each knows the other's part.
 
@@ -104,12 +104,12 @@ class MaskingContext:
             raise MaskingError(f"levels={self.levels} must be 1 or more.")
 
     def message(self) -> Message:
-        """What the server sends to ask for `advertise`."""
+        """Return what the server sends to ask for `advertise`."""
         return asdict(self)
 
     @classmethod
     def from_message(cls, message: Received) -> MaskingContext:
-        """The context that `message` made."""
+        """Read the context that `message` made."""
         return cls(
             run=entry(message, "run", str),
             bound=float(entry(message, "bound", (int, float))),
@@ -130,12 +130,12 @@ class Session:
     mask_keys: tuple[bytes, ...] = ()
 
     def roster(self) -> Message:
-        """The roster as it is sent to every device."""
+        """Return the roster as it is sent to every device."""
         return {name: list(getattr(self, name)) for name in ("devices", "sharing_keys", "mask_keys")}
 
     @classmethod
     def with_roster(cls, context: MaskingContext, message: Received) -> Session:
-        """The session whose `roster` the message is."""
+        """Read the session whose `roster` the message is."""
         devices = integers(message, "devices")
         keys = (blobs(message, name, len(devices), SECRET) for name in ("sharing_keys", "mask_keys"))
         return cls(context, tuple(devices), *map(tuple, keys))
@@ -166,23 +166,23 @@ class Session:
         return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()
 
     def label(self, purpose: str, *devices: int) -> bytes:
-        """What a key or a ciphertext is bound to: the run, the round, the agreement, its purpose, its devices."""
+        """Name what a key or a ciphertext is bound to: run, round, agreement, purpose, devices."""
         return json.dumps([self.context.run, self.context.round, self.digest, purpose, *devices]).encode()
 
     def derive(self, secret: bytes, purpose: str, *devices: int) -> bytes:
-        """HKDF-SHA256 of a secret, with the label as its info."""
+        """Derive a key from a secret by HKDF-SHA256, with the label as its info."""
         return HKDF(SHA256(), SECRET, salt=None, info=self.label(purpose, *devices)).derive(secret)
 
     def commitment(self, device: int, seed: bytes) -> bytes:
-        """What the server recognises a restored seed by; it reveals nothing about the seed or its mask."""
+        """Derive what the server recognises a restored seed by; it reveals nothing about the seed or its mask."""
         return self.derive(seed, "commitment", device)
 
     def self_mask(self, device: int, seed: bytes, shape: tuple[int, ...]) -> Integers:
-        """PRG(b_i)."""
+        """Derive PRG(b_i)."""
         return stream(self.derive(seed, "self mask", device), shape)
 
     def pair_mask(self, device: int, mask_key: bytes, peer: int, shape: tuple[int, ...]) -> Integers:
-        """PRG(s_ij) as `device` i adds it: itself for j > i, its negative for j < i."""
+        """Derive PRG(s_ij) as `device` i adds it: itself for j > i, its negative for j < i."""
         agreed = agree(mask_key, self.mask_key(peer))
         mask = stream(self.derive(agreed, "pair mask", *sorted((device, peer))), shape)
         return mask if peer > device else np.negative(mask)
@@ -210,20 +210,20 @@ class Session:
         return content
 
     def sharing_key(self, device: int) -> bytes:
-        """The public key that shares for a device are encrypted to."""
+        """Return the public key that shares for a device are encrypted to."""
         return self.sharing_keys[self.devices.index(device)]
 
     def mask_key(self, device: int) -> bytes:
-        """The public key that masks with a device are agreed by."""
+        """Return the public key that masks with a device are agreed by."""
         return self.mask_keys[self.devices.index(device)]
 
     def position(self, device: int) -> int:
-        """The abscissa of a device's shares, from 1."""
+        """Return the abscissa of a device's shares, from 1."""
         return self.devices.index(device) + 1
 
 
 def agree(private: bytes, public: bytes) -> bytes:
-    """X25519: the secret that two key pairs have in common."""
+    """Derive the secret that two key pairs have in common, by X25519."""
     try:
         return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -231,17 +231,17 @@ def agree(private: bytes, public: bytes) -> bytes:
 
 
 def new_key() -> bytes:
-    """A fresh private X25519 key."""
+    """Draw a fresh private X25519 key."""
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:
-    """The public half of an X25519 key."""
+    """Return the public half of an X25519 key."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def stream(key: bytes, shape: tuple[int, ...]) -> Integers:
-    """PRG: the keystream of ChaCha20 as integers modulo 2³². A key serves for one mask, so that the nonce may be 0."""
+    """Return the keystream of ChaCha20 as integers modulo 2³²: a key serves for one mask, so the nonce may be 0."""
     zeros = bytes(4 * math.prod(shape))
     keystream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(zeros)
     return np.frombuffer(keystream, dtype="<u4").reshape(shape).astype(np.uint32)
