@@ -190,7 +190,7 @@ def token(
 
 
 def _listed(names: Path | None) -> list[str]:
-    """The lines of a file, which may begin with the mark of an editor."""
+    """Return the lines of a file, which may begin with the mark of an editor."""
     try:
         return [] if names is None else [line.strip() for line in names.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:

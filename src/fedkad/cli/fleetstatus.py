@@ -63,17 +63,17 @@ def status(
 
 
 def not_running(folder: Path) -> str:
-    """The sentence about a server that is down."""
+    """Return the sentence about a server that is down."""
     return f"{folder}: no server is running here; start it with fedkad server {quoted(folder)}."
 
 
 def quoted(path: Path) -> str:
-    """A path as a shell reads it."""
+    """Return a path as a shell reads it."""
     return shlex.quote(str(path))
 
 
 def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
-    """All that is known of a fleet now, and what is wrong with its server, if anything."""
+    """Return all that is known of a fleet now, and what is wrong with its server, if anything."""
     from fedkad.fleet.server.lastseen import as_of_now
     from fedkad.fleet.server.lastseen import read as read_last_seen
     from fedkad.fleet.server.overview import certificate_ends, counts_of, privacy_of, seen_devices
@@ -104,7 +104,7 @@ def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
 
 
 def _training(server: ServerFolder) -> dict[str, Any] | None:
-    """What is known of the latest training; None if there is none, or its report cannot be read."""
+    """Return what is known of the latest training; None if there is none, or its report cannot be read."""
     try:
         training_files.read_status(server.training)
     except TrainingFileError as error:
@@ -114,7 +114,7 @@ def _training(server: ServerFolder) -> dict[str, Any] | None:
 
 
 def _nodes(server: ServerFolder) -> tuple[dict[str, Node] | None, str]:
-    """What Flower knows about the devices, by their keys; or why it does not answer."""
+    """Return what Flower knows about the devices, by their keys; or why it does not answer."""
     from fedkad.fleet.flower.control import ControlError, open_control
 
     try:
@@ -127,7 +127,7 @@ def _nodes(server: ServerFolder) -> tuple[dict[str, Node] | None, str]:
 
 
 def _notice(server: ServerFolder, devices: Registry) -> dict[str, Any] | None:
-    """What the notice says, in a fleet whose devices connect when they are called."""
+    """Return what the notice says, in a fleet whose devices connect when they are called."""
     from fedkad.fleet.server.noticeboard import NoticeBoard
 
     shown = NoticeBoard(server).last()
@@ -207,7 +207,7 @@ def _privacy(privacy: Mapping[str, Any]) -> str:
 
 
 def _training_facts(training: Mapping[str, Any], registered: int, *, is_another_requested: bool) -> dict[str, str]:
-    """The last training in words; what the app has not reported is left out."""
+    """Return the last training in words; what the app has not reported is left out."""
     state = str(training.get("state", "unknown"))
     facts = {"last training" if is_another_requested and state == "done" else "training": state}
     if "run" in training:
@@ -236,7 +236,7 @@ def _training_facts(training: Mapping[str, Any], registered: int, *, is_another_
 
 
 def _named(names: Sequence[object]) -> str:
-    """Some of the names, and how many there are beside them."""
+    """Return some of the names, and how many there are beside them."""
     shown = ", ".join(map(str, names[:MOST_NAMED]))
     return shown if len(names) <= MOST_NAMED else f"{shown} and {len(names) - MOST_NAMED} more"
 
@@ -254,5 +254,5 @@ def _print_refusals(training: Mapping[str, Any]) -> None:
 
 
 def _moment(text: str | None) -> str:
-    """A time stamp without the fraction of a second."""
+    """Return a time stamp without the fraction of a second."""
     return UNKNOWN if text is None else f"{text[:10]} {text[11:19]}"

@@ -92,7 +92,7 @@ def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
 
 
 def _progress(training: Path, request: training_files.TrainingRequest) -> str:
-    """How far a training is, or what it waits for; empty if there is nothing to tell yet."""
+    """Return how far a training is, or what it waits for; empty if there is nothing to tell yet."""
     if (waits := training_files.read_waits(training)) is not None:
         return f"The training {waits}."
     try:
@@ -168,5 +168,5 @@ def deliver(folder: Folder, device: DeviceName, as_json: AsJson = False) -> None
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
-    """What devices said of a model before its delivery."""
+    """Return what devices said of a model before its delivery."""
     return f"{gate['ratio']:.3g} times, by {counted(gate['judges'], 'device')}" if gate.get("judges") else UNKNOWN

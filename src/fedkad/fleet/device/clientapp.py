@@ -49,7 +49,7 @@ def _note_refusal(context: Context, why: str) -> None:
 
 
 def participant(context: Context) -> DurableParticipant:
-    """The participant of a node: named in the node's own configuration or, in a simulation, by its number."""
+    """Return the participant of a node: named in the node's own configuration or, in a simulation, by its number."""
     node, data = context.node_config, None
     if "partition-id" in node:
         paths = device_paths(Path(str(context.run_config["data"])))

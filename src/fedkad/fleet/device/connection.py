@@ -1,4 +1,4 @@
-"""A running device: one process that stays connected to the server, and a clear message when it cannot."""
+"""`fedkad client` while its device is called: one process stays connected to the server, and says why if it cannot."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def connect(folder: DeviceFolder, data: str, *, once: bool, idle: float | None) 
 def reach(files: HttpsClient) -> str | None:
     """Return why the server cannot be reached, in one sentence; None if it can.
 
-    Checked before Flower is started, which would retry forever without saying why.
+    Checked before Flower is started, which would retry endlessly without saying why.
     """
     try:
         files.connect().close()
@@ -77,7 +77,7 @@ def foreign_key(folder: DeviceFolder, files: HttpsClient) -> str | None:
     """Return what is wrong with a key that is another device's, in one sentence; None if it is not.
 
     Flower would let the device in under the other's name, and the server refuse every reply. A server of an earlier
-    release does not say whose key it is; one that nobody has is left to Flower.
+    release does not say whose key it is; an unknown key is left to Flower.
     """
     answer = files.get(WHOSE_KEY, key_header(folder))
     owner = answer.content.decode(errors="replace")
@@ -248,7 +248,7 @@ class DeviceClient:
         self.child = None
 
     def _is_idle(self, idle: float) -> bool:
-        """Whether no request came for that long; an answer that is due may take longer, but not forever."""
+        """Return whether no request came for that long; an answer that is due may take longer, within limits."""
         return time.monotonic() - self.last_request > max(idle, LONGEST_ANSWER if self._owes_reply() else 0.0)
 
     def _owes_reply(self) -> bool:

@@ -39,7 +39,7 @@ class DeviceData:
         self.reading = {name: value for name, value in asdict(settings.reading).items() if value is not None}
 
     def detector(self, terms: Terms) -> KoopmanDetector:
-        """A detector with this device's statistics for a training with these terms."""
+        """Return a detector with this device's statistics for a training with these terms."""
         if self.path is None:
             return self._gathered(terms)
         parameters = {**_shared(terms), **self.own}
@@ -78,7 +78,7 @@ class DeviceData:
         return detector
 
     def _columns(self, device: DeviceTables, terms: Terms) -> list[int]:
-        """The columns of the fleet's channels in the table, which may have others as well, in any order."""
+        """Return the columns of the fleet's channels in the table, which may have others as well, in any order."""
         lacking = [name for name in terms.channels if name not in device.channels]
         if lacking:
             raise ProtocolError(
@@ -96,14 +96,14 @@ class DeviceData:
 
 
 def participant_in(folder: Path, device: str, data: Path | None) -> DurableParticipant:
-    """The participant whose knowledge lies in a folder, with its settings."""
+    """Return the participant whose knowledge lies in a folder, with its settings."""
     state, known = DeviceState(folder), read_settings(folder)
     own = DeviceData(device, state, data, known)
     return DurableParticipant(device, state, own.detector, known.privacy)
 
 
 def read_settings(folder: Path) -> DeviceFile:
-    """`device.toml` of a device's folder, where there is one; the server is told what is wrong in it."""
+    """`device.toml` of a device's folder, where there is one; what is wrong in it is sent to the server."""
 
     def parse(document: Mapping[str, Any]) -> DeviceFile:
         try:

@@ -19,7 +19,7 @@ class FileWatch:
         self.before = identity(file)
 
     def is_replaced(self) -> bool:
-        """Whether the file was replaced since the last call."""
+        """Return whether the file was replaced since the last call."""
         before, self.before = self.before, identity(self.file)
         return self.before not in (None, before)
 
@@ -33,7 +33,7 @@ class Delivery:
         self.sent: float | None = None
 
     def is_settled(self, owes_reply: bool) -> bool:
-        """Whether something was delivered, the reply to it was sent, and the server had time to collect that."""
+        """Return whether something was delivered, the reply to it was sent, and the server had time to collect that."""
         now = time.monotonic()
         if self.seen is None:
             if not self.watch.is_replaced():

@@ -46,9 +46,8 @@ class HttpsClient:
     """Fetches files from one server, each over a connection of its own that resumes the TLS session of the last one.
 
     A device that looks every minute would cost the server memory all the time if it stayed connected, and a signature
-    each time if it began anew. Of several addresses of the server, `server` is the one in use: the first that answers,
-    until it does no longer. Without a certificate whoever answers is believed, which is only for a file that proves
-    itself.
+    each time if it began again. Of several addresses of the server, `server` is the one in use: the first that answers,
+    until it no longer does. Without a certificate any server is believed, which is only for a file that proves itself.
     """
 
     def __init__(self, servers: Sequence[str], ca_certificate: Path | None, remedy: str) -> None:
@@ -67,7 +66,7 @@ class HttpsClient:
         self._trust = self._session = None
 
     def get(self, path: str, headers: Mapping[str, str]) -> Fetched:
-        """The answer to a request; raises `UnreachableError`."""
+        """Return the answer to a request; raises `UnreachableError`."""
         try:
             return self._get(path, headers)
         except (http.client.HTTPException, OSError) as error:
@@ -85,7 +84,7 @@ class HttpsClient:
             return Fetched(answer.status, answer.getheader("ETag", ""), content)
 
     def connect(self) -> ssl.SSLSocket:
-        """A connection to the server, whose certificate is verified; raises `UnreachableError`."""
+        """Return a connection to the server, whose certificate is verified; raises `UnreachableError`."""
         troubles = []
         for server in dict.fromkeys((self.server, *self.servers)):
             try:

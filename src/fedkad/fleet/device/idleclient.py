@@ -109,7 +109,7 @@ class IdleLoop:
             time.sleep(TICK)
 
     def is_called(self) -> bool:
-        """Whether the device is called, by a look at the notice if it is time."""
+        """Return whether the device is called, by a look at the notice if it is time."""
         if self.notices.is_due:
             self._look()
         if self.notices.is_called:

@@ -36,7 +36,7 @@ def join(token: OneTimeToken, folder: Path) -> None:
 
 
 def find_authority(token: OneTimeToken) -> bytes:
-    """The authority that the token names, as the notice shows it; whoever else answers is not believed."""
+    """Return the authority that the token names, as the notice shows it; no other server is believed."""
     content = HttpsClient([token.server], None, "").get(NOTICE, {}).content
     for each in unverified(content).body.authorities:
         if hashlib.sha256(each.certificate).hexdigest() == token.fingerprint:

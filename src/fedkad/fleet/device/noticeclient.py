@@ -1,4 +1,4 @@
-"""How a device follows the notice of its fleet: it looks now and then, and remembers the last one it accepted."""
+"""The client of a fleet's notice: a device polls it now and then, and keeps the last one that it accepted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NoticeClient:
         self.has_looked = False  # whether the server has answered since this process began
 
     def _kept(self) -> FleetNotice | None:
-        """The last notice that was accepted; None if there is none, or if its file is damaged."""
+        """Return the last notice that was accepted; None if there is none, or if its file is damaged."""
         try:
             return verify(self.folder.notice.read_bytes(), self.folder.ca_certificate.read_bytes())
         except (FileNotFoundError, NoticeError):
@@ -71,7 +71,7 @@ class NoticeClient:
         return tuple(dict.fromkeys((self.folder.server, *told)))
 
     def _first_wait(self) -> float:
-        """Seconds until the first look: none for a new device, else up to a period.
+        """Return seconds until the first look: none for a new device, else up to a period.
 
         So a site whose power comes back looks as often as ever, and not all at once.
         """
@@ -124,18 +124,18 @@ class NoticeClient:
         self.files.use(self._servers)
 
     def fetch_model(self, sha256: str) -> Fetched:
-        """What the server answers when asked for a model, which only a device that it knows may have."""
+        """Return what the server answers when asked for a model, which only a device that it knows may have."""
         return self.files.get(f"/models/{sha256}", key_header(self.folder))
 
     def _shown_key(self) -> dict[str, str]:
-        """What says who looks; a look goes on without it, because others say that a key is damaged."""
+        """Return the header with the device's key; without it, polling goes on, and others report a damaged key."""
         try:
             return key_header(self.folder)
         except FleetFileError:
             return {}
 
     def is_registered(self) -> bool | None:
-        """Whether the server knows the key, by asking for a model that nobody has; None if it does not say."""
+        """Return whether the server knows the key, by asking for a missing model; None if it does not say."""
         try:
             return {NOT_FOUND: True, UNAUTHORIZED: False}.get(self.fetch_model(NO_MODEL).status)
         except (UnreachableError, FleetFileError):
@@ -143,14 +143,14 @@ class NoticeClient:
 
     @property
     def is_called(self) -> bool:
-        """Whether the device should be connected: it is called, or nobody has told it of notices yet."""
+        """Whether the device should be connected: it is called, or has not heard of notices yet."""
         if self.last is None or not self.has_notices:
             return True
         return self.last.calls(self.folder.device, self.clock())
 
     @property
     def may_stay(self) -> bool:
-        """Whether a device that is connected stays so: a notice that has expired calls nobody, and sends nobody away.
+        """Whether a device that is connected stays so: a notice that has expired calls none, and sends none away.
 
         A server that could not renew its notice would lose its devices otherwise, although it is there.
         """

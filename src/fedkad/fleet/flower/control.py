@@ -61,7 +61,7 @@ class Control:
         self._client = client
 
     def nodes(self) -> dict[str, Node]:
-        """The registered devices by their public keys, including those that never connected."""
+        """Return the registered devices by their public keys, including those that never connected."""
         with _failures():
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
         nodes = {}
@@ -96,7 +96,7 @@ class Control:
         return started.run_id
 
     def has_ended(self, run: int) -> bool:
-        """Whether a run is over, successful or not; a run that Flower does not know is over."""
+        """Return whether a run is over, successful or not; a run that Flower does not know is over."""
         try:
             with _failures():
                 found = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict
@@ -107,7 +107,7 @@ class Control:
         return bool(found[run].status.status == FINISHED)
 
     def log(self, run: int) -> str:
-        """The output of the server app in a run that is over."""
+        """Return the output of the server app in a run that is over."""
         with _failures():
             return "".join(part.log_output for part in self._client.StreamLogs(StreamLogsRequest(run_id=run)))
 

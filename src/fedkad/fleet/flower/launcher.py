@@ -1,7 +1,7 @@
 """Answers the server's requests in forks of one process that has imported everything already.
 
 Flower starts a new Python for each message, and on a small device its imports take far longer than the answer. The
-SuperNode therefore runs with `--isolation process`, which leaves starting apps to somebody else: this module.
+SuperNode therefore runs with `--isolation process`, which leaves starting apps to this module.
 
 Flower would also install and run the app that the server sends, whatever is in it. A device of ours answers with the
 app of the release that is installed on it, and never runs code that came over the network.
@@ -58,7 +58,7 @@ def _serve(address: str) -> None:
         interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
         retry_invoker=make_simple_http_retry_invoker(),
     )
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for apps
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system collects apps that end
     while True:
         found = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
         if found.HasField("task") and found.token:

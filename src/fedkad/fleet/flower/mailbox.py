@@ -44,7 +44,7 @@ class Mailbox:
         self._uploads: dict[str, Upload] = {}  # by the message that they answer
 
     def collect(self, asked: Collection[str]) -> Iterator[tuple[str, Header | str]]:
-        """The answers to these messages that have become complete since the last call."""
+        """Yield the answers to these messages that have become complete since the last call."""
         if not isinstance(self._grid, HttpGrid):  # in a simulation replies are never partial
             for some in batched(asked):
                 for reply in self._grid.pull_messages(some):
@@ -73,7 +73,7 @@ class Upload:
         self._parts = [part.object_id for part in islice(iterate_object_tree(tree), MOST_PARTS + 1)]
 
     def fetch(self) -> Header | str | None:
-        """The answer in the reply; None while a part is missing."""
+        """Return the answer in the reply; None while a part is missing."""
         if len(self._parts) > MOST_PARTS:
             return f"The reply has more than {MOST_PARTS} parts."
         client, node, run = self._grid._runtime_client, self._grid.node, self._grid.run.run_id
@@ -97,14 +97,14 @@ class Upload:
 
 
 def answer_in(reply: object) -> Header | str:
-    """The header in a reply, or the reason why Flower has none."""
+    """Return the header in a reply, or the reason why Flower has none."""
     if not isinstance(reply, Message):
         return {}
     return str(reply.error.reason) if reply.has_error() else unpacked(reply)
 
 
 def batched(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items in lists of at most `AT_ONCE`."""
+    """Yield the items in lists of at most `AT_ONCE`."""
     left = iter(items)
     while batch := list(islice(left, AT_ONCE)):
         yield batch

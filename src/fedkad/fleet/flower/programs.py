@@ -25,7 +25,7 @@ OFFLINE = {
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of every Flower process.
+    """Return the environment of every Flower process.
 
     The processes start one another by name, so the folder with the programs must be on PATH even if the virtual
     environment is not active. They also talk to one another on this machine, which must bypass any HTTP proxy.
@@ -50,7 +50,7 @@ def quiet(name: str) -> dict[str, str]:
 
 
 def server_commands(folder: ServerFolder) -> dict[str, list[str]]:
-    """The commands of a server's processes by name, in the order in which they start.
+    """Return the commands of a server's processes by name, in the order in which they start.
 
     The SuperLink holds the state of the fleet and listens on its own machine only. The SuperExec starts server apps; it
     is separate so that a run outlives the SuperLink.
@@ -74,7 +74,7 @@ def server_commands(folder: ServerFolder) -> dict[str, list[str]]:
 
 
 def device_command(folder: DeviceFolder, data: str) -> list[str]:
-    """The command of a device's process, Flower's SuperNode made to end when its connection does.
+    """Return the command of a device's process, Flower's SuperNode made to end when its connection does.
 
     `-P` keeps modules in the working directory from shadowing ours. The app's settings go into a file because
     Flower's arguments cannot hold a path that contains both kinds of quotes.

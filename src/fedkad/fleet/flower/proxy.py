@@ -8,8 +8,8 @@ listens on its own machine only, and nginx is what listens to the network.
 Flower reads the whole body of a request into memory and parses it before it checks who has sent it. So nginx lets a
 request through only if what it costs is bounded:
 
-- Every request of a device carries its public key in a header, which nginx looks up before it reads the body: whoever
-  does not know the key of a registered device is answered at once. A public key is nobody's secret in theory, but it
+- Every request of a device carries its public key in a header, which nginx looks up before it reads the body: a
+  stranger without the key of a registered device is answered at once. A public key is no secret in theory, but it
   is sent over TLS only, and has 384 random bits. Flower then checks the signature, which nginx cannot.
 - A body may be as large as an honest one of this fleet at this endpoint, with a margin, and is kept in memory: no
   request and no answer goes to a temporary file.
@@ -81,7 +81,7 @@ def _template(name: str) -> _ConfigurationTemplate:
 
 
 def configuration(place: Place, largest_reply: int, devices: int) -> str:
-    """What nginx does in front of so many devices and tokens, none of which sends more than `largest_reply` bytes."""
+    """Return what nginx does in front of this many devices and tokens; none sends more than `largest_reply` bytes."""
     sizes = dict.fromkeys(SMALL, LARGEST_SMALL)
     sizes |= {ANNOUNCEMENT: LARGEST_ANNOUNCEMENT, REPLY: largest_reply}
     refusals, location = {"activate-node": NOT_ADMITTED}, _template("nginx_location.conf.in")
@@ -108,7 +108,7 @@ def configuration(place: Place, largest_reply: int, devices: int) -> str:
 
 
 def listening(place: Place) -> list[str]:
-    """Where nginx listens: at one address or at all, IPv6 included if this machine has it.
+    """Return where nginx listens: at one address or at all, IPv6 included if this machine has it.
 
     >>> listening(Place(bind="192.0.2.1")), listening(Place(bind="fd00::1"))
     (['192.0.2.1:8443'], ['[fd00::1]:8443'])
@@ -120,7 +120,7 @@ def listening(place: Place) -> list[str]:
 
 
 def known_keys(public_keys: Mapping[str, str]) -> str:
-    """The devices by the header with their public key, as Flower's SuperNode sends it, for nginx to look up."""
+    """Return the devices by the header with their public key, as Flower's SuperNode sends it, for nginx to look up."""
     keys = {name: b64encode(key.encode()).decode() for name, key in public_keys.items()}
     return "".join(f'"{key}" "{name}";\n' for name, key in keys.items())
 
@@ -146,7 +146,7 @@ def _content(path: Path) -> str | None:
 
 
 def command(root: Path) -> list[str]:
-    """The command that runs nginx in the foreground in a server's folder.
+    """Return the command that runs nginx in the foreground in a server's folder.
 
     Started by root, it reads keys and configuration as root and serves the network as nobody, who can read neither.
     """
@@ -163,10 +163,10 @@ def command(root: Path) -> list[str]:
 
 
 def environment(sockets: Sequence[int]) -> dict[str, str]:
-    """The environment of nginx: it takes over listening sockets that it is told of, as when it replaces itself.
+    """Return the environment of nginx: it takes over listening sockets that it is told of, as when it replaces itself.
 
-    So a server may run in a network namespace of its own, where nobody else reaches Flower's control interface, and
-    still be reached at a socket that was opened outside of it.
+    So a server may run in a network namespace of its own, where no other process reaches Flower's control interface,
+    and still be reached at a socket that was opened outside of it.
 
     >>> environment([3, 4])["NGINX"]
     '3;4;'

@@ -145,6 +145,6 @@ def _drop_answers(state: NodeState, object_store: ObjectStore) -> None:
 
 
 def _is_complete(answer: Message, object_store: ObjectStore) -> bool:
-    """Whether all parts of an answer are there; Flower would wait for them."""
+    """Return whether all parts of an answer are there; Flower would wait for them."""
     parts = iterate_object_tree(object_store.get_object_tree(answer.metadata.message_id))
     return all(object_store.get(part.object_id) for part in parts)

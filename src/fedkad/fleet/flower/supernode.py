@@ -52,7 +52,7 @@ def _end_with(launcher: int) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    """Where apps reach this SuperNode, and the settings of the device, beside which it marks its progress."""
+    """Return where apps reach this SuperNode, and the settings of the device, beside which it marks its progress."""
     parser = argparse.ArgumentParser(add_help=False)
     for option in ("--host", "--port", "--node-config"):
         parser.add_argument(option, required=True)

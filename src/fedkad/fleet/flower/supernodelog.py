@@ -91,7 +91,7 @@ class SuperNodeLog:
         self._tail = (self._tail + fresh)[-max(len(event.value) for event in self.counts) :]
 
     def ending(self, status: int) -> SuperNodeEnding:
-        """Why the SuperNode ended with this exit status.
+        """Return why the SuperNode ended with this exit status.
 
         If the server refuses its signature, Flower sends itself SIGINT and ends with status 0. If it does so twice,
         because both its heartbeat and a request were refused, the second signal may kill it, or interrupt its exit,

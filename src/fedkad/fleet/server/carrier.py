@@ -38,20 +38,20 @@ class Carrier:
         self._current: set[str] = set()
 
     def devices(self) -> list[str]:
-        """The devices that are connected."""
+        """Return the devices that are connected."""
         self._progress.step()
         names = self._registered_names() if self._is_registered else self._given_names()
         self._nodes = {name: node for node, name in names.items()}
         return sorted(self._nodes)
 
     def _registered_names(self) -> dict[int, str]:
-        """The names of the connected nodes by their keys; if the registry has since disappeared, this fails."""
+        """Return the names of the connected nodes by their keys; if the registry has since disappeared, this fails."""
         names = {d.public_key.strip(): d.name for d in registry.active(registry.read(self._registry)).values()}
         keys = {node.node_id: node.public_key.decode(errors="replace").strip() for node in self._grid.get_nodes()}
         return {node: names[key] for node, key in keys.items() if key in names}
 
     def _given_names(self) -> dict[int, str]:
-        """The names that the connected nodes give themselves."""
+        """Return the names that the connected nodes give themselves."""
         connected = [node.node_id for node in self._grid.get_nodes()]
         hello = Request(self._terms, "hello", 0, "")
         for nodes in batched(node for node in connected if node not in self._names):
@@ -74,7 +74,7 @@ class Carrier:
             self._asked.update(zip(sent, names, strict=True))
 
     def answers(self) -> Iterator[tuple[str, Header | str | None]]:
-        """New answers: a header, or the reason why there is none, or None for an answer to an earlier `send`."""
+        """Yield new answers: a header, or the reason why there is none, or None for an answer to an earlier `send`."""
         self._progress.step()
         for asked, answer in self._mailbox.collect(list(self._asked)):
             name = self._asked.pop(asked, None)

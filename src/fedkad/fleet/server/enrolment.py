@@ -66,7 +66,7 @@ def prepare(folder: ServerFolder) -> None:
     noticeboard.open_to_all(folder.public)
     if not folder.notice_key.exists() or not folder.notice_certificate.exists():  # of a fleet of an earlier release
         _write_notice_key(folder, keyfiles.authority(folder))
-    if not folder.secret.exists():  # nobody but the two processes that read it when they start knows it
+    if not folder.secret.exists():  # only two processes know it, which read it when they start
         write_private(folder.secret, secrets.token_bytes(48))
         logger.info("%s was missing; a new one was made", folder.secret)
     if (reason := _outdated(folder)) is not None:
@@ -79,7 +79,7 @@ def prepare(folder: ServerFolder) -> None:
 
 
 def _outdated(folder: ServerFolder) -> str | None:
-    """Why the server needs another certificate; None if it does not."""
+    """Return why the server needs another certificate; None if it does not."""
     if not folder.server_certificate.exists():
         return "it had none"  # the writing of one was interrupted
     is_valid = certificates.is_valid_for(keyfiles.server_pair(folder).public, folder.settings.place.addresses)
@@ -89,7 +89,7 @@ def _outdated(folder: ServerFolder) -> str | None:
 def configure_proxy(folder: ServerFolder) -> bool:
     """Have the proxy know the registered devices and the size of their replies; False if it does already.
 
-    The settings are read anew, because a training uses them as they are by then.
+    The settings are read again, because a training uses them as they are by then.
     """
     devices = registry.active(registry.read(folder.registry))
     largest = largest_reply(settings.load(folder.root), len(devices))
@@ -115,7 +115,7 @@ def largest_reply(settings: FleetSettings, devices: int) -> int:
 
 
 def make_tokens(folder: ServerFolder, names: Sequence[str], life: float) -> list[OneTimeToken]:
-    """A token for each of these devices, valid once and for so many seconds."""
+    """Make a token for each of these devices, valid once and for so many seconds."""
     secrets_of = tokens.issue(folder.tokens, registry.read(folder.registry), names, life)
     present = certificates.each_authority(keyfiles.trusted(folder))[0]
     server, fingerprint = folder.settings.place.reached_at, hashlib.sha256(present).hexdigest()
@@ -241,7 +241,7 @@ def _write_pair(key: Path, certificate: Path, made: KeyPair) -> None:
 
 
 def _device_key(public_key: Path | None) -> tuple[bytes | None, str]:
-    """A new private key and its public key, or only the public key if the private one was made on the device."""
+    """Return a new private key and its public key, or only the public key if the private one was made on the device."""
     if public_key is None:
         made = certificates.make_device_key()
         return made.key, made.public.decode()

@@ -81,7 +81,7 @@ class RunGuard:
 
 
 def is_damaged(database: Path) -> bool:
-    """Whether SQLite calls a database malformed, or no database at all; one that is missing or busy is not."""
+    """Return whether SQLite calls a database malformed, or no database at all; one that is missing or busy is not."""
     if not database.exists():
         return False
     try:

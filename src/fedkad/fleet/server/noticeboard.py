@@ -1,7 +1,7 @@
 """What a server shows to all of its devices: the notice, and the model that it names, as files that nginx serves.
 
 public/notice          the notice; only its signature makes it worth anything
-public/join            what somebody with a token is told until it is admitted
+public/join            the reply to a device that has a token but is not admitted yet
 public/models/SHA256   the current model, and the one before for those who have just read the last notice
 """
 
@@ -60,7 +60,7 @@ class NoticeBoard:
         self.made: tuple[str, str, int] | None = None  # run, digest and size of that file
 
     def last(self) -> FleetNotice | None:
-        """The notice that is shown now; None if there is none, or none that devices would accept."""
+        """Return the notice that is shown now; None if there is none, or none that devices would accept."""
         try:
             return verify((self.folder.public / NOTICE).read_bytes(), self.folder.ca_certificate.read_bytes())
         except (FileNotFoundError, NoticeError):
@@ -73,7 +73,7 @@ class NoticeBoard:
         return last is not None and self._is_due(last)
 
     def _is_due(self, notice: FleetNotice) -> bool:
-        """Whether half of its life is over, or it was written by a clock that was ahead and would be valid too long."""
+        """Return whether half of its life is over, or a clock that was ahead made it valid too long."""
         return not LIFE / 2 <= notice.expires - self.clock() <= LIFE
 
     def show(self, period: float, invitation: Invitation | None, devices: int) -> None:
@@ -101,7 +101,7 @@ class NoticeBoard:
         content = sign(body, number, now, *signer)
         self._check(content)
         _write_public(self.folder.public / NOTICE, content, number)
-        called = "nobody" if body.invitation is None else f"places below {body.invitation.below}"
+        called = "none" if body.invitation is None else f"places below {body.invitation.below}"
         logger.info("notice %d: calls %s, current model %s", number, called, body.model and body.model.run)
 
     def _check(self, content: bytes) -> None:
@@ -115,7 +115,7 @@ class NoticeBoard:
             ) from None
 
     def _current_model(self, devices: int) -> NamedModel | None:
-        """The current model, as a file whose name is its digest; it is made again if the result has changed."""
+        """Return the current model, as a file whose name is its digest; it is made again if the result has changed."""
         found = identity(self.folder.training / RESULT)
         if found != self.made_of:
             self.made, self.made_of = self._publish(), found
@@ -142,7 +142,7 @@ class NoticeBoard:
 
 
 def _write_public(path: Path, content: bytes, moment: int) -> None:
-    """Write a file that everybody may read, with this time."""
+    """Write a file that all users may read, with this time."""
     draft = path.with_name(f".{path.name}.new")
     write_atomically(draft, content)
     draft.chmod(READABLE_FILE)

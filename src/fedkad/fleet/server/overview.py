@@ -24,7 +24,7 @@ DELTA = 1e-5  # the δ for which ε is given
 
 
 class SeenDevice(NamedTuple):
-    """A registered device as Flower and nginx see it; `state` is None if nobody was asked."""
+    """A registered device as Flower and nginx see it; `state` is None if Flower was not asked."""
 
     device: str
     state: str | None

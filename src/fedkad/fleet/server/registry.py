@@ -1,7 +1,7 @@
 """`devices.json`: which devices may take part, and with which key. The source of truth of a fleet.
 
 The file is a document with a list of devices, and below it a line for each device that was added or changed since, so
-that adding one to a hundred thousand writes one line. Once more entries are replaced than in use, it is written anew.
+that adding one to a hundred thousand writes one line. Once more entries are replaced than in use, it is rewritten.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StoredRegistry(NamedTuple):
 
 
 def read(path: Path) -> Registry:
-    """All devices by name."""
+    """Return all devices by name."""
     return _load(path).devices
 
 
@@ -145,7 +145,7 @@ def renew(devices: Registry, name: str, public_key: str) -> None:
 
 
 def active(devices: Registry) -> Registry:
-    """The devices that may take part."""
+    """Return the devices that may take part."""
     return {name: device for name, device in devices.items() if not device.revoked}
 
 
@@ -157,7 +157,7 @@ class ActiveDevices:
         self._seen: FileIdentity | None = None
 
     def read(self) -> Registry:
-        """All of them; the same object as before if nothing has changed."""
+        """Return all of them; the same object as before if nothing has changed."""
         seen = identity(self.path)
         if seen is None or seen != self._seen:
             self.found, self._seen = active(read(self.path)), seen

@@ -60,12 +60,12 @@ class Reporter:
 
     def training_ended(self, request: TrainingRequest | None) -> None:
         """Tell how the training ended that was requested before the last step of the server, if that closed it."""
-        if request is None or not request.token:  # an unreadable one, which is written anew
+        if request is None or not request.token:  # an unreadable one, which is rewritten
             return
         outcome = outcome_of(self.folder.training, request)
         if outcome is not None:
             self.outcomes[outcome.state] += 1
-            if outcome.state not in (TrainingEnd.DONE, TrainingEnd.CANCELLED):  # whoever cancelled it knows
+            if outcome.state not in (TrainingEnd.DONE, TrainingEnd.CANCELLED):  # an operator who cancelled it knows
                 self.tell(f"training {outcome.state}", outcome.sentence)
 
     def look(self, devices: Registry, nodes: Mapping[str, Node] | None, last_seen: LastSeen | None = None) -> None:
@@ -147,7 +147,7 @@ TRAINING = {
 
 
 def metric(name: str, text: str, samples: Samples, kind: str = "gauge") -> Iterator[str]:
-    """The lines of one metric in Prometheus' text format; `samples` are by their labels.
+    """Yield the lines of one metric in Prometheus' text format; `samples` are by their labels.
 
     >>> print("".join(metric("devices", "Devices.", {'{state="online"}': 3})), end="")
     # HELP fedkad_fleet_devices Devices.
@@ -160,12 +160,12 @@ def metric(name: str, text: str, samples: Samples, kind: str = "gauge") -> Itera
 
 
 def labelled(label: str, values: Samples) -> Samples:
-    """The values by labels instead of names."""
+    """Return the values by labels instead of names."""
     return {f'{{{label}="{name}"}}': value for name, value in values.items()}
 
 
 def silent_devices(seen: Iterable[SeenDevice], before: float) -> Iterator[str]:
-    """The devices that have not been connected since a moment, or never although they were added before it."""
+    """Yield the devices that have not been connected since a moment, or never although they were added before it."""
     for each in seen:
         moment = {OFFLINE: each.since, NEVER: each.added}.get(str(each.state))
         if moment is not None and _seconds(moment) < before:
@@ -173,6 +173,6 @@ def silent_devices(seen: Iterable[SeenDevice], before: float) -> Iterator[str]:
 
 
 def _seconds(text: str) -> float:
-    """A time stamp of Flower or of the list of devices, in seconds since 1970; one without a zone is in UTC."""
+    """Return a time stamp of Flower or of the list of devices, in seconds since 1970; one without a zone is in UTC."""
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,7 @@
 """Requests for trainings: one file from the request until a training is done, so that no crash of a process loses it.
 
-A request made while one is pending or under way adds nothing, and the caller is told so; one made after a training is
-done, but before the server has noticed, asks for another. `federation.training_files` reads these files.
+A request made while one is pending or under way adds nothing, as the caller learns; one made after a training is done,
+but before the server has noticed, asks for another. `federation.training_files` reads these files.
 """
 
 from __future__ import annotations

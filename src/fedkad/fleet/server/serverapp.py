@@ -60,7 +60,7 @@ def _log_with_flower() -> None:
 
 
 def resume(place: Path, known: FleetSettings) -> Coordinator:
-    """The training in progress, or a new one if there is none or the operator has chosen other settings."""
+    """Return the training in progress, or a new one if there is none or the operator has chosen other settings."""
     in_progress = stored_terms(place, UNDER_WAY)
     if in_progress is not None and terms(in_progress.run, known) == in_progress:
         coordinator = Coordinator(in_progress, plan(known), place)
@@ -74,7 +74,7 @@ def resume(place: Path, known: FleetSettings) -> Coordinator:
 
 
 def finished(place: Path, known: FleetSettings) -> Coordinator | None:
-    """The last finished training, whatever fleet.toml says by now."""
+    """Return the last finished training, whatever fleet.toml says by now."""
     result = stored_terms(place, RESULT)
     if result is None:
         return None
@@ -84,7 +84,7 @@ def finished(place: Path, known: FleetSettings) -> Coordinator | None:
 
 
 def terms(run: str, known: FleetSettings) -> Terms:
-    """What this fleet's devices must agree on."""
+    """Return what this fleet's devices must agree on."""
     model, training, privacy = known.model, known.training, known.privacy
     lifting = Lifting(len(model.channels), model.window, model.observables, model.seed)
     consensus = Consensus(
@@ -109,7 +109,7 @@ def terms(run: str, known: FleetSettings) -> Terms:
 
 
 def plan(known: FleetSettings) -> TrainingPlan:
-    """How this fleet trains."""
+    """Return how this fleet trains."""
     asked = known.training
     return TrainingPlan(
         asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.min_devices, asked=known.asked

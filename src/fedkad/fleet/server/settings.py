@@ -34,12 +34,12 @@ def _is_ip_address(text: str) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """Whether this is a host name or an IP address."""
+    """Return whether this is a host name or an IP address."""
     return _is_ip_address(text) or (len(text) <= 253 and HOST.fullmatch(text) is not None)
 
 
 def _is_bindable(text: str) -> bool:
-    """Whether nginx can listen there: it has no way to say to which network a link-local address belongs."""
+    """Return whether nginx can listen there: it has no way to say to which network a link-local address belongs."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -69,7 +69,7 @@ RENAMED = {
 }
 """Keys by their sections that had another name until 0.2; the old names are read until the release after that."""
 
-LONGEST_PERIOD = 6 * 3600.0  # seconds: whoever looks as rarely still sees each notice long before it expires
+LONGEST_PERIOD = 6 * 3600.0  # seconds: a device that polls as rarely still sees each notice long before it expires
 PERIOD = Rule(
     lambda text: 1.0 <= (parse_duration(text) or 0.0) <= LONGEST_PERIOD, "a duration from 1s to 6h, such as 1m or 10m"
 )
@@ -175,7 +175,7 @@ class Privacy:
 
 @dataclass(frozen=True)
 class NoticeSettings:
-    """How devices are told of trainings and models: by a notice that they look at, so that few have to be connected."""
+    """The notice, by which devices that are not connected learn of trainings and models."""
 
     period: Annotated[str, PERIOD] = "1m"
     devices_per_training: Annotated[int, at_least(1)] = 64
@@ -304,7 +304,7 @@ class ServerFolder:
 
     @classmethod
     def existing(cls, path: Path) -> ServerFolder:
-        """A folder that `fedkad fleet init` created; raises `SettingsError` for any other."""
+        """Return a folder that `fedkad fleet init` created; raises `SettingsError` for any other."""
         load(path)
         return cls(path.resolve())
 

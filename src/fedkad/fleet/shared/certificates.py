@@ -52,7 +52,7 @@ class KeyPair(NamedTuple):
 
 
 def make_authority(name: str) -> KeyPair:
-    """The key and self-signed certificate of a fleet's own authority."""
+    """Make the key and self-signed certificate of a fleet's own authority."""
     key = _new_key()
     subject = _name(f"FedKAD fleet at {name}")
     usage = x509.KeyUsage(digital_signature=False, key_cert_sign=True, crl_sign=True, **UNUSED)
@@ -61,21 +61,21 @@ def make_authority(name: str) -> KeyPair:
 
 
 def make_server_certificate(authority: KeyPair, address: str, *others: str) -> KeyPair:
-    """The key and certificate of the server at these addresses; valid for localhost as well."""
+    """Make the key and certificate of the server at these addresses; valid for localhost as well."""
     names = x509.SubjectAlternativeName(map(_general_name, dict.fromkeys((address, *others, *LOCAL_NAMES))))
     purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     return _issued(authority, _new_key(), address, {names: False, purpose: False})
 
 
 def is_valid_for(certificate: bytes, addresses: Iterable[str]) -> bool:
-    """Whether the certificate of a server covers all of these addresses."""
+    """Return whether the certificate of a server covers all of these addresses."""
     extensions = x509.load_pem_x509_certificate(certificate).extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return all(_general_name(address) in names for address in addresses)
 
 
 def make_notice_certificate(authority: KeyPair) -> KeyPair:
-    """The key and certificate that sign notices, and nothing else."""
+    """Make the key and certificate that sign notices, and nothing else."""
     purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING])
     return _issued(authority, ed25519.Ed25519PrivateKey.generate(), "FedKAD notices", {purpose: True})
 
@@ -94,7 +94,7 @@ def check_pair(pair: KeyPair) -> None:
 def _issued(
     authority: KeyPair, key: SigningKey, subject: str, extensions: Mapping[x509.ExtensionType, bool]
 ) -> KeyPair:
-    """A key and the certificate that the authority gives it."""
+    """Return a key and the certificate that the authority gives it."""
     ca_key, ca = load_pem_private_key(authority.key, None), x509.load_pem_x509_certificate(authority.public)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise KeyFileError("is not a key on an elliptic curve")
@@ -107,12 +107,12 @@ def _issued(
 
 
 def each_authority(bundle: bytes) -> list[bytes]:
-    """The certificates in a `ca.crt`, as DER; the first is of the authority that certifies now."""
+    """Return the certificates in a `ca.crt`, as DER; the first is of the authority that certifies now."""
     return [each.public_bytes(Encoding.DER) for each in x509.load_pem_x509_certificates(bundle)]
 
 
 def as_bundle(authorities: Iterable[bytes]) -> bytes:
-    """A `ca.crt` with these certificates, given as DER."""
+    """Return a `ca.crt` with these certificates, given as DER."""
     return b"".join(x509.load_der_x509_certificate(each).public_bytes(Encoding.PEM) for each in authorities)
 
 
@@ -136,7 +136,7 @@ def is_cross_signed(successor: bytes, signature: bytes, trusted: Iterable[bytes]
 
 
 def end_of(certificate: bytes) -> datetime:
-    """When a certificate expires."""
+    """Return when a certificate expires."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
@@ -146,7 +146,7 @@ def days_left(certificate: bytes, now: datetime | None = None) -> float:
 
 
 def make_device_key() -> KeyPair:
-    """A device's key: the private part in OpenSSH's format, the only one that Flower reads, the public part as PEM."""
+    """Make a device's key: private in OpenSSH's format, the only one that Flower reads, public as PEM."""
     key = _new_key()
     return KeyPair(
         key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), _public_pem(key.public_key())
@@ -154,7 +154,7 @@ def make_device_key() -> KeyPair:
 
 
 def public_part(private_key: bytes) -> bytes:
-    """The public key, as PEM, of a device's private key."""
+    """Return the public key, as PEM, of a device's private key."""
     try:
         key = load_ssh_private_key(private_key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -165,7 +165,7 @@ def public_part(private_key: bytes) -> bytes:
 
 
 def normal_public_key(content: bytes) -> bytes:
-    """A public key, given as PEM or in OpenSSH's format, as the PEM by which Flower identifies it."""
+    """Return a public key, given as PEM or in OpenSSH's format, as the PEM by which Flower identifies it."""
     load = load_pem_public_key if content.lstrip().startswith(b"-----BEGIN") else load_ssh_public_key
     try:
         key = load(content.strip())
@@ -188,7 +188,7 @@ def _certified(
     days: int,
     extensions: Mapping[x509.ExtensionType, bool],
 ) -> KeyPair:
-    """A key and its certificate; `extensions` says for each whether it is critical."""
+    """Return a key and its certificate; `extensions` says for each whether it is critical."""
     public, start = key.public_key(), datetime.now(UTC) - HEAD_START
     end, serial = start + timedelta(days=days), x509.random_serial_number()
     builder = x509.CertificateBuilder(issuer, subject, public, serial, start, end)

@@ -36,7 +36,7 @@ class DeviceFolder:
     lock = Below("client.lock")  # held while a client runs
 
     def data_file(self, given: Path | None) -> str:
-        """The absolute path of the device's data: from the command line, or else from `device.toml`; empty without."""
+        """Return the absolute path of the device's data: as given, or else from `device.toml`; empty without."""
         if given is None and not self.data:
             return ""
         path = (given if given is not None else self.root / self.data).expanduser().resolve()

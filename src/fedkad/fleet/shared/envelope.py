@@ -11,10 +11,10 @@ RECORD = "fedkad"
 
 
 def packed(header: Header) -> RecordDict:
-    """The content of a message with this header."""
+    """Return the content of a message with this header."""
     return RecordDict({RECORD: ConfigRecord(dict(header))})
 
 
 def unpacked(message: Message) -> Header:
-    """The header in a message; an empty one, which is never valid, if the message is not one of ours."""
+    """Return the header in a message; an empty one, which is never valid, if the message is not one of ours."""
     return dict(message.content[RECORD]) if message.has_content() and RECORD in message.content else {}

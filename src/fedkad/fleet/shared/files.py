@@ -42,7 +42,7 @@ class Below:
 
 
 def identity(path: Path) -> FileIdentity | None:
-    """What changes when a file is replaced or written; None if there is none."""
+    """Return what changes when a file is replaced or written; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:

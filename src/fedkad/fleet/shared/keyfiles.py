@@ -21,33 +21,33 @@ Reader = Callable[["ServerFolder"], object]
 
 
 def server_pair(folder: ServerFolder) -> KeyPair:
-    """What the server shows to devices, and the key to it."""
+    """Return what the server shows to devices, and the key to it."""
     return _pair(folder.server_key, folder.server_certificate, _renew(folder))
 
 
 def notice_pair(folder: ServerFolder) -> KeyPair:
-    """What signs notices."""
+    """Return what signs notices."""
     return _pair(folder.notice_key, folder.notice_certificate, _renew(folder))
 
 
 def authority(folder: ServerFolder) -> KeyPair:
-    """The authority that certifies now, with all that devices trust."""
+    """Return the authority that certifies now, with all that devices trust."""
     trusted(folder)  # a damaged certificate has a remedy of its own
     return _pair(folder.ca_key, folder.ca_certificate, RESTORE)
 
 
 def next_authority(folder: ServerFolder) -> KeyPair:
-    """The authority that devices learn to trust."""
+    """Return the authority that devices learn to trust."""
     return _pair(folder.next_key, folder.next_certificate, RESTORE)
 
 
 def trusted(folder: ServerFolder) -> bytes:
-    """The certificates of the authorities that devices trust."""
+    """Return the certificates of the authorities that devices trust."""
     return read_certificates(folder.ca_certificate, RESTORE_AUTHORITY)
 
 
 def secret(folder: ServerFolder) -> bytes:
-    """What the process that starts server apps shows to Flower."""
+    """Return what the process that starts server apps shows to Flower."""
     remedy = "start the server again, which then makes another"
     if not (content := _content(folder.secret, remedy)):
         raise FleetFileError(f"{folder.secret}: this file is empty; remove it and {remedy}.")
@@ -59,7 +59,7 @@ FOR_PROCESSES: tuple[Reader, ...] = (server_pair, secret)
 
 
 def damages(folder: ServerFolder, *readers: Reader) -> Iterator[FleetFileError]:
-    """What is wrong with these files, or with all that a running server needs; it does not need the authority's key."""
+    """Yield what is wrong with these files, or with all that a running server needs (not the authority's key)."""
     for read in readers or (*FOR_PROCESSES, notice_pair, trusted):
         try:
             read(folder)
@@ -68,7 +68,7 @@ def damages(folder: ServerFolder, *readers: Reader) -> Iterator[FleetFileError]:
 
 
 def key_header(folder: DeviceFolder) -> dict[str, str]:
-    """What says to the server which device asks, as Flower's requests do."""
+    """Return the HTTP header with the device's public key, as Flower sends it."""
     try:
         public = certificates.public_part(_content(folder.key, REMEDY))
     except KeyFileError as error:
@@ -77,7 +77,7 @@ def key_header(folder: DeviceFolder) -> dict[str, str]:
 
 
 def read_certificates(path: Path, remedy: str = RESTORE) -> bytes:
-    """A file of certificates, as it is."""
+    """Return a file of certificates, as it is."""
     content = _content(path, remedy)
     try:
         certificates.each_authority(content)

@@ -19,7 +19,7 @@ LAST_WORDS = 5.0  # seconds in which what an ended process has printed is in the
 
 
 def stamp(seconds: float) -> str:
-    """The time in front of a line, in UTC.
+    """Return the time in front of a line, in UTC.
 
     >>> stamp(0.0)
     '1970-01-01T00:00:00Z '
@@ -40,7 +40,7 @@ class LogLine(logging.Formatter):
         return cls(timed="JOURNAL_STREAM" not in os.environ)
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return one line."""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         return f"{stamp(record.created) if self.timed else ''}{level}{record.getMessage()}"
 
@@ -67,7 +67,7 @@ def kept_in(path: Path, largest: int) -> Iterator[None]:
 
 
 def timed(text: str, now: float) -> str:
-    r"""What a process that has ended had printed, with a time in every line.
+    r"""Return what a process that has ended had printed, with a time in every line.
 
     A line without a time has that of the line before; the first ones have that of the first line with a time.
 
@@ -97,7 +97,7 @@ class TimedLog:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until all that was printed is written; call this once nobody prints any more."""
+        """Wait until all that was printed is written; call this once the process has ended."""
         self._thread.join(LAST_WORDS)
 
     def _run(self) -> None:

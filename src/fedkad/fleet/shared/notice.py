@@ -7,9 +7,8 @@
 
 The fleet's authority, which devices trust, certifies the key that signs: a new key needs no change on a device. The
 notice also says where the server is reached and whom devices trust, so that both can change. Devices
-accept no notice that is older than the last one they accepted, so that nobody can play an old one back, and none that
-has expired, so that nobody can keep a new one from them for long. To go back to an earlier model, a server writes a
-newer notice.
+accept no notice that is older than the last one they accepted, so that an old one cannot be replayed, and none that has
+expired, so that a new one cannot be withheld for long. To go back to an earlier model, a server writes a newer notice.
 
 Devices run this without numpy or Flower: it is all that one of them needs while it waits.
 """
@@ -37,7 +36,7 @@ FORMAT = b"fedkad notice 1\n"
 """The first line. It is signed together with the document, so that no other signature of the key fits a notice."""
 
 LIFE = 86_400
-"""Seconds for which a notice is valid: as long as somebody may keep a newer one from a device. A server writes the next
+"""Seconds for which a notice is valid: as long as a newer one may be withheld from a device. A server writes the next
 one when half of them have passed."""
 
 REPORT_EVERY = 3600.0
@@ -58,7 +57,7 @@ class Invitation:
     below: int
 
     def includes(self, device: str) -> bool:
-        """Whether a device is called."""
+        """Return whether a device is called."""
         return place(self.salt, device) < self.below
 
 
@@ -105,17 +104,17 @@ class FleetNotice:
     key_since: int
 
     def calls(self, device: str, now: float) -> bool:
-        """Whether a device is called; nobody is by a notice that has expired."""
+        """Return whether a device is called; an expired notice calls none."""
         return now < self.expires and self.includes(device)
 
     def includes(self, device: str) -> bool:
-        """Whether a device is among those that the notice called when it was written."""
+        """Return whether a device is among those that the notice called when it was written."""
         invitation = self.body.invitation
         return invitation is not None and invitation.includes(device)
 
 
 def place(salt: str, device: str) -> int:
-    """Where a device lies in the cohorts of one training, evenly spread over all places.
+    """Return where a device lies in the cohorts of one training, evenly spread over all places.
 
     >>> place("a", "pump-1") == place("a", "pump-1"), place("a", "pump-1") == place("b", "pump-1")
     (True, False)
@@ -137,7 +136,7 @@ def invitation_for(salt: str, devices: Collection[str], count: int) -> Invitatio
 
 
 def sign(body: NoticeBody, sequence: int, now: float, key: bytes, certificate: bytes) -> bytes:
-    """A notice as a file; the key and its certificate are PEM."""
+    """Return a notice as a file; the key and its certificate are PEM."""
     fields = {"sequence": sequence, "expires": int(now) + LIFE, **asdict(body)}
     fields["authorities"] = [
         {"certificate": b64encode(each.certificate).decode(), "voucher": b64encode(each.cross_signature).decode()}
@@ -153,7 +152,7 @@ def sign(body: NoticeBody, sequence: int, now: float, key: bytes, certificate: b
 
 
 def certified_since(certificate: bytes) -> int:
-    """When a key (its certificate as PEM) was certified, as notices signed with it show it."""
+    """Return when a key (its certificate as PEM) was certified, as notices signed with it show it."""
     return _since(x509.load_pem_x509_certificate(certificate))
 
 
@@ -162,12 +161,12 @@ def _since(certificate: x509.Certificate) -> int:
 
 
 def verify(content: bytes, authority: bytes) -> FleetNotice:
-    """The notice in a file, if an authority of the fleet (PEM) stands behind it; whether it is new is not asked."""
+    """Return the notice in a file, verified with an authority of the fleet (PEM); it may be an old one."""
     return _opened(content, authority)
 
 
 def unverified(content: bytes) -> FleetNotice:
-    """What a file says, for somebody who does not know yet whom to trust."""
+    """Return the notice in a file unverified, for a device that does not know yet which authority to trust."""
     return _opened(content, None)
 
 
@@ -186,7 +185,7 @@ def _opened(content: bytes, authority: bytes | None) -> FleetNotice:
 
 
 def _certified_key(certificate: x509.Certificate, authority: bytes) -> Ed25519PublicKey:
-    """The key that the authority has certified, and for notices only: a server's certificate signs none."""
+    """Return the key that the authority has certified, and for notices only: a server's certificate signs none."""
     _check_issued(certificate, authority)
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     key = certificate.public_key()
@@ -233,7 +232,7 @@ def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
     """Refuse a notice that has expired, or that is older than the last one: by its key, then by its number."""
     if fresh.expires <= now:
         raise NoticeError(
-            "The notice has expired: the server writes none, somebody withholds it, or the clock of this device is "
+            "The notice has expired: the server writes none, it is withheld on the way, or the clock of this device is "
             "wrong; it is ignored."
         )
     if last is not None and fresh.key_since < last.key_since:
@@ -248,10 +247,10 @@ def check_new(last: FleetNotice | None, fresh: FleetNotice, now: float) -> None:
 
 
 def named_bundle(named: Collection[NamedAuthority], trusted: bytes) -> bytes:
-    """The `ca.crt` that a notice asks for, if each authority in it is trusted, or cross-signed by one that is.
+    """Return the `ca.crt` that a notice asks for, if each authority in it is trusted, or cross-signed by one that is.
 
-    The key that signs notices is certified for nothing else: whoever has stolen it must not be able to have devices
-    trust an authority of his own.
+    The key that signs notices is certified for nothing else: a thief of that key must not be able to have devices trust
+    another authority.
     """
     authorities = each_authority(trusted)
     for each in named:

@@ -64,7 +64,7 @@ class LogFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def open(self) -> int:
-        """A handle for appending, which lets the file be truncated while a process writes to it."""
+        """Return a handle for appending, which lets the file be truncated while a process writes to it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
@@ -74,7 +74,7 @@ class LogFile:
             file.write(text)
 
     def read(self, start: int) -> bytes:
-        """The bytes from `start` on."""
+        """Return the bytes from `start` on."""
         if not self.path.exists():
             return b""
         with self.path.open("rb") as file:
@@ -123,7 +123,7 @@ class ChildProcess:
         status = self.process.poll()
         if status is not None:
             self._signal(signal.SIGKILL)
-            self.log.finish()  # whoever asks may want to read why
+            self.log.finish()  # the caller may want to read why
         return status
 
     def end(self, grace: float = GRACE) -> None:
@@ -230,14 +230,14 @@ def ending_all(processes: Sequence[SupervisedProcess]) -> Iterator[None]:
 
 
 def passed_sockets() -> tuple[int, ...]:
-    """The listening sockets that systemd has opened for this process; none if it was started otherwise."""
+    """Return the listening sockets that systemd has opened for this process; none if it was started otherwise."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return ()
     return tuple(range(FIRST_PASSED, FIRST_PASSED + int(os.environ.get("LISTEN_FDS", "0"))))
 
 
 def end_with_parent(parent: int, number: signal.Signals) -> Callable[[], None]:
-    """What a child runs first: have the system send it a signal when its parent ends, even by SIGKILL."""
+    """Return what a child runs first: have the system send it a signal when its parent ends, even by SIGKILL."""
     library = ctypes.CDLL(None, use_errno=True)  # loaded before the fork, after which little is safe
 
     def prepare() -> None:

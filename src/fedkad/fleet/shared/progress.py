@@ -1,4 +1,4 @@
-"""Whether a process gets on with its work: its loop marks each step, and whoever watches it sees the mark grow old.
+"""Detect a hung process: its loop touches a file, and a watcher checks that the file changes.
 
 Flower's heartbeats come from threads of their own: they go on while the work hangs.
 """
@@ -30,7 +30,7 @@ class ProgressMark:
         now = self.timer()
         if now >= self._next:
             self._next = now + EVERY
-            with suppress(OSError):  # on a full disk others say so
+            with suppress(OSError):  # on a full disk other writers report it
                 self.path.touch()
 
 
@@ -46,11 +46,11 @@ class ProgressWatch:
         self.restart()
 
     def restart(self) -> None:
-        """Be patient anew: something else has begun, or nothing can be marked now."""
+        """Start the patience again: other work has begun, or nothing can be marked now."""
         self._since = self.timer()
 
     def is_stuck(self) -> bool:
-        """Whether nothing was marked for longer than patience lasts."""
+        """Return whether nothing was marked for longer than patience lasts."""
         before, self._seen = self._seen, identity(self.path)
         if self._seen != before:
             self.restart()

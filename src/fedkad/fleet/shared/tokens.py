@@ -42,7 +42,7 @@ class OneTimeToken:
 
     @classmethod
     def parse(cls, text: str) -> OneTimeToken:
-        """A token as it was printed.
+        """Return a token as it was printed.
 
         >>> str(OneTimeToken.parse("fedkad://pump-1:secret@[fd00::1]:8443/" + 64 * "0"))[:38]
         'fedkad://pump-1:secret@[fd00::1]:8443/'
@@ -66,7 +66,7 @@ UnusedTokens = dict[str, UnusedToken]
 
 
 def read(path: Path) -> UnusedTokens:
-    """The tokens that are neither used nor expired, by device."""
+    """Return the tokens that are neither used nor expired, by device."""
     try:
         entries = [UnusedToken(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))["tokens"]]
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def changing(path: Path) -> Iterator[UnusedTokens]:
 
 
 def issue(path: Path, devices: registry.Registry, names: Sequence[str], life: float) -> dict[str, str]:
-    """New secrets by device, all of them or none; they take the place of those that these devices had."""
+    """Return new secrets by device, all of them or none; they take the place of those that these devices had."""
     for name in names:
         registry.check_new(devices, name)
     made = {name: UnusedToken(name, secrets.token_urlsafe(24), time.time() + life) for name in names}
