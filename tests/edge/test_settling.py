@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from fedkad import KoopmanDetector
 from fedkad.detect.series import Series
 from fedkad.detect.witnesses import WitnessScoring
+from fedkad.edge.alarms.acceptance import PARTS, Settling, why_not, without_outliers
 from fedkad.edge.alert import Alert, Severity
 from fedkad.edge.commands.command import Command
 from fedkad.edge.device.pipeline import Device
 from fedkad.edge.settings import Alarm, DeviceSettings, Learning, Sampling
-from fedkad.edge.settling import PARTS, Settling, why_not, without_outliers
 from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
 from tests.fixtures.alerts import an_alert, as_json

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedkad.detect.threshold import parse_budget
 from fedkad.edge.alarms import Alarms
+from fedkad.edge.alarms.acceptance import Settling
 from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.device.grid import SampleGrid
 from fedkad.edge.device.learning import Learner
@@ -18,7 +19,6 @@ from fedkad.edge.device.state import SavedState
 from fedkad.edge.health.faults import Health
 from fedkad.edge.health.silence import Staleness
 from fedkad.edge.settings import Alarm, DeviceSettings
-from fedkad.edge.settling import Settling
 from fedkad.edge.store import Store
 
 

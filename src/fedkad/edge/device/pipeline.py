@@ -24,6 +24,7 @@ import numpy as np
 
 from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import FixedThreshold
+from fedkad.edge.alarms.acceptance import Settling, level_of, why_not_yet
 from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind, Reason
 from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.handler import Obedience, Obeyed
@@ -36,7 +37,6 @@ from fedkad.edge.device.period import MANY_AT_ONCE, FirstSamples, find_period, w
 from fedkad.edge.device.state import UNREADABLE, SavedState, load_state, without_state
 from fedkad.edge.device.status import DeviceStatus, DeviceView, budget_status, learning_progress, why_stale
 from fedkad.edge.settings import DeviceSettings, Maintenance
-from fedkad.edge.settling import Settling, why_not, without_outliers
 from fedkad.edge.sources.payload import Sample
 from fedkad.edge.store import Store
 from fedkad.repeats import RepeatFilter
@@ -402,15 +402,14 @@ class Device:
         channels = len(parts.settings.sampling.channels)
         now = parts.alarms.time
         rows = np.array(self._store.rows.between(self.name, now - settle, now, channels)).reshape(-1, channels)
-        reason = self._why_unsettled(opened, rows)
+        is_quiet, resting = parts.alarms.is_quiet, parts.health.resting
+        reason = why_not_yet(opened, parts.settling, model.current, rows, is_quiet=is_quiet, resting=resting)
         if not reason:
             mark = f"settled{parts.alarms.incidents}"
             try:
                 if model.has_file:
                     assert model.current is not None
-                    assert model.current.scoring.bounds is not None
-                    scaled = without_outliers(model.current.setup.scale(rows), model.current.scoring.bounds)
-                    parts.learner.confirm(model.current.setup.scaling.restore(scaled), mark, while_waiting)
+                    parts.learner.confirm(level_of(model.current, rows), mark, while_waiting)
                 else:
                     parts.learner.start_over(self._number, mark, while_waiting)
             except (ValueError, OSError) as error:
@@ -429,20 +428,6 @@ class Device:
         for alert in alerts:
             self._conclude(alert, parts.alarms.time)
         return alerts
-
-    def _why_unsettled(self, incident: IncidentAlert, rows: Any) -> str:
-        """Why the open incident must not become normal yet; empty if it may."""
-        parts, model = self.parts, self.parts.model.current
-        if model is None or model.scoring.bounds is None:
-            return "its model has no witnesses"
-        if parts.alarms.is_quiet:
-            return "it is quiet now, and may be over"
-        if not parts.settling.is_steady:
-            return "its scores still grow"
-        if not len(rows):
-            return "no row is kept"
-        scaled, bounds, window = model.setup.scale(rows), model.scoring.bounds, model.settings.window
-        return why_not(incident, scaled, bounds, window, resting=parts.health.resting, inputs=model.setup.inputs)
 
     # -- status ---------------------------------------------------------------------------------------------------
 

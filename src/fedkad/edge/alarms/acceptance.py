@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.features import window_means
+from fedkad.detect.model import Model
 from fedkad.detect.ranges import Bounds, beyond
 from fedkad.detect.ties import FARTHEST
 from fedkad.edge.alert import IncidentAlert, Severity
@@ -40,7 +41,6 @@ NEAR = 1.0
 
 OUTLIERS = 0.01
 """Share of the rows at either end that does not count for where a channel is."""
-
 
 FAR = 0.1
 """How many ranges of training a value may be from nearly all rows of an incident to be a part of its level."""
@@ -101,6 +101,37 @@ class Settling:
         self.totals, self.counts = [*self.totals[1:], 0.0], [*self.counts[1:], 0]
 
 
+def why_not_yet(
+    incident: IncidentAlert,
+    settling: Settling,
+    model: Model | None,
+    rows: Array,
+    *,
+    is_quiet: bool,
+    resting: Sequence[int],
+) -> str:
+    """Say why what an open incident shows must not become normal yet, as the end of a sentence; empty if it may.
+
+    `rows` are those of the last `settle`, and `resting` the channels that rest by nature, as a battery does.
+    """
+    if model is None or model.scoring.bounds is None:
+        return "its model has no witnesses"
+    if is_quiet:
+        return "it is quiet now, and may be over"
+    if not settling.is_steady:
+        return "its scores still grow"
+    if not len(rows):
+        return "no row is kept"
+    setup, window = model.setup, model.settings.window
+    return why_not(incident, setup.scale(rows), model.scoring.bounds, window, resting=resting, inputs=setup.inputs)
+
+
+def level_of(model: Model, rows: Array) -> Array:
+    """Return the rows of an incident without what is no part of its level."""
+    assert model.scoring.bounds is not None
+    return model.setup.scaling.restore(without_outliers(model.setup.scale(rows), model.scoring.bounds))
+
+
 def why_not(
     incident: IncidentAlert,
     rows: Array,
@@ -110,9 +141,9 @@ def why_not(
     resting: Sequence[int] = (),
     inputs: NDArray[np.bool_] | bool = False,
 ) -> str:
-    """Why what the scaled `rows` of an incident show must not become normal, as the end of a sentence; empty if it may.
+    """Say why the level that scaled `rows` of an incident show must not become normal; empty if it may.
 
-    `resting` are the channels that rest by nature, as a battery does, and `inputs` says which are commands.
+    `inputs` says which channels are commands.
 
     >>> from types import SimpleNamespace
     >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((8, 1)))
@@ -143,7 +174,7 @@ def why_not(
 
 
 def without_outliers(rows: Array, bounds: Bounds) -> Array:
-    """The scaled rows of an incident with gaps where a value is far from nearly all of them: no level is there.
+    """Replace the outliers of the scaled rows of an incident by gaps.
 
     >>> bounds = Bounds(*np.zeros((2, 4, 1)), np.ones(1), np.zeros(1, bool), *np.zeros((8, 1)))
     >>> int(np.isnan(without_outliers(np.append(np.linspace(3.0, 4.0, 300), 9.0)[:, None], bounds)).sum())
@@ -156,9 +187,9 @@ def without_outliers(rows: Array, bounds: Bounds) -> Array:
 
 
 def _levels(rows: Array) -> Array:
-    """Between which values nearly all rows are, by channel; NaN for one that is silent, of which numpy would warn."""
+    """Return between which values nearly all rows are, by channel; NaN for one that is silent."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy warns of a channel that is silent
         levels: Array = np.nanquantile(rows, [OUTLIERS, 1.0 - OUTLIERS], axis=0)
     return levels
 
