@@ -125,6 +125,15 @@ def faults_of(folders: list[str]) -> list[Fault]:
     ]
 
 
+def nearest_first(tests: list[str], module: str) -> list[str]:
+    """The files of tests, those first that name a module: they are the likeliest to notice its faults."""
+    files = [
+        path for test in tests for path in ([HERE / test] if test.endswith(".py") else (HERE / test).rglob("*.py"))
+    ]
+    named = {str(path.relative_to(HERE)): module in path.read_text() for path in files if path.name.startswith("test_")}
+    return sorted(named, key=lambda name: (not named[name], name))
+
+
 def tests_fail(tree: Path, tests: list[str]) -> bool:
     """Whether the fast tests fail in a copy of the tree, or hang."""
     options = ["-x", "-m", "not slow", "--hypothesis-profile", "fast", "-p", "no:cacheprovider"]
@@ -174,7 +183,7 @@ def main() -> None:
                 sys.exit(f"The tests of {area} fail without a fault; mend them first.")
             for fault in random.Random(f"{area} {chosen.seed}").sample(candidates, chosen.number):
                 fault.plant(tree)
-                is_noticed = tests_fail(tree, [*tests, *folders])
+                is_noticed = tests_fail(tree, [*nearest_first(tests, fault.path.stem), *folders])
                 shutil.copy(HERE / fault.path, tree / fault.path)
                 noticed += is_noticed
                 print(f"  {'noticed    ' if is_noticed else 'NOT noticed'}  {fault}", flush=True)
