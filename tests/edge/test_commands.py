@@ -20,7 +20,7 @@ from fedkad.edge.commands.command import (
     read_command,
     stretch_of,
 )
-from fedkad.edge.device.overrides import StandingOrders
+from fedkad.edge.device.overrides import Overrides
 from fedkad.edge.settings import Alarm, DeviceSettings
 
 DEVICES = ["pump", "fan"]
@@ -126,10 +126,10 @@ def test_arguments() -> None:
 
 @given(st.floats(0.0, 2e9), st.floats(0.1, 1e6), st.floats(-1e3, 2e9 + 1e6))
 def test_mute_is_the_time_from_the_command_on(since: float, seconds: float, moment: float) -> None:
-    orders = StandingOrders(budget="2/week").muted(since, seconds)
+    orders = Overrides(budget="2/week").muted(since, seconds)
     assert orders.is_muted(moment) == (since <= moment < since + seconds)
     assert orders.is_muted(-1.0, moment) == orders.is_muted(moment)
-    again = StandingOrders.restored(json.loads(json.dumps(orders.state())))
+    again = Overrides.restored(json.loads(json.dumps(orders.state())))
     assert again == orders
     assert not orders.muted(moment, 0.0).is_muted(moment)
     assert orders.muted(moment, 0.0).budget == "2/week"
@@ -137,7 +137,7 @@ def test_mute_is_the_time_from_the_command_on(since: float, seconds: float, mome
 
 def test_a_budget_replaces_what_is_configured_until_it_is_told_otherwise() -> None:
     settings = DeviceSettings(alarm=Alarm(threshold=7.0, clear_after=3.0))
-    told = StandingOrders(budget="2/week").applied(settings)
+    told = Overrides(budget="2/week").applied(settings)
     assert (told.alarm.budget, told.alarm.threshold, told.alarm.clear_after) == ("2/week", "", 3.0)
-    assert StandingOrders().applied(settings) is settings
-    assert StandingOrders.restored({}) == StandingOrders()
+    assert Overrides().applied(settings) is settings
+    assert Overrides.restored({}) == Overrides()

@@ -34,10 +34,6 @@ DEFAULT = "default"
 
 KEYS = ("id", "verb", "argument", "from")
 
-INCIDENT = re.compile(r"-\d{8}T\d{6}Z-h?\d+$")
-"""How the id of an incident, or of a fault, ends."""
-
-
 HALF = re.compile("[\ud800-\udfff]")
 """Half a character, which JSON can have, but neither the store nor a reply."""
 
@@ -153,12 +149,14 @@ def stretch_of(command: Command, zone: tzinfo | None = None) -> Stretch:
     >>> stretch_of(Command("1", "d", "normal", "d-20260301T080000Z-4")).incident
     'd-20260301T080000Z-4'
     """
-    first, mark, last = command.argument.partition("/")
-    if not mark or INCIDENT.search(command.argument):  # the name of a device may have levels
+    first, separator, last = command.argument.partition("/")
+    if not separator:
         return Stretch(command.argument)
     try:
         start, end = (read_timestamp(each.strip(), zone) for each in (first, last))
     except PayloadError:
+        if command.argument.startswith(f"{command.device}-"):  # an incident of a device whose name has levels
+            return Stretch(command.argument)
         raise CommandError(
             f"normal {quoted(command.argument)} must be an incident, or two times "
             "such as 2026-03-01T08:00/2026-03-01T08:30."

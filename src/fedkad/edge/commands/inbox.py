@@ -76,7 +76,7 @@ class Inbox:
         try:
             check(command, self._devices)
             self._refuse_used_id(command)
-            obeyed = self._devices[command.device].obey(command, while_waiting)
+            reply, alerts = self._devices[command.device].obey(command, while_waiting)
         except (CommandError, OSError) as error:
             logger.info("%s, which is refused: %s", who, error)
             self._answer(command, str(error), accepted=False)
@@ -85,9 +85,9 @@ class Inbox:
             logger.error("%s, which failed because of a bug in the agent: %r.", who, error)
             self._answer(command, "It failed because of a bug in the agent; see its log.", accepted=False)
             return []
-        logger.info("%s. %s", who, obeyed.reply)
-        self._answer(command, obeyed.reply, accepted=True)
-        return obeyed.alerts
+        logger.info("%s. %s", who, reply)
+        self._answer(command, reply, accepted=True)
+        return alerts
 
     def _refuse_used_id(self, command: Command) -> None:
         """Raise a `CommandError` if another command came first with the same id: it is no repetition."""

@@ -11,10 +11,10 @@ from fedkad.edge.settings import DeviceSettings
 
 
 @dataclass(frozen=True)
-class StandingOrders:
+class Overrides:
     """The orders of an operator that hold now; those of a device that was told nothing are empty.
 
-    >>> orders = StandingOrders().muted(100.0, 60.0)
+    >>> orders = Overrides().muted(100.0, 60.0)
     >>> orders.is_muted(120.0), orders.is_muted(170.0), orders.muted(130.0, 0.0).is_muted(140.0)
     (True, False, False)
     """
@@ -23,7 +23,7 @@ class StandingOrders:
     muted_since: float = 0.0  # seconds since 1970
     muted_until: float = 0.0
 
-    def muted(self, since: float, seconds: float) -> StandingOrders:
+    def muted(self, since: float, seconds: float) -> Overrides:
         """The same with another time to be mute; 0 seconds for none."""
         until = since + seconds if seconds else 0.0
         return replace(self, muted_since=since if seconds else 0.0, muted_until=until)
@@ -46,14 +46,14 @@ class StandingOrders:
         return vars(self).copy()
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> StandingOrders:
+    def restored(cls, state: Mapping[str, Any]) -> Overrides:
         """The inverse of `state`; what is missing was not told."""
         return cls(
             str(state.get("budget", "")), float(state.get("muted_since", 0.0)), float(state.get("muted_until", 0.0))
         )
 
 
-class TakenForNormal(NamedTuple):
+class UndoRecord(NamedTuple):
     """What was taken for normal last, so that `undo` can take it back.
 
     The entry of the incident in the history gets the reason, and who had acknowledged it, of before.
@@ -66,7 +66,7 @@ class TakenForNormal(NamedTuple):
     is_learned: bool = True  # whether the model has learned by the same command
 
     @classmethod
-    def restored(cls, state: Sequence[Any]) -> TakenForNormal:
+    def restored(cls, state: Sequence[Any]) -> UndoRecord:
         """Return what a stored state says."""
         taken = cls(*state)
         return taken._replace(reason=Reason(taken.reason))

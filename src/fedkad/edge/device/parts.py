@@ -14,6 +14,7 @@ from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.device.grid import SampleGrid
 from fedkad.edge.device.learning import Learner
 from fedkad.edge.device.model import DeviceModel
+from fedkad.edge.device.overrides import Overrides, UndoRecord
 from fedkad.edge.device.period import Period
 from fedkad.edge.device.state import SavedState
 from fedkad.edge.health.faults import Health
@@ -39,6 +40,8 @@ class DeviceParts:
     settling: Settling
     learner: Learner
     staleness: Staleness
+    overrides: Overrides  # what an operator has ordered, until further notice
+    undo: UndoRecord  # what was taken for normal last
 
     @classmethod
     def restored(
@@ -62,6 +65,8 @@ class DeviceParts:
             settling=Settling.restored(state.settling),
             learner=Learner(store, model, state),
             staleness=Staleness(sampling, time.monotonic(), state.heard),
+            overrides=state.orders,
+            undo=state.taken,
         )
 
     def state(self) -> dict[str, Any]:
@@ -79,6 +84,8 @@ class DeviceParts:
             "budget": None if self.budget is None else self.budget.state,
             "settling": self.settling.state(),
             "heard": self.staleness.heard,
+            "orders": self.overrides,
+            "taken": self.undo,
         }
 
     def with_settings(self, configured: DeviceSettings, settings: DeviceSettings) -> DeviceParts:

@@ -27,11 +27,11 @@ from fedkad.detect.threshold import FixedThreshold
 from fedkad.edge.alarms.acceptance import Settling, level_of, why_not_yet
 from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind, Reason
 from fedkad.edge.commands.command import Command
-from fedkad.edge.commands.handler import Obedience, Obeyed
+from fedkad.edge.commands.handler import CommandResult, carry_out, plan_command
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.device.learning import BRIEF, is_alarmed_often
 from fedkad.edge.device.model import DeviceModel
-from fedkad.edge.device.overrides import TakenForNormal
+from fedkad.edge.device.overrides import UndoRecord
 from fedkad.edge.device.parts import DeviceParts, budget_loop
 from fedkad.edge.device.period import MANY_AT_ONCE, FirstSamples, find_period, with_period
 from fedkad.edge.device.state import UNREADABLE, SavedState, load_state, without_state
@@ -81,7 +81,7 @@ class Device:
         except UNREADABLE as error:
             state = replace(without_state(self._store, self.name, error), orders=state.orders)
             parts = DeviceParts.restored(self._store, model, self._configured, period, state)
-        self.parts, self._orders, self._taken = parts, state.orders, state.taken
+        self.parts = parts
         self._number, self._counted, self._refused = int(state.seq), int(state.counted), int(state.refused)
         self._unjudged = float(state.unjudged)
         is_reshaped = state.grid is not None and not parts.grid.fits(state.grid)
@@ -105,8 +105,6 @@ class Device:
             seq=self._number,
             counted=self._counted,
             refused=self._refused,
-            orders=self._orders,
-            taken=self._taken,
             unjudged=self._unjudged,
             shown={"learning": learning_progress(parts), "budget": budget_status(parts)},
             **parts.state(),
@@ -155,7 +153,7 @@ class Device:
     def _use_period(self, first: FirstSamples) -> list[Alert]:
         """Begin with the period that the first samples show."""
         health = self.parts.health.state()
-        self._begin(SavedState(period=first.period, refused=self._refused, orders=self._orders, health=health))
+        self._begin(SavedState(period=first.period, refused=self._refused, orders=self.parts.overrides, health=health))
         how = "come every %g s, which is its period" if first.is_regular else "are irregular, and its period is %g s"
         logger.info(f"%s: its samples {how} from now on.", self.name, first.period)
         return [
@@ -247,7 +245,7 @@ class Device:
         """Why no incident may begin; None if it may."""
         if self._maintenance and any(each.start <= now < each.end for each in self._maintenance):
             return Reason.MAINTENANCE
-        return Reason.MUTED if self._orders.is_muted(now, arrival) else None
+        return Reason.MUTED if self.parts.overrides.is_muted(now, arrival) else None
 
     def count_refusal(self) -> None:
         """Count a message of the device, or the values in it, that could not be read."""
@@ -287,7 +285,7 @@ class Device:
         if last is None and math.isfinite(parts.alarms.time):
             last = parts.alarms.time
         since = clock - lasted if last is None else last
-        is_muted = self._orders.is_muted(clock)
+        is_muted = parts.overrides.is_muted(clock)
         if is_muted or (staleness.reason and self._why_silenced(clock, clock)):
             alerts = parts.health.silence(since + lasted, Reason.MUTED if is_muted else Reason.MAINTENANCE)
         elif not staleness.reason or now - self._deaf <= parts.settings.sampling.silent_after:
@@ -320,43 +318,31 @@ class Device:
 
     # -- operators ------------------------------------------------------------------------------------------------
 
-    def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> Obeyed:
-        """Carry out a command, or raise a `CommandError`; everything must be committed just before."""
-        parts = self.parts
-        obeyed = Obedience(
-            self.name,
-            parts.settings,
-            self._store,
-            parts.model,
-            parts.learner,
-            parts.alarms,
-            parts.health,
-            self._orders,
-            self._taken,
-            self._number,
-            parts.alarms.time,
-            while_waiting,
-        ).obey(command)
-        for alert in obeyed.alerts:
+    def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> CommandResult:
+        """Carry out a command; everything must be committed just before.
+
+        Raises a `CommandError` with the reply if it is impossible.
+        """
+        parts, before = self.parts, self.parts.overrides
+        plan = plan_command(parts, command)
+        alerts = carry_out(plan, parts, command, self._number, while_waiting)
+        for alert in alerts:
             if isinstance(alert, IncidentAlert):
                 self._conclude(alert, parts.alarms.time)
         self.is_changed = True
         if parts.model.stream is None:
             self._reading = None
-        if parts.budget is not None:
-            parts.budget.forgive(obeyed.forgiven)
-        has_budget = obeyed.orders.budget != self._orders.budget
-        self._orders, self._taken = obeyed.orders, obeyed.taken
-        if has_budget:
+        self.parts = replace(parts, overrides=plan.overrides or before, undo=plan.undo or parts.undo)
+        if self.parts.overrides.budget != before.budget:
             self.configure(self._configured)
-        return obeyed
+        return CommandResult(plan.reply, alerts)
 
     def configure(self, settings: DeviceSettings, maintenance: Sequence[Maintenance] | None = None) -> None:
         """Use another alarm policy, learning and maintenance; everything must be committed just before."""
         if maintenance is not None:
             self._maintenance = [each for each in maintenance if each.device in ("", self.name)]
         self._configured = settings
-        in_force = self._orders.applied(with_period(settings, self.parts.period.seconds))
+        in_force = self.parts.overrides.applied(with_period(settings, self.parts.period.seconds))
         self.parts = self.parts.with_settings(settings, in_force)
 
     # -- models ---------------------------------------------------------------------------------------------------
@@ -419,12 +405,13 @@ class Device:
             logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened.id, reason)
             return []
         if model.current is None:
-            self._reading, self._taken = None, TakenForNormal()
+            self._reading, undo = None, UndoRecord()
             alerts = self._end_without_model()
         else:
             logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened.id)
-            self._taken = TakenForNormal(opened.id)
+            undo = UndoRecord(opened.id)
             alerts = parts.alarms.silence(parts.alarms.time, Reason.SETTLED)
+        self.parts = parts = replace(parts, undo=undo)
         for alert in alerts:
             self._conclude(alert, parts.alarms.time)
         return alerts
@@ -436,5 +423,6 @@ class Device:
         return self._view().status()
 
     def _view(self) -> DeviceView:
-        muted_until = self._orders.muted_until if self._orders.is_muted(time.time()) else None
+        overrides = self.parts.overrides
+        muted_until = overrides.muted_until if overrides.is_muted(time.time()) else None
         return DeviceView(self.parts, self._row, self._reading, self._silenced, muted_until, self._refused)

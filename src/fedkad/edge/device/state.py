@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from fedkad.edge.device.overrides import StandingOrders, TakenForNormal
+from fedkad.edge.device.overrides import Overrides, UndoRecord
 from fedkad.edge.store import Store
 
 Json = Mapping[str, Any]
@@ -46,9 +46,9 @@ class SavedState:
     pace: Json | None = None
     hidden: Sequence[tuple[int, list[int]]] = ()  # the channels hidden from the model, by the number of their row
     budget: Json | float | None = None
-    orders: StandingOrders = field(default_factory=StandingOrders)
+    orders: Overrides = field(default_factory=Overrides)
     settling: Json | None = None
-    taken: TakenForNormal = field(default_factory=TakenForNormal)
+    taken: UndoRecord = field(default_factory=UndoRecord)
     unjudged: float = 0.0  # seconds watched before there was a model
     heard: float | None = None  # when the last sample arrived
     shown: Json | None = None  # by `fedkad-agent status`, and not read back
@@ -60,8 +60,8 @@ class SavedState:
         if not known.get("period"):  # it was the grid's alone
             known["period"] = float((stored.get("grid") or {}).get("period") or 0.0)
         orders, taken = (
-            StandingOrders.restored(known.pop("orders", {})),
-            TakenForNormal.restored(known.pop("taken", ())),
+            Overrides.restored(known.pop("orders", {})),
+            UndoRecord.restored(known.pop("taken", ())),
         )
         return cls(**known, orders=orders, taken=taken)
 

@@ -18,7 +18,7 @@ from fedkad.edge.alert import (
 )
 from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.commands.client import StoreClient, with_known
-from fedkad.edge.device.overrides import StandingOrders
+from fedkad.edge.device.overrides import Overrides
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance, SettingsError
 from fedkad.locks import is_held
 
@@ -98,7 +98,7 @@ def _status_row(
     name: str, settings: DeviceSettings, state: Mapping[str, Any] | None, planned: Iterable[Maintenance]
 ) -> Sequence[str]:
     state = state or {}
-    alarms, orders = state.get("alarms", {}), StandingOrders.restored(state.get("orders", {}))
+    alarms, orders = state.get("alarms", {}), Overrides.restored(state.get("orders", {}))
     opened = open_incident(alarms)
     acknowledged = f", acknowledged by {opened.acknowledged}" if opened and opened.acknowledged else ""
     budget = (state.get("shown") or {}).get("budget") or {}
@@ -119,7 +119,7 @@ def _status_row(
     )
 
 
-def _state(state: Mapping[str, Any], orders: StandingOrders, planned: Iterable[Maintenance]) -> str:
+def _state(state: Mapping[str, Any], orders: Overrides, planned: Iterable[Maintenance]) -> str:
     now = time.time()
     if ends := [each.end for each in planned if each.start <= now < each.end]:
         return f"maintenance until {_shown(max(ends))}"
