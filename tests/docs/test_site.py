@@ -63,6 +63,11 @@ def test_the_readme_is_short() -> None:
     assert text.count("\n") <= 120
 
 
+def test_the_pages_are_short() -> None:
+    """What is added has to make room: each thing is said once."""
+    assert sum(len(page.read_text().split()) for page in PAGES.glob("*.md")) <= 18_000
+
+
 def test_every_command_has_its_section(site: Path) -> None:
     page = text_of(site / "commands" / "fedkad.html")
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
