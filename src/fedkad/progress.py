@@ -6,5 +6,5 @@ Report = Callable[[int, int], None]
 """Told how much of how much is done."""
 
 
-def unheard(done: int, of: int) -> None:
+def unheard(done: float, of: int) -> None:
     """Do nothing, where no progress is wanted."""

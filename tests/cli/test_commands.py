@@ -400,7 +400,7 @@ def test_channels_are_matched_by_name(folder: Path, model: Path, tmp_path: Path)
     events = json.loads(Done("detect", model, source, "--json").out)["devices"][0]["events"]
     for change in (swap_columns, add_columns):
         done = Done("detect", model, rewrite(source, tmp_path / "pump-04.csv", change), "--json")
-        assert (done.status, done.err) == (0, "")
+        assert (done.status, re.sub(r"(?m)^\w+: (\d+)/\1\n", "", done.err)) == (0, "")  # a busy machine tells progress
         assert json.loads(done.out)["devices"][0]["events"] == [{**event, "table": "pump-04"} for event in events]
 
 

@@ -31,13 +31,13 @@ DetectOnly = Annotated[
 
 
 def wrong_option(error: SettingError) -> typer.BadParameter:
-    """An error about a setting in the words of the command line."""
+    """Return an error about a setting in the words of the command line."""
     option = f"'--{error.name.replace('_', '-')}'"
     return typer.BadParameter(f"{error.value} must be {error.allowed}.", param_hint=option)
 
 
 def rule_of(rule: Rule) -> Callable[[Any], Any]:
-    """Callback of an option that must satisfy a rule."""
+    """Return the callback of an option that must satisfy a rule."""
 
     def check(value: Any) -> Any:
         if value is not None and not rule.holds(value):
@@ -52,14 +52,14 @@ above_zero, share = rule_of(POSITIVE), rule_of(SHARE)
 
 
 def budget_rate(text: str | None) -> str | None:
-    """Callback of an option that is a rate of false alarms."""
+    """Check an option that is a rate of false alarms."""
     if text is not None and parse_budget(text) is None:
         raise typer.BadParameter(f"{text} must be a rate of false alarms such as 1/week or 2/day.")
     return text
 
 
 def duration(text: str) -> float | int:
-    """A number of rows, an int, or a time in seconds, a float."""
+    """Return a number of rows as an int, or a time in seconds as a float."""
     if text.isdigit():
         return int(text)
     seconds = parse_duration(text)
@@ -69,7 +69,7 @@ def duration(text: str) -> float | int:
 
 
 def _threshold(text: str) -> str | float:
-    """A number where it is one; other words are checked with the other options."""
+    """Return a number where it is one; other words are checked with the other options."""
     try:
         number = float(text)
     except ValueError:
@@ -80,7 +80,7 @@ def _threshold(text: str) -> str | float:
 
 
 def _channels(text: str) -> tuple[str, ...]:
-    """Names separated by commas; one that has a comma itself stands in quotes.
+    """Return names separated by commas; one that has a comma itself stands in quotes.
 
     >>> _channels('flow, "heat, inner"')
     ('flow', 'heat, inner')
@@ -181,9 +181,9 @@ DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def with_options(
-    into: str, shown: Mapping[str, dict[str, Any]], *sources: Callable[..., Any]
+    into: str, shown: Mapping[str, dict[str, Any]], *sources: Callable[..., Any], make: Callable[..., Any] = dict
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command options that are parameters of `sources`; it gets those that were used as the mapping `into`.
+    """Give a command options that are parameters of `sources`; it gets what `make` makes of those used as `into`.
 
     An option has the name of its `parameter` unless another option of the command has it.
     """
@@ -198,7 +198,7 @@ def with_options(
         def extended(**given: Any) -> T:
             chosen = {name: given.pop(name) for name in shown}
             used = {parameters_of[name]: value for name, value in chosen.items() if value is not None}
-            return command(**given, **{into: used})
+            return command(**given, **{into: make(**used)})
 
         kept = {name: [p.replace(kind=inspect.Parameter.KEYWORD_ONLY)] for name, p in own.items()}
         parameters = [parameter for several in (kept | {into: added}).values() for parameter in several]
@@ -212,32 +212,23 @@ def with_options(
 def with_detector_options(command: Callable[..., T]) -> Callable[..., T]:
     """Give a command the options of the detector as the mapping `detector`; wrong ones are refused before any work."""
 
-    @wraps(command)
-    def checked(detector: dict[str, Any], **given: Any) -> T:
+    def checked(**detector: Any) -> dict[str, Any]:
         try:
             # A budget needs a period, which may come from the data: whether it does is checked later.
             KoopmanDetector(**{"sample_period": 1.0, **detector}).settings.check()
         except SettingError as error:
             raise wrong_option(error) from None
-        return command(detector=detector, **given)
+        return detector
 
     shown = {name: {"rich_help_panel": "Detector", **settings} for name, settings in DETECTOR_OPTIONS.items()}
-    return with_options("detector", shown, KoopmanDetector)(checked)
+    return with_options("detector", shown, KoopmanDetector, make=checked)(command)
 
 
 def with_reading_options(*without: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Give a command the options that say how to read data, as the value `reading`."""
-
-    def decorated(command: Callable[..., T]) -> Callable[..., T]:
-        @wraps(command)
-        def read(reading: dict[str, Any], **given: Any) -> T:
-            return command(reading=Switches(**reading), **given)
-
-        options = {name: each for name, each in READING_OPTIONS.items() if name not in without}
-        shown = {name: {"rich_help_panel": "Reading", **settings} for name, settings in options.items()}
-        return with_options("reading", shown, Switches)(read)
-
-    return decorated
+    options = {name: each for name, each in READING_OPTIONS.items() if name not in without}
+    shown = {name: {"rich_help_panel": "Reading", **settings} for name, settings in options.items()}
+    return with_options("reading", shown, Switches, make=Switches)
 
 
 class RenamedSwitches(TyperCommand):
@@ -264,7 +255,7 @@ def complete_period(detector: dict[str, Any], period: float | None) -> None:
 
 
 def _option(parameter: inspect.Parameter, settings: dict[str, Any]) -> inspect.Parameter:
-    """An option with the type, the rule and the default of a parameter, where `settings` has no others."""
+    """Return an option with the type, the rule and the default of a parameter, where `settings` has no others."""
     hint = parameter.annotation
     plain, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     # Of a name or an object of a program, a command line takes the name.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,15 @@ import typer
 from fedkad.cli.failures import note, warn
 from fedkad.detect.series import Series
 from fedkad.intake import Switches, read_devices, read_recording
+from fedkad.progress import unheard
 from fedkad.tables import DeviceTables, FleetTables, SeriesTable, read_device, read_fleet
-from fedkad.tables.fleet import Read, matched
+from fedkad.tables.fleet import matched
 from fedkad.tables.times import looks_like_epoch
 from fedkad.timesteps import GAP_FACTOR, gap_starts, is_other_rate
 from fedkad.wording import counted
 
 Progress = Callable[[str, float, int], None]
 
-ALMOST = 0.99  # of a file, once its text is read: it is not checked yet
 MANY = 20  # times that show whether their steps are even
 UNEVEN, FEW = 0.1, 0.2  # how far a step may be from the usual one, and the share of steps that may be further
 LONG = 1e6  # seconds, from where on a period is told in days
@@ -44,29 +43,10 @@ def load_device(
     `wanted` are the channels of a model: they are matched by name, and those that are missing have no value.
     """
     read = partial(read_recording, switches=switches, wanted=wanted, allow_silent=allow_silent)
-    device = read_device(path, read if progress is None else _reported(read, path, progress))
+    device = read_device(path, read, unheard if progress is None else partial(progress, "reading"))
     _report_passed_over(path)
     _report_repairs(device)
     return device
-
-
-def _reported(read: Callable[..., SeriesTable], path: Path, progress: Progress) -> Read:
-    """The reader, telling how many files of how many are read, and how much of the one that is being read."""
-    files = len(list(path.iterdir())) if path.is_dir() else 1
-    number = count()
-    progress("reading", 0, files)
-
-    def reported(file: Path) -> SeriesTable:
-        before = next(number)
-
-        def within(done: int, of: int) -> None:
-            progress("reading", before + ALMOST * done / max(of, 1), files)
-
-        table = read(file, report=within)
-        progress("reading", before + 1, files)
-        return table
-
-    return reported
 
 
 def load_fleet(folder: Path, switches: Switches, progress: Progress) -> FleetTables:
@@ -81,7 +61,7 @@ def load_fleet(folder: Path, switches: Switches, progress: Progress) -> FleetTab
         for device in fleet.devices.values():
             _report_repairs(device)
         return fleet
-    fleet = read_fleet(folder, _reported(partial(read_recording, switches=switches), folder, progress))
+    fleet = read_fleet(folder, partial(read_recording, switches=switches), partial(progress, "reading"))
     _report_passed_over(folder)
     for device in fleet.devices.values():
         _report_repairs(device)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkad.progress import Report, unheard
 from fedkad.tables.errors import TableError, TableSource, reason_in
 from fedkad.tables.reading import ENDINGS, read_table, table_ending
 from fedkad.tables.table import SeriesTable
@@ -35,12 +36,12 @@ class DeviceTables:
 
     @property
     def filled(self) -> int:
-        """The number of missing cells that were filled, over all tables."""
+        """Count the missing cells that were filled, over all tables."""
         return sum(table.filled for table in self.tables)
 
     @property
     def gap_rows(self) -> int:
-        """The number of rows that remain gaps, over all tables."""
+        """Count the rows that remain gaps, over all tables."""
         return sum(table.gap_rows for table in self.tables)
 
     def series(self) -> list[NDArray[np.float64]]:
@@ -48,8 +49,17 @@ class DeviceTables:
         return [table.with_gaps()[0] for table in self.tables]
 
 
-Read = Callable[[Path], SeriesTable]
-"""How a file is read: `read_table`, with its options, or the reader of the command line."""
+ALMOST = 0.99  # of a file or a device, once its text is read: it is not checked yet
+
+Progress = Callable[[float, int], None]
+"""Told how many files, or devices, of how many are read; one that is being read counts in part."""
+
+
+class Read(Protocol):
+    """How a file is read: `read_table`, with its options, or the reader of the command line."""
+
+    def __call__(self, path: Path, *, report: Report) -> SeriesTable:
+        """Return the table of the file, and report how much of how much of it is read."""
 
 
 class FleetTables(NamedTuple):
@@ -59,7 +69,7 @@ class FleetTables(NamedTuple):
     skipped: dict[str, str]
 
 
-def read_device(path: str | os.PathLike[str], read: Read = read_table) -> DeviceTables:
+def read_device(path: str | os.PathLike[str], read: Read = read_table, progress: Progress = unheard) -> DeviceTables:
     r"""Read one device: a file, or a folder of files.
 
     If the files of a folder follow one another in time, as those of several days do, they are one recording; otherwise
@@ -76,14 +86,18 @@ def read_device(path: str | os.PathLike[str], read: Read = read_table) -> Device
     [((6, 1), [10.0, 11.0, 12.0, 20.0, 21.0, 22.0])]
     """
     path = Path(path)
-    if not os.path.isdir(path):
-        table = read(path)
-        return DeviceTables(table.name, table.channels, (table,), path)
-    files = _tables_in(path)
+    files = _tables_in(path) if os.path.isdir(path) else [path]
     folders = [file for file in files if os.path.isdir(file)]
     if folders:
         raise TableSource(folders[0]).error("a device's folder has a folder inside", "move its files one level up")
-    first, *others = [read(file) for file in files]
+    tables = []
+    for number, file in enumerate(files):
+        progress(number, len(files))
+        tables.append(read(file, report=_part_of(progress, number, len(files))))
+    progress(len(files), len(files))
+    first, *others = tables
+    if files == [path]:
+        return DeviceTables(first.name, first.channels, (first,), path)
     whose = f"the channels are not those of {files[0]}"
     others = [_with_channels(file, table, first.channels, whose) for file, table in zip(files[1:], others, strict=True)]
     # abspath, because the folder may be given as "." or "..".
@@ -91,33 +105,36 @@ def read_device(path: str | os.PathLike[str], read: Read = read_table) -> Device
     return DeviceTables(name, first.channels, _in_sequence(name, (first, *others)), path)
 
 
+def _part_of(progress: Progress, number: int, files: int) -> Progress:
+    """Return the progress of one of several files."""
+    if progress is unheard:
+        return unheard
+    return lambda done, of: progress(number + ALMOST * done / max(of, 1), files)
+
+
 def _in_sequence(name: str, tables: tuple[SeriesTable, ...]) -> tuple[SeriesTable, ...]:
-    """One table of all if they follow one another in time; otherwise the tables as they are."""
-    known = [(table.times, table) for table in tables if table.times is not None]
-    kinds = {(times.dtype, table.utc) for times, table in known}
-    if len(tables) == 1 or len(known) < len(tables) or len(kinds) > 1:
+    """Return one table of all if they follow one another in time; otherwise the tables as they are."""
+    timed = [(table.times, table) for table in tables if table.times is not None]
+    kinds = {(times.dtype, table.utc) for times, table in timed}
+    if len(tables) == 1 or len(timed) < len(tables) or len(kinds) > 1:
         return tables
-    known.sort(key=lambda each: each[0][0])
-    if any(before[-1] >= after[0] for (before, _), (after, _) in pairwise(known)):
+    timed.sort(key=lambda each: each[0][0])
+    if any(before[-1] >= after[0] for (before, _), (after, _) in pairwise(timed)):
         return tables
+    offsets = [table.offsets for _, table in timed if table.offsets is not None]
     whole = replace(
-        known[0][1],
+        timed[0][1],
         name=name,
-        values=np.concatenate([table.values for _, table in known]),
-        times=np.concatenate([times for times, _ in known]),
-        filled=sum(table.filled for _, table in known),
-        offsets=_all_offsets([table for _, table in known]),
-        notes=tuple(f"{table.name}: {note}" for _, table in known for note in table.notes),
+        values=np.concatenate([table.values for _, table in timed]),
+        times=np.concatenate([times for times, _ in timed]),
+        filled=sum(table.filled for _, table in timed),
+        offsets=np.concatenate(offsets) if len(offsets) == len(timed) else None,
+        notes=tuple(f"{table.name}: {note}" for _, table in timed for note in table.notes),
     )
     return (whole,)
 
 
-def _all_offsets(tables: Sequence[SeriesTable]) -> NDArray[np.int64] | None:
-    offsets = [table.offsets for table in tables if table.offsets is not None]
-    return np.concatenate(offsets) if len(offsets) == len(tables) else None
-
-
-def read_fleet(folder: str | os.PathLike[str], read: Read = read_table) -> FleetTables:
+def read_fleet(folder: str | os.PathLike[str], read: Read = read_table, progress: Progress = unheard) -> FleetTables:
     r"""Read a fleet: each table file or subfolder of `folder` is one device, by name and sorted by name.
 
     A device that cannot be read, or lacks a channel of the others, is left out with its reason. Channels are matched by
@@ -139,16 +156,19 @@ def read_fleet(folder: str | os.PathLike[str], read: Read = read_table) -> Fleet
         raise TableSource(folder).error(what, remedy)
     devices: dict[str, DeviceTables] = {}
     skipped: dict[str, str] = {}
-    for name, path in device_paths(folder).items():
+    paths = device_paths(folder)
+    for number, (name, path) in enumerate(paths.items()):
+        progress(number, len(paths))
         try:
-            devices[name] = read_device(path, read)
+            devices[name] = read_device(path, read, _part_of(progress, number, len(paths)))
         except TableError as error:
             skipped[name] = str(error)
+    progress(len(paths), len(paths))
     return matched(devices, skipped)
 
 
 def matched(devices: dict[str, DeviceTables], skipped: dict[str, str]) -> FleetTables:
-    """The fleet of these devices, with the channels of most of them; those that lack one are skipped as well."""
+    """Return the fleet of these devices with the channels of most of them; those that lack one are skipped as well."""
     usual = Counter(frozenset(device.channels) for device in devices.values())
     if not usual:
         raise TableError(next(iter(skipped.values())))
@@ -164,7 +184,7 @@ def matched(devices: dict[str, DeviceTables], skipped: dict[str, str]) -> FleetT
 
 
 def _like(device: DeviceTables, first: DeviceTables) -> DeviceTables:
-    """The device with the channels of another one; extra ones are left out and named."""
+    """Return the device with the channels of another one; extra ones are left out and named."""
     whose = f"the channels of device {device.name!r} are not those of device {first.name!r} in {first.path}"
     extra = [name for name in device.channels if name not in first.channels]
     note = (f"left out because other devices do not have it: {', '.join(map(repr, extra))}",) if extra else ()
@@ -179,7 +199,7 @@ def _like(device: DeviceTables, first: DeviceTables) -> DeviceTables:
 
 
 def device_paths(folder: Path) -> dict[str, Path]:
-    """Where the data of each device of a fleet is, by name and sorted by name; nothing is read."""
+    """Return where the data of each device of a fleet is, by name and sorted by name; nothing is read."""
     paths: dict[str, Path] = {}
     for path in _tables_in(folder):
         ending = "" if os.path.isdir(path) else table_ending(path) or ""
@@ -223,7 +243,7 @@ def _is_note(path: Path) -> bool:
 def _with_channels(
     path: Path, table: SeriesTable, expected: Sequence[str], what: str, extra: Sequence[str] = ()
 ) -> SeriesTable:
-    """The table with its channels in the expected order; others than the `extra` ones must be the same."""
+    """Return the table with its channels in the expected order; others than the `extra` ones must be the same."""
     missing = [name for name in expected if name not in table.channels]
     unknown = [name for name in table.channels if name not in expected and name not in extra]
     parts = [f"missing {', '.join(missing)}"] if missing else []
