@@ -84,11 +84,11 @@ def waves(rows: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 CSV_STATIONS = (
-    r"intake/reading\..*_number",
+    r"intake/(reading\..*_read|channels\.read_columns)",
     r"detect/.*\.score_series",
     r"detect/.*\.judge_all",
     r"detect/.*\.find_events",
-    r"detect/(kinds\.tell|explanations\.describe)",
+    r"detect/(kinds\.tell|explanations\.explain_\w+)",
 )
 """The cells become numbers, the numbers scores, the scores alarms, the alarms events, an event a sentence."""
 

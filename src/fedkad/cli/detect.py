@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from fedkad.cli.examining import DetectOptions, examine_all, write_findings
+from fedkad.cli.examining import DetectOptions, examine_device, examine_fleet, write_findings
 from fedkad.cli.failures import fail_if_skipped, skipped_documents
 from fedkad.cli.federate import MODEL_ENDING
 from fedkad.cli.labels import Labels, read_labels, warn_of_unused
@@ -113,7 +113,10 @@ def detect(
         shares=shares,
         overwrite_ok=report is None,
     )
-    examined, skipped = examine_all(model, data, options)
+    if model.is_dir():
+        examined, skipped = examine_fleet(model, data, options)
+    else:
+        examined, skipped = examine_device(model, data, options), {}
     if scores is not None and examined:
         _write_scores(scores, examined)
     agreed = None if options.labels is None else _compare(options.labels, examined)

@@ -54,16 +54,14 @@ class DetectOptions:
         )
 
 
-def examine_all(model: Path, data: Path, options: DetectOptions) -> tuple[list[Examination], dict[str, str]]:
-    """Examine one device or, with a folder of models, many; also return why some were skipped."""
-    if not model.is_dir():
-        return examine_device(model, data, options), {}
+def examine_fleet(folder: Path, data: Path, options: DetectOptions) -> tuple[list[Examination], dict[str, str]]:
+    """Examine the devices whose models are in a folder; also return why some were skipped."""
     examined: list[Examination] = []
     skipped: dict[str, str] = {}
-    models, sources = _models_in(model), _sources(data, options.reading)
+    models, sources = _models_in(folder), _sources(data, options.reading)
     for name, (path, reading) in sources.items():
         if name not in models:
-            skipped[name] = f"there is no model {name}{MODEL_ENDING} in {model}; fit one or leave the device out."
+            skipped[name] = f"there is no model {name}{MODEL_ENDING} in {folder}; fit one or leave the device out."
             continue
         try:
             examined += examine_device(models[name], path, replace(options, reading=reading))

@@ -113,7 +113,7 @@ def read_columns(how: Interpretation, chosen: Sequence[int], report: Report = un
     selected = [f"{clock.sql} AS t"] if clock is not None else []
     selected += [f"CAST({clock.offset} AS INTEGER) AS z"] if clock is not None and clock.keeps_zone else []
     for at in chosen:
-        number = how.number_sql(at)
+        number = how.numbers[at]
         selected += [f"{number} AS v{at}", f"c{at} IS NOT NULL AND ({number}) IS NULL AS o{at}"]
     arrays = relation.columns(", ".join(selected) or "c0", report=report)
     times = None if clock is None else _checked_times(relation, clock, arrays.pop("t"))
@@ -231,7 +231,7 @@ def judge_column(how: Interpretation, column: Column) -> tuple[bool, list[str]]:
 
 
 def _words(how: Interpretation, at: int) -> Words:
-    condition = f"WHERE c{at} IS NOT NULL AND ({how.number_sql(at)}) IS NULL"
+    condition = f"WHERE c{at} IS NOT NULL AND ({how.numbers[at]}) IS NULL"
     cells = how.relation.rows(f"trim(c{at}), count(*)", f"{condition} GROUP BY 1 ORDER BY 2 DESC, 1")
     return [(word, count) for word, count in cells if word.lower() not in MISSING]
 

@@ -56,7 +56,7 @@ def refuse_mixed_devices(how: Interpretation) -> None:
             continue
         counts = (f"count(DISTINCT {each})" for each in (clock.sql, f"c{at}", f"(c{at}, {clock.sql})"))
         [(rows, numbers, times, devices, pairs)] = relation.rows(
-            ", ".join(("count(*)", f"count({how.number_sql(at)})", *counts))
+            ", ".join(("count(*)", f"count({how.numbers[at]})", *counts))
         )
         if rows - pairs <= MOST_REPEATED * (rows - times) and 1 < devices < rows / 2 and not numbers:
             candidates.append((rows - pairs, devices, name))

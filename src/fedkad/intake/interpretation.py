@@ -22,19 +22,8 @@ class Interpretation:
     wanted: Sequence[str] | None  # the channels of a model
     sample: Sequence[Sequence[str]]  # some cells of each column, those that are missing left out
     clock: Clock | None
-    marks: Marks  # in the numbers of columns of text
     positions: Mapping[int, tuple[str, str]]  # the words for off and on in columns of switches
-
-    def number_sql(self, at: int) -> str:
-        """Return an expression for the numbers of a column, NULL where there is none."""
-        kind = self.relation.kinds[at]
-        if at in self.positions:
-            return position_sql(f"c{at}", self.positions[at])
-        if kind == "VARCHAR":
-            return self.marks.number(f"c{at}")
-        if kind == "BOOLEAN":
-            return f"CAST(CAST(c{at} AS INTEGER) AS DOUBLE)"
-        return f"CAST(c{at} AS DOUBLE)" if is_type_of_numbers(kind) else "CAST(NULL AS DOUBLE)"
+    numbers: Sequence[str]  # an expression for the numbers of each column, NULL where there is none
 
 
 def interpret(
@@ -62,4 +51,15 @@ def interpret(
         cells = [cell for column in columns for cell in column]
         marks, notes = marks_in(cells, switches.decimal, relation.source, comma_is_decimal=relation.decimal_comma)
     positions = {at: words for at in texts if (words := positions_in(sample[at])) is not None}
-    return Interpretation(relation, switches, wanted, sample, clock, marks, positions), notes
+    numbers = [_number_sql(f"c{at}", kind, marks, positions.get(at)) for at, kind in enumerate(relation.kinds)]
+    return Interpretation(relation, switches, wanted, sample, clock, positions, numbers), notes
+
+
+def _number_sql(column: str, kind: str, marks: Marks, positions: tuple[str, str] | None) -> str:
+    if positions is not None:
+        return position_sql(column, positions)
+    if kind == "VARCHAR":
+        return marks.number(column)
+    if kind == "BOOLEAN":
+        return f"CAST(CAST({column} AS INTEGER) AS DOUBLE)"
+    return f"CAST({column} AS DOUBLE)" if is_type_of_numbers(kind) else "CAST(NULL AS DOUBLE)"

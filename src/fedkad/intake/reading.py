@@ -63,13 +63,20 @@ def table_of(
         relation, column = of_device(relation, switches.device)
         switches = replace(switches, ignore=(*switches.ignore, column))
     how, about_numbers = interpret(relation, switches, wanted)
-    samples = _resampled(how, _read_in_order(how, report))
+    tag, notes = tag_columns(how), (*relation.notes, *about_numbers)
+    if tag is None:
+        chosen, about_choice = choose_columns(how)
+        samples = channels_of(how, read_columns(how, chosen, report))
+        notes += about_choice
+    else:
+        samples = tags_as_channels(how, read_columns(how, [tag.value], report), tag)
+    samples = _resampled(how, _in_order(how, samples, is_long=tag is not None))
     table = SeriesTable(
         relation.name,
         samples.channels,
         samples.values,
         samples.times,
-        notes=(*relation.notes, *about_numbers, *samples.notes),
+        notes=(*notes, *samples.notes),
         absent=samples.absent,
     )
     if how.clock is not None and samples.times is not None:
@@ -78,19 +85,12 @@ def table_of(
     return completed(table, relation.source, max_fill=switches.max_fill, allow_silent=silent)
 
 
-def _read_in_order(how: Interpretation, report: Report) -> Samples:
+def _in_order(how: Interpretation, samples: Samples, *, is_long: bool) -> Samples:
     """Return the samples in the order of time."""
-    tag = tag_columns(how)
-    if tag is not None:
-        samples = tags_as_channels(how, read_columns(how, [tag.value], report), tag)
-    else:
-        chosen, about_choice = choose_columns(how)
-        samples = channels_of(how, read_columns(how, chosen, report))
-        samples = replace(samples, notes=(*about_choice, *samples.notes))
     times = samples.times
     if times is None or how.clock is None:
         return samples
-    if tag is None and (steps_between(times) <= 0).any():
+    if not is_long and (steps_between(times) <= 0).any():
         refuse_mixed_devices(how)
     order, repeated = in_order(times, how.clock.name, how.relation.source, sort=how.switches.sort)
     if order is None:
