@@ -84,7 +84,7 @@ def waves(rows: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 CSV_STATIONS = (
-    r"intake/(reading\..*_read|channels\.read_columns)",
+    r"intake/(reading\..*_(read|number)|channels\.read_columns)",
     r"detect/.*\.score_series",
     r"detect/.*\.judge_all",
     r"detect/.*\.find_events",
