@@ -45,7 +45,7 @@ class Distances(NamedTuple):
     apart: Array  # by its ties, in ranges
 
 
-class Place:
+class PlaceWitness:
     """Measures deviations, and how far outside of the ranges they are.
 
     Attributes

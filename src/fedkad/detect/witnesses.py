@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fedkad.detect.dynamics import Dynamics
 from fedkad.detect.features import window_means
-from fedkad.detect.place import Place, Residuals
+from fedkad.detect.place import PlaceWitness, Residuals
 from fedkad.detect.ranges import Bounds
 from fedkad.detect.scoring import Terms, inner
 from fedkad.detect.windowfit import WindowFit
@@ -109,9 +109,9 @@ class WitnessScoring:
         return WindowFit(self.dynamics, self.judged, self.tolerance)
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> PlaceWitness:
         """What measures deviations, and how far outside they are."""
-        return Place(self.bounds, Residuals(self.centre, self.spread, self.judged, self.jump), self.tolerance)
+        return PlaceWitness(self.bounds, Residuals(self.centre, self.spread, self.judged, self.jump), self.tolerance)
 
     @property
     def predicted(self) -> Array:
