@@ -125,19 +125,20 @@ def init(
             "mutually exclusive: a median needs every reply, and a server with masks sees only their sum; choose one.",
             param_hint="'--robust' / '--secure-aggregation'",
         )
-    given = {**chosen, "address": address, "channels": _channels(like, channels)}
-    sections = [kind(**{name: given[name] for name in vars(kind()) if name in given}) for kind in SECTIONS]
+    values = {**chosen, "address": address, "channels": _channels(like, channels)}
+    sections = [kind(**{name: values[name] for name in vars(kind()) if name in values}) for kind in SECTIONS]
     try:
-        made = make_fleet(folder, FleetSettings(*sections))
+        server = make_fleet(folder, FleetSettings(*sections))
     except SettingError as error:
         raise wrong_option(error) from None
+    reached_at, channel_names = server.settings.place.reached_at, values["channels"]
     if as_json:
-        print_json({"folder": str(made.root), "server": made.settings.place.reached_at, "channels": given["channels"]})
+        print_json({"folder": str(server.root), "server": reached_at, "channels": channel_names})
         return
-    print_line(f"A fleet of devices with {counted(len(given['channels']), 'channel')} is ready in {folder}.")
+    print_line(f"A fleet of devices with {counted(len(channel_names), 'channel')} is ready in {folder}.")
     print_line(f"  add a device    fedkad fleet add {quoted(folder)} DEVICE")
     print_line(f"  run the server  fedkad server {quoted(folder)}")
-    print_line(f"Devices must reach {made.settings.place.reached_at}. The folder holds private keys; keep it private.")
+    print_line(f"Devices must reach {reached_at}. The folder holds private keys; keep it private.")
 
 
 @app.command()
@@ -147,16 +148,16 @@ def add(folder: Folder, device: DeviceName, public_key: PublicKey = None, as_jso
     extra.require()
     from fedkad.fleet.server.enrolment import add_device
 
-    made = add_device(ServerFolder.existing(folder), device, public_key)
-    copy, run = f"scp -r {quoted(made)} USER@{device}:{device}", _client(device)
+    copied = add_device(ServerFolder.existing(folder), device, public_key)
+    copy, run = f"scp -r {quoted(copied)} USER@{device}:{device}", _client(device)
     if as_json:
-        print_json({"device": device, "folder": str(made), "copy": copy, "run": run, "key_made": public_key is None})
+        print_json({"device": device, "folder": str(copied), "copy": copy, "run": run, "key_made": public_key is None})
         return
     own_key = [] if public_key is None else [_put_key(device, public_key)]
     install = ("on the device", "pip install 'fedkad[fleet]'")
     _print_steps(f"{device} may take part.", ("copy the folder", copy), *own_key, install, ("on the device", run))
     if public_key is None:
-        print_line(f"Then remove {quoted(made)} here: anyone with its device.key can impersonate {device}.")
+        print_line(f"Then remove {quoted(copied)} here: anyone with its device.key can impersonate {device}.")
 
 
 @app.command()
@@ -180,11 +181,11 @@ def token(
     life = parse_duration(valid)
     if not life:
         raise typer.BadParameter("must be a positive number with s, m, h or d, such as 7d.", param_hint="'--valid'")
-    made = make_tokens(ServerFolder.existing(folder), wanted, life)
+    tokens = make_tokens(ServerFolder.existing(folder), wanted, life)
     if as_json:
-        print_json([{"device": each.device, "token": str(each)} for each in made])
+        print_json([{"device": each.device, "token": str(each)} for each in tokens])
         return
-    for each in made:
+    for each in tokens:
         print_line(str(each))
     note(f"on each device: fedkad fleet join TOKEN, within {valid} and while the server is running.")
 
@@ -213,16 +214,16 @@ def join(
     from fedkad.fleet.device.joining import join as join_by
     from fedkad.fleet.shared.tokens import OneTimeToken
 
-    known = OneTimeToken.parse(token)
-    place = Path(known.device) if folder is None else folder
+    parsed = OneTimeToken.parse(token)
+    place = Path(parsed.device) if folder is None else folder
     try:
-        join_by(known, place)
+        join_by(parsed, place)
     except UnreachableError as error:
         raise ValueError(str(error)) from None
     if as_json:
-        print_json({"device": known.device, "folder": str(place.resolve()), "server": known.server})
+        print_json({"device": parsed.device, "folder": str(place.resolve()), "server": parsed.server})
     else:
-        print_line(f"{known.device} may take part: fedkad client {quoted(place)} --data TABLE.csv")
+        print_line(f"{parsed.device} may take part: fedkad client {quoted(place)} --data TABLE.csv")
 
 
 @app.command()

@@ -79,16 +79,16 @@ def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
     from fedkad.fleet.server.overview import certificate_ends, counts_of, privacy_of, seen_devices
     from fedkad.fleet.shared import keyfiles
 
-    devices, known = registry.read(server.registry), server.settings
+    devices, settings = registry.read(server.registry), server.settings
     running = locks.is_held(server.lock)
     nodes, trouble = _nodes(server) if running else (None, not_running(folder))
     damage = next(keyfiles.damages(server), None) if running else None
     active = registry.active(devices)
-    on_demand = known.notice.is_on_demand(len(active))
-    last_seen = as_of_now(read_last_seen(server), known.notice.seconds) if on_demand and running else None
+    on_demand = settings.notice.is_on_demand(len(active))
+    last_seen = as_of_now(read_last_seen(server), settings.notice.seconds) if on_demand and running else None
     seen = seen_devices(devices, nodes, last_seen)
     document = {
-        "server": {"running": running, "answering": nodes is not None, "address": known.place.reached_at},
+        "server": {"running": running, "answering": nodes is not None, "address": settings.place.reached_at},
         "on_demand": on_demand,
         "by_call": on_demand,  # its name until 0.2
         "counts": {"registered": len(active), **counts_of(seen)},
@@ -97,7 +97,7 @@ def _look(server: ServerFolder, folder: Path) -> tuple[dict[str, Any], str]:
         "wanted": training_files.is_requested(server.training),
         "waits": training_files.read_waits(server.training) if running else None,
         "notice": _notice(server, active),
-        "privacy": privacy_of(known),
+        "privacy": privacy_of(settings),
         "certificates": {owner: end.isoformat() for owner, end in certificate_ends(server).items()},
     }
     return document, trouble if damage is None else str(damage)

@@ -54,9 +54,9 @@ def train(
     elif as_json:
         print_json({"wanted": True, "already": not is_new})
     else:
-        begun = "The server begins a training."
-        known = "A training is already requested or under way, and no other will follow it."
-        print_line(f"{begun if is_new else known} Follow it with fedkad fleet status --follow {quoted(folder)}.")
+        started = "The server begins a training."
+        waiting = "A training is already requested or under way, and no other will follow it."
+        print_line(f"{started if is_new else waiting} Follow it with fedkad fleet status --follow {quoted(folder)}.")
 
 
 def _cancel(server: ServerFolder, folder: Path) -> None:
@@ -75,7 +75,7 @@ def _cancel(server: ServerFolder, folder: Path) -> None:
 
 def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
     """Wait until the training that is requested has ended, and tell its rounds meanwhile."""
-    request, told, seen = training_files.read_request(server.training), "", time.monotonic()
+    request, printed, seen = training_files.read_request(server.training), "", time.monotonic()
     if request is None:
         return TrainingOutcome(TrainingEnd.DONE, None, "The training under way was done just now.")
     while (outcome := outcome_of(server.training, request)) is None:
@@ -84,9 +84,9 @@ def _outcome(server: ServerFolder, folder: Path) -> TrainingOutcome:
         elif time.monotonic() - seen > AWAY:
             raise ValueError(f"{not_running(folder)} The training then goes on.")
         words = _progress(server.training, request)
-        if words not in ("", told):
+        if words not in ("", printed):
             typer.echo(words, err=True)
-            told = words
+            printed = words
         time.sleep(PAUSE)
     return outcome
 

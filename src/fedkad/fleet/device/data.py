@@ -97,9 +97,9 @@ class DeviceData:
 
 def participant_in(folder: Path, device: str, data: Path | None) -> DurableParticipant:
     """Return the participant whose knowledge lies in a folder, with its settings."""
-    state, known = DeviceState(folder), read_settings(folder)
-    own = DeviceData(device, state, data, known)
-    return DurableParticipant(device, state, own.detector, known.privacy)
+    state, settings = DeviceState(folder), read_settings(folder)
+    own = DeviceData(device, state, data, settings)
+    return DurableParticipant(device, state, own.detector, settings.privacy)
 
 
 def read_settings(folder: Path) -> DeviceFile:

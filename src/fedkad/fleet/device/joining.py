@@ -25,14 +25,14 @@ def join(token: OneTimeToken, folder: Path) -> None:
     """Create the folder of a device and have its server admit it; what was interrupted can be done again."""
     if folder.exists() and not folder.is_dir():
         raise FleetFileError(f"{folder}: this is a file; choose another folder with --folder.")
-    known = devicefolder.DeviceFolder(folder.resolve(), token.device, token.server)
+    device = devicefolder.DeviceFolder(folder.resolve(), token.device, token.server)
     if (folder / devicefolder.FILE).exists():
         if devicefolder.load(folder).device != token.device:
             raise FleetFileError(f"{folder}: this is the folder of another device; choose another with --folder.")
     else:
         authority = find_authority(token)
         devicefolder.write(folder, token.device, token.server, authority, make_device_key().key)
-    _be_admitted(token, known)
+    _be_admitted(token, device)
 
 
 def find_authority(token: OneTimeToken) -> bytes:

@@ -67,8 +67,8 @@ class NoticeClient:
 
         The owner of a device may have it take a way of its own, such as a tunnel.
         """
-        told = () if self.last is None else self.last.body.servers
-        return tuple(dict.fromkeys((self.folder.server, *told)))
+        others = () if self.last is None else self.last.body.servers
+        return tuple(dict.fromkeys((self.folder.server, *others)))
 
     def _first_wait(self) -> float:
         """Return seconds until the first look: none for a new device, else up to a period.

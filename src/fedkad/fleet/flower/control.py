@@ -63,9 +63,9 @@ class Control:
     def nodes(self) -> dict[str, Node]:
         """Return the registered devices by their public keys, including those that never connected."""
         with _failures():
-            found = self._client.ListNodes(ListNodesRequest()).nodes_info
+            infos = self._client.ListNodes(ListNodesRequest()).nodes_info
         nodes = {}
-        for info in found:
+        for info in infos:
             if info.status != UNREGISTERED:
                 since = {"online": info.last_activated_at, "offline": info.last_deactivated_at}.get(info.status)
                 state = STATES.get(info.status, info.status)
@@ -99,12 +99,12 @@ class Control:
         """Return whether a run is over, successful or not; a run that Flower does not know is over."""
         try:
             with _failures():
-                found = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict
+                runs = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict
         except RefusedError as error:
             if error.status == NOT_FOUND:
                 return True
             raise
-        return bool(found[run].status.status == FINISHED)
+        return bool(runs[run].status.status == FINISHED)
 
     def log(self, run: int) -> str:
         """Return the output of the server app in a run that is over."""

@@ -60,11 +60,11 @@ def _serve(address: str) -> None:
     )
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system collects apps that end
     while True:
-        found = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
-        if found.HasField("task") and found.token:
+        reply = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        if reply.HasField("task") and reply.token:
             parent = os.getpid()
             if os.fork() == 0:
-                _run_alone(partial(_answer, address, found.token, parent))
+                _run_alone(partial(_answer, address, reply.token, parent))
         time.sleep(POLL)
 
 

@@ -51,8 +51,8 @@ class Mailbox:
                     yield reply.metadata.reply_to_message_id, answer_in(reply)
             return
         for some in batched(message for message in asked if message not in self._uploads):
-            found = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=some))
-            for announced, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            pulled = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=some))
+            for announced, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
                 self._uploads[announced.metadata.reply_to_message_id] = Upload(self._grid, tree)
         for message, upload in list(self._uploads.items()):
             answer = upload.fetch()

@@ -108,7 +108,7 @@ def _search_path() -> str:
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name, path=_search_path())
-    if found is None:
+    path = shutil.which(name, path=_search_path())
+    if path is None:
         raise MissingRequirementError(f"The program {name} is missing; install it with pip install 'fedkad[fleet]'.")
-    return found
+    return path

@@ -88,10 +88,10 @@ class Reception:
         _drop_answers(state, object_store)
 
         def timed() -> tuple[Message, ObjectTree] | None:
-            found = receive()
-            if found is not None:
-                self.overdue = self.timer() + found[0].metadata.ttl + LONGEST_ANSWER
-            return found
+            received = receive()
+            if received is not None:
+                self.overdue = self.timer() + received[0].metadata.ttl + LONGEST_ANSWER
+            return received
 
         return pull_and_store(
             state=state,

@@ -76,11 +76,11 @@ class Carrier:
     def answers(self) -> Iterator[tuple[str, Header | str | None]]:
         """Yield new answers: a header, or the reason why there is none, or None for an answer to an earlier `send`."""
         self._progress.step()
-        for asked, answer in self._mailbox.collect(list(self._asked)):
-            name = self._asked.pop(asked, None)
+        for message, answer in self._mailbox.collect(list(self._asked)):
+            name = self._asked.pop(message, None)
             if name is None:
                 continue
-            if asked in self._current:
+            if message in self._current:
                 yield name, answer
             elif not isinstance(answer, str):  # that an old request stays unanswered is not news
                 yield name, None

@@ -197,13 +197,13 @@ def renew_server(folder: ServerFolder) -> None:
 
 def begin_authority(folder: ServerFolder) -> None:
     """Make the next authority, which devices learn to trust by the notice while the present one goes on certifying."""
-    authority, made = keyfiles.authority(folder), certificates.make_authority(folder.settings.place.address)
+    authority, next_pair = keyfiles.authority(folder), certificates.make_authority(folder.settings.place.address)
     present, *others = certificates.each_authority(authority.public)
     if others:
         raise FleetFileError(f"{folder.next_certificate}: devices are learning to trust this one; finish that first.")
-    (successor,) = certificates.each_authority(made.public)
-    write_private(folder.next_key, made.key)
-    write_private(folder.next_certificate, made.public)
+    (successor,) = certificates.each_authority(next_pair.public)
+    write_private(folder.next_key, next_pair.key)
+    write_private(folder.next_certificate, next_pair.public)
     write_private(folder.next_cross_signature, certificates.cross_sign(authority.key, successor))
     write_private(folder.ca_certificate, certificates.as_bundle([present, successor]))  # only now it is announced
 
@@ -214,37 +214,37 @@ def finish_authority(folder: ServerFolder) -> None:
     The server must not be running. What a kill interrupts can be done again: the next one is removed last.
     """
     announced = certificates.each_authority(keyfiles.trusted(folder))[-1]
-    made = keyfiles.next_authority(folder) if folder.next_certificate.exists() else None
-    if made is None or certificates.as_bundle([announced]) != made.public:
+    next_pair = keyfiles.next_authority(folder) if folder.next_certificate.exists() else None
+    if next_pair is None or certificates.as_bundle([announced]) != next_pair.public:
         raise FleetFileError(f"{folder.root}: there is no next authority; make one with `fedkad fleet renew` first.")
-    write_private(folder.ca_key, made.key)
-    write_private(folder.ca_certificate, made.public)
+    write_private(folder.ca_key, next_pair.key)
+    write_private(folder.ca_certificate, next_pair.public)
     renew_server(folder)
     for done in (folder.next_cross_signature, folder.next_key, folder.next_certificate):
         done.unlink(missing_ok=True)
 
 
 def _write_server_certificate(folder: ServerFolder, authority: KeyPair, place: Place) -> None:
-    made = certificates.make_server_certificate(authority, *place.addresses)
-    _write_pair(folder.server_key, folder.server_certificate, made)
+    pair = certificates.make_server_certificate(authority, *place.addresses)
+    _write_pair(folder.server_key, folder.server_certificate, pair)
 
 
 def _write_notice_key(folder: ServerFolder, authority: KeyPair) -> None:
-    made = certificates.make_notice_certificate(authority)
-    _write_pair(folder.notice_key, folder.notice_certificate, made)
+    pair = certificates.make_notice_certificate(authority)
+    _write_pair(folder.notice_key, folder.notice_certificate, pair)
 
 
-def _write_pair(key: Path, certificate: Path, made: KeyPair) -> None:
+def _write_pair(key: Path, certificate: Path, pair: KeyPair) -> None:
     certificate.unlink(missing_ok=True)  # a kill in between leaves no pair that does not fit
-    write_private(key, made.key)
-    write_private(certificate, made.public)
+    write_private(key, pair.key)
+    write_private(certificate, pair.public)
 
 
 def _device_key(public_key: Path | None) -> tuple[bytes | None, str]:
     """Return a new private key and its public key, or only the public key if the private one was made on the device."""
     if public_key is None:
-        made = certificates.make_device_key()
-        return made.key, made.public.decode()
+        pair = certificates.make_device_key()
+        return pair.key, pair.public.decode()
     try:
         return None, certificates.normal_public_key(public_key.read_bytes()).decode()
     except KeyFileError as error:

@@ -86,7 +86,7 @@ def is_damaged(database: Path) -> bool:
         return False
     try:
         with closing(sqlite3.connect(database)) as connection:
-            found = connection.execute("PRAGMA quick_check(1)").fetchone()
+            result = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         return getattr(error, "sqlite_errorcode", 0) & BASIC in DAMAGED
-    return bool(found != ("ok",))
+    return bool(result != ("ok",))

@@ -80,8 +80,8 @@ class NoticeBoard:
         """Tell the devices, so many of them, what is true now."""
         last, body, now = self.last(), self._body(period, invitation, devices), self.clock()
         signer = notice_pair(self.folder)
-        said = None if last is None else (last.body, last.key_since)
-        if last is None or said != (body, certified_since(signer.public)) or self._is_due(last):
+        shown = None if last is None else (last.body, last.key_since)
+        if last is None or shown != (body, certified_since(signer.public)) or self._is_due(last):
             self._write(last, body, now, signer)
 
     def _body(self, period: float, invitation: Invitation | None, devices: int) -> NoticeBody:
@@ -116,9 +116,9 @@ class NoticeBoard:
 
     def _current_model(self, devices: int) -> NamedModel | None:
         """Return the current model, as a file whose name is its digest; it is made again if the result has changed."""
-        found = identity(self.folder.training / RESULT)
-        if found != self.made_of:
-            self.made, self.made_of = self._publish(), found
+        result = identity(self.folder.training / RESULT)
+        if result != self.made_of:
+            self.made, self.made_of = self._publish(), result
         if self.made is None:
             return None
         run, digest, size = self.made

@@ -70,10 +70,10 @@ def _load(path: Path) -> StoredRegistry:
 
 
 def _device(entry: dict[str, Any]) -> RegisteredDevice:
-    found = RegisteredDevice(**entry)
-    if not all(isinstance(value, str) for value in (found.name, found.public_key, found.added)):
+    device = RegisteredDevice(**entry)
+    if not all(isinstance(value, str) for value in (device.name, device.public_key, device.added)):
         raise ValueError("name, public_key and added of a device are texts")
-    return found
+    return device
 
 
 def write(path: Path, devices: Registry) -> None:
@@ -122,10 +122,10 @@ def check_new(devices: Registry, name: str) -> None:
             f"{name!r} cannot be the name of a device; use at most 64 letters, digits, '.', '_' and '-', "
             "and do not begin with '.' or '-'."
         )
-    known = devices.get(name)
-    if known is not None and known.revoked:
+    device = devices.get(name)
+    if device is not None and device.revoked:
         raise DeviceError(f"{name} was revoked; give it a new key with `fedkad fleet renew FOLDER {name}`.")
-    if known is not None:
+    if device is not None:
         raise DeviceError(f"{name} is already registered; choose another name, or see `fedkad fleet renew`.")
 
 

@@ -36,8 +36,8 @@ def main(grid: Grid, context: Context) -> None:
     place = folder / "training"
     place.mkdir(parents=True, exist_ok=True)
     with locks.holding(place / APP_LOCK, f"{place}: another run works on this training; wait until it ends."):
-        known = settings.load(folder)
-        coordinator = resume(place, known) if job == "train" else finished(place, known)
+        fleet = settings.load(folder)
+        coordinator = resume(place, fleet) if job == "train" else finished(place, fleet)
         if coordinator is None:
             logger.warning(
                 "There is no model to deliver; train, or go back to an earlier one with `fedkad fleet rollback`."
@@ -59,33 +59,33 @@ def _log_with_flower() -> None:
         theirs.setFormatter(LogLine())
 
 
-def resume(place: Path, known: FleetSettings) -> Coordinator:
+def resume(place: Path, fleet: FleetSettings) -> Coordinator:
     """Return the training in progress, or a new one if there is none or the operator has chosen other settings."""
     in_progress = stored_terms(place, UNDER_WAY)
-    if in_progress is not None and terms(in_progress.run, known) == in_progress:
-        coordinator = Coordinator(in_progress, plan(known), place)
+    if in_progress is not None and terms(in_progress.run, fleet) == in_progress:
+        coordinator = Coordinator(in_progress, plan(fleet), place)
         coordinator.restore()
         logger.info("Training %s continues after round %d.", in_progress.run, coordinator.state.round)
         return coordinator
     if in_progress is not None:
         logger.warning("fleet.toml has changed since training %s began; a new one begins.", in_progress.run)
     run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-    return Coordinator(terms(run, known), plan(known), place)
+    return Coordinator(terms(run, fleet), plan(fleet), place)
 
 
-def finished(place: Path, known: FleetSettings) -> Coordinator | None:
+def finished(place: Path, fleet: FleetSettings) -> Coordinator | None:
     """Return the last finished training, whatever fleet.toml says by now."""
     result = stored_terms(place, RESULT)
     if result is None:
         return None
-    coordinator = Coordinator(result, plan(known), place)
+    coordinator = Coordinator(result, plan(fleet), place)
     coordinator.restore(RESULT)
     return coordinator
 
 
-def terms(run: str, known: FleetSettings) -> Terms:
+def terms(run: str, fleet: FleetSettings) -> Terms:
     """Return what this fleet's devices must agree on."""
-    model, training, privacy = known.model, known.training, known.privacy
+    model, training, privacy = fleet.model, fleet.training, fleet.privacy
     lifting = Lifting(len(model.channels), model.window, model.observables, model.seed)
     consensus = Consensus(
         rank=model.rank,
@@ -104,13 +104,18 @@ def terms(run: str, known: FleetSettings) -> Terms:
         noise=privacy.noise,
         clip=privacy.clip,
         secure=privacy.secure_aggregation,
-        robust=known.robust,
+        robust=fleet.robust,
     )
 
 
-def plan(known: FleetSettings) -> TrainingPlan:
+def plan(fleet: FleetSettings) -> TrainingPlan:
     """Return how this fleet trains."""
-    asked = known.training
+    training = fleet.training
     return TrainingPlan(
-        asked.rounds, asked.participation, asked.quorum, asked.deadline, least=known.min_devices, asked=known.asked
+        training.rounds,
+        training.participation,
+        training.quorum,
+        training.deadline,
+        least=fleet.min_devices,
+        asked=fleet.asked,
     )

@@ -41,10 +41,10 @@ def is_address(text: str) -> bool:
 def _is_bindable(text: str) -> bool:
     """Return whether nginx can listen there: it has no way to say to which network a link-local address belongs."""
     try:
-        found = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    return found.version == 4 or not (found.is_link_local or found.scope_id)
+    return address.version == 4 or not (address.is_link_local or address.scope_id)
 
 
 BOUND_TO = Rule(

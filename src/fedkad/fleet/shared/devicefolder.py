@@ -69,12 +69,12 @@ def load(folder: Path) -> DeviceFolder:
     from fedkad.fleet.device.settings import DeviceFile  # not at the top: a device that only waits has no need of numpy
 
     path = folder / FILE
-    known = read_file(path, REMEDY, DeviceFile.parse)
+    settings = read_file(path, REMEDY, DeviceFile.parse)
     for name in ("device", "server"):
-        if not getattr(known, name):
+        if not getattr(settings, name):
             raise FleetFileError(f"{path}: {name} is missing; {REMEDY}.")
-    found = DeviceFolder(folder.resolve(), known.device, known.server, known.data)
-    for needed in (found.key, found.ca_certificate):
+    device = DeviceFolder(folder.resolve(), settings.device, settings.server, settings.data)
+    for needed in (device.key, device.ca_certificate):
         if not needed.is_file():
             raise FleetFileError(f"{needed}: there is no such file; {REMEDY}.")
-    return found
+    return device

@@ -44,10 +44,10 @@ class Below:
 def identity(path: Path) -> FileIdentity | None:
     """Return what changes when a file is replaced or written; None if there is none."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return None
-    return FileIdentity(found.st_ino, found.st_mtime_ns, found.st_size)
+    return FileIdentity(stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 @contextmanager

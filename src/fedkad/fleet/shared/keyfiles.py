@@ -87,12 +87,12 @@ def read_certificates(path: Path, remedy: str = RESTORE) -> bytes:
 
 
 def _pair(key: Path, certificate: Path, remedy: str) -> KeyPair:
-    found = KeyPair(_content(key, remedy), read_certificates(certificate, remedy))
+    pair = KeyPair(_content(key, remedy), read_certificates(certificate, remedy))
     try:
-        certificates.check_pair(found)
+        certificates.check_pair(pair)
     except KeyFileError as error:
         raise FleetFileError(f"{key}: the file {error}; {remedy}.") from None
-    return found
+    return pair
 
 
 def _content(path: Path, remedy: str) -> bytes:

@@ -101,13 +101,13 @@ class TimedLog:
         self._thread.join(LAST_WORDS)
 
     def _run(self) -> None:
-        begun = b""
+        rest = b""
         while piece := os.read(self._source, LONGEST_LINE):
-            *lines, begun = (begun + piece).split(b"\n")
-            if len(begun) > LONGEST_LINE:
-                lines, begun = [*lines, begun], b""
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
             self._write(lines)
-        self._write([begun] if begun else [])
+        self._write([rest] if rest else [])
         os.close(self._source)
         os.close(self._target)
 

@@ -47,10 +47,10 @@ class OneTimeToken:
         >>> str(OneTimeToken.parse("fedkad://pump-1:secret@[fd00::1]:8443/" + 64 * "0"))[:38]
         'fedkad://pump-1:secret@[fd00::1]:8443/'
         """
-        found = SHAPE.fullmatch(text.strip())
-        if found is None:
+        match = SHAPE.fullmatch(text.strip())
+        if match is None:
             raise TokenError("This is not a token as `fedkad fleet token` prints it; copy all of it, without spaces.")
-        return cls(*found.groups())
+        return cls(*match.groups())
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def read(path: Path) -> UnusedTokens:
 def changing(path: Path) -> Iterator[UnusedTokens]:
     """The tokens, to be changed in place; they are written if the block succeeds, and locked until then."""
     with waiting_for(path.with_name(f".{path.name}.lock")):
-        found = read(path)
-        yield found
-        document = {"tokens": [asdict(token) for token in found.values()]}
+        tokens = read(path)
+        yield tokens
+        document = {"tokens": [asdict(token) for token in tokens.values()]}
         write_private(path, (json.dumps(document, indent=2) + "\n").encode())
 
 
@@ -91,7 +91,7 @@ def issue(path: Path, devices: registry.Registry, names: Sequence[str], life: fl
     """Return new secrets by device, all of them or none; they take the place of those that these devices had."""
     for name in names:
         registry.check_new(devices, name)
-    made = {name: UnusedToken(name, secrets.token_urlsafe(24), time.time() + life) for name in names}
+    issued = {name: UnusedToken(name, secrets.token_urlsafe(24), time.time() + life) for name in names}
     with changing(path) as unused:
-        unused.update(made)
-    return {name: token.secret for name, token in made.items()}
+        unused.update(issued)
+    return {name: token.secret for name, token in issued.items()}
