@@ -12,7 +12,6 @@ PUBLIC = frozenset({"KoopmanDetector", "KoopmanDetector.__init__", "federate", "
 
 TOO_LARGE = (
     "detect/series.py _read",
-    "detect/stream.py Stream.update",
     "edge/agent.py Agent",
     "edge/device/grid.py SampleGrid",
     "edge/device/pipeline.py Device",

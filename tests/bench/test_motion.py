@@ -14,8 +14,8 @@ from fedkad.detect.scoring import SPREAD_FLOOR
 from fedkad.detect.threshold import event_threshold
 from fedkad.detect.witnesses import LINEAR_BEYOND as LINEAR
 from fedkad_bench.methods.motion import MOTION, MotionScoring
-from tests.detect.test_scoring import SMALL, model, naive_scaled, with_gaps
 from tests.fixtures import naive
+from tests.fixtures.scored import SMALL, model, naive_scaled, with_gaps
 
 Array = NDArray[np.float64]
 LINEAR_BEYOND = float(LINEAR)

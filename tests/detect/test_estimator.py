@@ -65,7 +65,7 @@ def test_the_constructor_only_stores() -> None:
 
 def test_get_set_and_clone() -> None:
     detector = KoopmanDetector(**SMALL).fit(TRAIN)
-    assert detector.set_params(rank=2, threshold="spot") is detector
+    assert detector.set_params(rank=2, threshold="quantile") is detector
     assert detector.get_params()["rank"] == 2
     with pytest.raises(ValueError, match=r"no parameter 'colour'.*window"):
         detector.set_params(colour="blue")
@@ -323,7 +323,7 @@ def test_huge_and_tiny_units_change_nothing() -> None:
 def test_parameters_are_read_at_fit_and_not_later() -> None:
     detector = KoopmanDetector(**SMALL).fit(TRAIN)
     scores, alarms = detector.decision_function(TRAIN), detector.predict(TRAIN)
-    detector.set_params(smoothing=1, horizon=3, scoring="paper", threshold="spot", rank=2, window=9)
+    detector.set_params(smoothing=1, horizon=3, scoring="paper", threshold="quantile", rank=2, window=9)
     np.testing.assert_array_equal(detector.decision_function(TRAIN), scores)
     np.testing.assert_array_equal(detector.predict(TRAIN), alarms)
     stream = detector.stream()

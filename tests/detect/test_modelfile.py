@@ -46,8 +46,6 @@ def refusal(path: Path) -> str:
         {},
         {"scoring": "paper", "horizon": 2},
         {"horizon": 3, "smoothing": 1},
-        {"threshold": "spot"},
-        {"threshold": "dspot"},
         {"threshold": 3.0},
         {"threshold": "1/week", "sample_period": 5.0},
         {"observables": 0},
@@ -90,7 +88,7 @@ def test_names_few_rows_and_hand_set_thresholds_survive(tmp_path: Path) -> None:
     assert list(loaded.feature_names_in_) == ["Température", 'p "1"']
     assert loaded.model_.few_rows
     assert loaded.threshold_ == 12.5
-    assert loaded.model_.judge().value == 12.5
+    assert loaded.stream().threshold == 12.5
     assert loaded.memory_.held_out.few
 
 

@@ -19,7 +19,8 @@ gap between the last direction that is kept and the first that is not, which is 
 scores differ by up to 9e-8 (seen with kernels of five processors). A loaded model is only multiplied: 1e-9 is ample.
 """
 
-RECORDED = sorted((Path(__file__).parents[1] / "recorded").glob("*/*.safetensors"))
+FOLDER = Path(__file__).parents[1] / "recorded"
+RECORDED = sorted((FOLDER / "0.1.0").glob("*.safetensors"))
 CHANNELS = 3
 
 
@@ -69,3 +70,13 @@ def test_a_detector_fitted_today_scores_as_one_of_an_earlier_release() -> None:
     np.testing.assert_allclose(fitted.decision_function(recorded["test"]), recorded["paper"], rtol=FITTED)
     np.testing.assert_allclose(fitted.explain(recorded["test"]), recorded["paper.explain"], rtol=10 * FITTED, atol=1e-9)
     np.testing.assert_allclose(fitted.memory_.held_out.rows, old.memory_.held_out.rows, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("former", "threshold"), [("spot", 2.064287138547273), ("dspot", 2.343891234609266)])
+def test_a_threshold_that_moved_with_the_stream_stays_where_it_was(former: str, threshold: float) -> None:
+    with pytest.warns(UserWarning, match=rf"its threshold moved with the stream \('{former}'\).* it stays at"):
+        detector = KoopmanDetector.load(FOLDER / "adapting" / f"{former}.safetensors")
+    assert detector.threshold_ == pytest.approx(threshold, rel=1e-12)
+    assert detector.threshold == "pot"
+    assert detector.stream().threshold == detector.threshold_
+    assert detector.rejudge("1/week", 60.0).stream(follow=True).threshold == detector.threshold_

@@ -1,6 +1,5 @@
 """Thresholds against scipy's generalised Pareto law, naive clusters, and the rates of simulated scores."""
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,27 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from scipy import integrate, optimize, stats
+from scipy import optimize, stats
 from scipy.signal import lfilter
 
 from fedkad import KoopmanDetector
 from fedkad.detect.clusters import clusters_over, declustered
 from fedkad.detect.events import find_events
 from fedkad.detect.expectation import expectation_sentence, expected_events
-from fedkad.detect.tail import Tail, fit_scales, fit_shrunk_tail, fit_tail
+from fedkad.detect.tail import Tail, fit_scales, fit_tail, shrunk
 from fedkad.detect.threshold import (
     FEWEST_PEAKS,
     SMALLEST,
     USUAL_SHAPE,
-    FixedThreshold,
-    Judge,
-    Peaks,
-    StreamingPot,
     ThresholdRule,
     choose_level,
     event_threshold,
     furthest,
-    judge_all,
     parse_budget,
     pot_threshold,
     quantile_threshold,
@@ -104,19 +98,12 @@ def test_the_scale_at_a_given_shape_is_the_likeliest(shape: float) -> None:
 @pytest.mark.parametrize("prior", [0.0, 0.3])
 def test_the_shape_is_drawn_towards_what_is_expected(prior: float) -> None:
     excesses = stats.genpareto.rvs(-0.3, scale=2.0, size=100, random_state=1)
-    tail, free = fit_shrunk_tail(excesses, prior), fit_tail(excesses)
+    free = fit_tail(excesses)
+    tail = shrunk(free, excesses, prior)
     assert tail.shape == pytest.approx(100 / 150 * free.shape + 50 / 150 * prior, rel=1e-12)
     assert tail.log_likelihood(excesses) <= free.log_likelihood(excesses)
     for other in (0.98, 1.02):
         assert tail.log_likelihood(excesses) > Tail(tail.shape, other * tail.scale).log_likelihood(excesses)
-
-
-@pytest.mark.parametrize("shape", [-0.3, 0.0, 0.4])
-def test_the_mean_beyond_an_excess_is_scipys(shape: float) -> None:
-    law = stats.genpareto(shape, scale=1.7)
-    above, _ = integrate.quad(law.sf, 2.0, law.support()[1], limit=200)
-    assert Tail(shape, 1.7).mean_beyond(2.0) == pytest.approx(2.0 + above / law.sf(2.0), rel=1e-6)
-    assert math.isfinite(Tail(1.5, 1.7).mean_beyond(2.0))
 
 
 # -- Siffer's formula, about samples -----------------------------------------------------------------------------------
@@ -325,19 +312,17 @@ def test_a_sound_fit_is_not_bounded(draw: Draw) -> None:
 @pytest.mark.parametrize("count", [1, 2, 7, 60, 99, 250])
 def test_few_scores_get_a_bounded_threshold_and_a_note(count: int) -> None:
     scores = np.random.default_rng(count).exponential(size=count)
-    for method in ("pot", "spot", "dspot", "1/day"):
+    for method in ("pot", "1/day"):
         rule = ThresholdRule(method, 1e-4, 8.64, apart=20)
-        judge, found = rule.judge(scores), rule.found(scores)
-        assert isinstance(judge, FixedThreshold)
-        assert judge.value == found.value
+        found = rule.found(scores)
         assert scores.max() <= found.value <= furthest(float(np.median(scores)), float(scores.max()))
         assert f"Only {count} scores" in found.note
 
 
 def test_constant_scores_are_their_own_threshold() -> None:
-    for method in ("pot", "spot", "dspot", "quantile"):
-        assert ThresholdRule(method, 1e-4, None, apart=20).judge(np.full(2000, 3.0)).value == pytest.approx(3.0)
-        still = ThresholdRule(method, 1e-4, None, apart=20).judge(np.zeros(2000))
+    for method in ("pot", "quantile"):
+        assert ThresholdRule(method, 1e-4, None, apart=20).found(np.full(2000, 3.0)).value == pytest.approx(3.0)
+        still = ThresholdRule(method, 1e-4, None, apart=20).found(np.zeros(2000))
         assert still.value == pytest.approx(SMALLEST)
 
 
@@ -358,8 +343,6 @@ def test_the_rate_of_a_rule_is_in_events_per_row() -> None:
     assert ThresholdRule("3/minute", 1e-3, 60.0, apart=20).rate == 1.0
     by_hand = ThresholdRule(7.0, 0.1, None, apart=20)
     assert by_hand.found(np.array([1.0, np.nan])).value == 7.0
-    assert by_hand.judge(np.zeros(0)).judge(7.0) is False
-    assert by_hand.judge(np.zeros(0)).judge(7.1) is True
 
 
 # -- what to expect -----------------------------------------------------------------------------------------------
@@ -482,147 +465,11 @@ def test_the_threshold_of_a_detector_is_that_of_its_normal_scores(method: str) -
     train = naive.normal_series(420)
     detector = KoopmanDetector(window=3, rank=3, observables=4, validation=0.4, threshold=method, risk=0.01)
     detector.fit(train)
-    expected = ThresholdRule(method, 0.01, None, apart=3).judge(detector.model_.normal_scores).value
+    expected = ThresholdRule(method, 0.01, None, apart=3).found(detector.model_.normal_scores).value
     assert detector.threshold_ == pytest.approx(expected, rel=1e-12)
 
 
-# -- streaming ----------------------------------------------------------------------------------------------------
-
-
-def alarms(judge: Judge, scores: Array) -> int:
-    return sum(judge.judge(score) for score in scores.tolist())
-
-
-@pytest.mark.parametrize("name", ["exponential", "exponential, smoothed", "squared AR(1)"])
-@pytest.mark.parametrize("depth", [0, 450])
-def test_spot_keeps_near_its_rate_of_events(name: str, depth: int) -> None:
-    """Over rows that it learns from: it does not trim its own tail."""
-    shares = []
-    for seed in range(3):
-        scores = PROCESSES[name](np.random.default_rng(seed), 17_000)
-        _, flagged = judge_all(StreamingPot(scores[:5000], 1e-3, 20, depth), scores[5000:])
-        shares.append(len(declustered(flagged.astype(float), 0.5, 20)) / 12.0)
-    assert 0.4 < np.mean(shares) < 2.5
-
-
-def test_spot_begins_at_pot_and_alarms_leave_it_alone() -> None:
-    scores = np.random.default_rng(1).exponential(size=1000)
-    judge = StreamingPot(scores, 1e-3, 5)
-    before = judge.value
-    assert before == event_threshold(scores, 1e-3, 5).value
-    assert judge.judge(before + 1.0) is True
-    assert judge.judge(before - 1e-9) is False  # high, but part of an event
-    assert alarms(judge, np.zeros(20)) == 0
-    assert judge.judge(1e9) is True
-    assert alarms(judge, np.zeros(20)) == 0
-    assert judge.value == before
-    peaks = len(judge.peaks.excesses)
-    assert judge.judge(before - 1e-9) is False
-    assert judge.judge(before - 1e-6) is False
-    assert alarms(judge, np.zeros(4)) == 0
-    assert judge.value == before  # the cluster may go on
-    assert judge.judge(0.0) is False
-    assert judge.value > before
-    assert len(judge.peaks.excesses) == peaks + 1
-    assert judge.peaks.excesses[-1] == pytest.approx(before - 1e-9 - judge.peaks.level)
-
-
-@draws(60)
-@given(scores=HOLED, apart=st.integers(1, 6))
-def test_the_clusters_of_a_stream_are_those_of_the_batch(scores: Array, apart: int) -> None:
-    judge = StreamingPot(np.tile([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.5], 30), 1e-9, 1)
-    judge.apart, judge.height, judge.peaks.level = apart, 10.0, 1.5
-    known = len(judge.peaks.excesses)
-    whole = np.concatenate([scores[~np.isnan(scores)], np.zeros(apart)])
-    for score in whole.tolist():
-        judge.height = 10.0  # whatever the tail says
-        judge.judge(score)
-    found = [1.5 + excess for excess in list(judge.peaks.excesses)[known:]]
-    assert found == pytest.approx(declustered(whole, 1.5, apart).tolist())
-
-
-def test_spot_adapts_when_the_scale_of_the_scores_grows() -> None:
-    generator = np.random.default_rng(2)
-    judge = StreamingPot(generator.exponential(size=2000), 1e-4, 3)
-    before = judge.value
-    alarms(judge, generator.exponential(size=3000) * np.linspace(1.0, 3.0, 3000))
-    late = generator.exponential(size=1000) * 3.0
-    assert judge.value > 1.1 * before
-    assert alarms(judge, late) < 0.7 * (late > before).sum()
-
-
-def test_dspot_follows_a_drift_that_floods_spot() -> None:
-    generator = np.random.default_rng(3)
-    normal = 5.0 + generator.exponential(size=1000)
-    spot, dspot = StreamingPot(normal, 1e-3, 5), StreamingPot(normal, 1e-3, 5, depth=100)
-    drifting = 5.0 + generator.exponential(size=1500) + np.linspace(0.0, 15.0, 1500)
-    flooded, followed = alarms(spot, drifting), alarms(dspot, drifting)
-    assert flooded > 5 * followed + 20
-    assert followed < 20
-    assert dspot.value > 15.0
-    assert dspot.judge(5.0 + 15.0 + 40.0) is True
-
-
-def test_dspot_takes_scores_relative_to_the_mean_of_those_before() -> None:
-    scores = np.random.default_rng(4).exponential(size=600)
-    holed = np.insert(scores, 300, np.full(7, np.nan))
-    judge = StreamingPot(holed, 1e-2, 5, depth=50)
-    relative = np.array([scores[k] - scores[k - 50 : k].mean() for k in range(50, 600)])
-    expected = event_threshold(np.insert(relative, 250, np.full(7, np.nan)), 1e-2, 5).value
-    assert judge.height == pytest.approx(expected, rel=1e-9)
-    assert judge.value == pytest.approx(scores[-50:].mean() + judge.height, rel=1e-12)
-    judge.judge(0.25)
-    assert judge.base == pytest.approx(np.append(scores, 0.25)[-50:].mean(), rel=1e-12)
-    judge.judge(1e6)  # an anomaly is no part of the local mean
-    assert judge.base == pytest.approx(np.append(scores, 0.25)[-50:].mean(), rel=1e-12)
-
-
-def test_the_memory_of_the_peaks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkad.detect.threshold.REMEMBERED_PEAKS", 50)
-    generator = np.random.default_rng(5)
-    judge = StreamingPot(generator.exponential(size=1000), 1e-5, 5)
-    alarms(judge, generator.exponential(size=6000))
-    assert len(judge.peaks.excesses) == 50
-    # The rate of peaks is still that seen, so that the threshold stays right.
-    later = generator.exponential(size=100_000)
-    seen = len(declustered(later, judge.peaks.level, 5)) / len(later)
-    assert len(judge.peaks.excesses) / judge.peaks.count == pytest.approx(seen, rel=0.35)
-
-
-STREAMED = arrays(float, st.integers(0, 120), elements=st.floats(0.0, 12.0) | st.just(math.nan))
-
-
-@draws(40)
-@given(scores=STREAMED, stop=st.integers(0, 120), depth=st.sampled_from([0, 30]), apart=st.integers(1, 8))
-def test_a_judge_steps_as_in_batch_and_goes_on_exactly_from_its_state(
-    scores: Array, stop: int, depth: int, apart: int
-) -> None:
-    normal = np.random.default_rng(3).exponential(size=500)
-    batch, judge, restored = (StreamingPot(normal, 0.02, apart, depth) for _ in range(3))
-    thresholds, flagged = judge_all(batch, scores)
-    for t, score in enumerate(scores.tolist()):
-        if t == stop:
-            restored.restore(json.loads(json.dumps(judge.state())))
-            judge = restored
-        assert judge.value == thresholds[t]
-        assert flagged[t] == (not math.isnan(score) and judge.judge(score))
-    assert judge.state() == batch.state()
-
-
-@pytest.mark.parametrize("depth", [0, 30])
-def test_a_state_from_before_events_is_taken(depth: int) -> None:
-    scores = np.random.default_rng(3).exponential(size=3000)
-    peaks = {"level": 2.0, "excesses": [0.1, 0.5, 1.5], "most": 2000, "count": 700.0, "tail": [0.1, 0.9], "unfitted": 0}
-    old: dict[str, Any] = {"height": 6.5, "recent": scores[:depth].tolist(), "peaks": peaks}
-    judge = StreamingPot(scores[:500], 0.01, 5, depth)
-    judge.judge(judge.value - 0.01)  # opens a cluster, which the state knows nothing of
-    judge.restore(json.loads(json.dumps(old)))
-    assert judge.value == pytest.approx(6.5 + (scores[:depth].mean() if depth else 0.0))
-    alarms(judge, np.zeros(5))
-    assert list(judge.peaks.excesses) == [0.1, 0.5, 1.5]
-    alarms(judge, scores[500:])
-    assert math.isfinite(judge.value)
-    assert Peaks.restored(judge.peaks.state()).state() == judge.peaks.state()
+# -- another rule ---------------------------------------------------------------------------------------------------
 
 
 def test_another_rule_takes_the_scores_that_were_kept() -> None:
@@ -633,3 +480,9 @@ def test_another_rule_takes_the_scores_that_were_kept() -> None:
     assert detector.rejudge("1/hour", 2.0).threshold_ == by_budget.threshold_
     with pytest.raises(ValueError, match="sample_period"):
         detector.rejudge("1/hour")
+
+
+@pytest.mark.parametrize("former", ["spot", "dspot"])
+def test_a_threshold_that_is_gone_names_what_takes_its_place(former: str) -> None:
+    with pytest.raises(ValueError, match=rf"'pot', or a budget such as 1/week .* '{former}' is no longer offered"):
+        KoopmanDetector(threshold=former).fit(naive.normal_series(420))

@@ -432,7 +432,7 @@ def naive_states(series: Array, window: int, horizon: int) -> list[str]:
     return states
 
 
-CACHED = st.sampled_from([*CASES, {"window": 8, "smoothing": 4}, {"threshold": "spot", "risk": 0.01}])
+CACHED = st.sampled_from([*CASES, {"window": 8, "smoothing": 4}, {"threshold": "quantile", "risk": 0.01}])
 
 
 @draws(50, derandomize=True)
@@ -628,7 +628,7 @@ def test_rows_that_are_lost_here_and_there_cost_hardly_any_scores(seed: int) -> 
 @pytest.mark.parametrize("channel", range(8))
 def test_a_pump_whose_sensor_dies_is_not_taken_for_a_broken_one(channel: int) -> None:
     for detector, train in pumps().values():
-        judge = detector.model_.judged_by(detector.model_.settings.threshold_rule)
+        judge = detector.model_.with_rule(detector.model_.settings.threshold_rule)
         series = train[:700].copy()
         series[200:, channel] = np.nan
         assert KoopmanDetector.of(judge).predict(series)[200:].mean() < 0.05
@@ -739,7 +739,9 @@ def test_inputs_are_named_or_numbered() -> None:
 # -- files and learning -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, {"private": 2, "horizon": 2}, {"inputs": False, "threshold": "spot"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"private": 2, "horizon": 2}, {"inputs": False, "threshold": "quantile"}], ids=str
+)
 def test_a_loaded_detector_says_the_same_to_the_bit(changes: dict[str, Any], tmp_path: Path) -> None:
     detector, series = fitted(**changes), with_holes(disturbed(), [Hole(30, 1, None), Hole(130, 2, 0)])
     detector.save(tmp_path / "model")

@@ -243,7 +243,6 @@ READERS: dict[str, Callable[[Store], Any]] = {
     "last rows": lambda store: store.rows.last("p", 9, 2),
     "rows to learn": lambda store: store.rows.to_learn("p", 2)[1].size,
     "waiting": lambda store: store.alerts.waiting("mqtt", 9),
-    "judge": lambda store: store.states.judge("p"),
     "position": lambda store: store.states.position("file"),
     "taken": lambda store: store.states.digest(7),
     "other sinks": lambda store: store.alerts.drop_other_sinks(["mqtt"]),
@@ -408,7 +407,6 @@ while True:
 DAMAGES = {
     "device": "UPDATE device SET state = '{' || state",
     "text that is none": "UPDATE device SET state = CAST(x'ff00fe' AS TEXT)",
-    "judge": "UPDATE judge SET state = 'x'",
     "row": "UPDATE row SET vals = x'00'",
     "outbox": "UPDATE outbox SET alert = 'x'",
     "source": "UPDATE source SET position = 'x'",
@@ -418,7 +416,6 @@ DAMAGES = {
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damage_within_is_told_where_it_is_read(path: Path, what: str, said: list[str]) -> None:
     store = filled(path)
-    store.states.put_judge("p", {"model": "1"})
     store.commit()
     store.close()
     database = sqlite3.connect(path)
@@ -432,7 +429,6 @@ def test_damage_within_is_told_where_it_is_read(path: Path, what: str, said: lis
         assert again.rows.last_number("p") == 3
     assert all(np.isnan(row).all() for _, row in again.rows.last("p", 9, 2)) == (what == "row")
     assert bool(again.alerts.waiting("mqtt", 9)) == (what != "outbox")
-    assert (again.states.judge("p") is None) == (what == "judge")
     assert (again.states.position("file") is None) == (what == "source")
     again.commit()
 

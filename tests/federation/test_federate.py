@@ -340,7 +340,7 @@ def test_a_device_with_few_samples_borrows_the_threshold_of_the_fleet(tmp_path: 
     more = make_fleet(5, 6000)["pump-4"]
     assert loaded.learn(more).threshold_ == pytest.approx(admitted.learn(more).threshold_)
     assert not loaded.model_.few_rows
-    own = loaded.model_.settings.threshold_rule.judge(loaded.model_.normal_scores)
+    own = loaded.model_.settings.threshold_rule.found(loaded.model_.normal_scores)
     assert loaded.threshold_ == own.value
 
 
@@ -355,7 +355,7 @@ def test_the_shape_of_the_fleet_counts_while_scores_are_few() -> None:
     settled = detector.learn(series[900:]).model_
     assert settled.rule is not None
     assert settled.rule.shape == USUAL_SHAPE
-    assert settled.threshold == settled.settings.threshold_rule.judge(settled.normal_scores).value
+    assert settled.threshold == settled.settings.threshold_rule.found(settled.normal_scores).value
 
 
 def test_a_device_that_reads_a_constant_takes_part_without_observables() -> None:

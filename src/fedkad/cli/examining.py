@@ -135,7 +135,7 @@ def _budgeted(model: Model, budget: str, period: float | None, path: Path) -> Mo
             "column with --time, or fit the model with --sample-period SECONDS."
         )
     check_threshold(budget, period)
-    model = model.judged_by(model.settings.rule(budget, period))
+    model = model.with_rule(model.settings.rule(budget, period))
     if model.found is not None and model.found.note:
         warn(f"{path}: {model.found.note}")
     return model

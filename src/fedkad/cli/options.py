@@ -164,7 +164,7 @@ DETECTOR_OPTIONS: dict[str, dict[str, Any]] = {
     "threshold": {
         "parser": _threshold,
         "metavar": "METHOD",
-        "help": "pot, spot, dspot, quantile, a budget such as 1/week, or a number.",
+        "help": "pot, quantile, a budget such as 1/week, or a number.",
     },
     "validation": {"help": "Share of the data that is left out at a time to set the threshold."},
     "risk": {"help": "False alarm events per row."},

@@ -87,11 +87,10 @@ class KoopmanDetector:
         Scores averaged into one, looking back.
     scoring : {"witnesses", "paper"} or ScoringMethod
         Three witnesses; the squared residual of the whole lifted window; or another kind of score.
-    threshold : {"pot", "spot", "dspot", "quantile"}, a budget such as "1/week", or a number
-        How the threshold is set without labels: by an extreme-value fit to the peaks of normal data, the same fit
-        adapting as the stream goes on, the same following a drift, no higher than the peaks themselves, by a budget of
-        false alarms (needs `sample_period`), or a fixed value. All are about events: alarms at most a window apart are
-        one.
+    threshold : {"pot", "quantile"}, a budget such as "1/week", or a number
+        How the threshold is set without labels: by an extreme-value fit to the peaks of normal data, no higher than the
+        peaks themselves, by a budget of false alarms (needs `sample_period`), or a fixed value. All are about events:
+        alarms at most a window apart are one.
     validation : float
         Share of the training data that is left out at a time to get scores of data that was not learned from. Without
         witnesses: the last share, which sets the threshold and is never learned from.
@@ -355,7 +354,7 @@ class KoopmanDetector:
         """Set the threshold by another rule, from the scores of normal data that the detector has kept."""
         check_threshold(threshold, sample_period)
         model = self._fitted()
-        self.model_ = model.judged_by(model.settings.rule(threshold, sample_period))
+        self.model_ = model.with_rule(model.settings.rule(threshold, sample_period))
         return self
 
     # -- detection --------------------------------------------------------------------------------------------
@@ -459,9 +458,13 @@ class KoopmanDetector:
         shares = raw.causal_shares(self._fitted().settings.smoothing)
         return framed(recording.of_rows(shares), series, self._setup.channel_names)
 
-    def stream(self) -> Stream:
-        """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state."""
-        return Stream(self._fitted())
+    def stream(self, *, follow: bool = False) -> Stream:
+        """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state.
+
+        With `follow` a threshold that was set by a budget moves with the alarms of the stream, so that the budget is
+        kept whatever the first one was worth.
+        """
+        return Stream(self._fitted(), follow=follow)
 
     def _scored(self, series: Any) -> tuple[Recording, SeriesScores]:
         model = self._fitted()

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from fedkad.detect.clusters import first_of_each
 from fedkad.detect.model import Model
 from fedkad.detect.scoring import PIECE, ScoredWindow, SeriesScores, score_series
-from fedkad.detect.threshold import judge_all
 from fedkad.progress import Report, unheard
 
 Array = NDArray[np.float64]
@@ -165,7 +164,7 @@ def during_events(alarms: NDArray[np.bool_], places: NDArray[np.int64], join: in
 def judge_series(model: Model, raw: SeriesScores) -> tuple[Array, Array, NDArray[np.bool_]]:
     """The causal score of every entry, the threshold, and whether it is an alarm: by its score, or as impossible."""
     scores = raw.causal(model.settings.smoothing)
-    thresholds, alarms = judge_all(model.judge(), scores)
+    thresholds, alarms = np.full(len(scores), model.threshold), scores > model.threshold
     for start in range(0, len(scores), PIECE):  # to save memory
         piece = slice(start, start + PIECE)
         alarms[piece] |= model.scoring.impossible(list(raw.terms[piece].T), raw.rows.values[piece])

@@ -107,7 +107,7 @@ def _drawn(clusters: Clusters, rows: int, generator: np.random.Generator) -> Arr
 
 
 def _exceeding(excesses: Array, weights: Array, prior: float, excess: float) -> Array:
-    """P(Y > excess) by the law fitted to the excesses with each row of weights, as `fit_shrunk_tail` does."""
+    """P(Y > excess) by the law fitted to the excesses with each row of weights, as `shrunk` does."""
     shapes, scales = _tails(excesses, weights, prior)
     return np.asarray(np.maximum(1.0 + shapes * excess / scales, 0.0) ** (-1.0 / shapes))
 

@@ -81,10 +81,9 @@ def threshold_origin(model: Model) -> str:
     if found is None or rule is None or not isinstance(rule.threshold, str):
         return "by hand"
     allowed = f"{rule.threshold}" if parse_budget(rule.threshold) else f"{rule.rate:g} events per row"
-    way = {"spot": ", adapting to the stream", "dspot": ", following a drift"}.get(rule.threshold, "")
     if found.value != model.threshold:
         note = "; the fleet's advice or an earlier version set it"
     else:
         note = f" ({found.note})" if found.note else ""
     rests = f"{found.peaks} peaks among {found.rows} scores of normal data"
-    return f"{rests}, false alarms allowed: {allowed}{way}{note}"
+    return f"{rests}, false alarms allowed: {allowed}{note}"

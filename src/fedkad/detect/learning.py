@@ -178,7 +178,7 @@ def _like(model: Model, previous: Model | None) -> Model:
     model = replace(model, learnt_through=previous.learnt_through, confirmation=previous.confirmation)
     if previous.rule is None:
         return model.with_threshold(previous.threshold)
-    return model if previous.rule == model.rule else model.judged_by(previous.rule)
+    return model if previous.rule == model.rule else model.with_rule(previous.rule)
 
 
 @single_threaded()
@@ -305,7 +305,7 @@ def _calibrated(memory: Memory, subspace: Array, least_threshold: float, usual_s
 
     scoring, normal_scores = settings.scoring.calibrate(memory, subspace, fit_reduced)
     unset = Model(setup, scoring, normal_scores, memory.held_out.few, np.nan, None, least_threshold, usual_shape)
-    return unset.judged_by(settings.threshold_rule)
+    return unset.with_rule(settings.threshold_rule)
 
 
 def _with_private(statistics: Statistics, shared: Array, count: int) -> Array:

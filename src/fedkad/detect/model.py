@@ -12,7 +12,6 @@ apply a model. Nobody changes one: `dataclasses.replace` makes another.
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedkad.detect.bridging import longest_hole
 from fedkad.detect.dynamics import Dynamics
-from fedkad.detect.expectation import expectation_sentence
+from fedkad.detect.expectation import expectation_sentence, lowest_threshold
 from fedkad.detect.heldout import HeldOut
 from fedkad.detect.ranges import KnownRanges
 from fedkad.detect.scoring import Explanation, ScoredWindow, Scoring, Steps
@@ -33,9 +32,6 @@ from fedkad.detect.series import Recording, Series, as_recording, check_channels
 from fedkad.detect.threshold import (
     USUAL_SHAPE,
     EventThreshold,
-    FixedThreshold,
-    Judge,
-    StreamingPot,
     ThresholdRule,
     check_threshold,
 )
@@ -288,31 +284,17 @@ class Model:
         """Whether a person set the threshold."""
         return self.rule is None
 
-    def judge(self) -> Judge:
-        """A judge of scores in its state after training; some judges adapt as they are used."""
-        return copy.deepcopy(self._judge)
-
-    @cached_property
-    def _judge(self) -> Judge:
-        if self.rule is not None and self.rule.adapts:
-            judge = self.rule.judge(self.normal_scores)
-            if isinstance(judge, StreamingPot):
-                judge.height += self.threshold - judge.value  # a file of an earlier version set it in another way
-            if judge.value >= self.least_threshold or not self.needs_advice:
-                return judge
-        return FixedThreshold(self.threshold)
-
     @property
     def needs_advice(self) -> bool:
         """Whether the fleet's advice counts: its threshold is set by a rule, from few scores."""
         is_rule = self.rule is not None and isinstance(self.rule.threshold, str)
         return is_rule and int(np.count_nonzero(~np.isnan(self.normal_scores))) < SETTLED
 
-    def judged_by(self, rule: ThresholdRule) -> Model:
+    def with_rule(self, rule: ThresholdRule) -> Model:
         """The model with its threshold set by this rule, and no lower than advised while the scores are few."""
         model = replace(self, rule=rule)
         rule = replace(rule, shape=model.expected_shape)
-        value = rule.judge(self.normal_scores).value
+        value = rule.found(self.normal_scores).value
         return replace(model, rule=rule, threshold=max(value, self.least_threshold) if model.needs_advice else value)
 
     @property
@@ -324,6 +306,15 @@ class Model:
     def found(self) -> EventThreshold | None:
         """The threshold as its rule found it, with what it rests on; None if a person set it."""
         return None if self.by_hand or self.rule is None else self.rule.found(self.normal_scores)
+
+    @cached_property
+    def lowest_threshold(self) -> float:
+        """The lower end of what the rule leaves open; the threshold itself if that is unknown."""
+        if self.rule is None:
+            return self.threshold
+        rule = self.rule
+        lowest = lowest_threshold(self.normal_scores, rule.rate, rule.apart, shape=rule.shape)
+        return self.threshold if np.isnan(lowest) else min(max(lowest, rule.least), self.threshold)
 
     @property
     def expectation(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedkad.detect.methods import EARLIER, METHODS
 from fedkad.detect.model import DetectorSettings, Memory, Model, Setup
 from fedkad.detect.ranges import KnownRanges
 from fedkad.detect.tensorfile import TensorFile, as_bytes, write_tensors
+from fedkad.detect.threshold import FORMER
 from fedkad.detect.ties import Ties
 from fedkad.koopman.lifting import Lifting
 from fedkad.koopman.scaling import Scaling
@@ -113,10 +115,17 @@ def _rebuild(path: Path, header: dict[str, Any], arrays: dict[str, NDArray[Any]]
     through, mark, confirmation = facts.get("learnt_through", "").rpartition("+")
     if mark and "/" in through:  # early agents had both in one field, FOLDER/DEVICE:ROW+MARK
         facts |= {"learnt_through": through, "confirmation": confirmation}
+    former = (header.get("rule") or [header["parameters"]["threshold"]])[0]
+    if former in FORMER and not header["by_hand"]:
+        warnings.warn(
+            f"{path}: its threshold moved with the stream ({former!r}), which is no longer offered; it stays at "
+            f"{header['threshold']:.4g}. Give it a budget such as '1/week' to have it moved by alarms.",
+            stacklevel=4,
+        )
     rule = None if header["by_hand"] else settings.threshold_rule
     if rule is not None and header.get("rule"):  # the first files have no rule but that of their settings
-        changes = zip(("threshold", "sample_period", "shape"), header["rule"], strict=False)  # early ones lack a shape
-        rule = replace(rule, **dict(changes))
+        changes = dict(zip(("threshold", "sample_period", "shape"), header["rule"], strict=False))  # early: no shape
+        rule = replace(rule, **{**changes, "threshold": "pot"} if changes["threshold"] in FORMER else changes)
     model = Model(setup, scoring, arrays["normal_scores"], rule=rule, **facts)
     if "held_out" not in arrays:
         return model, None
@@ -136,6 +145,8 @@ def _settings(path: Path, parameters: Mapping[str, Any]) -> DetectorSettings:
     if scoring not in METHODS:
         raise ModelFileError(f"{path}: scoring={scoring!r} is unknown; use the release of fedkad that wrote the file.")
     own = {"scoring": METHODS[scoring], "inputs": tuple(parameters.get("inputs", ()))}
+    if parameters["threshold"] in FORMER:
+        own["threshold"] = "pot"
     return DetectorSettings(**{**parameters, **own})
 
 

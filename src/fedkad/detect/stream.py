@@ -13,6 +13,7 @@ from fedkad.detect.bridging import longest_hole
 from fedkad.detect.model import Model, Setup
 from fedkad.detect.scoring import Explanation, ScoredWindow, Scoring, Terms, features_of
 from fedkad.detect.series import check_sample
+from fedkad.detect.tracking import AlarmTracker
 from fedkad.koopman.scaling import CLIP
 
 Array = NDArray[np.float64]
@@ -114,8 +115,8 @@ class Stream:
     ----------
     length : int
         Samples needed for the first score.
-    judge : Judge
-        As the scores so far have left it; an adapting one is saved and restored by its `state`.
+    tracker : AlarmTracker, optional
+        What moves the threshold by the alarms of the stream, if it is to `follow` them.
 
     Examples
     --------
@@ -130,14 +131,18 @@ class Stream:
     True
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, follow: bool = False) -> None:
+        self.tracker: AlarmTracker | None = None
+        self._follows = follow
         self._use(model)
         self._start()
 
     def _use(self, model: Model) -> None:
         self._setup = setup = model.setup
         self._scaling, self._lifting, self._horizon = setup.scaling, setup.lifting, setup.settings.horizon
-        self._scoring, self._smoothing, self.judge = model.scoring, setup.settings.smoothing, model.judge()
+        self._scoring, self._smoothing, self._threshold = model.scoring, setup.settings.smoothing, model.threshold
+        if self._follows:
+            self.tracker = AlarmTracker.of(model)
         self._names, self._named = setup.channel_names, setup.names is not None
         self._mean, self._scale = setup.scaling.mean, setup.scaling.scale
 
@@ -177,8 +182,8 @@ class Stream:
     def adopt(self, model: Model) -> None:
         """Continue with another model, e.g. after a round of the fleet, without losing the window.
 
-        A model with another scaling, lifting or horizon cannot use the window and starts warming up. An adapting
-        threshold starts again at that of the new model.
+        A model with another scaling, lifting or horizon cannot use the window and starts warming up. A threshold that
+        follows alarms starts again at that of the new model.
         """
         kept = (self._scaling, self._lifting, self._horizon)
         self._use(model)
@@ -196,55 +201,66 @@ class Stream:
         """Samples that bring a new stream to the state of this one."""
         return self.length + self._smoothing - 1
 
-    def update(self, sample: Any, *, adapt: bool = True, bridge: bool = True) -> Reading:
+    def update(
+        self, sample: Any, *, threshold: float | None = None, adapt: bool = True, bridge: bool = True
+    ) -> Reading:
         """Take one sample, one value per channel, NaN where it is missing: in their order, or by name in a mapping.
 
-        An adapting threshold learns from the sample only if `adapt` is true. Without `bridge` a sample that misses all
-        channels stands for a gap of unknown length and breaks the window.
+        The score is compared with the `threshold` of the stream, unless another one is passed; one that follows alarms
+        takes this sample into account only if `adapt` is true. Without `bridge` a sample that misses all channels
+        stands for a gap of unknown length and breaks the window.
         """
         values = check_sample(sample, self._names, named=self._named)
+        threshold = self.threshold if threshold is None else threshold
         free = values - self._mean
         free /= self._scale
         scaled, is_absent = free, False
         # Usually every value is a number and none is to be clipped; NaN counts as the largest.
         size = np.abs(free, self._size)
         if not size.item(size.argmax()) <= CLIP:
-            scaled = np.clip(free, -CLIP, CLIP)
+            scaled, is_absent = np.clip(free, -CLIP, CLIP), bool(np.isnan(values).all())
             if self._is_gap(values):
-                is_absent = bool(np.isnan(values).all())
                 self._hole = self._hole + 1 if is_absent else 0
                 if not self._can_bridge(is_absent) or (is_absent and not bridge):
                     self._break()
-                    return self._reading(values, "gap")
+                    return self._reading(values, threshold, "gap")
                 scaled = self._filled(scaled, np.isnan(scaled))
         if not is_absent:
             self._hole = 0
-        if self._end == len(self._page):
-            self._turn_page()
-        self._end = end = self._end + self._channels
-        page = self._page
-        page[end - self._channels : end] = scaled
-        if self._whole < self.length:
-            self._note_holes(values)
-        window = page[end - self._state_size : end]
+        window = self._write(scaled, values)
         if self._missing:
             self._missing -= 1
             if self._missing:
                 if self._missing <= self._horizon:
                     self._steps.skip(window, free)
-                return self._reading(values, "warming")
+                return self._reading(values, threshold, "warming")
         if is_absent:
             self._steps.skip(window, free)
-            return self._reading(values, "bridged")
-        scored, judge, scoring = self._scored, self.judge, self._scoring
+            return self._reading(values, threshold, "bridged")
         terms = self._steps.score(window, free, is_plain=scaled is free)
         self._terms.append(terms)
-        scored.append(ScoredWindow(page[end - self._scored_size : end], free))
-        threshold, (score, outside) = judge.value, scoring.smoothed(self._terms)
-        abnormal = judge.judge(score) if adapt else score > threshold
-        if not abnormal and scoring.impossible(terms, free):
-            abnormal = True
-        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, scoring, tuple(scored), outside)
+        self._scored.append(ScoredWindow(self._page[self._end - self._scored_size : self._end], free))
+        score, outside = self._scoring.smoothed(self._terms)
+        abnormal = score > threshold or bool(self._scoring.impossible(terms, free))
+        if self.tracker is not None and adapt:
+            self.tracker.note(score, is_anomaly=abnormal)
+        windows = tuple(self._scored)
+        return Reading(score, threshold, abnormal, "ok", 0, values, self._setup, self._scoring, windows, outside)
+
+    def _write(self, scaled: Array, values: Array) -> Array:
+        """Write a sample to the page; returns the window that ends with it, as a view."""
+        if self._end == len(self._page):
+            self._turn_page()
+        self._end += self._channels
+        self._page[self._end - self._channels : self._end] = scaled
+        if self._whole < self.length:
+            self._note_holes(values)
+        return self._window_before(self._end)
+
+    @property
+    def threshold(self) -> float:
+        """The threshold that the next score is compared with."""
+        return self._threshold if self.tracker is None else self.tracker.threshold
 
     @property
     def _rows(self) -> int:
@@ -278,6 +294,6 @@ class Stream:
                 raise ValueError(f"Channel {name!r} of the sample is infinite; pass NaN for a missing value.")
         return bool(np.isnan(values).any())
 
-    def _reading(self, values: Array, state: State) -> Reading:
+    def _reading(self, values: Array, threshold: float, state: State) -> Reading:
         """A reading without a score."""
-        return Reading(np.nan, self.judge.value, False, state, self._missing, values, self._setup, self._scoring, ())
+        return Reading(np.nan, threshold, False, state, self._missing, values, self._setup, self._scoring, ())

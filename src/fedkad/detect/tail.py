@@ -41,11 +41,6 @@ class Tail(NamedTuple):
             return -self.scale * math.log(probability)
         return self.scale / self.shape * math.expm1(-self.shape * math.log(probability))
 
-    def mean_beyond(self, excess: float) -> float:
-        """E[Y | Y > y] = y + (σ + ξ y)/(1 − ξ) for the `excess` y; shapes near one, which have no mean, count as ½."""
-        shape = min(self.shape, 0.5)
-        return excess + (self.scale + shape * excess) / (1.0 - shape)
-
 
 def fit_tail(excesses: Array) -> Tail:
     """Maximum likelihood of a generalised Pareto law, by Grimshaw's reduction to one unknown.
@@ -112,17 +107,13 @@ def fit_scales(excesses: Array, shapes: Array, weights: Array) -> Array:
 
 
 def shrunk(own: Tail, excesses: Array, prior: float) -> Tail:
-    """The `own` law of the excesses with its shape drawn towards the `prior`, and the likeliest scale at that shape."""
+    """The `own` law of the excesses with its shape drawn towards the `prior`, and the likeliest scale at that shape.
+
+    >>> excesses = np.array([1.0, 2.0, 3.0])
+    >>> shrunk(fit_tail(excesses), excesses, prior=0.0).shape > fit_tail(excesses).shape
+    True
+    """
     shape = float(shrunk_shape(own.shape, len(excesses), prior))
     if excesses.max() <= 0.0 or abs(shape) < 1e-12:
         return Tail(shape, max(float(excesses.mean()), np.finfo(float).tiny))
     return Tail(shape, float(fit_scales(excesses, np.array([shape]), np.ones((1, len(excesses))))[0]))
-
-
-def fit_shrunk_tail(excesses: Array, prior: float = 0.0) -> Tail:
-    """The likeliest law, its shape drawn towards the `prior`.
-
-    >>> fit_shrunk_tail(np.array([1.0, 2.0, 3.0])).shape > fit_tail(np.array([1.0, 2.0, 3.0])).shape
-    True
-    """
-    return shrunk(fit_tail(excesses), excesses, prior)

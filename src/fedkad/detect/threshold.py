@@ -1,4 +1,4 @@
-"""Thresholds without labels: peaks over threshold, its streaming forms, a quantile, a budget of false alarms.
+"""Thresholds without labels: peaks over threshold, a quantile, a budget of false alarms.
 
 A threshold is about *events*: alarms at most a window apart are one event, as a person would count them. Of n scores
 of normal data, k clusters rise over a high level u, and their peaks' excesses over u follow a generalised Pareto law
@@ -6,25 +6,22 @@ of normal data, k clusters rise over a high level u, and their peaks' excesses o
 
     z_q = u + σ/ξ ((q n / k)^(−ξ) − 1),        ξ → 0:  z_q = u − σ log(q n / k).
 
-See Coles, "An Introduction to Statistical Modeling of Extreme Values" (2001), for peaks of clusters, and Siffer et al.,
-"Anomaly Detection in Streams with Extreme Value Theory" (KDD 2017), for SPOT and DSPOT.
+See Coles, "An Introduction to Statistical Modeling of Extreme Values" (2001), for peaks of clusters. They find the
+first threshold; `tracking` has how it moves from there.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.clusters import declustered
-from fedkad.detect.tail import Tail, fit_shrunk_tail, fit_tail, shrunk
+from fedkad.detect.tail import Tail, fit_tail, shrunk
 from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
@@ -51,17 +48,11 @@ USUAL_SHAPE = -0.04
 """The shape that a tail is drawn towards if nothing is known: peaks of simulated pumps have shorter tails than an
 exponential law, those of autoregressive data about the same (`python -m measurements.budget`)."""
 
-REMEMBERED_PEAKS = 2000
-"""Recent peaks that a streaming tail keeps, so that months of samples cost no more memory than a day."""
-
-DRIFT_DEPTH = 450
-"""Number of normal scores in the local mean of DSPOT."""
-
 SMALLEST = 1e-6
 """Smaller scores count as this: far below any departure, far above rounding."""
 
-ADAPTING = ("spot", "dspot")
-METHODS = ("pot", *ADAPTING, "quantile")
+METHODS = ("pot", "quantile")
+FORMER = ("spot", "dspot")  # that adapted to the stream, in earlier versions
 
 SECONDS = {
     "minute": 60.0,
@@ -229,199 +220,6 @@ def pot_threshold(scores: Array, risk: float) -> float:
     return level + max(fit_tail(excesses).exceeded_with(min(risk / rate, 1.0)), 0.0)
 
 
-@dataclass
-class Peaks:
-    """The upper tail of a stream of scores: a level, the peaks of clusters over it, and how many scores there were."""
-
-    level: float
-    excesses: deque[float]
-    count: float
-    prior: float = 0.0  # that the shape of the tail is drawn towards
-    tail: Tail = field(init=False)
-
-    _unfitted: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self.refit()
-
-    @classmethod
-    def over(cls, scores: Array, risk: float, apart: int, prior: float = 0.0) -> Peaks:
-        """The peaks that `event_threshold` rests on."""
-        rows = float(np.count_nonzero(~np.isnan(scores)))
-        level, peaks = choose_level(scores, apart, least=2.0 * risk * rows)
-        excesses = (peaks - level).tolist() or [0.0]
-        return cls(level, deque(excesses, maxlen=max(REMEMBERED_PEAKS, len(peaks))), rows, prior)
-
-    def state(self) -> dict[str, Any]:
-        """The state as plain numbers."""
-        return {
-            "level": self.level,
-            "excesses": list(self.excesses),
-            "most": self.excesses.maxlen,
-            "count": self.count,
-            "tail": list(self.tail),
-            "unfitted": self._unfitted,
-        }
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any], prior: float = 0.0) -> Peaks:
-        """The peaks with that state."""
-        peaks = cls(state["level"], deque(state["excesses"], maxlen=state["most"]), state["count"], prior)
-        peaks.tail, peaks._unfitted = Tail(*state["tail"]), state["unfitted"]
-        return peaks
-
-    def refit(self) -> None:
-        """Fit the tail to the excesses at hand."""
-        self.tail, self._unfitted = fit_shrunk_tail(np.fromiter(self.excesses, dtype=float), self.prior), 0
-
-    def threshold(self, risk: float, median: float) -> float:
-        """z_q for q = `risk` events per row, bounded as for scores with this median."""
-        peaks = len(self.excesses)
-        value = self.level + _extrapolated(self.tail, peaks, risk * self.count / peaks)
-        return min(value, furthest(median, self.level + max(self.excesses)))
-
-    def add(self, excess: float) -> bool:
-        """Take the peak of a finished cluster into account; True when the tail changed.
-
-        One more peak changes little among many: the tail is refitted whenever they have grown by a hundredth.
-        """
-        if len(self.excesses) == self.excesses.maxlen:
-            # The oldest peak leaves together with its share of the count, so that the rate of peaks stays the same.
-            self.count *= 1.0 - 1.0 / len(self.excesses)
-        self.excesses.append(excess)
-        self._unfitted += 1
-        if 100 * self._unfitted < len(self.excesses):
-            return False
-        self.refit()
-        return True
-
-
-class FixedThreshold:
-    """One value that does not change."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def judge(self, score: float) -> bool:
-        """Whether the score is an anomaly."""
-        return score > self.value
-
-    def state(self) -> dict[str, Any]:
-        """What the scores so far have changed, which is nothing."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from that state."""
-
-
-class StreamingPot:
-    """SPOT about events: a threshold that every normal cluster refines and that alarms leave alone.
-
-    It sees one score at a time, and takes the peak of a cluster into account once the cluster is over, `apart` rows
-    after its last score above the level, unless it raised an alarm. It does not learn from what it flags, normal or
-    not, which would trim its own tail: so for every false alarm that the risk allows, it takes a peak into account as
-    high as the tail expects beyond the threshold. (This is the EM algorithm for a law that is cut off there.)
-
-    Entries without a score are not shown to it, so that a cluster may reach over a gap.
-
-    With `depth` it is DSPOT: scores are taken relative to the mean of the last `depth` normal ones, so that the
-    threshold follows a slow drift of the score.
-    """
-
-    def __init__(self, scores: Array, risk: float, apart: int, depth: int = 0, shape: float = USUAL_SHAPE) -> None:
-        self.risk, self.apart = risk, apart
-        known = np.flatnonzero(~np.isnan(scores))
-        self.depth = min(depth, len(known) // 2)
-        self.recent: deque[float] = deque(scores[known[len(known) - self.depth :]].tolist(), maxlen=self.depth)
-        self._sum = math.fsum(self.recent)
-        if self.depth:
-            scores = _relative(scores, known, self.depth)
-        self._median = float(np.nanmedian(scores))
-        self.peaks = Peaks.over(scores, risk, apart, shape)
-        self.height = self.peaks.threshold(risk, self._median)
-        self._allowed = 0.0  # false alarms since the last that was taken into account
-        self._start_cluster()
-
-    def _start_cluster(self) -> None:
-        self._peak = 0.0  # the highest excess of the open cluster; 0 if none is open
-        self._quiet = 0  # scores since its last one over the level
-        self._alarmed = False
-
-    @property
-    def base(self) -> float:
-        """The local mean that is subtracted from scores; zero without drift tracking."""
-        return self._sum / self.depth if self.depth else 0.0
-
-    @property
-    def value(self) -> float:
-        """The threshold now."""
-        return self.base + self.height
-
-    def judge(self, score: float) -> bool:
-        """Whether the score is an anomaly; if not, learn from it."""
-        height = score - self.base if self.depth else score
-        is_alarm = height > self.height
-        if is_alarm or height > self.peaks.level:
-            self._peak, self._quiet = max(self._peak, height - self.peaks.level), 0
-            self._alarmed = self._alarmed or is_alarm
-        elif self._peak:
-            self._quiet += 1
-            if self._quiet >= self.apart:
-                self._finish_cluster()
-        if is_alarm:
-            return True
-        self.peaks.count += 1.0
-        self._allowed += self.risk
-        if self._allowed >= 1.0:
-            self._allowed -= 1.0
-            self._learn(self.peaks.tail.mean_beyond(self.height - self.peaks.level))
-        if self.depth:
-            self._sum += score - self.recent[0]
-            self.recent.append(score)
-        return False
-
-    def _finish_cluster(self) -> None:
-        if not self._alarmed:
-            self._learn(self._peak)
-        self._start_cluster()
-
-    def _learn(self, excess: float) -> None:
-        if self.peaks.add(excess):
-            self.height = self.peaks.threshold(self.risk, self._median)
-
-    def state(self) -> dict[str, Any]:
-        """What the scores so far have changed, as plain numbers that fit into JSON."""
-        cluster = {"peak": self._peak, "quiet": self._quiet, "alarmed": self._alarmed, "allowed": self._allowed}
-        recent = {"recent": list(self.recent), "sum": self._sum}
-        return {"height": self.height, **recent, "peaks": self.peaks.state(), "cluster": cluster}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of a judge with the same settings, exactly.
-
-        A state from before thresholds were about events has no open cluster.
-        """
-        self.peaks, self.height = Peaks.restored(state["peaks"], self.peaks.prior), state["height"]
-        if self.depth:
-            self.recent = deque(state["recent"], maxlen=self.depth)
-            self._sum = state.get("sum", math.fsum(self.recent))
-        self._allowed = 0.0
-        self._start_cluster()
-        if cluster := state.get("cluster"):
-            self._peak, self._quiet, self._alarmed = cluster["peak"], cluster["quiet"], cluster["alarmed"]
-            self._allowed = cluster["allowed"]
-
-
-def _relative(scores: Array, known: NDArray[np.int64], depth: int) -> Array:
-    """Each score minus the mean of the `depth` ones before it; NaN where there are fewer."""
-    relative = np.full(len(scores), np.nan)
-    means = np.convolve(scores[known], np.full(depth, 1.0 / depth), mode="valid")[:-1]
-    relative[known[depth:]] = scores[known[depth:]] - means
-    return relative
-
-
-Judge = FixedThreshold | StreamingPot
-
-
 def parse_budget(text: str) -> float | None:
     """False alarms per second in a string such as "1/week", "2 per day" or "0.5/hour"; None for other strings.
 
@@ -442,6 +240,10 @@ def check_threshold(threshold: str | float, sample_period: float | None) -> None
         units = ", ".join(SECONDS)
         budgets = f"a budget such as 1/week (a number per {units})"
         allowed = f"a number that is not negative, one of {', '.join(METHODS)}, or {budgets}"
+        if threshold in FORMER:
+            allowed = (
+                f"'pot', or {budgets}, which moves with the alarms of a stream; {threshold!r} is no longer offered"
+            )
         raise SettingError("threshold", threshold, allowed)
     if sample_period is None:
         raise SettingError("threshold", threshold, "given together with sample_period, the seconds between two samples")
@@ -459,11 +261,6 @@ class ThresholdRule:
     least: float = SMALLEST  # no threshold is lower: below it nothing is a departure
 
     @property
-    def adapts(self) -> bool:
-        """Whether the threshold moves as scores come in."""
-        return self.threshold in ADAPTING
-
-    @property
     def rate(self) -> float:
         """Events per row: the risk, or the budget times the sample period.
 
@@ -476,7 +273,7 @@ class ThresholdRule:
         return min(budget * self.sample_period, 1.0)
 
     def found(self, scores: Array) -> EventThreshold:
-        """The threshold that follows from the scores of normal data, where an adapting one begins."""
+        """The threshold that follows from the scores of normal data."""
         if not isinstance(self.threshold, str):
             value = float(self.threshold)
             return EventThreshold(value, None, value, 0, int(np.count_nonzero(~np.isnan(scores))))
@@ -486,29 +283,7 @@ class ThresholdRule:
             found = event_threshold(_raised(scores), self.rate, self.apart, self.shape)
         return replace(found, value=float(max(found.value, self.least)))
 
-    def judge(self, scores: Array) -> Judge:
-        """The judge that follows from the scores of normal data; with too few to fit a tail, it does not adapt."""
-        found = self.found(scores)
-        depth = DRIFT_DEPTH if self.threshold == "dspot" else 0
-        if self.adapts and not found.few:
-            return StreamingPot(_raised(scores, self.least), self.rate, self.apart, depth, self.shape)
-        return FixedThreshold(found.value)
 
-
-def _raised(scores: Array, least: float = SMALLEST) -> Array:
-    """The scores, none of them below the least: a device that stood still scores nothing but rounding."""
-    return np.maximum(scores, least)
-
-
-def judge_all(judge: Judge, scores: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """The threshold at every entry, and whether its score is an alarm.
-
-    An adapting threshold moves from score to score; an entry without a score leaves it alone and is not flagged.
-    """
-    if isinstance(judge, FixedThreshold):  # at once: a long series as Python's numbers takes five times its memory
-        return np.full(len(scores), judge.value), scores > judge.value
-    thresholds, alarms = np.empty(len(scores)), np.zeros(len(scores), dtype=np.bool_)
-    for t, score in enumerate(scores.tolist()):
-        thresholds[t] = judge.value
-        alarms[t] = score == score and judge.judge(score)
-    return thresholds, alarms
+def _raised(scores: Array) -> Array:
+    """The scores, none of them below the smallest: a device that stood still scores nothing but rounding."""
+    return np.maximum(scores, SMALLEST)

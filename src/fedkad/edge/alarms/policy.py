@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from fedkad.detect.stream import Reading
 from fedkad.detect.threshold import parse_budget
+from fedkad.detect.tracking import MARGINAL, REST
 from fedkad.edge.alarms.departures import BACK, Departures
 from fedkad.edge.alarms.episode import Episode
 from fedkad.edge.alarms.phases import (
@@ -37,7 +38,6 @@ from fedkad.edge.alarms.recurrence import Recurrence
 from fedkad.edge.alarms.tally import SLACK, Tally
 from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind, Reason, Severity, as_number, identity
 from fedkad.edge.alerttext import alert_text
-from fedkad.edge.budget import MARGINAL, REST
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.settings import Alarm
 

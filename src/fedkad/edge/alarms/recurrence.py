@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fedkad.detect.tracking import MARGINAL
 from fedkad.edge.alarms.episode import Episode
 from fedkad.edge.alert import as_number
-from fedkad.edge.budget import MARGINAL
 
 ECHO_LASTS = 3600.0
 """Seconds after which an excursion is no echo, whatever its score."""

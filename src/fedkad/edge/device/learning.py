@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.model import Model
+from fedkad.detect.tracking import ThresholdTracker
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Reason, Severity
-from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.device.model import DeviceModel
 from fedkad.edge.device.state import SavedState
@@ -55,7 +55,7 @@ BRIEF = 3600.0
 """Seconds up to which an incident that went away by itself may be learned from, and counts against the budget."""
 
 
-def is_alarmed_often(alarms: Alarms, budget: BudgetLoop | None) -> bool:
+def is_alarmed_often(alarms: Alarms, budget: ThresholdTracker | None) -> bool:
     """Return whether a week had so many incidents that they are hardly faults."""
     allowed = 1.0 if budget is None else max(budget.allowed * WEEK, 1.0)
     return alarms.begun_since(alarms.time - WEEK) > OFTEN * allowed
@@ -120,7 +120,7 @@ class Learner:
             self._store.rows.forget(self._device, number - max(kept, self._model.memory, KEPT_ROWS))
         return is_learnable
 
-    def conclude(self, alert: Alert, number: int, now: float, alarms: Alarms, budget: BudgetLoop | None) -> None:
+    def conclude(self, alert: Alert, number: int, now: float, alarms: Alarms, budget: ThresholdTracker | None) -> None:
         """Keep the rows of an incident as evidence, and leave them out at its end if it may have been a fault.
 
         Where there are many more than a budget allows, it is the model that is wrong: what goes away by itself within

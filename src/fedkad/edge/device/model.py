@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import set_aside
-from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.detect.stream import Stream
@@ -27,9 +25,6 @@ Limits = tuple[Array, Array]
 
 logger = logging.getLogger(__name__)
 
-THRESHOLD_INTERVAL = 60.0
-"""Seconds between two commits of an adapting threshold, whose state is large and changes slowly."""
-
 NO_LIMITS: Limits = (np.array(-math.inf), np.array(math.inf))
 
 
@@ -42,8 +37,6 @@ class DeviceModel:
         The model in use, with the configured threshold; None while the device has none.
     stream : Stream, optional
         Its scores from the last `restart` on.
-    lowest : float
-        Where a threshold that follows its alarms ends.
     """
 
     def __init__(self, device: str, settings: DeviceSettings, store: Store) -> None:
@@ -51,9 +44,7 @@ class DeviceModel:
         self.folder = ModelFolder(device, settings)
         self._read: Model | None = None  # as the file has it, without what the settings make of it
         self.current: Model | None = None
-        self.lowest = 0.0
         self.stream: Stream | None = None
-        self._threshold_put = 0.0
         self._hidden: dict[int, list[int]] = {}  # channels by the number of a row
         self._normal = self._possible = NO_LIMITS
         self._version: tuple[int, int] | None = None
@@ -126,7 +117,6 @@ class DeviceModel:
         """Judge by this model from now on, with the threshold and the tolerance that are configured."""
         self._read = model
         self.current = _with_tolerance(self._with_configured_threshold(model), self.settings)
-        self.lowest = self._find_lowest(self.current)
 
     def _rename(self, version: tuple[int, int], why: str, mark: str) -> None:
         """Put a file that is of no use out of the way, unless another one has just taken its place."""
@@ -146,15 +136,7 @@ class DeviceModel:
         rule = alarm.budget or alarm.threshold
         if isinstance(rule, float | int):
             return model.with_threshold(rule)
-        return model.judged_by(model.settings.rule(rule, period)) if rule else model
-
-    def _find_lowest(self, model: Model) -> float:
-        """The lower end of what the fit of the threshold leaves open, or the threshold itself if that is unknown."""
-        if not self.settings.alarm.budget or model.rule is None:
-            return model.threshold
-        rule = model.rule
-        found = lowest_threshold(model.normal_scores, rule.rate, rule.apart, shape=rule.shape)
-        return model.threshold if np.isnan(found) else min(max(found, rule.least), model.threshold)
+        return model.with_rule(model.settings.rule(rule, period)) if rule else model
 
     def restart(self, *, empty: bool = False) -> None:
         """Score with the current model from now on, with the window of the committed rows unless `empty`."""
@@ -163,13 +145,7 @@ class DeviceModel:
         self._normal, self._possible = _limits(self.current)
         channels = len(self.settings.sampling.channels)
         for number, values in [] if empty else self._store.rows.last(self.device, stream.memory, channels):
-            stream.update(without(values, self._hidden.get(number, [])), adapt=False, bridge=False)
-        try:
-            kept = self._store.states.judge(self.device)
-            if kept and kept["model"] == self._named_version():
-                stream.judge.restore(kept["judge"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            logger.warning("%s: the stored threshold cannot be read (%r); it starts again.", self.device, error)
+            stream.update(without(values, self._hidden.get(number, [])), bridge=False)
 
     @property
     def bridges(self) -> bool:
@@ -203,18 +179,6 @@ class DeviceModel:
     def memory(self) -> int:
         """Rows that the window is restored from."""
         return 0 if self.stream is None else self.stream.memory
-
-    def put_threshold(self) -> None:
-        """Put the state of an adapting threshold into the store, now and then."""
-        now = time.monotonic()
-        if self.stream is None or now - self._threshold_put < THRESHOLD_INTERVAL:
-            return
-        self._threshold_put = now
-        if state := self.stream.judge.state():
-            self._store.states.put_judge(self.device, {"model": self._named_version(), "judge": state})
-
-    def _named_version(self) -> str:
-        return "none" if self._version is None else f"{self._version[0]}-{self._version[1]}"
 
     def forget(self) -> None:
         """Score nothing until there is another model."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedkad.detect.threshold import parse_budget
+from fedkad.detect.tracking import ThresholdTracker
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarms.acceptance import Settling
-from fedkad.edge.budget import BudgetLoop
 from fedkad.edge.device.grid import SampleGrid
 from fedkad.edge.device.learning import Learner
 from fedkad.edge.device.model import DeviceModel
@@ -36,7 +36,7 @@ class DeviceParts:
     grid: SampleGrid
     health: Health
     alarms: Alarms
-    budget: BudgetLoop | None
+    budget: ThresholdTracker | None
     settling: Settling
     learner: Learner
     staleness: Staleness
@@ -102,7 +102,7 @@ class DeviceParts:
         )
 
 
-def budget_loop(alarm: Alarm, state: Mapping[str, Any] | float | None = None) -> BudgetLoop | None:
+def budget_loop(alarm: Alarm, state: Mapping[str, Any] | float | None = None) -> ThresholdTracker | None:
     """Return the threshold that follows its alarms; None without a budget."""
     allowed = parse_budget(alarm.budget) if alarm.budget else None
-    return None if allowed is None else BudgetLoop(allowed, state)
+    return None if allowed is None else ThresholdTracker(allowed, state)

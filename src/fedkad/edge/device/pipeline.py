@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from fedkad.detect.stream import Reading
-from fedkad.detect.threshold import FixedThreshold
 from fedkad.edge.alarms.acceptance import Settling, level_of, why_not_yet
 from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind, Reason
 from fedkad.edge.commands.command import Command
@@ -110,7 +109,6 @@ class Device:
             **parts.state(),
         )
         self._store.states.put(self.name, state.to_json())
-        parts.model.put_threshold()
 
     # -- samples and rows -----------------------------------------------------------------------------------------
 
@@ -181,9 +179,9 @@ class Device:
                 row, impossible, parts.grid.silences, judges=judges, learns=learns, memory=model.memory
             )
             hidden = health.faulty if model.bridges else []
-        is_learnable = parts.learner.keep(self._number, row, is_sound=not (hidden or self._silenced))
+        parts.learner.keep(self._number, row, is_sound=not (hidden or self._silenced))
         self._row = row = model.hide(self._number, row, hidden) if hidden else row
-        self._reading = reading = self._score(row, adapt=is_learnable)
+        self._reading = reading = self._score(row)
         # What a channel that has come back does to the score is no news; an incident that is open must end, though.
         is_recovering = health.is_recovering(row.time) and alarms.open is None
         if reading is not None and not self._silenced and not is_recovering:
@@ -194,15 +192,16 @@ class Device:
             self._on_reading(self._view().line())
         return alerts + faults
 
-    def _score(self, row: GridRow, *, adapt: bool) -> Reading | None:
+    def _score(self, row: GridRow) -> Reading | None:
         """The reading of a row; with a budget, by the threshold that follows its alarms."""
         model, budget = self.parts.model, self.parts.budget
         if model.stream is None or model.current is None:
             self._unjudged = self.parts.alarms.watched
             return None
+        threshold = model.current.threshold
         if budget is not None:
-            model.stream.judge = FixedThreshold(budget.threshold(model.current.threshold, model.lowest))
-        return model.stream.update(row.values, adapt=adapt, bridge=False)
+            threshold = budget.threshold(threshold, model.current.lowest_threshold)
+        return model.stream.update(row.values, threshold=threshold, bridge=False)
 
     def _alarm(self, row: GridRow, reading: Reading) -> list[Alert]:
         """The alerts of a reading."""

@@ -1,7 +1,6 @@
 """The durable state of an agent in one SQLite file: all that a batch of messages changes is committed together.
 
 states     `device`, the state of each device: its grid, its alarms, its counters
-`judge`, the state of adapting thresholds
 `source`, how far a file was read
 `taken`, the digest of the last message under each packet number of the broker
 rows       `row`, rows of the grid that are still needed, to fill the window after a restart and to learn from
@@ -33,5 +32,5 @@ class Store(Database):
     def forget_device(self, device: str) -> None:
         """Drop all that is known of a device; what waits for a sink is still delivered."""
         self.collect("DELETE FROM device WHERE name = ?", device)
-        for table in ("row", "judge", "evidence", "incident", "command"):
+        for table in ("row", "evidence", "incident", "command"):
             self.collect(f"DELETE FROM {table} WHERE device = ?", device)

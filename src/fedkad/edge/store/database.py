@@ -57,6 +57,7 @@ MIGRATIONS = (
     ALTER TABLE incident ADD COLUMN kind TEXT NOT NULL DEFAULT '';
     UPDATE incident SET kind = coalesce(json_extract(alert, '$.kind'), '') WHERE json_valid(alert);
     """,
+    "DROP TABLE judge;",
 )
 """The steps from one version of the file to the next; a new file takes all of them."""
 

@@ -34,15 +34,6 @@ class StateTable:
         """Keep the state of a device."""
         self._collect("INSERT OR REPLACE INTO device VALUES (?, ?)", device, _compact(state))
 
-    def judge(self, device: str) -> dict[str, Any] | None:
-        """The state of an adapting threshold."""
-        found = self._plain("SELECT state FROM judge WHERE device = ?", device)
-        return found if isinstance(found, dict) else None
-
-    def put_judge(self, device: str, state: Mapping[str, Any]) -> None:
-        """Keep the state of an adapting threshold."""
-        self._collect("INSERT OR REPLACE INTO judge VALUES (?, ?)", device, json.dumps(state))
-
     def position(self, source: str) -> Any:
         """The position of a source at the last commit; None at first."""
         return self._plain("SELECT position FROM source WHERE name = ?", source)

@@ -20,6 +20,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedkad.detect.model import Model
+from fedkad.detect.threshold import parse_budget
+from fedkad.settingerror import SettingError
+
 GAIN = 0.1
 """What one incident adds to the logarithm of the threshold.
 
@@ -48,21 +52,21 @@ MOST_COUNTED = 20
 """Incidents that can be taken back."""
 
 
-class BudgetLoop:
-    """Follows the incidents of one device; `state` is what `state` returned before.
+class ThresholdTracker:
+    """Moves a threshold by the incidents that it lets through; `state` is what `state` returned before.
 
-    >>> loop = BudgetLoop(allowed=1.0 / 604800.0)
-    >>> loop.threshold(fitted=2.0, lowest=1.8)
+    >>> tracker = ThresholdTracker(allowed=1.0 / 604800.0)
+    >>> tracker.threshold(fitted=2.0, lowest=1.8)
     2.0
     >>> for incident in ("pump-1", "pump-2", "pump-3", "pump-4"):
-    ...     loop.watch(21600.0)
-    ...     loop.count(incident, peak=2.1)
-    >>> loop.count("pump-5", peak=2.1)  # too soon after the last one
-    >>> loop.count("pump-6", peak=6.0)  # too high to tell anything about the threshold
-    >>> round(loop.threshold(fitted=2.0, lowest=1.8), 2)
+    ...     tracker.watch(21600.0)
+    ...     tracker.count(incident, peak=2.1)
+    >>> tracker.count("pump-5", peak=2.1)  # too soon after the last one
+    >>> tracker.count("pump-6", peak=6.0)  # too high to tell anything about the threshold
+    >>> round(tracker.threshold(fitted=2.0, lowest=1.8), 2)
     2.94
-    >>> loop.watch(100 * 86400.0)
-    >>> loop.threshold(fitted=2.0, lowest=1.8)
+    >>> tracker.watch(100 * 86400.0)
+    >>> tracker.threshold(fitted=2.0, lowest=1.8)
     1.8
     """
 
@@ -108,3 +112,47 @@ class BudgetLoop:
     def factor(self) -> float:
         """What the fitted threshold is multiplied by."""
         return math.exp(self._log)
+
+
+class AlarmTracker:
+    """Tracks the threshold of a stream by its own alarms: those at most a window apart are one incident.
+
+    >>> tracker = AlarmTracker(ThresholdTracker(1.0 / 604800.0), fitted=2.0, lowest=1.8, seconds=60.0, window=20)
+    >>> for score in (2.2, *[1.0] * 21):
+    ...     tracker.note(score, is_anomaly=score > tracker.threshold)
+    >>> round(tracker.threshold, 2)
+    2.21
+    """
+
+    def __init__(self, tracker: ThresholdTracker, fitted: float, lowest: float, *, seconds: float, window: int) -> None:
+        self.tracker, self._fitted, self._lowest = tracker, fitted, lowest
+        self._seconds, self._window = seconds, window  # between two samples; samples
+        self._peak, self._quiet, self._incidents = 0.0, 0, 0
+
+    @classmethod
+    def of(cls, model: Model) -> AlarmTracker:
+        """The tracker that keeps the budget of a model; raises a `SettingError` if it has none."""
+        rule, seconds = model.rule, model.sample_period
+        allowed = parse_budget(rule.threshold) if rule is not None and isinstance(rule.threshold, str) else None
+        if rule is None or allowed is None or seconds is None:
+            found = model.threshold if rule is None else rule.threshold
+            raise SettingError("threshold", found, "a budget such as '1/week' for a stream that follows its alarms")
+        window = model.settings.window
+        return cls(ThresholdTracker(allowed), model.threshold, model.lowest_threshold, seconds=seconds, window=window)
+
+    @property
+    def threshold(self) -> float:
+        """The threshold for the next sample."""
+        return self.tracker.threshold(self._fitted, self._lowest)
+
+    def note(self, score: float, *, is_anomaly: bool) -> None:
+        """Take the score of a sample into account."""
+        self.tracker.watch(self._seconds)
+        if is_anomaly:
+            self._peak, self._quiet = max(self._peak, score), 0
+            return
+        self._quiet += 1
+        if self._peak and self._quiet > self._window:
+            self._incidents += 1
+            self.tracker.count(str(self._incidents), self._peak)
+            self._peak = 0.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedkad.detect.clusters import declustered
 from fedkad.detect.expectation import lowest_threshold
 from fedkad.detect.threshold import event_threshold
-from fedkad.edge.budget import GAIN, HIGHEST, MARGINAL, REST, BudgetLoop
+from fedkad.detect.tracking import GAIN, HIGHEST, MARGINAL, REST, ThresholdTracker
 
 WEEK = 604800.0
 MINUTES_PER_WEEK = 10080
@@ -19,7 +19,7 @@ MINUTES_PER_WEEK = 10080
 
 def incidents_per_week(fitted: float, lowest: float, weeks: int, seed: int) -> np.ndarray:
     """Incidents in each week of exponential scores, one per minute, judged by the loop; each score is its own event."""
-    generator, loop = np.random.default_rng(seed), BudgetLoop(1.0 / WEEK)
+    generator, loop = np.random.default_rng(seed), ThresholdTracker(1.0 / WEEK)
     counts = np.zeros(weeks)
     for week in range(weeks):
         for score in generator.exponential(size=MINUTES_PER_WEEK).tolist():
@@ -47,7 +47,7 @@ def test_quiet_does_not_lower_the_threshold_below_what_the_fit_leaves_open() -> 
     lowest = lowest_threshold(scores, 1e-4, apart=20)
     assert declustered(scores, lowest, 20).size >= declustered(scores, found.value, 20).size
     assert 0.7 * found.value < lowest < found.value
-    loop = BudgetLoop(1.0 / WEEK)
+    loop = ThresholdTracker(1.0 / WEEK)
     for _ in range(100):
         loop.watch(WEEK)
         assert loop.threshold(found.value, lowest) == pytest.approx(max(lowest, loop.factor * found.value))
@@ -64,20 +64,20 @@ def test_the_lower_end_covers_the_threshold_of_another_recording() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.0, 10 * WEEK), st.integers(0, 50))), st.floats(0.1, 10.0), st.floats(0.01, 1.0))
 def test_the_threshold_stays_between_its_bounds(steps: list[tuple[float, int]], fitted: float, share: float) -> None:
-    loop = BudgetLoop(1.0 / WEEK)
+    loop = ThresholdTracker(1.0 / WEEK)
     for seconds, incidents in steps:
         loop.watch(seconds)
         for _ in range(incidents):
             loop.count("", fitted)
         value = loop.threshold(fitted, share * fitted)
         assert share * fitted * (1 - 1e-12) <= value <= HIGHEST * fitted * (1 + 1e-12)
-    assert BudgetLoop(1.0 / WEEK, loop.state).threshold(fitted, share * fitted) == loop.threshold(
+    assert ThresholdTracker(1.0 / WEEK, loop.state).threshold(fitted, share * fitted) == loop.threshold(
         fitted, share * fitted
     )
 
 
 def test_what_a_person_called_a_fault_does_not_count() -> None:
-    with_fault, without = BudgetLoop(1.0 / WEEK), BudgetLoop(1.0 / WEEK)
+    with_fault, without = ThresholdTracker(1.0 / WEEK), ThresholdTracker(1.0 / WEEK)
     for loop in (with_fault, without):
         loop.threshold(2.0, 1.5)
         loop.count("first", 2.1)
@@ -91,7 +91,7 @@ def test_what_a_person_called_a_fault_does_not_count() -> None:
 
 
 def test_what_is_far_above_the_threshold_does_not_raise_it() -> None:
-    loop = BudgetLoop(1.0 / WEEK)
+    loop = ThresholdTracker(1.0 / WEEK)
     before = loop.threshold(2.0, 1.5)
     for _ in range(20):
         loop.count("far", 2.0 * MARGINAL + 0.01)
@@ -102,11 +102,11 @@ def test_what_is_far_above_the_threshold_does_not_raise_it() -> None:
 
 
 def test_a_fault_that_comes_and_goes_counts_once_until_the_loop_has_rested() -> None:
-    loop = BudgetLoop(1.0 / WEEK)
+    loop = ThresholdTracker(1.0 / WEEK)
     loop.threshold(2.0, 1.5)
     for k in range(10):
         loop.count(f"fault-{k}", 2.1)
-        loop = BudgetLoop(1.0 / WEEK, json.loads(json.dumps(loop.state)))
+        loop = ThresholdTracker(1.0 / WEEK, json.loads(json.dumps(loop.state)))
         assert loop.threshold(2.0, 1.5) == pytest.approx(2.0 * math.exp(GAIN))
     loop.watch(REST * WEEK)
     loop.count("another", 2.1)
@@ -115,7 +115,7 @@ def test_a_fault_that_comes_and_goes_counts_once_until_the_loop_has_rested() -> 
 
 def test_a_device_that_is_broken_for_months_does_not_go_deaf() -> None:
     """Every hour the score is a little above the threshold: that is never above three times the fitted one."""
-    loop, used = BudgetLoop(1.0 / WEEK), [2.0]
+    loop, used = ThresholdTracker(1.0 / WEEK), [2.0]
     for hour in range(90 * 24):
         loop.watch(3600.0)
         loop.count(str(hour), 1.1 * used[-1])
@@ -125,7 +125,7 @@ def test_a_device_that_is_broken_for_months_does_not_go_deaf() -> None:
 
 
 def test_the_state_of_early_versions_was_one_number() -> None:
-    assert BudgetLoop(1.0 / WEEK, 0.2).factor == pytest.approx(math.exp(0.2))
+    assert ThresholdTracker(1.0 / WEEK, 0.2).factor == pytest.approx(math.exp(0.2))
 
 
 def test_too_few_scores_leave_no_lower_end() -> None:
