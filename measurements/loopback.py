@@ -25,7 +25,7 @@ from typing import Any, Self
 from typer.testing import CliRunner
 
 from fedkad.cli.app import app
-from fedkad.federation.training_folder import latest_training
+from fedkad.federation.training_state import latest_training
 
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 

@@ -21,7 +21,7 @@ from fedkad.federation import model_archive, participant, training_files
 from fedkad.federation.client import Client
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.gate import held_out_losses
-from fedkad.federation.training_folder import stored_terms
+from fedkad.federation.training_state import stored_terms
 from fedkad.fleet.server import settings
 from fedkad.koopman.stiefel import retract_polar
 from fedkad.koopman.subspace import leading_directions

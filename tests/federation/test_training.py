@@ -24,6 +24,7 @@ from fedkad.detect.tail import fit_tail
 from fedkad.detect.threshold import USUAL_SHAPE, choose_level
 from fedkad.federation import wire
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.federation.delivery import abandon
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.history import Round
@@ -31,7 +32,7 @@ from fedkad.federation.participant import OwnTerms
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
 from fedkad.federation.settings import Encoding
 from fedkad.federation.training_files import RESULT, UNDER_WAY
-from fedkad.federation.training_folder import abandon, latest_training, stored_terms
+from fedkad.federation.training_state import latest_training, stored_terms
 from fedkad.koopman.stiefel import random_point, retract_polar
 from fedkad.koopman.subspace import relative_loss
 from tests.fixtures.draws import draws

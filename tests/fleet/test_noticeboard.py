@@ -26,8 +26,7 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 
 from fedkad import KoopmanDetector
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
-from fedkad.federation.delivery import current_delivery
-from fedkad.federation.deliveryfile import read_delivery, write_delivery
+from fedkad.federation.delivery import current_delivery, read_delivery, write_delivery
 from fedkad.federation.protocol import ProtocolError
 from fedkad.fleet.device import idleclient
 from fedkad.fleet.device.connection import DeviceClient

@@ -14,7 +14,7 @@ from docs.pictures import TRAINING_ARROWS
 from fedkad import locks
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.training_files import APP_LOCK, BECOMES, UNDER_WAY, WANTED, TrainingPhase, phase_of
-from fedkad.federation.training_folder import stored_terms
+from fedkad.federation.training_state import stored_terms
 from fedkad.fleet.server.requests import cancel_training, request_training
 from fedkad.fleet.server.trainings import TrainingRules, Trainings
 from fedkad.fleet.shared.files import FleetFileError

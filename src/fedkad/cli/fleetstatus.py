@@ -17,7 +17,7 @@ from fedkad.cli.failures import note, one_sentence
 from fedkad.cli.output import AsJson, print_facts, print_json, print_line, print_table
 from fedkad.federation import training_files
 from fedkad.federation.training_files import TrainingFileError
-from fedkad.federation.training_folder import latest_training
+from fedkad.federation.training_state import latest_training
 from fedkad.fleet.server import registry
 from fedkad.fleet.server.registry import Registry
 from fedkad.fleet.server.settings import ServerFolder

@@ -15,10 +15,10 @@ A training is made of messages, whatever carries them:
     participant     from what a device knows and a request to what it knows then and a reply
     coordinator     the server's side of a round: which devices to ask, what to accept, when to close
     open_requests   the answers that the server waits for
-    delivery        the end of a training: devices judge the result, and get it; `deliveryfile` for those that are away
+    delivery        the end of a training: devices judge the result, and get it, some from a file
     engine          the loop of rounds over a carrier
 
-What outlives the server is a `training_state`; `training_folder`, `training_files` and `model_archive` keep it on disk.
+What outlives the server is a `training_state`; `training_files` and `model_archive` keep it on disk.
 Two carriers exist: `local`, on which `inprocess.federate` runs, and `fedkad.fleet.server.carrier` over Flower, whose
 devices keep what they know in folders (`durable`).
 """

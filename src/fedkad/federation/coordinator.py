@@ -3,7 +3,7 @@
 The engine does three things in a loop: it has `choose` name the devices to ask, sends each of them its request, and
 hands every answer to `take`. `close` ends the round. With a folder, all of a training is in one file between two
 rounds, so that a killed server continues from the last closed round. What was accepted in an open round is forgotten
-with it: no device has been told, and each drops what it holds as pending. `training_folder` names the files.
+with it: no device has been told, and each drops what it holds as pending. `training_files` names the files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from fedkad.federation.history import Round
 from fedkad.federation.open_requests import AcceptedReply, OpenRequests
 from fedkad.federation.protocol import Answer, Phase, ProtocolError, Reply, Request, Terms
 from fedkad.federation.settings import Sampling
-from fedkad.federation.training_files import UNDER_WAY
-from fedkad.federation.training_folder import write_status, write_waits
+from fedkad.federation.training_files import UNDER_WAY, write_status, write_waits
 from fedkad.federation.training_state import TrainingState
 
 Array = NDArray[np.float64]

@@ -7,13 +7,24 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import model_archive, wire
 from fedkad.federation.gate import JUDGES, Judgement, Verdict, verdict_of
 from fedkad.federation.open_requests import OpenRequests
-from fedkad.federation.protocol import Answer, Request
-from fedkad.federation.training_files import RESULT, UNDER_WAY, known_status, read_delivered
-from fedkad.federation.training_folder import stored_terms, stored_training, write_status
-from fedkad.federation.training_state import TrainingState
+from fedkad.federation.protocol import Answer, ProtocolError, Request
+from fedkad.federation.training_files import (
+    RESULT,
+    UNDER_WAY,
+    TrainingPhase,
+    known_status,
+    read_delivered,
+    write_status,
+)
+from fedkad.federation.training_state import TrainingState, stored_terms, stored_training
+
+KIND = "fedkad-delivery"
 
 
 class ResultDelivery:
@@ -119,3 +130,35 @@ def current_delivery(folder: Path) -> Request | None:
     """Return the request that delivers the current model of a folder; None if there is none."""
     current = stored_training(folder, RESULT)
     return None if current is None else current.delivery()
+
+
+def abandon(folder: Path) -> None:
+    """Give up the training in progress, whose app must have ended.
+
+    Devices to which its result was going out get the current model again.
+    """
+    (folder / UNDER_WAY).unlink(missing_ok=True)
+    status = known_status(folder)
+    if status.get("state") == TrainingPhase.DELIVERING and stored_terms(folder, RESULT) is not None:
+        model_archive.forget_delivered(folder, lambda name: True)
+    if status.get("state") in (TrainingPhase.TRAINING, TrainingPhase.DELIVERING):
+        write_status(folder, {**status, "state": TrainingPhase.CANCELLED})
+
+
+def write_delivery(path: Path, request: Request) -> None:
+    """Write the request that delivers a result, without the ticket of any one device."""
+    words = {name: value for name, value in request.header().items() if not isinstance(value, bytes)}
+    write_model(path, {**words, "ticket": ""}, {"shared": np.frombuffer(request.shared, dtype=np.uint8)}, KIND)
+
+
+def read_delivery(path: Path) -> Request:
+    """Read the request in a file; a `ProtocolError` names both releases if they do not understand each other."""
+    try:
+        header, arrays = read_model(path, KIND)
+        shared = arrays["shared"].tobytes()
+    except (ModelFileError, KeyError) as error:
+        raise ProtocolError(f"The file is not a delivery ({error}).") from None
+    request = Request.read({"accepted_shared": b"", **header, "shared": shared})
+    if request.kind != "deliver":
+        raise ProtocolError(f"The file holds a request of kind {request.kind!r} and is not a delivery.")
+    return request

@@ -20,9 +20,12 @@ file is written whole or not at all, so that any of these processes may be kille
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fedkad.atomicfile import write_atomically
 
 WANTED, CANCELLED, ENDED, APP_LOCK = "wanted", "cancelled", "ended", "app.lock"
 UNDER_WAY, STATUS, WAITS = "training.safetensors", "status.json", "waits"
@@ -168,3 +171,16 @@ def known_status(training: Path) -> dict[str, Any]:
         return read_status(training) or {}
     except TrainingFileError:
         return {}
+
+
+def write_status(folder: Path, status: Mapping[str, Any]) -> None:
+    """Replace status.json."""
+    write_atomically(folder / STATUS, json.dumps(status, indent=1).encode())
+
+
+def write_waits(folder: Path, reason: str | None) -> None:
+    """Say what the training in progress waits for; None removes the file."""
+    if reason is None:
+        (folder / WAITS).unlink(missing_ok=True)
+    else:
+        write_atomically(folder / WAITS, reason.encode())

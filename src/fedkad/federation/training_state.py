@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedkad.detect.modelfile import read_model, write_model
+from fedkad.atomicfile import set_aside
+from fedkad.detect.modelfile import ModelFileError, read_model, write_model
 from fedkad.federation import wire
 from fedkad.federation.history import Ledger, Round
-from fedkad.federation.model_archive import KEPT_BACK, KIND
-from fedkad.federation.protocol import Phase, Request, Terms
+from fedkad.federation.model_archive import KEPT_BACK, KIND, UNREADABLE, archived_file
+from fedkad.federation.protocol import Phase, ProtocolError, Request, Terms
 from fedkad.federation.server import Sampler, Server, usual_shape, usual_threshold
 from fedkad.federation.settings import Sampling
-from fedkad.federation.training_files import TrainingPhase
+from fedkad.federation.training_files import RESULT, UNDER_WAY, TrainingPhase, known_status
+
+logger = logging.getLogger(__name__)
 
 STORED = (
     "phase",
@@ -148,3 +153,63 @@ class TrainingState:
             "refused": self.ledger.refused,
             "gate": self.gate,
         }
+
+
+def stored_terms(folder: Path, file: str) -> Terms | None:
+    """Return the terms of the training in a file, or None; a file that cannot be read any more is set aside."""
+    path = folder / file
+    if not path.exists():
+        return None
+    try:
+        return Terms.read(read_model(path, KIND)[0]["terms"])
+    except (ModelFileError, ProtocolError) as error:
+        aside, back = set_aside(path, UNREADABLE), "go back to an earlier model with `fedkad fleet rollback`, "
+        remedy = f"{back if file == RESULT else ''}restore it from a backup, or train again"
+        logger.warning("%s The file is now %s; %s.", error, aside.name, remedy)
+        return None
+
+
+def stored_training(folder: Path, file: str) -> TrainingState | None:
+    """Return the training in a file; None if there is none that can be read."""
+    terms = stored_terms(folder, file)
+    if terms is None:
+        return None
+    state = TrainingState(terms)
+    state.restore(folder / file)
+    return state
+
+
+def latest_training(folder: Path) -> dict[str, Any] | None:
+    """Return the status with all rounds and devices of the latest training; None if there is no readable status.
+
+    `participants` is the schedule that repeats the training in one process.
+    """
+    status = known_status(folder)
+    if not status:
+        return None
+    run = str(status.get("run", ""))
+    header = next((header for header in _headers(folder, run) if header["terms"]["run"] == run), None)
+    return status if header is None else {**status, **_details(header, status.get("round"))}
+
+
+def _headers(folder: Path, run: str) -> Iterator[dict[str, Any]]:
+    """Read the files that may hold a training, in the order in which it moves through them, so as to miss none."""
+    for file in (UNDER_WAY, RESULT, archived_file(run)):
+        try:
+            yield read_model(folder / file, KIND)[0]
+        except ModelFileError:
+            continue
+
+
+def _details(header: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
+    records = header["records"][:rounds]  # another may have been closed since the status was written
+    return {
+        "phases": [each["phase"] for each in records],
+        "participants": [list(each["participants"]) for each in records],
+        "objective": [None if math.isnan(each["objective"]) else each["objective"] for each in records],
+        "subspace_change": [each["subspace_change"] for each in records],
+        "round_bytes": [each["bytes_up"] + each["bytes_down"] for each in records],
+        "round_seconds": [each["seconds"] for each in records],
+        "round_computing": [each["computing"] for each in records],
+        "delivered": sorted(header["ledger"]["delivered"]),
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedkad.federation.deliveryfile import read_delivery
+from fedkad.federation.delivery import read_delivery
 from fedkad.fleet.device.data import participant_in
 
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedkad.atomicfile import write_atomically
-from fedkad.federation.delivery import current_delivery
-from fedkad.federation.deliveryfile import write_delivery
+from fedkad.federation.delivery import current_delivery, write_delivery
 from fedkad.federation.training_files import RESULT
 from fedkad.fleet.server.settings import ServerFolder
 from fedkad.fleet.shared.certificates import KeyPair, each_authority

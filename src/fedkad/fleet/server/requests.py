@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from fedkad.federation.delivery import abandon
 from fedkad.federation.model_archive import KEPT_BACK
 from fedkad.federation.training_files import (
     APP_LOCK,
@@ -30,7 +31,6 @@ from fedkad.federation.training_files import (
     phase_of,
     read_request,
 )
-from fedkad.federation.training_folder import abandon
 from fedkad.fleet.shared.files import FleetFileError, write_private
 from fedkad.locks import HeldError, holding, waiting_for
 

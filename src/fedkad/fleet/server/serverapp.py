@@ -17,7 +17,7 @@ from fedkad.federation.coordinator import Coordinator, TrainingPlan
 from fedkad.federation.protocol import Terms
 from fedkad.federation.settings import Consensus
 from fedkad.federation.training_files import APP_LOCK, RESULT, UNDER_WAY
-from fedkad.federation.training_folder import stored_terms
+from fedkad.federation.training_state import stored_terms
 from fedkad.fleet.server import settings
 from fedkad.fleet.server.carrier import Carrier
 from fedkad.fleet.server.settings import FleetSettings
