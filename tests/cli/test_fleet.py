@@ -19,6 +19,7 @@ import pytest
 from fedkad import locks
 from fedkad.federation import training_files
 from fedkad.federation.coordinator import Coordinator, TrainingPlan
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.server import registry, requests, settings
 from fedkad.fleet.shared import extra
 from tests.fixtures.commandline import Done, fails
@@ -29,7 +30,7 @@ pytest.importorskip("cryptography", reason="the extra `fleet` is not installed")
 from fedkad.fleet.device import connection
 from fedkad.fleet.device.deliveries import Delivery
 from fedkad.fleet.flower.supernodelog import COLLECTED
-from fedkad.fleet.shared import certificates, devicefolder
+from fedkad.fleet.shared import certificates
 from fedkad.fleet.shared.devicefolder import DeviceFolder
 from tests.fixtures.certificates import names_of
 
@@ -145,7 +146,7 @@ def test_adding_a_device_prints_what_to_copy_and_run(fleet: Path) -> None:
     place = fleet / "devices" / "pump-1"
     assert f"scp -r '{place}' USER@pump-1:pump-1" in done.out
     assert "fedkad client pump-1 --data" in done.out
-    found = devicefolder.load(place)
+    found = load_device(place)
     assert (found.device, found.server) == ("pump-1", "fleet.example:8443")
     public = certificates.public_part(found.key.read_bytes()).decode()
     assert registry.read(fleet / "devices.json")["pump-1"].public_key == public

@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 from fedkad.fleet.device import clientapp, connection
 from fedkad.fleet.device.connection import DeviceClient
 from fedkad.fleet.device.httpsclient import Fetched
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.flower.supernodelog import CALL_OVER, SuperNodeEvent
 from fedkad.fleet.shared import devicefolder
 from fedkad.fleet.shared.certificates import make_device_key
@@ -25,7 +26,7 @@ def client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> DeviceClient:
     caplog.set_level("INFO", "fedkad")
     devicefolder.write(tmp_path / "device", "pump", "localhost:8443", b"ca", b"key")
     (tmp_path / "device" / "flower").mkdir()
-    return DeviceClient(devicefolder.load(tmp_path / "device"), "")
+    return DeviceClient(load_device(tmp_path / "device"), "")
 
 
 def test_why_a_device_cannot_answer_is_logged_on_the_device(

@@ -28,13 +28,14 @@ from fedkad.fleet.device import joining
 from fedkad.fleet.device.httpsclient import HttpsClient, UnreachableError
 from fedkad.fleet.device.joining import join
 from fedkad.fleet.device.noticeclient import NoticeClient
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.server import enrolment, registry, settings
+from fedkad.fleet.server import enrolment, registry, settings, tokens
 from fedkad.fleet.server.noticeboard import NOTICE, NoticeBoard
 from fedkad.fleet.server.proxysupervisor import ProxySupervisor
 from fedkad.fleet.server.registry import DeviceError
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, ServerFolder
-from fedkad.fleet.shared import certificates, devicefolder, tokens
+from fedkad.fleet.shared import certificates, devicefolder
 from fedkad.fleet.shared.certificates import each_authority
 from fedkad.fleet.shared.devicefolder import DeviceFolder
 from fedkad.fleet.shared.files import FleetFileError, write_private
@@ -104,7 +105,7 @@ class Site:
     def pump(self) -> DeviceFolder:
         """A device that was added as ever."""
         shutil.copytree(enrolment.add_device(self.folder, "pump", None), self.root / "pump")
-        return devicefolder.load(self.root / "pump")
+        return load_device(self.root / "pump")
 
 
 def is_listening(place: Place) -> bool:
@@ -132,7 +133,7 @@ def test_a_device_joins_by_a_token_with_a_key_that_only_it_has(site: Site, quick
     token = site.token("pump-1")
     with site.running():
         join(token, tmp_path / "device")
-        found = devicefolder.load(tmp_path / "device")
+        found = load_device(tmp_path / "device")
         public = certificates.public_part(found.key.read_bytes()).decode()
         assert (found.device, found.server, site.known("pump-1")) == ("pump-1", token.server, public)
         assert found.ca_certificate.read_bytes() == site.folder.ca_certificate.read_bytes()

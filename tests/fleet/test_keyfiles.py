@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fleet]'")
 
 from fedkad.fleet.device.httpsclient import HttpsClient, UnreachableError
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.flower.control import open_control
 from fedkad.fleet.server import enrolment, registry, requests
 from fedkad.fleet.server.operation import warn_of_certificates
@@ -222,7 +223,7 @@ def test_a_renewal_under_way_is_no_damage(folder: ServerFolder, caplog: pytest.L
 
 def test_a_device_names_the_file_that_it_cannot_read(tmp_path: Path) -> None:
     devicefolder.write(tmp_path / "pump", "pump", "localhost:9", b"junk", b"junk")
-    device = devicefolder.load(tmp_path / "pump")
+    device = load_device(tmp_path / "pump")
     with pytest.raises(FleetFileError, match=r"device\.key: the file is not a private key .*; copy the folder"):
         keyfiles.key_header(device)
     files = HttpsClient(["localhost:9", "localhost:10"], device.ca_certificate, devicefolder.REMEDY)

@@ -33,6 +33,7 @@ from fedkad.fleet.device.connection import DeviceClient
 from fedkad.fleet.device.httpsclient import HttpsClient, UnreachableError
 from fedkad.fleet.device.idleclient import AdoptionError, IdleArguments, IdleLoop
 from fedkad.fleet.device.noticeclient import JITTER, NoticeClient
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.flower import proxy
 from fedkad.fleet.server import enrolment, lastseen
 from fedkad.fleet.server.lastseen import LastSeenTracker
@@ -94,7 +95,7 @@ def make_desk(root: Path, port: int = 8443) -> Desk:
     shutil.copytree(enrolment.add_device(folder, "pump", None), root / "pump")
     enrolment.prepare(folder)
     clock = Clock(time.time())
-    return Desk(folder, clock, NoticeBoard(folder, clock), devicefolder.load(root / "pump"))
+    return Desk(folder, clock, NoticeBoard(folder, clock), load_device(root / "pump"))
 
 
 @pytest.fixture

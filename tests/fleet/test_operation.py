@@ -545,7 +545,7 @@ def test_a_full_disk_does_not_end_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "fedkad")
-    from fedkad.fleet.server import enrolment, registry, settings, trainings
+    from fedkad.fleet.server import enrolment, registry, settings
     from fedkad.fleet.server.supervisor import Supervisor
 
     def no_room(path: Path, content: bytes) -> None:
@@ -568,7 +568,7 @@ def test_a_full_disk_does_not_end_the_server(
     assert book.stopped == 2, "at the start, and before each run because an earlier one may have begun unnoticed"
     (tmp_path / "training" / "result.json").write_text('{"run": "r", "delivered": ["a"]}')
     with monkeypatch.context() as full:
-        full.setattr(trainings, "write_private", no_room)
+        full.setattr(requests, "write_private", no_room)
         assert not supervisor.attend()
         assert not supervisor.attend()
     assert sum("No space left on device" in line for line in caplog.messages) == 1

@@ -19,8 +19,9 @@ from fedkad import KoopmanDetector
 from fedkad.cli.fleet import app
 from fedkad.fleet.device.httpsclient import UnreachableError
 from fedkad.fleet.device.noticeclient import NoticeClient
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.server import registry
-from fedkad.fleet.shared import certificates, devicefolder
+from fedkad.fleet.shared import certificates
 from fedkad.tables import write_table
 from measurements.loopback import Loopback, free_port, wait
 from tests.fixtures.pages import PAGES, Desk, blocks, commands
@@ -168,7 +169,7 @@ def test_the_commands_of_the_runbook_run(machines: Machines) -> None:
             if command.endswith("--cancel"):
                 machines.run("server", "fedkad fleet train fleet")
             (machines.background if how == LEFT_RUNNING else machines.run)(machine, command)
-    device = devicefolder.load(machines.root / "pump-1" / "pump-1")
+    device = load_device(machines.root / "pump-1" / "pump-1")
     key = certificates.public_part(device.key.read_bytes()).decode()
     first = registry.read(machines.server_folder / "devices.json")["pump-1"]
     assert first.public_key != key, "it was renewed"

@@ -23,8 +23,9 @@ pytest.importorskip("flwr", reason="a fleet needs Flower: pip install 'fedkad[fl
 
 from fedkad.fleet.device.connection import foreign_key
 from fedkad.fleet.device.httpsclient import HttpsClient
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.server import enrolment, operation, registry, settings
+from fedkad.fleet.server import enrolment, proxysupervisor, registry, settings
 from fedkad.fleet.server.enrolment import largest_reply
 from fedkad.fleet.server.operation import check_port
 from fedkad.fleet.server.proxysupervisor import ProxySupervisor
@@ -265,7 +266,7 @@ def test_newcomers_that_cannot_be_added_are_told_once(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(operation, "admit_newcomers", no_room)
+        full.setattr(proxysupervisor, "admit_newcomers", no_room)
         for _ in range(3):
             fronted.door.receive()
             fronted.door.attend()
@@ -306,7 +307,7 @@ def test_a_device_learns_whose_key_it_has(fronted: Fronted, tmp_path: Path) -> N
     devicefolder.write(tmp_path / "foreign", "x", server, b"", (tmp_path / "own/device.key").read_bytes())
     devicefolder.write(tmp_path / "unknown", "x", server, b"", certificates.make_device_key().key)
     files = HttpsClient([server], fronted.folder.ca_certificate, "")
-    own, foreign, unknown = (devicefolder.load(tmp_path / name) for name in ("own", "foreign", "unknown"))
+    own, foreign, unknown = (load_device(tmp_path / name) for name in ("own", "foreign", "unknown"))
     assert foreign_key(own, files) is None
     assert foreign_key(unknown, files) is None, "Flower refuses it"
     said = foreign_key(foreign, files)

@@ -13,6 +13,7 @@ import pytest
 
 from fedkad import locks
 from fedkad.fleet import flower
+from fedkad.fleet.device.settings import load_device
 from fedkad.fleet.server import registry, settings
 from fedkad.fleet.server.registry import DeviceError, Registry
 from fedkad.fleet.server.settings import FleetSettings, ModelSettings, Place, Privacy, TrainingSettings
@@ -254,7 +255,7 @@ def test_other_addresses_of_a_machine_can_be_bound_to() -> None:
 def test_a_device_folder_is_read_back_and_private(tmp_path: Path) -> None:
     place = tmp_path / "devices" / "pump"
     devicefolder.write(place, "pump", "fleet.example:8443", b"certificate", b"key")
-    found = devicefolder.load(place)
+    found = load_device(place)
     assert (found.device, found.server, found.data) == ("pump", "fleet.example:8443", "")
     assert found.key.read_bytes() == b"key"
     assert {file.name: file.stat().st_mode & 0o777 for file in place.iterdir()} == {
@@ -267,25 +268,25 @@ def test_a_device_folder_is_read_back_and_private(tmp_path: Path) -> None:
 
 def test_what_is_missing_in_a_device_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"device\.toml: there is no such file; copy the folder"):
-        devicefolder.load(tmp_path)
+        load_device(tmp_path)
     devicefolder.write(tmp_path, "pump", "localhost:1", b"certificate", None)
     with pytest.raises(FleetFileError, match=r"device\.key: there is no such file"):
-        devicefolder.load(tmp_path)
+        load_device(tmp_path)
     (tmp_path / "device.toml").write_text('device = "pump"\nserver = 1\n')
     with pytest.raises(SettingError, match=r"device\.toml: server = 1 must be a string"):
-        devicefolder.load(tmp_path)
+        load_device(tmp_path)
     (tmp_path / "device.toml").write_text('device = "pump"\nserver = "localhost"\n')
     with pytest.raises(SettingError, match=r'device\.toml: server = "localhost" must be an address and a port'):
-        devicefolder.load(tmp_path)
+        load_device(tmp_path)
     (tmp_path / "device.toml").write_text('device = "pump"\n[privcy]\nmost_releases = 3\n')
     with pytest.raises(UnknownSettingError, match="has no key 'privcy'; did you mean 'privacy'"):
-        devicefolder.load(tmp_path)
+        load_device(tmp_path)
     (tmp_path / "device.toml").write_text('device = "pump"\n')
     with pytest.raises(FleetFileError, match="server is missing; copy the folder"):
-        devicefolder.load(tmp_path)
+        load_device(tmp_path)
     (tmp_path / "device.toml").write_text("device = ")
     with pytest.raises(SettingsError, match=r"device\.toml: .*correct it"):
-        devicefolder.load(tmp_path)
+        load_device(tmp_path)
 
 
 def test_data_is_found_beside_the_device_or_where_the_command_says(tmp_path: Path) -> None:
@@ -395,7 +396,7 @@ def test_a_new_key_leaves_the_rest_of_the_folder_unchanged(tmp_path: Path) -> No
     devicefolder.write(tmp_path, "pump", "localhost:1", b"certificate", b"key")
     (tmp_path / "device.toml").write_text('device = "pump"\nserver = "localhost:2"\ndata = "mine.csv"\n')
     devicefolder.write_key(tmp_path, b"certificate", b"new key")
-    found = devicefolder.load(tmp_path)
+    found = load_device(tmp_path)
     assert (found.server, found.data, found.key.read_bytes()) == ("localhost:2", "mine.csv", b"new key")
     devicefolder.write_key(tmp_path, b"certificate", None)
     assert not found.key.exists()

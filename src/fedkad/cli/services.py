@@ -12,7 +12,7 @@ import typer
 
 from fedkad.cli.options import above_zero
 from fedkad.fleet.server.settings import ServerFolder
-from fedkad.fleet.shared import devicefolder, extra
+from fedkad.fleet.shared import extra
 from fedkad.fleet.shared.logs import LogLine
 
 
@@ -51,7 +51,9 @@ def client(
 ) -> None:
     """Take part in a fleet: connect when its server calls, learn when it asks, keep what it delivers."""
     extra.require()
-    device = devicefolder.load(folder)
+    from fedkad.fleet.device.settings import load_device
+
+    device = load_device(folder)
     from fedkad.fleet.device.connection import ClientExit, connect
     from fedkad.fleet.device.idleclient import IdleArguments
 

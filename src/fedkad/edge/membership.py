@@ -103,9 +103,9 @@ class FleetMember:
     def _begin(self) -> IdleLoop:
         from fedkad.fleet.device.idleclient import IdleArguments, IdleLoop
         from fedkad.fleet.device.noticeclient import NoticeClient
-        from fedkad.fleet.shared import devicefolder
+        from fedkad.fleet.device.settings import load_device
 
-        known = devicefolder.load(self.folder)
+        known = load_device(self.folder)
         refusal = f"{known.root}: a client is already running in this folder; stop it, or remove [fleet]."
         self._lock.enter_context(holding(known.lock, refusal))
         wait = IdleArguments(str(known.root), known.device, known.server, known.data_file(None), once=False, idle=None)

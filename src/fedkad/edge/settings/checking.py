@@ -200,7 +200,7 @@ def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:
 
 def _check_members(settings: AgentSettings, notes: list[str]) -> None:
     """Refuse a fleet that no device is in, and folders that cannot be used; note who is not in it."""
-    from fedkad.fleet.shared import devicefolder
+    from fedkad.fleet.device.settings import load_device
 
     members = member_folders(settings)
     if not members:
@@ -210,7 +210,7 @@ def _check_members(settings: AgentSettings, notes: list[str]) -> None:
         )
     for name, folder in members.items():
         try:
-            devicefolder.load(folder).data_file(None)
+            load_device(folder).data_file(None)
         except FleetFileError as error:
             raise SettingsError(f"{name}: {error}") from None
     if others := [name for name in settings.named if name not in members]:

@@ -27,7 +27,9 @@ def join(token: OneTimeToken, folder: Path) -> None:
         raise FleetFileError(f"{folder}: this is a file; choose another folder with --folder.")
     device = devicefolder.DeviceFolder(folder.resolve(), token.device, token.server)
     if (folder / devicefolder.FILE).exists():
-        if devicefolder.load(folder).device != token.device:
+        from fedkad.fleet.device.settings import load_device  # numpy, which a device needs only here
+
+        if load_device(folder).device != token.device:
             raise FleetFileError(f"{folder}: this is the folder of another device; choose another with --folder.")
     else:
         authority = find_authority(token)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from fedkad.detect.detector import KoopmanDetector
 from fedkad.federation.participant import OwnTerms
+from fedkad.fleet.shared.devicefolder import FILE, REMEDY, DeviceFolder
+from fedkad.fleet.shared.files import FleetFileError
 from fedkad.settingkinds import ArgumentsOf, Rule, at_least
-from fedkad.settingsfile import FileSection, read
+from fedkad.settingsfile import FileSection, read, read_file
 
 SHARED = ("window", "rank", "observables", "horizon", "seed")  # parameters of the detector that the fleet decides on
 
@@ -57,3 +60,17 @@ class DeviceFile:
     def parse(cls, document: Mapping[str, Any]) -> DeviceFile:
         """Settings from a TOML document; raises `SettingsError`."""
         return read(cls, FileSection.of(document))
+
+
+def load_device(folder: Path) -> DeviceFolder:
+    """Read the folder of a device; raises `FleetFileError` or `SettingsError` if something is missing or wrong."""
+    path = folder / FILE
+    settings = read_file(path, REMEDY, DeviceFile.parse)
+    for name in ("device", "server"):
+        if not getattr(settings, name):
+            raise FleetFileError(f"{path}: {name} is missing; {REMEDY}.")
+    device = DeviceFolder(folder.resolve(), settings.device, settings.server, settings.data)
+    for needed in (device.key, device.ca_certificate):
+        if not needed.is_file():
+            raise FleetFileError(f"{needed}: there is no such file; {REMEDY}.")
+    return device

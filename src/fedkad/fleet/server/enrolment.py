@@ -16,13 +16,14 @@ from pathlib import Path
 from fedkad.federation import sketch, wire
 from fedkad.fleet import flower
 from fedkad.fleet.flower import proxy
-from fedkad.fleet.server import noticeboard, registry, settings
+from fedkad.fleet.server import noticeboard, registry, settings, tokens
 from fedkad.fleet.server.registry import DeviceError, Registry
 from fedkad.fleet.server.settings import FleetSettings, Place, ServerFolder
-from fedkad.fleet.shared import certificates, devicefolder, keyfiles, tokens
+from fedkad.fleet.server.tokens import UnusedToken, UnusedTokens
+from fedkad.fleet.shared import certificates, devicefolder, keyfiles
 from fedkad.fleet.shared.certificates import KeyFileError, KeyPair
 from fedkad.fleet.shared.files import FleetFileError, private, write_private
-from fedkad.fleet.shared.tokens import OneTimeToken, UnusedToken, UnusedTokens
+from fedkad.fleet.shared.tokens import OneTimeToken
 
 logger = logging.getLogger(__name__)
 

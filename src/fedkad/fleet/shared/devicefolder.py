@@ -8,7 +8,6 @@ from pathlib import Path
 from fedkad import __version__
 from fedkad.fleet.shared.files import Below, FleetFileError, write_private
 from fedkad.settingerror import toml_text
-from fedkad.settingsfile import read_file
 
 FILE, KEY = "device.toml", "device.key"
 REFUSAL = "refusal.txt"  # why the device could not answer a request, the last time that happened
@@ -62,19 +61,3 @@ def write_key(folder: Path, ca_certificate: bytes, key: bytes | None) -> None:
         (folder / KEY).unlink(missing_ok=True)
     else:
         write_private(folder / KEY, key)
-
-
-def load(folder: Path) -> DeviceFolder:
-    """Read the folder of a device; raises `FleetFileError` or `SettingsError` if something is missing or wrong."""
-    from fedkad.fleet.device.settings import DeviceFile  # not at the top: a device that only waits has no need of numpy
-
-    path = folder / FILE
-    settings = read_file(path, REMEDY, DeviceFile.parse)
-    for name in ("device", "server"):
-        if not getattr(settings, name):
-            raise FleetFileError(f"{path}: {name} is missing; {REMEDY}.")
-    device = DeviceFolder(folder.resolve(), settings.device, settings.server, settings.data)
-    for needed in (device.key, device.ca_certificate):
-        if not needed.is_file():
-            raise FleetFileError(f"{needed}: there is no such file; {REMEDY}.")
-    return device
