@@ -12,7 +12,6 @@ PUBLIC = frozenset({"KoopmanDetector", "KoopmanDetector.__init__", "federate", "
 
 TOO_LARGE = (
     "detect/series.py _read",
-    "edge/agent.py Agent",
     "edge/device/grid.py SampleGrid",
     "edge/device/pipeline.py Device",
     "edge/health/faults.py Health",

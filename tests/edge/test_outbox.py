@@ -1,7 +1,10 @@
 """Alerts on their way out: many of them, once each, and past a sink that takes nothing."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +119,8 @@ def test_what_is_taken_at_the_very_end_does_not_come_again(tmp_path: Path, monke
         agent = Agent(load(tmp_path / "agent.toml"))
         agent.step(0.0)
         wait_for(lambda: receiver.requests, "nothing was posted")
-        agent._finish()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        agent.run()
         assert len(store.alerts.waiting("webhook", 9)) == 1
         receiver.may_answer.set()
         agent.close()

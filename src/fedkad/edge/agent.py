@@ -14,7 +14,6 @@ from typing import Any
 
 from fedkad.edge.assembly import assemble
 from fedkad.edge.commands.client import StoreClient
-from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.inbox import Inbox
 from fedkad.edge.device.pipeline import Device
 from fedkad.edge.device.status import DeviceStatus
@@ -55,44 +54,42 @@ class Agent:
 
     def __init__(self, settings: AgentSettings, load: Callable[[], AgentSettings] | None = None) -> None:
         self.settings, self._load = settings, load
-        self._closing = ExitStack()
+        self._readings: list[dict[str, Any]] = []
+        self._heard_from: dict[str, None] = {}  # devices of the last messages that may have to learn, in that order
+        self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
+        self._is_stopping = self._is_disk_full = self._is_reload_wanted = False
+        self._repeats, self._notifier = RepeatFilter(limit=3, period=3600.0), SystemdNotifier()
         settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)  # the measurements are private
-        refusal = f"{settings.state}: an agent already runs with this state folder; stop it, or set another state."
-        self._closing.enter_context(holding(settings.state / "agent.lock", refusal))
-        try:
-            self._open()
-        except BaseException:
-            self._closing.close()
-            raise
+        with ExitStack() as closing:
+            refusal = f"{settings.state}: an agent already runs with this state folder; stop it, or set another state."
+            closing.enter_context(holding(settings.state / "agent.lock", refusal))
+            self._open(closing)
+            self._closing = closing.pop_all()
 
-    def _open(self) -> None:
+    def _open(self, closing: ExitStack) -> None:
         """Open everything; it is closed in reverse order, sinks before the connections that they use."""
-        closing = self._closing
         self.store = Store(self.settings.state / "agent.sqlite")
         closing.callback(self.store.close)
         settings = self.settings = self.settings.admitting(self.store.states.devices())
-        self._readings: list[dict[str, Any]] = []
         self.devices = {name: self._device(name, device) for name, device in settings.named.items()}
         self._inbox = Inbox(self.store, self.devices)
-        self._decoder = Decoder(settings.source, settings.devices, self._count_refusal)
-        self._notifier = SystemdNotifier()
+
+        def count_refusal(name: str) -> None:
+            if name in self.devices:
+                self.devices[name].count_refusal()
+
+        self._decoder = Decoder(settings.source, settings.devices, count_refusal)
         self._endpoints = assemble(settings, self.store, self.statuses, self._inbox.receive)
         self.source = self._endpoints.source
         self._outbox = Outbox(self.store, self._endpoints.sinks)
-        closing.callback(self._outbox.close)
-        for connection in self._endpoints.connections:
-            closing.callback(connection.close)
-        for sink in self._endpoints.sinks:
-            closing.callback(sink.close)
-        closing.callback(self.source.close)
-        self._is_stopping = self._is_disk_full = self._is_reload_wanted = False
+        connections, sinks = self._endpoints.connections, self._endpoints.sinks
+        closes = [self._outbox.close, *(each.close for each in connections), *(each.close for each in sinks)]
+        for close in (*closes, self.source.close):
+            closing.callback(close)
         if settings.prometheus.port:
             closing.callback(MetricsServer(settings.prometheus, self.metrics).close)
         if settings.fleet.enabled:
             closing.callback(Membership(list(member_folders(settings).values())).close)
-        self._heard_from: dict[str, None] = {}  # devices of the last messages that may have to learn, in that order
-        self._uncommitted_since = self._retry_at = self._next_tick = self._next_model_check = 0.0
-        self._repeats = RepeatFilter(limit=3, period=3600.0)
 
     def _device(self, name: str, settings: DeviceSettings) -> Device:
         stdout = self.settings.stdout
@@ -102,31 +99,34 @@ class Agent:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until SIGTERM, SIGINT or the end of the source; what was taken is committed.
+        """Work until SIGTERM, SIGINT or the end of the source; SIGHUP lets it read its settings again."""
 
-        SIGHUP lets it read its settings again.
-        """
-        handlers = {signal.SIGTERM: self._stop, signal.SIGINT: self._stop, signal.SIGHUP: self._want_reload}
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._is_stopping = True
+
+        def want_reload(number: int, frame: FrameType | None) -> None:
+            self._is_reload_wanted = True
+
+        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: want_reload}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             self._notifier.ready(f"watching {len(self.devices)} device(s)")
-            while not (self._is_stopping or self._is_done):
+            while not self._is_stopping:
                 self.step(IDLE)
-            self._finish()
+                if self.source.is_finished and not self._heard_from and not self.store.is_dirty:
+                    break  # nothing is left to learn or to commit
+            self._notifier.stopping()
+            self.commit()
+            deadline = time.monotonic() + FINAL_DELIVERY
+            while not self._outbox.is_empty and time.monotonic() < deadline:
+                self._outbox.offer_now()
+                self._deliver()
+                self._endpoints.wait(0.05)
+                if not self.commit():
+                    break
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    @property
-    def _is_done(self) -> bool:
-        """Whether the source has ended, and nothing is left to learn or to commit."""
-        return self.source.is_finished and not self._heard_from and not self.store.is_dirty
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._is_stopping = True
-
-    def _want_reload(self, number: int, frame: FrameType | None) -> None:
-        self._is_reload_wanted = True
 
     def step(self, timeout: float) -> None:
         """One round: take what has arrived, commit if it is time, deliver."""
@@ -138,7 +138,11 @@ class Agent:
         if self._is_disk_full:  # what was taken must be committed before anything else is taken
             self._wait(min(timeout, max(self._retry_at - now, 0.0)))
         else:
-            self._take_batch(0.0 if self.source.is_finished else self._poll_timeout(timeout, now))
+            # Not while another device is due by the same message: what it learns judges those that follow.
+            for message in () if self._heard_from else self.source.poll(self._poll_timeout(timeout, now)):
+                self.take(message)
+                if self._find_due() is not None:
+                    break
             if self.source.unacknowledged:  # perhaps only messages that need nothing but an acknowledgement
                 self._note_change()
             if self.source.is_finished:
@@ -149,11 +153,21 @@ class Agent:
         if self._is_commit_due():
             self.commit()
         self._deliver()
-        self._write_readings()
+        if self._readings and (stdout := self._endpoints.stdout) is not None:
+            try:
+                for reading in self._readings:
+                    stdout.write_reading(reading)
+            except BrokenPipeError:
+                raise
+            except OSError as error:  # the disk is full there, and only readings are lost
+                if self._repeats.allows("readings"):
+                    logger.warning("Standard output accepts nothing (%s); readings are dropped.", error.strerror)
+            finally:
+                self._readings.clear()
 
     def _poll_timeout(self, timeout: float, now: float) -> float:
         """How long the loop may wait: not beyond the next commit."""
-        if self._outbox.has_delivered:  # commit at once, since a kill would deliver them again
+        if self.source.is_finished or self._outbox.has_delivered:  # commit at once: a kill would deliver them again
             return 0.0
         if not self._uncommitted_since:
             return timeout
@@ -163,18 +177,6 @@ class Agent:
         """Take nothing for a while but stay connected: messages that arrive are neither read nor acknowledged."""
         self._notifier.alive()
         self._endpoints.wait(timeout)
-
-    def _take_batch(self, timeout: float) -> None:
-        """Take what has arrived, up to the message after which a device is due to learn.
-
-        The messages after it are judged by what it learns, however many arrive together.
-        """
-        if self._heard_from:  # another device is due by the same message
-            return
-        for message in self.source.poll(timeout):
-            self.take(message)
-            if self._find_due() is not None:
-                return
 
     def take(self, message: RawMessage) -> None:
         """Take one message to the devices it is about."""
@@ -190,32 +192,26 @@ class Agent:
                 logger.error("A message cannot be taken because of a bug in the agent: %r; it is skipped.", error)
 
     def _is_watched(self, name: str) -> bool:
-        """Whether a device is watched; one that is not configured is, from now on, if every one is and it may be."""
+        """Whether a device is watched; one that is not configured is, from now on, if every one is and it may be.
+
+        With its first commit, it is known after a restart.
+        """
         if name in self.devices:
             return True
         reason = kind = self.settings.why_not(name)  # one kind must not keep another out of the log
         if not reason:
             try:
-                self._admit(name)
+                settings = self.settings.admitting([name])
+                self.devices[name] = self._device(name, settings.devices[name])
+                self.settings = settings
+                self._decoder.add(name, settings.devices[name])
+                self._endpoints.add(name, settings.devices[name].sampling.channels)
+                logger.info("%s publishes and is watched from now on, one of %d.", name, len(self.devices))
             except (ValueError, OSError) as error:
                 reason, kind = str(error), "admission"
         if reason and self._repeats.allows(kind):
             logger.warning("%s publishes, but is not watched: %s", quoted(name), reason.rstrip(".") + ".")
         return not reason
-
-    def _admit(self, name: str) -> None:
-        """Watch one more device; with its first commit, it is known after a restart."""
-        settings = self.settings.admitting([name])
-        device = settings.devices[name]
-        self.devices[name] = self._device(name, device)
-        self.settings = settings
-        self._decoder.add(name, device)
-        self._endpoints.add(name, device.sampling.channels)
-        logger.info("%s publishes and is watched from now on, one of %d.", name, len(self.devices))
-
-    def _count_refusal(self, device: str) -> None:
-        if device in self.devices:
-            self.devices[device].count_refusal()
 
     def _note_change(self) -> None:
         self._uncommitted_since = self._uncommitted_since or time.monotonic()
@@ -254,7 +250,13 @@ class Agent:
         if self._endpoints.poll_commands():
             self._note_change()
         for command in self._inbox.waiting():
-            self._obey(command)
+            if not self.commit():
+                self._inbox.look_again()
+                continue
+            # What it changes is committed together with its reply.
+            self._outbox.put(self._inbox.carry_out(command, while_waiting=lambda: self._wait(SHORT_POLL)))
+            self._note_change()
+            self.commit()
         if now >= self._next_model_check:
             self._next_model_check = now + MODEL_CHECK
             for device in self.devices.values():
@@ -263,24 +265,15 @@ class Agent:
             if self._outbox.drop_surplus():
                 self._note_change()
 
-    def _obey(self, command: Command) -> None:
-        """Carry out a command, and commit what it changes together with its reply."""
-        if self.commit():
-            self._outbox.put(self._inbox.carry_out(command, while_waiting=lambda: self._wait(SHORT_POLL)))
-            self._note_change()
-            self.commit()
-        else:
-            self._inbox.look_again()
-
     def _is_commit_due(self) -> bool:
         if self._is_disk_full:
             return time.monotonic() >= self._retry_at
-        is_urgent = self._outbox.has_new or self._outbox.has_delivered or self.source.unacknowledged >= BATCH
-        is_urgent = is_urgent or self._inbox.has_changed
-        if is_urgent or self.source.is_finished or self._is_stopping:
+        if self._outbox.has_new or self._outbox.has_delivered or self._inbox.has_changed:
             return True
-        waited = time.monotonic() - self._uncommitted_since
-        return bool(self._uncommitted_since) and waited >= self.settings.commit_every
+        if self.source.unacknowledged >= BATCH or self.source.is_finished or self._is_stopping:
+            return True
+        since = self._uncommitted_since
+        return bool(since) and time.monotonic() - since >= self.settings.commit_every
 
     def commit(self) -> bool:
         """Write everything that has changed, then acknowledge; False if the disk is full."""
@@ -313,18 +306,18 @@ class Agent:
         if self._load is None:
             return
         try:
-            found = reloaded(self.settings, self._load().admitting(self.devices))
+            change = reloaded(self.settings, self._load().admitting(self.devices))
         except (ValueError, OSError) as error:
             logger.warning("The settings cannot be read again, and stay as they were: %s", error)
             return
-        before, self.settings = self.settings, found.settings
+        before, self.settings = self.settings, change.settings
         for name, device in self.devices.items():
             settings = self.settings.devices[name]
             if settings != before.devices[name] or self.settings.maintenance != before.maintenance:
                 device.configure(settings, self.settings.maintenance)
-        if self._endpoints.broker is not None:
-            self._endpoints.broker.configure(self.settings.mqtt)
-        logger.log(logging.WARNING if found.refused else logging.INFO, "The settings are read again; %s.", found)
+        if (broker := self._endpoints.broker) is not None:
+            broker.configure(self.settings.mqtt)
+        logger.log(logging.WARNING if change.refused else logging.INFO, "The settings are read again; %s.", change)
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
@@ -332,37 +325,10 @@ class Agent:
         is_urgent = self._outbox.is_urgent
         if self._outbox.deliver():
             self._note_change()
-        if self._endpoints.broker is not None:
-            self._endpoints.broker.publish_states(now=is_urgent)
-            if self._inbox.publish_replies(self._endpoints.broker.reply):
+        if (broker := self._endpoints.broker) is not None:
+            broker.publish_states(now=is_urgent)
+            if self._inbox.publish_replies(broker.reply):
                 self._note_change()
-
-    def _write_readings(self) -> None:
-        """Write readings to standard output; if the disk is full there, only they are lost."""
-        if not self._readings or self._endpoints.stdout is None:
-            return
-        try:
-            for reading in self._readings:
-                self._endpoints.stdout.write_reading(reading)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            if self._repeats.allows("readings"):
-                logger.warning("Standard output accepts nothing (%s); readings are dropped.", error.strerror)
-        finally:
-            self._readings.clear()
-
-    def _finish(self) -> None:
-        """Commit, and give the sinks a moment to deliver what is left."""
-        self._notifier.stopping()
-        self.commit()
-        deadline = time.monotonic() + FINAL_DELIVERY
-        while not self._outbox.is_empty and time.monotonic() < deadline:
-            self._outbox.offer_now()
-            self._deliver()
-            self._endpoints.wait(0.05)
-            if not self.commit():
-                return
 
     def close(self) -> None:
         """Close everything."""
@@ -375,9 +341,9 @@ class Agent:
     def metrics(self) -> AgentMetrics:
         """The numbers for Prometheus; called from its thread, and only reads."""
         waiting: Mapping[str, int] = {}
-        with suppress(StoreError, OSError):  # then nobody knows
-            found = StoreClient(self.settings.state).undelivered()
-            waiting = {name: found.get(name, 0) for name in self._outbox.sinks}
+        with suppress(StoreError, OSError):  # then it is not known
+            undelivered = StoreClient(self.settings.state).undelivered()
+            waiting = {name: undelivered.get(name, 0) for name in self._outbox.sinks}
         connected = {connection.section: connection.is_connected for connection in self._endpoints.connections}
         devices = {name: status.metrics() for name, status in self.statuses().items()}
         return AgentMetrics(devices, connected, waiting, self._is_disk_full)

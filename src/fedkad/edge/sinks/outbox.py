@@ -76,27 +76,22 @@ class Outbox:
         """Offer committed alerts when it is time; True if some were delivered, which has to be committed."""
         now = time.monotonic()
         if now >= self._next_offer:
-            self._next_offer = now + OFFER_INTERVAL if self._offer() else math.inf
+            self._next_offer = math.inf  # unless something waits
+            for sink in self._sinks:
+                waiting = self._store.alerts.waiting(sink.name, OFFERED)
+                waiting = [(key, alert) for key, alert in waiting if key not in self._delivered]
+                if waiting:
+                    self._next_offer = now + OFFER_INTERVAL
+                try:
+                    sink.offer(waiting)
+                except BrokenPipeError:
+                    raise
+                except OSError as error:
+                    if self._repeats.allows(sink.name):
+                        logger.warning("%s accepts nothing (%s); its alerts are kept.", sink.name, error.strerror)
         delivered = self._collect()
         self._delivered.update(delivered)
         return bool(delivered)
-
-    def _offer(self) -> bool:
-        """Offer what is in the outbox; False if it is empty."""
-        found = False
-        for sink in self._sinks:
-            waiting = [
-                entry for entry in self._store.alerts.waiting(sink.name, OFFERED) if entry[0] not in self._delivered
-            ]
-            found = found or bool(waiting)
-            try:
-                sink.offer(waiting)
-            except BrokenPipeError:
-                raise
-            except OSError as error:
-                if self._repeats.allows(sink.name):
-                    logger.warning("%s accepts nothing (%s); its alerts are kept.", sink.name, error.strerror)
-        return found
 
     def _collect(self) -> list[int]:
         """The keys of delivered alerts, which are deleted with the next commit."""
