@@ -78,3 +78,15 @@ def test_a_measured_number_stands_in_its_file(row: list[str]) -> None:
     shown = re.findall(ALONE, measured)
     assert shown
     assert [number for number in shown if not any(same(number, other) for other in printed)] == []
+
+
+def test_the_false_alarms_of_the_readme_are_those_that_were_measured() -> None:
+    text = " ".join(README.read_text().split())
+    false_alarms = r"([\d.]+) per device-week in a simulated house and ([\d.]+) on real servers"
+    ((house, servers),) = re.findall(false_alarms, text)
+    told = re.findall(r"during (\d+ of \d+) labelled anomalies", text)
+    results = REPOSITORY / "results"
+    (all_devices,) = re.findall(r"^ +all +([\d.]+)", (results / "house.txt").read_text(), flags=re.MULTILINE)
+    mean = r"^ +mean +([\d.]+) .*; (\d+ of \d+) told"
+    ((on_servers, anomalies),) = re.findall(mean, (results / "servers.txt").read_text(), flags=re.MULTILINE)
+    assert (house, servers, told) == (all_devices, on_servers, [anomalies])
