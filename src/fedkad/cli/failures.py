@@ -59,17 +59,17 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """One line on stderr about something that is not a failure."""
+    """Print one line on stderr about something that is not a failure."""
     typer.echo(f"note: {text}", err=True)
 
 
 def warn(text: str) -> None:
-    """One line on stderr about something that makes a result less trustworthy."""
+    """Print one line on stderr about something that makes a result less trustworthy."""
     typer.echo(f"warning: {text}", err=True)
 
 
 def skipped_documents(skipped: Mapping[str, str]) -> list[dict[str, str]]:
-    """The devices that were skipped, for a JSON document."""
+    """Return the devices that were skipped, for a JSON document."""
     return [{"device": name, "reason": reason} for name, reason in skipped.items()]
 
 

@@ -131,7 +131,7 @@ def save_models(federation: Federation, folder: Path, *, statistics: bool) -> di
 
 
 def history_columns(history: Sequence[Round]) -> dict[str, list[Any]]:
-    """The rounds as columns, participants separated by semicolons."""
+    """Return the rounds as columns, participants separated by semicolons."""
     return {
         "round": list(range(1, len(history) + 1)),
         "phase": [record.phase for record in history],

@@ -1,4 +1,4 @@
-"""Labels that somebody has, as the spans of rows that they call abnormal."""
+"""Labels of recordings, as the spans of rows that they call abnormal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Labels:
         return {line["device"] for line in self.lines if line.get("device")}
 
     def fails(self, line: int, what: str, remedy: str) -> ValueError:
-        """An error about a line of the file, counted from 1 without the header."""
+        """Return an error about a line of the file, counted from 1 without the header."""
         return ValueError(f"{self.path}: line {line + 1}: {what}; {remedy}.")
 
 
@@ -58,7 +58,7 @@ def _are_spans(labels: Labels) -> bool:
 
 
 def _flag_column(labels: Labels) -> str | None:
-    """The one column that holds nothing but 0 and 1."""
+    """Return the one column that holds nothing but 0 and 1."""
     flags = [
         name for name in labels.columns if {line[name].strip() for line in labels.lines} <= {"0", "1", "0.0", "1.0"}
     ]
@@ -66,7 +66,7 @@ def _flag_column(labels: Labels) -> str | None:
 
 
 def marks_of(labels: Labels, device: str, table: SeriesTable) -> tuple[Span, ...]:
-    """The labelled spans of a table."""
+    """Return the labelled spans of a table."""
     if not _are_spans(labels):
         return _from_flags(labels, table)
     marks = []
@@ -109,7 +109,7 @@ def _from_flags(labels: Labels, table: SeriesTable) -> tuple[Span, ...]:
 
 
 def _rows(first: Any, last: Any, table: SeriesTable) -> tuple[int, int]:
-    """The first row from a place on, and the last up to another."""
+    """Return the first row from a place on, and the last up to another."""
     if isinstance(first, int) or table.wall_times is None:
         return first, last
     times = table.wall_times
@@ -117,7 +117,7 @@ def _rows(first: Any, last: Any, table: SeriesTable) -> tuple[int, int]:
 
 
 def _place(labels: Labels, number: int, cell: str, table: SeriesTable) -> Any:
-    """A row, a time or a number; a plain number is a row, unless times are numbers."""
+    """Return the row, the time or the number that a cell names; a plain number is a row, unless times are numbers."""
     times, cell = table.wall_times, cell.strip()
     is_dated = times is not None and times.dtype.kind == "M"
     if cell.isdigit() and (times is None or is_dated):
@@ -140,7 +140,7 @@ class ZonedLabelError(Exception):
 
 
 def _moment(cell: str, table: SeriesTable) -> np.datetime64:
-    """A time in the zone of the data, which it has unless it names another."""
+    """Return a time in the zone of the data, which it has unless it names another."""
     moment = datetime.fromisoformat(cell)
     if moment.tzinfo is not None:
         if not table.utc:

@@ -90,7 +90,7 @@ def _channels(text: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    """Numbers separated by commas."""
+    """Return numbers separated by commas."""
     try:
         return tuple(map(float, text.split(",")))
     except ValueError:
@@ -98,7 +98,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _seconds(text: str) -> float:
-    """The length of a period."""
+    """Return the length of a period."""
     seconds = parse_duration(text)
     if not seconds:
         raise typer.BadParameter(f"{text} must be a duration such as 10s, 1m, 15m or 1h.")
@@ -187,9 +187,11 @@ def with_options(
 
     An option has the name of its `parameter` unless another option of the command has it.
     """
-    known = {name: each for of in sources for name, each in inspect.signature(of, eval_str=True).parameters.items()}
+    parameters = {
+        name: each for of in sources for name, each in inspect.signature(of, eval_str=True).parameters.items()
+    }
     parameters_of = {name: settings.get("parameter", name) for name, settings in shown.items()}
-    added = [_option(known[parameters_of[name]].replace(name=name), settings) for name, settings in shown.items()]
+    added = [_option(parameters[parameters_of[name]].replace(name=name), settings) for name, settings in shown.items()]
 
     def decorated(command: Callable[..., T]) -> Callable[..., T]:
         own = inspect.signature(command, eval_str=True).parameters
@@ -201,9 +203,9 @@ def with_options(
             return command(**given, **{into: make(**used)})
 
         kept = {name: [p.replace(kind=inspect.Parameter.KEYWORD_ONLY)] for name, p in own.items()}
-        parameters = [parameter for several in (kept | {into: added}).values() for parameter in several]
-        vars(extended)["__signature__"] = inspect.Signature(parameters)
-        extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        shown_as = [parameter for several in (kept | {into: added}).values() for parameter in several]
+        vars(extended)["__signature__"] = inspect.Signature(shown_as)
+        extended.__annotations__ = {parameter.name: parameter.annotation for parameter in shown_as}
         return extended
 
     return decorated

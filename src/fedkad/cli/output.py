@@ -52,7 +52,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """One name and value per line."""
+    """Print one name and value per line."""
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         print_line(f"{name:<{width}}{value}")
@@ -116,7 +116,7 @@ class ProgressLines:
         if done == of:
             if not self._brief or now - began > LONG:
                 typer.echo(f"{what}: {done}/{of}", err=True)
-            self._began.pop(what)  # the next table of a device begins anew
+            self._began.pop(what)  # the next table of a device begins at zero
             self._told.pop(what, None)
         elif done and now - self._told.setdefault(what, began) > PAUSE:
             self._told[what] = now
@@ -125,7 +125,7 @@ class ProgressLines:
 
 
 def _duration(seconds: float) -> str:
-    """A length of time in words.
+    """Return a length of time in words.
 
     >>> _duration(12.3), _duration(200.0)
     ('12 s', '3 min')

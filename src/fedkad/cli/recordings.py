@@ -85,21 +85,21 @@ def named_series(device: DeviceTables, *, overwrite_ok: bool = False) -> Series 
 
 
 def time_gaps(device: DeviceTables) -> int:
-    """The number of gaps in time, over all tables of a device."""
+    """Count the gaps in time, over all tables of a device."""
     return sum(len(gap_starts(table.times)) for table in device.tables)
 
 
 def usual_period(devices: Iterable[DeviceTables]) -> float | None:
-    """The median over all tables of the seconds between samples; None if no table has times.
+    """Return the median over all tables of the seconds between samples; None if no table has times.
 
     Devices that are sampled at different rates have no dynamics in common, so a note points them out.
     """
     periods = [(device.name, table.period) for device in devices for table in device.tables]
-    known = [(name, period) for name, period in periods if period is not None]
-    if not known:
+    timed = [(name, period) for name, period in periods if period is not None]
+    if not timed:
         return None
-    usual = float(np.median([period for _, period in known]))
-    for name, period in known:
+    usual = float(np.median([period for _, period in timed]))
+    for name, period in timed:
         if abs(period - usual) > 0.01 * usual:
             note(f"device {name!r} has a sample every {period:g} s, others every {usual:g} s; resample them alike.")
             break
@@ -147,7 +147,7 @@ def _report_odd_steps(device: DeviceTables, table: SeriesTable) -> None:
 
 
 def _near(seconds: float) -> str:
-    """A duration that is easily written."""
+    """Return a duration that is easily written."""
     return f"{seconds / 60.0:.0f}m" if seconds >= 60.0 else f"{max(seconds, 1.0):.0f}s"
 
 
@@ -161,7 +161,7 @@ def _time_used(devices: Iterable[DeviceTables], period: float | None) -> str:
 
 
 def _length(seconds: float) -> str:
-    """A sampling period in words.
+    """Return a sampling period in words.
 
     >>> _length(3600.0), _length(31_536_000.0)
     ('3600 s', '365 days')
@@ -175,14 +175,16 @@ def _report_odd_channels(device: DeviceTables, fixed: bool) -> None:
         name = device.channels[0]
         note(f"{device.path}: column {name!r} is read as a channel but looks like times; use --time {name} if it is.")
     values = np.concatenate([table.values for table in device.tables])
-    known = [column[~np.isnan(column)] for column in values.T]
-    constant = [name for name, cells in zip(device.channels, known, strict=True) if len(cells) and np.ptp(cells) == 0.0]
+    numbers = [column[~np.isnan(column)] for column in values.T]
+    constant = [
+        name for name, cells in zip(device.channels, numbers, strict=True) if len(cells) and np.ptp(cells) == 0.0
+    ]
     if len(constant) == 1:
         note(f"{device.path}: channel {constant[0]!r} never changes; the larger a change of it, the higher the score.")
     elif constant:
         names = ", ".join(map(repr, constant))
         note(f"{device.path}: channels {names} never change; the larger a change of one, the higher the score.")
-    for name, cells in zip(device.channels, known, strict=True):
+    for name, cells in zip(device.channels, numbers, strict=True):
         missing = len(values) - len(cells)
         if missing > HOLLOW * len(values):
             remedy = "" if fixed else f"; --ignore {name} leaves the channel out"
@@ -208,13 +210,13 @@ def _report_repairs(device: DeviceTables) -> None:
         (device.gap_rows, f"row remains a gap{whole}", f"rows remain gaps{whole}"),
         (time_gaps(device), "gap in time", "gaps in time"),
     ]
-    made = [counted(*repair) for repair in repairs if repair[0]]
-    if made:
-        note(f"{device.path}: {', '.join(made)}.")
+    counts = [counted(*repair) for repair in repairs if repair[0]]
+    if counts:
+        note(f"{device.path}: {', '.join(counts)}.")
 
 
 def absent_channels(table: SeriesTable) -> str:
-    """Which channels of a model have no column in a table."""
+    """Say which channels of a model have no column in a table."""
     return f"{', '.join(map(repr, table.absent))} of the model {'is' if len(table.absent) == 1 else 'are'} not there"
 
 

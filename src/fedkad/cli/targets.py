@@ -1,4 +1,4 @@
-"""Checks of a command's output before the work: its place is writable, and nobody's data is replaced."""
+"""Checks of a command's output before the work: its place is writable, and no data is replaced."""
 
 from __future__ import annotations
 

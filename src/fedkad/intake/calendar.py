@@ -41,15 +41,15 @@ def is_part_of_date(name: str, values: NDArray[np.float64]) -> bool:
     (True, False)
     """
     part = _part(name)
-    known = values[~np.isnan(values)]
-    if part is None or not len(known):
+    numbers = values[~np.isnan(values)]
+    if part is None or not len(numbers):
         return False
     _, least, most = PARTS[part]
-    return bool(known.min() >= least and known.max() <= most and (known == np.rint(known)).all())
+    return bool(numbers.min() >= least and numbers.max() <= most and (numbers == np.rint(numbers)).all())
 
 
 def format_of_parts(names: Sequence[str], cells: Sequence[str]) -> str:
-    """How these columns, with these cells, read side by side, for strptime; empty if they are no date.
+    """Return the format, for strptime, of these columns with these cells side by side; empty if they are no date.
 
     >>> format_of_parts(["year", "month"], ["2013", "4.0"]), format_of_parts(["month", "hour"], ["4", "5"])
     ('%Y %m.0', '')

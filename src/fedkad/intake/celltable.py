@@ -19,7 +19,7 @@ CellTable = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def read_cells(path: Path, switches: Switches, moments: Sequence[str] = ()) -> CellTable:
-    """The names of the columns and the rows as text; times in the columns `moments` are turned into ISO-8601.
+    """Read the names of the columns and the rows as text; times in the columns `moments` are turned into ISO-8601.
 
     Of the switches those count that say how text and times are written.
     """
@@ -37,11 +37,11 @@ def read_cells(path: Path, switches: Switches, moments: Sequence[str] = ()) -> C
 
 
 def _iso_sql(relation: Relation, at: int, given: str | None) -> str | None:
-    """An expression for the times of a column as text; None if the cells can stay as they are."""
-    known = [cell for (cell,) in relation.rows(f"CAST(c{at} AS VARCHAR)") if cell and not is_missing(cell)]
-    if all(is_number(cell) or is_iso_time(cell) for cell in known) or not (given or any(map(is_moment, known))):
+    """Return an expression for the times of a column as text; None if the cells can stay as they are."""
+    filled = [cell for (cell,) in relation.rows(f"CAST(c{at} AS VARCHAR)") if cell and not is_missing(cell)]
+    if all(is_number(cell) or is_iso_time(cell) for cell in filled) or not (given or any(map(is_moment, filled))):
         return None
-    clock = clock_of(relation, (at,), known, given)
+    clock = clock_of(relation, (at,), filled, given)
     unread = f"CASE WHEN ({clock.sql}) IS NULL THEN {clock.text}"
     return f"{unread} ELSE replace(CAST({clock.sql} AS VARCHAR), ' ', 'T') || '{'Z' if clock.utc else ''}' END"
 

@@ -74,7 +74,7 @@ def is_time_of_day(cell: str) -> bool:
 
 
 def joined(at: Sequence[int]) -> str:
-    """The text of one column, or of a date and a time of day."""
+    """Return the text of one column, or of a date and a time of day."""
     cells = [f"trim(CAST(c{each} AS VARCHAR))" for each in at]
     return cells[0] if len(cells) == 1 else f"({' || chr(32) || '.join(cells)})"
 
@@ -107,10 +107,10 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
         days = [f"{month} %d{comma} %Y" if worded[0]["month"] else f"%d {month} %Y" for month in ("%b", "%B")]
         zoned = any(each["zone"] for each in worded)
         return Clock(_with_midnight(_timed(text, days, worded), text), name, at, zoned, keeps_zone=zoned)
-    found = [MOMENT.fullmatch(cell.strip()) for cell in sample]
-    if not sample or found[0] is None:
+    matches = [MOMENT.fullmatch(cell.strip()) for cell in sample]
+    if not sample or matches[0] is None:
         raise _unknown(relation, name, sample[0] if sample else "")
-    moments = [each for each in found if each is not None]
+    moments = [each for each in matches if each is not None]
     first, zoned = moments[0], bool(moments[0]["zone"])
     if first["sep"] == "-" and len(first["first"]) == 4:
         parsed = _iso(text, zoned=zoned, comma="," in (first["fraction"] or ""))
@@ -121,7 +121,7 @@ def clock_of(relation: Relation, at: tuple[int, ...], sample: Sequence[str], giv
 
 
 def _with_midnight(parsed: str, text: str) -> str:
-    """An expression for times, `parsed` from `text`, where 24:00 is the end of a day: 00:00 of the next one.
+    """Return an expression for times, `parsed` from `text`, where 24:00 is the end of a day: 00:00 of the next one.
 
     The first test is quick and finds 10:24:00, too; the second one is for the few that it finds.
     """
@@ -148,7 +148,7 @@ def _refuse_coded(relation: Relation, name: str, sample: Sequence[str]) -> None:
 
 
 def _iso(text: str, *, zoned: bool, comma: bool) -> str:
-    """An expression for ISO-8601; the engine would drop a zone where others have none, and take none for UTC."""
+    """Return an expression for ISO-8601; the engine would drop a zone where others have none, and take none for UTC."""
     clock = f"substr({text}, 11)"
     has_zone = f"(ends_with({text}, 'Z') OR ends_with({text}, 'C') OR contains({clock}, '+') OR contains({clock}, '-'))"
     plain = f"replace({text}, ',', '.')" if comma else text
@@ -157,7 +157,7 @@ def _iso(text: str, *, zoned: bool, comma: bool) -> str:
 
 
 def _parsed(relation: Relation, name: str, text: str, moments: Sequence[re.Match[str]]) -> str:
-    """An expression for dates that begin with a day or a month."""
+    """Return an expression for dates that begin with a day or a month."""
     first, sep = moments[0], moments[0]["sep"]
     year = "%Y" if len(first["third"]) == 4 else "%y"
     if len(first["first"]) == 4:
@@ -171,7 +171,7 @@ def _parsed(relation: Relation, name: str, text: str, moments: Sequence[re.Match
 
 
 def _timed(text: str, days: Sequence[str], moments: Sequence[re.Match[str]]) -> str:
-    """An expression for dates of these formats, with the time of day that such moments have."""
+    """Return an expression for dates of these formats, with the time of day that such moments have."""
     timed = next((each for each in moments if each["hour"]), None)
     formats = list(days)
     if timed is not None:
@@ -187,7 +187,7 @@ def _timed(text: str, days: Sequence[str], moments: Sequence[re.Match[str]]) -> 
 
 
 def _day_first(relation: Relation, name: str, text: str, sep: str) -> bool:
-    """Tell whether the day comes first: the larger numbers of the whole column do, or nobody knows."""
+    """Tell whether the day comes first: the larger numbers of the whole column show it, if any do."""
     parts = ", ".join(f"max(try_cast(split_part({text}, {quoted(sep)}, {k}) AS INTEGER))" for k in (1, 2))
     [(first, second)] = relation.rows(parts)
     if (first or 0) > 12 and (second or 0) > 12:

@@ -38,19 +38,19 @@ class Relation:
     uneven: Callable[[], tuple[int, int] | None] = lambda: None  # line and cells of the first row that does not fit
 
     def rows(self, select: str, rest: str = "", values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Rows as Python objects: for counts and samples."""
-        with self._told():
+        """Query rows as Python objects: for counts and samples."""
+        with self._errors_in_our_words():
             return self._run(select, rest, values).fetchall()  # type: ignore[no-any-return]
 
     def columns(self, select: str, values: Sequence[object] = (), report: Report = unheard) -> dict[str, Any]:
-        """Columns as numpy arrays, masked where a cell is missing, in the order of the file.
+        """Query columns as numpy arrays in the order of the file, masked where a cell is missing.
 
-        `report` is told by another thread how much of the file is read.
+        Another thread reports how much of the file is read.
         """
-        with self._told(), self._followed(report):
-            found: dict[str, Any] = self._run(select, "", values).fetchnumpy()
+        with self._errors_in_our_words(), self._followed(report):
+            arrays: dict[str, Any] = self._run(select, "", values).fetchnumpy()
             self.database.execute("SELECT 1")  # until then the engine keeps a copy of the result
-            return found
+            return arrays
 
     def _run(self, select: str, rest: str, values: Sequence[object]) -> Any:
         return self.database.execute(f"SELECT {select} FROM {self.sql} {rest}", list(values))
@@ -78,7 +78,7 @@ class Relation:
             follower.join()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_in_our_words(self) -> Iterator[None]:
         import duckdb
 
         try:
@@ -86,10 +86,10 @@ class Relation:
         except duckdb.OutOfMemoryException as error:
             raise MemoryError from error
         except duckdb.Error as error:
-            raise _sentence(str(error), self) from error
+            raise _in_our_words(str(error), self) from error
 
     def at(self, name: str) -> int:
-        """The position of a column by its name."""
+        """Return the position of a column by its name."""
         if name not in self.names:
             listed = ", ".join(each for each in self.names if each)
             raise self.source.error(f"there is no column {name!r}", f"choose among its columns: {listed}")
@@ -98,7 +98,7 @@ class Relation:
 
 @contextmanager
 def database() -> Iterator[Any]:
-    """A database in memory, which fetches nothing from anywhere."""
+    """Open a database in memory, which fetches nothing from anywhere."""
     import duckdb
 
     config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
@@ -109,7 +109,7 @@ def database() -> Iterator[Any]:
 
 
 def text_sql(path: str, delimiter: str, columns: int, skip: int) -> str:
-    """A text file as a relation of text."""
+    """Return a text file as SQL for a relation of text."""
     names = ", ".join(f"'c{at}': 'VARCHAR'" for at in range(columns))
     return (
         f"read_csv({file_sql(path)}, auto_detect = false, header = false, skip = {skip}, delim = {quoted(delimiter)}, "
@@ -119,7 +119,7 @@ def text_sql(path: str, delimiter: str, columns: int, skip: int) -> str:
 
 
 def file_sql(path: str) -> str:
-    """The name of one file for SQL: the engine would read every file that `pump[1].csv` matches.
+    """Quote the name of one file for SQL: the engine would read every file that `pump[1].csv` matches.
 
     >>> print(file_sql("pump[1].csv"))
     'pump[[]1].csv'
@@ -128,7 +128,7 @@ def file_sql(path: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string for SQL.
+    """Quote a string for SQL.
 
     >>> print(quoted("pump's.csv"))
     'pump''s.csv'
@@ -136,15 +136,17 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _sentence(message: str, relation: Relation) -> TableError:
-    """The engine's message as one of ours."""
+def _in_our_words(message: str, relation: Relation) -> TableError:
+    """Return the engine's message as an error that names the place and the remedy."""
     source, width = relation.source, len(relation.names)
     line = re.search(r"CSV Error on Line: (\d+)", message)
-    found = re.search(r"Expected Number of Columns: \d+ Found: (\d+)", message)
+    counted_cells = re.search(r"Expected Number of Columns: \d+ Found: (\d+)", message)
     row = int(line[1]) - 1 - (1 if "skip = 1" in relation.sql else 0) if line else None
-    if found:
+    if counted_cells:
         uneven = relation.uneven()  # the engine stops counting at the first cell too many
-        row, where, cells = (row, "", int(found[1])) if uneven is None else (None, f"line {uneven[0]}", uneven[1])
+        row, where, cells = (
+            (row, "", int(counted_cells[1])) if uneven is None else (None, f"line {uneven[0]}", uneven[1])
+        )
         what = f"the row has {counted(cells, 'cell')} where the header names {width}"
         return source.error(
             what, "write one cell for each name, empty where the value is missing", row=row, where=where

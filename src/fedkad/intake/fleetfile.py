@@ -15,7 +15,7 @@ from fedkad.tables.table import SeriesTable
 
 
 def device_names(path: Path, switches: Switches) -> list[str]:
-    """The devices that a column of the file tells apart; `switches` name it."""
+    """Return the devices in a file, by the column that the switches name."""
     _require_several(path, switches)
     with opened(path, switches.encoding, Stages(unheard)) as relation:
         return devices_of(relation, _column_of_all(relation, switches))

@@ -47,8 +47,10 @@ def is_measurement(cell: str) -> bool:
     >>> [is_measurement(cell) for cell in ("12 V", "71,5°C", "<0.5", "12", "3 pumps", "2024-03-01")]
     [True, True, True, False, False, False]
     """
-    found = re.fullmatch(r"([<>~≈±]?)\s*[+-]?\d+(?:[.,]\d+)?\s*(.*)", cell.strip())
-    return found is not None and bool(found[1] or found[2]) and (not found[2] or UNIT.fullmatch(found[2]) is not None)
+    match = re.fullmatch(r"([<>~≈±]?)\s*[+-]?\d+(?:[.,]\d+)?\s*(.*)", cell.strip())
+    if match is None or not (match[1] or match[2]):
+        return False
+    return not match[2] or UNIT.fullmatch(match[2]) is not None
 
 
 class Record(NamedTuple):
@@ -118,22 +120,23 @@ def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
     r"""Find the layout from the beginning of a file; `whole` says that this is all of it.
 
     >>> text = "sep=;\r\nReport;Boiler 3\r\nZeit;Temperatur;Druck\r\n;°C;bar\r\n01.03.2024 00:00;71,5;2,1\r\n"
-    >>> found = layout_of(text, TableSource(Path("boiler.csv")), whole=True)
-    >>> found.delimiter, found.names, found.first_line
+    >>> layout = layout_of(text, TableSource(Path("boiler.csv")), whole=True)
+    >>> layout.delimiter, layout.names, layout.first_line
     (';', ('Zeit', 'Temperatur', 'Druck'), 5)
-    >>> found.notes
+    >>> layout.notes
     ('line 1 names the separator', 'line 2 above the header skipped', 'line 4 taken as units')
     """
     if not head.strip():
         raise source.error("the file is empty", "add a header line that names the channels and rows of values")
     lines = list(io.StringIO(head, newline=""))
     comment = next((mark for mark in COMMENTS if any(line.lstrip().startswith(mark) for line in lines)), None)
-    said = re.fullmatch(r'\ufeff?"?sep=(.)"?[\r\n]*', lines[0], re.IGNORECASE)
-    tried = (said[1],) if said else DELIMITERS
-    found = [_found(list(_records(head, each, comment, 1 if said else 0, whole)), each) for each in tried]
+    separator = re.fullmatch(r'\ufeff?"?sep=(.)"?[\r\n]*', lines[0], re.IGNORECASE)
+    delimiters = (separator[1],) if separator else DELIMITERS
+    skip = 1 if separator else 0
+    candidates = [_split(list(_records(head, each, comment, skip, whole)), each) for each in delimiters]
     # Decimal commas may split the rows as evenly as the separator does, but not the header, which then comes later.
     best = max(
-        (each for each in found if not any(other.has_for_values(each) for other in found)),
+        (each for each in candidates if not any(other.has_for_values(each) for other in candidates)),
         key=lambda each: (each.header is not None, each.width > 1, each.rows, -(each.header or 0), each.width),
     )
     first = [cell for cell in best.records[0].cells[1:] if cell.strip()] if best.records else []
@@ -151,19 +154,21 @@ def layout_of(head: str, source: TableSource, *, whole: bool) -> Layout:
     if best.width == 1 and any(each in names[0] for each in DELIMITERS) and '"' not in names[0]:
         what = f"the rows do not have the cells that the header {names[0].strip()!r} names"
         raise source.error(what, "write one cell for each name, separated as in the header", where="line 1")
-    return _layout(best, lines, comment, bool(said))
+    return _layout(best, lines, comment, names_separator=separator is not None)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Split:
+    """The head of a file, cut by one separator."""
+
     delimiter: str
     records: list[Record]
     width: int
     rows: int  # of values that have this width
     header: int | None  # which record
 
-    def has_for_values(self, other: "_Found") -> bool:
-        """Whether the header by another separator is a row of values by this one, which fits most rows below a header.
+    def has_for_values(self, other: "_Split") -> bool:
+        """Tell whether the header by another separator is a row of values by this one, which fits most rows below.
 
         One faulty row must not make the other separator fit more rows, and a row of values pass for the header.
         """
@@ -188,7 +193,7 @@ def is_comment(text: str, comment: str | None) -> bool:
     return comment is not None and text.lstrip().startswith(comment)
 
 
-def _found(records: list[Record], delimiter: str) -> _Found:
+def _split(records: list[Record], delimiter: str) -> _Split:
     valued = [record for record in records if record.holds_values()]
     widths = Counter(len(record.cells) for record in valued or records)
     width = max(widths, key=lambda each: (widths[each], each), default=0)
@@ -199,12 +204,12 @@ def _found(records: list[Record], delimiter: str) -> _Found:
             after = after[1:]
         follows = not valued or _begin_values(after[:2], width)
         if follows and _names_columns(record, width, valued):
-            return _Found(delimiter, records, width, rows, at)
-    return _Found(delimiter, records, width, rows, None)
+            return _Split(delimiter, records, width, rows, at)
+    return _Split(delimiter, records, width, rows, None)
 
 
 def _begin_values(after: list[Record], width: int) -> bool:
-    """Whether rows of values begin here; the first one may have a cell too many or too few, which is told later."""
+    """Tell whether rows of values begin here; the first may have a cell too many or too few, which is refused later."""
     fits = [record.holds_values() and len(record.cells) == width for record in after]
     return fits[:1] == [True] or (fits == [False, True] and after[0].holds_values())
 
@@ -220,21 +225,21 @@ def _names_columns(record: Record, width: int, valued: list[Record]) -> bool:
     return len(cells) == width or (len(cells) == width + 1 and not cells[-1])
 
 
-def _layout(found: _Found, lines: list[str], comment: str | None, said: bool) -> Layout:
-    assert found.header is not None
-    above, header = found.records[: found.header], found.records[found.header]
-    rest = found.records[found.header + 1 :]
+def _layout(split: _Split, lines: list[str], comment: str | None, *, names_separator: bool) -> Layout:
+    assert split.header is not None
+    above, header = split.records[: split.header], split.records[split.header]
+    rest = split.records[split.header + 1 :]
     units = rest[:1] if rest and rest[0].holds_units() and not rest[0].holds_values() else []
-    names = [cell.strip().strip("\ufeff") for cell in header.cells][: found.width or None]
-    names += [""] * (found.width - len(names))
-    notes = ["line 1 names the separator"] if said else []
+    names = [cell.strip().strip("\ufeff") for cell in header.cells][: split.width or None]
+    names += [""] * (split.width - len(names))
+    notes = ["line 1 names the separator"] if names_separator else []
     notes += [f"{_lines(each.line for each in above)} above the header skipped"] if above else []
     notes += [f"line {units[0].line} taken as units"] if units else []
     first = rest[len(units)].line if len(rest) > len(units) else (units or [header])[-1].line + 1
     if header.line > 1 and not notes and comment is None:
         notes.append("blank lines above the header skipped")
     above_values = sum(is_comment(line, comment) for line in lines[: first - 1])
-    return Layout(found.delimiter, tuple(names), first, comment, above_values, tuple(notes))
+    return Layout(split.delimiter, tuple(names), first, comment, above_values, tuple(notes))
 
 
 def _lines(numbers: Iterable[int]) -> str:

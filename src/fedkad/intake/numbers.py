@@ -38,7 +38,7 @@ class Marks:
     thousands: bool = False
 
     def number(self, column: str) -> str:
-        """An expression for the number in a column of text, NULL where there is none."""
+        """Return an expression for the number in a column of text, NULL where there is none."""
         # The engine reads 1_000 as a number, which it is not outside of programs. And a cast that stands alone it does
         # while it reads the file, where TRY_CAST fails as CAST does.
         other, form = (",", BY_COMMA) if self.decimal == "." else (".", BY_POINT)
@@ -56,14 +56,14 @@ class Marks:
 
 
 def codes_in(values: NDArray[np.float64]) -> list[tuple[float, int]]:
-    """Numbers such as -999 that look as if they stood for missing values, and how often they come.
+    """Find numbers such as -999 that look as if they stood for missing values, and how often they come.
 
     They come at least twice, and lie farther from all other values than these reach.
 
     >>> codes_in(np.array([3.0, -999.0, 5.0, 4.0, -999.0])), codes_in(np.array([-990.0, -999.0, -999.0, 3.0]))
     ([(-999.0, 2)], [])
     """
-    found = []
+    codes = []
     for code in CODES:
         is_code = values == code
         count = int(np.count_nonzero(is_code))
@@ -72,12 +72,12 @@ def codes_in(values: NDArray[np.float64]) -> list[tuple[float, int]]:
         others = values[~is_code & ~np.isnan(values) & ~np.isin(values, CODES)]
         if len(others) and min(abs(others.min() - code), abs(others.max() - code)) > np.ptp(others):
             outside = code < others.min() or code > others.max()
-            found += [(code, count)] if outside else []
-    return found
+            codes += [(code, count)] if outside else []
+    return codes
 
 
 def positions_in(cells: Iterable[str]) -> tuple[str, str] | None:
-    """The words for off and on that these cells consist of; None if they hold something else.
+    """Find the words for off and on that these cells consist of; None if they hold something else.
 
     >>> positions_in(["ON", "off ", "on"]), positions_in(["on", "auto"]), positions_in([])
     (('off', 'on'), None, None)
@@ -87,7 +87,7 @@ def positions_in(cells: Iterable[str]) -> tuple[str, str] | None:
 
 
 def position_sql(column: str, positions: tuple[str, str]) -> str:
-    """An expression for 0 and 1 in a column of such words, NULL where there is another."""
+    """Return an expression for 0 and 1 in a column of such words, NULL where there is another."""
     return f"CASE lower(trim({column})) WHEN '{positions[0]}' THEN 0.0 WHEN '{positions[1]}' THEN 1.0 END"
 
 
@@ -103,11 +103,11 @@ def marks_in(
     """
     if given is not None:
         return Marks(given, thousands=True), ()
-    known = [cell.strip() for cell in cells]
-    by_comma = [cell for cell in known if re.fullmatch(BY_COMMA, cell)]
-    by_point = [cell for cell in known if re.fullmatch(BY_POINT, cell)]
-    points = [cell for cell in known if POINT.fullmatch(cell) or ("." in cell and cell in by_comma)]
-    commas = [cell for cell in known if COMMA.fullmatch(cell) or ("," in cell and cell in by_point)]
+    stripped = [cell.strip() for cell in cells]
+    by_comma = [cell for cell in stripped if re.fullmatch(BY_COMMA, cell)]
+    by_point = [cell for cell in stripped if re.fullmatch(BY_POINT, cell)]
+    points = [cell for cell in stripped if POINT.fullmatch(cell) or ("." in cell and cell in by_comma)]
+    commas = [cell for cell in stripped if COMMA.fullmatch(cell) or ("," in cell and cell in by_point)]
     if not commas and not by_comma:
         return Marks(), ()
     if points and commas and set(commas) <= set(by_comma) and set(points) <= set(by_point):
@@ -127,7 +127,7 @@ def marks_in(
 
 
 def undecided(cell: str, source: TableSource) -> TableError:
-    """The error for a comma that may be a decimal mark or separate thousands."""
+    """Return the error for a comma that may be a decimal mark or separate thousands."""
     what = f"{cell!r} may be {cell.replace(',', '.')} or {cell.replace(',', '')}"
     return source.error(what, "pass --decimal , or --decimal . to say which")
 

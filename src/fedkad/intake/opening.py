@@ -35,7 +35,7 @@ SKIPPED = {
 
 @contextmanager
 def opened(path: Path, encoding: str | None, stages: Stages) -> Iterator[Relation]:
-    """The file as a relation; copies that had to be made are steps of their own, and are gone afterwards."""
+    """Open the file as a relation; copies that had to be made are steps of their own, and are gone afterwards."""
     ending = "" if path == STANDARD_INPUT else table_ending(path) or ""
     name = path.name[: -len(ending)] if ending else "stdin" if path == STANDARD_INPUT else path.stem
     source = TableSource(path)
@@ -117,9 +117,9 @@ class _Text:
             what = f"the text is not {self.encoding} ({reason_in(error)})"
             raise self.source.error(what, "name another encoding with --encoding") from error
 
-    def relation(self, name: str, values: Path, connection: Any, made: tuple[str, ...], stages: Stages) -> Relation:
-        """The rows of values; the engine gets a copy of them in UTF-8 where more than a header must be left out."""
-        layout, notes = self.layout, [*made, *self.notes, *self.layout.notes]
+    def relation(self, name: str, values: Path, connection: Any, before: tuple[str, ...], stages: Stages) -> Relation:
+        """Return the rows of values, of which the engine gets a copy in UTF-8 where more than a header is left out."""
+        layout, notes = self.layout, [*before, *self.notes, *self.layout.notes]
         path, skip = self.path, 1
         ends = line_ends(self.path)
         if ends.mixed:
@@ -135,7 +135,7 @@ class _Text:
         return Relation(connection, sql, name, layout.names, kinds, source, comma, tuple(notes), uneven=self._uneven)
 
     def _lines(self, skipped: dict[str, int]) -> Iterator[tuple[int, str]]:
-        """The lines of values with their numbers; counts the others."""
+        """Yield the lines of values with their numbers; count the others."""
         empty: list[tuple[int, str]] = []  # rows that are skipped if no other follows
         with self._open() as file:
             for number, line in enumerate(file, 1):
@@ -168,16 +168,15 @@ class _Text:
         return [f"{counted(count, what, SKIPPED[what])} skipped" for what, count in skipped.items() if count]
 
     def _place(self, row: int) -> str:
-        """The line on which a row begins."""
-        found = next(islice(self._rows(), row, None), None)
-        return f"row {row + 1}" if found is None else f"line {found.line}"
+        """Return the line on which a row begins."""
+        numbered = next(islice(self._rows(), row, None), None)
+        return f"row {row + 1}" if numbered is None else f"line {numbered.line}"
 
     def _uneven(self) -> tuple[int, int] | None:
-        """The line and the cells of the first row that has others than the header; empty ones at its end are none."""
+        """Return the line and the cells of the first row that does not fit the header; empty cells may follow."""
         width = len(self.layout.names)
         uneven = (row for row in self._rows() if len(row.cells) < width or any(row.cells[width:]))
         return next(((row.line, len(row.cells)) for row in uneven), None)
 
     def _rows(self) -> Iterator[NumberedRow]:
-        """The rows of values."""
         return numbered_rows(self._lines(dict.fromkeys(SKIPPED, 0)), self.layout.delimiter)

@@ -129,7 +129,7 @@ def require_file(path: Path) -> None:
 def _plainly(
     path: Path, switches: Switches, wanted: Sequence[str] | None, allow_silent: bool, report: Report
 ) -> SeriesTable:
-    """The strict reader of the library, for plain CSV."""
+    """Read plain CSV with the strict reader of the library."""
     used = switches.used(without=("time", "max_fill"))
     if used:
         raise TableSource(path).error(f"{used[0]} needs the package duckdb", INSTALL)

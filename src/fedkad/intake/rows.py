@@ -56,13 +56,13 @@ def resampled(times: Times, values: Array, period: float) -> tuple[Times, Array]
     slot = ticks // step
     first = np.flatnonzero(np.append(True, slot[1:] != slot[:-1]))
     grid: Any = (slot[first] * step).astype(times.dtype)
-    known = ~np.isnan(values)
-    counts = np.add.reduceat(known, first, axis=0, dtype=np.int64)
-    sums = np.add.reduceat(np.where(known, values, 0.0), first, axis=0)
+    is_known = ~np.isnan(values)
+    counts = np.add.reduceat(is_known, first, axis=0, dtype=np.int64)
+    sums = np.add.reduceat(np.where(is_known, values, 0.0), first, axis=0)
     with np.errstate(invalid="ignore"):
         means = sums / counts
     for at, column in enumerate(values.T):
-        if len(np.unique(column[known[:, at]])) <= 2:
-            rows = np.maximum.reduceat(np.where(known[:, at], np.arange(len(values)), -1), first)
+        if len(np.unique(column[is_known[:, at]])) <= 2:
+            rows = np.maximum.reduceat(np.where(is_known[:, at], np.arange(len(values)), -1), first)
             means[:, at] = np.where(rows >= 0, column[rows], np.nan)
     return grid, means

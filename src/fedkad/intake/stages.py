@@ -1,4 +1,4 @@
-"""Progress over several steps, of which nobody knows beforehand how many there will be."""
+"""Progress over several steps, the number of which is not known beforehand."""
 
 from fedkad.progress import Report
 
@@ -8,12 +8,12 @@ WHOLE = 1000
 class Stages:
     """Tells one listener of steps that follow one another: each takes half of what is left, and the last one the rest.
 
-    >>> told = []
-    >>> stages = Stages(lambda done, of: told.append(done))
+    >>> heard = []
+    >>> stages = Stages(lambda done, of: heard.append(done))
     >>> unpack = stages.begin()
     >>> unpack(50, 100), unpack(100, 100), stages.last()(100, 100)
     (None, None, None)
-    >>> told
+    >>> heard
     [250, 500, 1000]
     """
 
@@ -21,11 +21,11 @@ class Stages:
         self._report, self._begun = report, 0.0
 
     def begin(self) -> Report:
-        """A step after which others follow."""
+        """Begin a step after which others follow."""
         return self._step((1.0 - self._begun) / 2.0)
 
     def last(self) -> Report:
-        """The last step."""
+        """Begin the last step."""
         return self._step(1.0 - self._begun)
 
     def _step(self, share: float) -> Report:

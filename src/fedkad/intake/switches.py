@@ -25,6 +25,6 @@ class Switches:
     keep_labels: bool = False  # a column of labels is a channel; no switch, but datasets need it
 
     def used(self, without: tuple[str, ...] = ()) -> list[str]:
-        """The switches that differ from their defaults."""
+        """Return the switches that differ from their defaults."""
         differing = (each.name for each in fields(self) if getattr(self, each.name) != each.default)
         return [f"--{name.replace('_', '-')}" for name in differing if name not in without]

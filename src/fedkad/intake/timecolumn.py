@@ -13,7 +13,7 @@ FEW = 9  # cells that show what a column holds
 
 
 def time_columns(relation: Relation, sample: Sequence[Sequence[str]], switches: Switches) -> tuple[int, ...]:
-    """Where the times are: in the columns that are named, in one that holds dates, or in one that is called time.
+    """Find where the times are: in the columns that are named, in one that holds dates, or in one called time.
 
     `sample` are some cells of each column that are not missing. There may be no such column.
     """
@@ -56,7 +56,7 @@ def _is_called_time(name: str) -> bool:
 
 
 def _goes_on(name: str, cells: Sequence[str], rows: int, dated: bool) -> bool:
-    """Whether no two rows have the same time in a column of dates, or of increasing numbers that is called time."""
+    """Tell whether no two rows have the same time in a column of dates, or of increasing numbers called time."""
     if len(cells) != rows or len(set(cells)) < rows:
         return False
     if dated:
@@ -66,9 +66,9 @@ def _goes_on(name: str, cells: Sequence[str], rows: int, dated: bool) -> bool:
 
 
 def _holds_words(kind: str, cells: Sequence[str]) -> bool:
-    """Whether a column holds text, no numbers and no times of day: if it is called time, times that are unknown."""
-    known = any(NUMBER.fullmatch(cell) or is_time_of_day(cell) for cell in cells[:FEW])
-    return kind == "VARCHAR" and bool(cells) and not known
+    """Tell whether a column holds text, not numbers and times of day: if it is called time, in an unknown format."""
+    is_known = any(NUMBER.fullmatch(cell) or is_time_of_day(cell) for cell in cells[:FEW])
+    return kind == "VARCHAR" and bool(cells) and not is_known
 
 
 def _all(kind: str, cells: Sequence[str], holds: Callable[[str], bool], *kinds: str) -> bool:

@@ -43,7 +43,7 @@ def write_sheet(path: Path, target: Path, source: TableSource, report: Report = 
 
 
 def _rows(sheet: Any, tell: Callable[[], None]) -> list[list[str]]:
-    """The rows as text, without empty ones at the end and columns that are empty throughout."""
+    """Return the rows as text, without empty ones at the end and columns that are empty throughout."""
     cells = []
     for row in sheet.iter_rows(values_only=True):
         cells.append(list(row))
@@ -57,7 +57,7 @@ def _rows(sheet: Any, tell: Callable[[], None]) -> list[list[str]]:
 
 
 def _columns_of_days(rows: list[list[Any]]) -> set[int]:
-    """Columns whose dates have no time of day: openpyxl gives them one."""
+    """Return columns whose dates have no time of day: openpyxl gives them one."""
     at_midnight: dict[int, bool] = {}
     for row in rows:
         for at, cell in enumerate(row):

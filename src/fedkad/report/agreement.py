@@ -1,4 +1,4 @@
-"""What was found against what is known to have happened: injected faults, or labels that somebody has."""
+"""What was found against what is known to have happened: injected faults, or labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ H = TypeVar("H", bound=Happening)
 
 
 def answered(event: Event, happenings: Sequence[H], reach: int) -> tuple[H, ...]:
-    """Those that an event answers: it overlaps them, or begins at most `reach` rows after them.
+    """Return the happenings that an event answers: it overlaps them, or begins at most `reach` rows after them.
 
     A detector's window still holds faulty samples for a while after a fault, and the return to normal is itself a jump:
     an event that begins within one window after the fault belongs to it.
@@ -97,9 +97,9 @@ def agreement(
     delays, healthy = [], scored.copy()
     for happening in happenings:
         healthy[happening.start : happening.end] = False
-        starts = [event.start for event, found in zip(events, answers, strict=True) if happening in found]
+        starts = [event.start for event, answer in zip(events, answers, strict=True) if happening in answer]
         if starts:
             delays.append(max(min(starts) - happening.start, 0) * (period or 1.0))
     days = None if period is None else float(healthy.sum()) * period / 86_400.0
-    false_alarms = sum(not found for found in answers)
+    false_alarms = sum(not answer for answer in answers)
     return Agreement(len(happenings), len(delays), len(events), false_alarms, tuple(delays), days)

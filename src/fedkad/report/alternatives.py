@@ -31,14 +31,14 @@ class Recordings(NamedTuple):
 
 
 def alone(recordings: Recordings, settings: DetectorSettings) -> tuple[Event, ...]:
-    """The events that a device would find that learns by itself, with the same settings."""
+    """Find the events with a model that the device learned by itself, with the same settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewRowsWarning)
         return examine(KoopmanDetector(**vars(settings)).fit(recordings.train).model_, recordings.test).events
 
 
 def by_principal_components(recordings: Recordings, settings: DetectorSettings) -> tuple[Event, ...]:
-    """The events of PCA of windows: the squared residual of a window off the leading directions of normal ones.
+    """Find the events by PCA of windows: the squared residual of a window off the leading directions of normal ones.
 
     As many directions as the detector has, fitted to the first part of the training data; the rest sets the threshold.
     """
@@ -68,7 +68,7 @@ def by_principal_components(recordings: Recordings, settings: DetectorSettings) 
 
 
 def _windows(scaled: Array, window: int) -> Array:
-    """All full windows of the stretches of a series, a row each."""
+    """Return all full windows of the stretches of a series, a row each."""
     pieces = [
         np.lib.stride_tricks.sliding_window_view(scaled[run], window, axis=0).reshape(-1, window * scaled.shape[1])
         for run in stretches(scaled, shortest=window)

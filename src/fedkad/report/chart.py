@@ -76,7 +76,7 @@ class Panel:
 
 
 def line_chart(panels: Sequence[Panel], times: Times, spans: Sequence[Span] = ()) -> str:
-    """The panels below one another, with an axis of time; times may be plain numbers, such as those of rows."""
+    """Draw the panels below one another, with an axis of time; times may be plain numbers, such as those of rows."""
     axis = TimeAxis.of(times)
     spans = joined(spans, axis.at)
     body, top = [], 0
@@ -92,7 +92,7 @@ def line_chart(panels: Sequence[Panel], times: Times, spans: Sequence[Span] = ()
 
 
 def joined(spans: Sequence[Span], at: Array) -> list[Span]:
-    """The spans in their order, those of one colour that look like one made one: there may be thousands.
+    """Join spans of one colour that look like one, since there may be thousands; their order stays.
 
     >>> joined([Span(0, 3), Span(4, 6), Span(90, 95)], np.linspace(0.0, 0.1, 101))
     [Span(start=0, end=6, label='', role='fault'), Span(start=90, end=95, label='', role='fault')]
@@ -109,7 +109,7 @@ def joined(spans: Sequence[Span], at: Array) -> list[Span]:
 
 
 def standalone(svg: str, width: int) -> str:
-    """A chart as a file of its own: of that width, on white, with the colours that a page gives it."""
+    """Return a chart as a file of its own, of that width, on white, with the colours that a page gives it."""
     for role, colour in LIGHT.items():
         svg = svg.replace(f"var(--{role})", colour)
     height = svg.partition("height:")[2].partition("px")[0]
@@ -131,23 +131,23 @@ class TimeAxis:
 
     @classmethod
     def of(cls, times: Times) -> TimeAxis:
-        """The axis of rows with these times."""
-        places = (times - times[0]).astype(np.float64)
-        step = float(np.median(np.diff(places))) if len(times) > 1 else 1.0
-        ends = np.append(places, places[-1] + step)
+        """Return the axis of rows with these times."""
+        since = (times - times[0]).astype(np.float64)
+        step = float(np.median(np.diff(since))) if len(times) > 1 else 1.0
+        ends = np.append(since, since[-1] + step)
         return cls(times, ends / ends[-1])
 
     def breaks(self) -> NDArray[np.intp]:
-        """Rows that a line must not be drawn to from the one before."""
+        """Return rows that a line must not be drawn to from the one before."""
         return gap_starts(self.times)
 
     @property
     def is_dated(self) -> bool:
-        """Whether places are dates and times, not numbers."""
+        """Tell whether positions are dates and times, not numbers."""
         return self.times.dtype.kind == "M"
 
     def ends(self) -> tuple[float, float]:
-        """The beginning of the first row and the end of the last: seconds since 1970, or numbers."""
+        """Return the beginning of the first row and the end of the last: seconds since 1970, or numbers."""
         unit = np.timedelta64(1, "s") if self.is_dated else 1.0
         epoch = np.datetime64(0, "s") if self.is_dated else 0.0
         first = float((self.times[0] - epoch) / unit)
@@ -155,7 +155,7 @@ class TimeAxis:
         return first, first + (span / float(self.at[-2]) if span else 1.0)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Labels and their positions."""
+        """Return labels and their positions."""
         first, last = self.ends()
         if not self.is_dated:
             labels = {value: f"{value:g}" for value in linear_ticks(first, last, MOST_TICKS)}
@@ -168,7 +168,7 @@ class TimeAxis:
 
 
 def time_label(moment: int, step: int) -> str:
-    """A time, in seconds since 1970, as the axis has it whose labels are `step` seconds apart.
+    """Return a time, in seconds since 1970, as an axis writes it whose labels are `step` seconds apart.
 
     >>> time_label(1_700_000_100, 60), time_label(1_699_920_000, 3600), time_label(1_700_000_100, 5)
     ('22:15', '14 Nov', '22:15:00')
@@ -182,7 +182,7 @@ def time_label(moment: int, step: int) -> str:
 
 
 def linear_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most so many round numbers from low to high.
+    """Return at most so many round numbers from low to high.
 
     >>> linear_ticks(0.3, 10.2, 4)
     [5.0, 10.0]
@@ -227,7 +227,7 @@ def _panel(panel: Panel, key: str, axis: TimeAxis, spans: Sequence[Span], top: i
 
 
 def _key(panel: Panel) -> str:
-    """What the lines and the band are."""
+    """Name the lines and the band."""
     names = [(curve.name, curve.role, "╌ " if curve.dashed else "— ") for curve in panel.curves]
     if panel.band is not None:
         names.append(("normal", "good", "▒ "))
@@ -237,7 +237,7 @@ def _key(panel: Panel) -> str:
 
 
 def shortened(name: str, most: int = 20) -> str:
-    """A name cut to the room above a plot.
+    """Return a name cut to the room above a plot.
 
     >>> shortened("flow"), shortened("temperature of the outer bearing")
     ('flow', 'temperature of the …')
@@ -255,9 +255,9 @@ class ValueScale:
 
     @classmethod
     def of(cls, panel: Panel) -> ValueScale:
-        """With room for all lines, and for the normal range as far as it does not press them flat."""
-        known = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in panel.curves])
-        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+        """Return the scale with room for all lines, and for the normal range as far as it does not press them flat."""
+        drawn = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in panel.curves])
+        low, high = (float(drawn.min()), float(drawn.max())) if len(drawn) else (0.0, 1.0)
         if panel.logarithmic:
             high = max(high, 1e-6)
             low = max(low, high / 1e4, 1e-6)
@@ -269,14 +269,14 @@ class ValueScale:
         return cls(low - room, high + room, False)
 
     def heights(self, values: Array) -> Array:
-        """NaN stays NaN; what lies outside is drawn at the edge."""
+        """Return the heights of values; NaN stays NaN, and what lies outside is drawn at the edge."""
         shown: Array = np.clip(values, self.low, self.high)
         if self.logarithmic:
             return np.asarray(HIGH * (1.0 - np.log(shown / self.low) / np.log(self.high / self.low)))
         return np.asarray(HIGH * (1.0 - (shown - self.low) / (self.high - self.low)))
 
     def ticks(self) -> list[float]:
-        """Round numbers along the axis."""
+        """Return round numbers along the axis."""
         if not self.logarithmic:
             return linear_ticks(self.low, self.high, 4)
         inside = [tick for tick in LOG_TICKS if self.low <= tick <= self.high]
@@ -284,19 +284,20 @@ class ValueScale:
 
 
 def _points(axis: TimeAxis, heights: Array) -> str:
-    """The path of a line; it breaks at NaN and at gaps in time."""
+    """Draw the path of a line; it breaks at NaN and at gaps in time."""
     across = WIDE * axis.at[:-1]
     width = -(-len(heights) // MOST_COLUMNS)
     if width > 2:
         across, heights, breaks = thinned(across, heights, axis.breaks(), width)
     else:
         breaks = axis.breaks()
-    known = np.isfinite(heights)
-    begins = known & ~np.append(False, known[:-1])
-    begins[breaks[breaks < len(begins)]] |= known[breaks[breaks < len(begins)]]
+    is_drawn = np.isfinite(heights)
+    begins = is_drawn & ~np.append(False, is_drawn[:-1])
+    breaks = breaks[breaks < len(begins)]
+    begins[breaks] |= is_drawn[breaks]
     parts = []
-    for x, y, there, begin in zip(across.tolist(), heights.tolist(), known.tolist(), begins.tolist(), strict=True):
-        if there:
+    for x, y, drawn, begin in zip(across.tolist(), heights.tolist(), is_drawn.tolist(), begins.tolist(), strict=True):
+        if drawn:
             parts.append(f"M{x:.0f} {y:.0f}h0" if begin else f"L{x:.0f} {y:.0f}")
     return "".join(parts)
 
@@ -304,7 +305,7 @@ def _points(axis: TimeAxis, heights: Array) -> str:
 def thinned(
     across: Array, heights: Array, breaks: NDArray[np.intp], width: int
 ) -> tuple[Array, Array, NDArray[np.intp]]:
-    """Two points for every `width` rows, the least and the greatest of them; and where lines break.
+    """Return two points for every `width` rows, the least and the greatest of them; and where lines break.
 
     >>> thinned(np.arange(6.0), np.array([1.0, 5.0, 2.0, np.nan, 3.0, np.nan]), np.array([4]), 3)[:2]
     (array([0., 0., 3., 3.]), array([1., 5., 3., 3.]))
@@ -350,6 +351,6 @@ def _per_cent(position: float) -> str:
 
 
 def _anchor(position: float) -> str:
-    """So that labels at the edges stay inside."""
+    """Anchor a label so that it stays inside at the edges."""
     side = "start" if position < 0.03 else "end" if position > 0.97 else "middle"
     return f'text-anchor="{side}"'

@@ -66,7 +66,7 @@ class Demonstration:
         return {device: entry.findings for device, entry in self.examined.items()}
 
     def count(self, outcome: Outcome) -> int:
-        """Lines with an outcome; several events may have found the same fault."""
+        """Count the lines with an outcome; several events may have found the same fault."""
         return sum(line.outcome == outcome for line in self.lines)
 
     @property
@@ -78,8 +78,8 @@ class Demonstration:
     def false_alarms_per_day(self) -> float | None:
         """False alarms per device and day of scored rows without a fault; None if there are no such rows."""
         healthy = sum(
-            int((~np.isnan(found.scores) & ~self.fleet.labels_of(device)).sum())
-            for device, found in self.findings.items()
+            int((~np.isnan(findings.scores) & ~self.fleet.labels_of(device)).sum())
+            for device, findings in self.findings.items()
         )
         return self.count("false alarm") / (healthy * self.fleet.period / 86400.0) if healthy else None
 
@@ -115,8 +115,8 @@ def demonstrate(fleet: Fleet, *, seed: int = 0, progress: Progress | None = None
 
 
 def _others(fleet: Fleet, federation: Federation, report: Progress) -> dict[str, tuple[int, int]]:
-    """Faults found and false alarms of each alternative."""
-    found: dict[str, tuple[int, int]] = {}
+    """Count the faults found and the false alarms of each alternative."""
+    counts: dict[str, tuple[int, int]] = {}
     for name, events_of in ALTERNATIVES.items():
         lines: list[Line] = []
         for done, (device, detector) in enumerate(federation.detectors.items()):
@@ -125,8 +125,8 @@ def _others(fleet: Fleet, federation: Federation, report: Progress) -> dict[str,
             lines += compare(device, events, fleet.faults_of(device), reach=detector.window)
             report(name, done + 1, len(federation.detectors))
         missed, false = (sum(line.outcome == outcome for line in lines) for outcome in ("missed", "false alarm"))
-        found[name] = len(fleet.faults) - missed, false
-    return found
+        counts[name] = len(fleet.faults) - missed, false
+    return counts
 
 
 # -- what was found against what was injected -----------------------------------------------------------------
@@ -141,8 +141,8 @@ def compare(device: str, events: Sequence[Event], faults: Sequence[Fault], reach
     [('found', 'stuck'), ('missed', 'drift')]
     """
     lines = [Line(device, event, answered(event, faults, reach)) for event in events]
-    known = {fault for line in lines for fault in line.faults}
-    lines += [Line(device, faults=(fault,)) for fault in faults if fault not in known]
+    answered_faults = {fault for line in lines for fault in line.faults}
+    lines += [Line(device, faults=(fault,)) for fault in faults if fault not in answered_faults]
     return sorted(lines, key=lambda line: (line.event or line.faults[0]).start) or [Line(device)]
 
 
@@ -150,7 +150,7 @@ def compare(device: str, events: Sequence[Event], faults: Sequence[Fault], reach
 
 
 def verdict(line: Line) -> str:
-    """What an event is, or what was missed, as in ``missed: drift of flow_m3h``."""
+    """Say what an event is, or what was missed, as in ``missed: drift of flow_m3h``."""
     faults = " and ".join(f"{fault.kind} of {', '.join(fault.channels)}" for fault in line.faults)
     return {
         "found": faults,
@@ -161,20 +161,20 @@ def verdict(line: Line) -> str:
 
 
 def line_cells(shown: Demonstration, line: Line) -> tuple[str, ...]:
-    """The cells of a line below `HEADER`; a missed fault has its own start and end."""
+    """Return the cells of a line below `HEADER`; a missed fault has its own start and end."""
     moment, event = shown.examined[line.device].moment, line.event
-    when, found = (DASH, DASH), (DASH, DASH, DASH)
+    when, cells = (DASH, DASH), (DASH, DASH, DASH)
     if event is not None:
         when = moment(event.start), moment(event.end)
-        found = significant(event.peak_score), significant(event.threshold), event.sentence or top_channels(event)
+        cells = significant(event.peak_score), significant(event.threshold), event.sentence or top_channels(event)
     elif line.faults:
         when = moment(line.faults[0].start), moment(line.faults[0].end - 1)
-    peak, threshold, what = found
+    peak, threshold, what = cells
     return (line.device, verdict(line), what, *when, peak, threshold)
 
 
 def summary(shown: Demonstration) -> str:
-    """The counts of a run in one line."""
+    """Sum up the counts of a run in one line."""
     faults, alarms = counted(len(shown.fleet.faults), "fault"), counted(shown.count("false alarm"), "false alarm")
     return (
         f"{shown.found} of {faults} found, {alarms} ({false_alarm_rate(shown)} per device-day), "
@@ -184,7 +184,7 @@ def summary(shown: Demonstration) -> str:
 
 
 def comparison(shown: Demonstration) -> str:
-    """What simpler ways would have found, in one sentence."""
+    """Say what simpler ways would have found, in one sentence."""
     faults = len(shown.fleet.faults)
     ways = [
         f"{name} {found} of {faults} with {counted(false, 'false alarm')}"
@@ -194,13 +194,13 @@ def comparison(shown: Demonstration) -> str:
 
 
 def false_alarm_rate(shown: Demonstration) -> str:
-    """False alarms per device and healthy day."""
+    """Return false alarms per device and healthy day."""
     rate = shown.false_alarms_per_day
     return DASH if rate is None else f"{rate:.2f}"
 
 
 def kilobytes_per_device(shown: Demonstration, way: str) -> str:
-    """KB that an average device sent (``up``) or received (``down``), the delivery of the result included."""
+    """Return the KB that an average device sent (``up``) or received (``down``), the result included."""
     federation = shown.federation
     total = sum(record[f"bytes_{way}"] for record in federation.history)
     if way == "down":

@@ -72,11 +72,11 @@ def _key_figures(shown: Demonstration) -> KeyFigures:
 
 
 def _caught_section(shown: Demonstration) -> list[Section]:
-    """The fault that was found most clearly, with its signal; nothing if none was found."""
-    found = [(line, line.event) for line in shown.lines if line.outcome == "found" and line.event is not None]
-    if not found:
+    """Show the fault that was found most clearly, with its signal; nothing if none was found."""
+    pairs = [(line, line.event) for line in shown.lines if line.outcome == "found" and line.event is not None]
+    if not pairs:
         return []
-    line, event = max(found, key=lambda pair: strength(pair[1]))
+    line, event = max(pairs, key=lambda pair: strength(pair[1]))
     text = (
         f"Injected: {verdict(line)}. The page begins with the fault that was found most clearly; all are listed below."
     )

@@ -157,11 +157,11 @@ class Document:
     zoom: bool = False  # let a reader enlarge a part of the line charts; needs a script, without which all is there
 
     def tables(self) -> list[DataTable]:
-        """All tables of the sections, in order."""
+        """Return all tables of the sections, in order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, DataTable)]
 
     def drawings(self) -> list[Drawing]:
-        """All drawings of the sections, in order."""
+        """Return all drawings of the sections, in order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, Drawing)]
 
 
@@ -174,7 +174,7 @@ def write_page(path: Path, document: Document) -> None:
 
 
 def render_page(document: Document) -> str:
-    """The page as HTML.
+    """Render the page as HTML.
 
     >>> "<title>&lt;Pumps&gt;</title>" in render_page(Document("<Pumps>", "", ()))
     True
@@ -285,12 +285,12 @@ def _row(table: DataTable, row: TableRow) -> str:
 
 
 def _label(table: DataTable, column: TableColumn) -> str:
-    """The heading of a cell, for a card that has no other."""
+    """Return the heading of a cell, for a card that has no other."""
     return f' data-label="{escape(column.title)}"' if table.cards else ""
 
 
 def _classes(table: DataTable) -> list[str]:
-    """The class of every column; the first below another shared heading has some room before it."""
+    """Return the class of every column; the first below another shared heading has some room before it."""
     columns = table.columns
     return [
         f"{column.kind} first" if k and column.over != columns[k - 1].over else column.kind
@@ -306,7 +306,7 @@ def _cell(cell: TableCell) -> str:
 
 
 def _element(name: str, text: str, kind: str = "") -> str:
-    """An element with escaped text and, optionally, a class of the style sheet."""
+    """Return an element with escaped text and, optionally, a class of the style sheet."""
     return f'<{name} class="{kind}">{escape(text)}</{name}>' if kind else f"<{name}>{escape(text)}</{name}>"
 
 

@@ -37,7 +37,7 @@ MOST_EVENTS = 12
 """Events that are drawn, the strongest of all."""
 
 MOST_LISTED = 500
-"""Events in the table: whoever has more needs another threshold, not a longer page."""
+"""Events in the table: more of them need another threshold, not a longer page."""
 
 MOST_RECORDINGS = 40
 """Recordings that are drawn as a whole: the page of a large fleet must stay readable and small."""
@@ -83,7 +83,7 @@ def findings_page(
 
 
 def summary(examined: Sequence[Examination]) -> str:
-    """Events, rows and what could not be judged, in two sentences.
+    """Sum up events, rows and what could not be judged, in two sentences.
 
     Events that were left out because they were brief are counted as well.
     """
@@ -117,7 +117,7 @@ def _key_figures(examined: Sequence[Examination]) -> KeyFigures:
 
 
 def events_section(found: Sequence[Found], brief: int = 0, report: Report = unheard) -> Section:
-    """Every event in a table, and the strongest with their signals; `brief` ones were left out."""
+    """Show every event in a table, and the strongest with their signals; `brief` ones were left out."""
     heading = "What was found"
     if not found:
         short = f"Nothing that lasted: {counted(brief, 'shorter event')} left out."
@@ -138,29 +138,29 @@ def events_section(found: Sequence[Found], brief: int = 0, report: Report = unhe
 
 
 def strength(event: Event) -> float:
-    """The peak in units of its threshold."""
+    """Return the peak in units of its threshold."""
     return event.peak_score / max(event.threshold, 1e-9)
 
 
 def event_blocks(entry: Examination, event: Event, name: str) -> list[Block]:
-    """An event: when, what, and a picture of the channels to look at."""
+    """Show an event: when, what, and a picture of the channels to look at."""
     mark = clock(entry.table)
     when = between(entry.moment(event.start), entry.moment(event.end))
-    told = event.sentence or f"look at {top_channels(event)}"
-    told = f"T{told[1:]}" if told.startswith("the ") else told  # the name of a channel stays as it is
+    sentence = event.sentence or f"look at {top_channels(event)}"
+    sentence = f"T{sentence[1:]}" if sentence.startswith("the ") else sentence  # the name of a channel stays as it is
     score, threshold = significant(event.peak_score), significant(event.threshold)
     numbers = f"The score rose to {score}, the threshold is {threshold}. It comes from {top_channels(event)}."
     if is_by_rule(event):
         numbers = f"{BY_RULE} Here it is {score}, and the threshold is {threshold}."
     return [
         Subheading(f"{entry.name}, {marked(when, mark)}"),
-        Paragraph(f"{told}. {numbers}"),
+        Paragraph(f"{sentence}. {numbers}"),
         event_drawing(entry, event, name),
     ]
 
 
 def event_drawing(entry: Examination, event: Event, name: str) -> Drawing:
-    """The channels to look at as they were seen and expected, and the score."""
+    """Draw the channels to look at as they were seen and expected, and the score."""
     around = AROUND * entry.model.settings.window
     start, stop = max(event.start - around, 0), min(event.end + around + 1, len(entry.findings.scores))
     expected = entry.expected(start, stop)
@@ -195,7 +195,7 @@ def _score_panel(entry: Examination, start: int, stop: int) -> Panel:
 
 
 def _spans(entry: Examination, events: Sequence[Event], start: int, stop: int) -> list[Span]:
-    """Blind time, what is known to be wrong, and events, as far as they are in the picture."""
+    """Return unscored rows, what is known to be wrong, and events, as far as they are in the picture."""
     spans = [
         *(Span(*rows, role="faint") for rows in entry.unscored_spans()),
         *entry.marks,
@@ -206,7 +206,7 @@ def _spans(entry: Examination, events: Sequence[Event], start: int, stop: int) -
 
 
 def _key(spans: Sequence[Span]) -> str:
-    """What the shades mean."""
+    """Say what the shades mean."""
     words = {"alarm": "red: an event", "fault": "yellow: known to be wrong", "faint": "grey: no score"}
     roles = {span.role for span in spans}
     used = [text for role, text in words.items() if role in roles]
@@ -214,7 +214,7 @@ def _key(spans: Sequence[Span]) -> str:
 
 
 def events_table(found: Sequence[Found]) -> DataTable:
-    """Events, one a row."""
+    """List events, one a row."""
     clocks = {clock(entry.table) for entry, _ in found}
     shared = clocks.pop() if len(clocks) == 1 else None
     rows = []
@@ -223,8 +223,8 @@ def events_table(found: Sequence[Found]) -> DataTable:
         if shared is None:
             moments = [marked(text, clock(entry.table)) for text in moments]
         numbers = significant(event.peak_score), significant(event.threshold)
-        told = event.sentence or top_channels(event)
-        rows.append(TableRow(entry.name, tuple(map(TableCell, (told, *moments, *numbers)))))
+        what = event.sentence or top_channels(event)
+        rows.append(TableRow(entry.name, tuple(map(TableCell, (what, *moments, *numbers)))))
     columns = (
         TableColumn("What it is", kind="text"),
         *(TableColumn(marked(title, shared), kind="word") for title in ("Start", "End")),
@@ -233,24 +233,24 @@ def events_table(found: Sequence[Found]) -> DataTable:
     return DataTable("events", "", "Device", columns, tuple(rows), cards=True)
 
 
-def agreement_section(found: Agreement) -> Section:
-    """How events and labels agree."""
-    return Section("Against the labels", (Bullets(tuple(agreement_sentences(found))),))
+def agreement_section(agreed: Agreement) -> Section:
+    """Say how events and labels agree."""
+    return Section("Against the labels", (Bullets(tuple(agreement_sentences(agreed))),))
 
 
-def agreement_sentences(found: Agreement) -> list[str]:
-    """Precision, recall, delay and false alarms a day, each in a sentence."""
+def agreement_sentences(agreed: Agreement) -> list[str]:
+    """Say precision, recall, delay and false alarms a day, each in a sentence."""
     delay = "–"
-    if found.delays:
-        delay = lasting(found.delay) if found.healthy_days is not None else counted(round(found.delay), "row")
-    rate = f", {significant(found.false_alarms_per_day)} a day" if found.healthy_days else ""
-    stretches = counted(found.labelled, "labelled stretch", "labelled stretches")
-    right = found.events - found.false_alarms
+    if agreed.delays:
+        delay = lasting(agreed.delay) if agreed.healthy_days is not None else counted(round(agreed.delay), "row")
+    rate = f", {significant(agreed.false_alarms_per_day)} a day" if agreed.healthy_days else ""
+    stretches = counted(agreed.labelled, "labelled stretch", "labelled stretches")
+    right = agreed.events - agreed.false_alarms
     return [
-        f"recall {_share(found.recall)}: {found.found} of {stretches} found",
-        f"precision {_share(found.precision)}: {right} of {counted(found.events, 'event')} answer a label",
+        f"recall {_share(agreed.recall)}: {agreed.found} of {stretches} found",
+        f"precision {_share(agreed.precision)}: {right} of {counted(agreed.events, 'event')} answer a label",
         f"median delay {delay}, from the start of a label to the first alarm",
-        f"{counted(found.false_alarms, 'false alarm')}{rate}",
+        f"{counted(agreed.false_alarms, 'false alarm')}{rate}",
     ]
 
 
@@ -264,7 +264,7 @@ def _share(share: float) -> str:
 def recordings_section(
     examined: Sequence[Examination], heading: str = "The whole recording", report: Report = unheard
 ) -> Section:
-    """The score of every row against its threshold."""
+    """Draw the score of every row against its threshold."""
     drawn = examined[:MOST_RECORDINGS]
     blocks: list[Block] = []
     if len(drawn) < len(examined):
@@ -278,7 +278,7 @@ def recordings_section(
 
 
 def recording_drawing(entry: Examination, name: str, *, signals: bool) -> Drawing:
-    """The score of a recording, and the signals if wanted; blind time, events and marks are shaded."""
+    """Draw the score of a recording, and the signals if wanted; blind time, events and marks are shaded."""
     rows = len(entry.findings.scores)
     spans = _spans(entry, entry.findings.events, 0, rows)
     panels = [_score_panel(entry, 0, rows)]
@@ -295,15 +295,15 @@ def recording_drawing(entry: Examination, name: str, *, signals: bool) -> Drawin
     drawn = (
         f" The first {MOST_SIGNALS} of {channels} channels are drawn." if signals and channels > MOST_SIGNALS else ""
     )
-    told = f"{ends}. {_key(spans)}{unscored}{drawn}"
-    return Drawing(name, told, svg, f"Score of {entry.name} against the threshold.")
+    caption = f"{ends}. {_key(spans)}{unscored}{drawn}"
+    return Drawing(name, caption, svg, f"Score of {entry.name} against the threshold.")
 
 
 # -- what it rests on ------------------------------------------------------------------------------------------
 
 
 def role_sections(examined: Sequence[Examination]) -> list[Section]:
-    """What thresholds rest on, and what the models make of the channels."""
+    """Say what thresholds rest on, and what the models make of the channels."""
     models = {entry.device: entry.model for entry in examined}
     rests: list[Block]
     if len(models) == 1:
@@ -321,13 +321,13 @@ def role_sections(examined: Sequence[Examination]) -> list[Section]:
             TableColumn("Threshold"),
             *(TableColumn(t, kind="text") for t in ("It rests on", "False alarms to expect")),
         )
-        rows = tuple(TableRow(device, tuple(map(TableCell, told))) for device, told in cells.items())
+        rows = tuple(TableRow(device, tuple(map(TableCell, texts))) for device, texts in cells.items())
         rests = [DataTable("thresholds", "", "Device", columns, rows, cards=True)]
     return [Section("What the threshold rests on", tuple(rests)), Section("Channels", _channel_blocks(models))]
 
 
 def _channel_blocks(models: Mapping[str, Model]) -> tuple[Block, ...]:
-    """Of one model a table of its channels; of several only those channels that are not judged as usual."""
+    """List the channels of one model; of several only those channels that are not judged as usual."""
     roles = {device: channel_roles(model) for device, model in models.items()}
     used = {role.kind for several in roles.values() for role in several}
     words = Bullets(tuple(f"{kind}: {text}" for kind, text in KINDS.items() if kind in used))

@@ -21,7 +21,7 @@ DARK = {role: dark for role, (_, dark) in COLOURS.items()}
 
 
 def as_variables(colours: dict[str, str]) -> str:
-    """The colours as CSS custom properties.
+    """Return the colours as CSS custom properties.
 
     >>> as_variables({"ink": "#000000", "paper": "#ffffff"})
     '--ink: #000000; --paper: #ffffff;'

@@ -81,7 +81,7 @@ def _line_of(row: int, path: Path) -> int:
 
 
 def _taken(reader: "_csv.Reader", most: int, source: TableSource) -> Rows:
-    """The next rows, at most so many."""
+    """Take the next rows, at most so many."""
     try:
         return list(islice(reader, most))
     except csv.Error as error:
@@ -98,7 +98,7 @@ def _names(header: list[str], source: TableSource) -> list[str]:
 
 
 def _blocks(reader: "_csv.Reader", width: int, source: TableSource) -> Iterator[Rows]:
-    """The rows in blocks, checked to have so many cells; blank lines at the end are left out."""
+    """Yield the rows in blocks, checked to have so many cells; blank lines at the end are left out."""
     for first in count(0, BLOCK):
         block = _taken(reader, BLOCK, source)
         odd = [row for row, cells in enumerate(block) if len(cells) != width] if {*map(len, block)} - {width} else []

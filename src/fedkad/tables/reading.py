@@ -132,8 +132,8 @@ def fill_forward(values: NDArray[np.float64], gap_starts: NDArray[np.intp], max_
     cells = 0
     for channel in np.flatnonzero(missing.any(axis=0)).tolist():
         hole = missing[:, channel]
-        known = np.maximum.accumulate(np.where(hole, -1, row))
-        rows = np.flatnonzero(hole & (known >= barrier) & (row - known <= max_fill))
-        values[rows, channel] = values[known[rows], channel]
+        last_known = np.maximum.accumulate(np.where(hole, -1, row))
+        rows = np.flatnonzero(hole & (last_known >= barrier) & (row - last_known <= max_fill))
+        values[rows, channel] = values[last_known[rows], channel]
         cells += len(rows)
     return cells

@@ -50,7 +50,7 @@ class SeriesTable:
         return np.asarray(self.times + self.offsets.astype("timedelta64[m]"))
 
     def time_texts(self, rows: slice) -> list[str]:
-        """The times of some rows as text, ISO-8601 in the zone of the file and a unit that is exact for all rows."""
+        """Return the times of some rows as ISO-8601 text, in the zone of the file and a unit that is exact for all."""
         if self.times is None:
             return []
         offsets = None if self.offsets is None else self.offsets[rows]

@@ -13,7 +13,7 @@ from fedkad.tables.errors import TableError, TableSource, reason_in
 
 @contextmanager
 def opened_text(path: Path) -> Iterator[tuple[BinaryIO, IO[str]]]:
-    """The file as it lies on the disk, and its text."""
+    """Open the file as it lies on the disk, and its text."""
     source = TableSource(path)
     try:
         with path.open("rb") as raw:

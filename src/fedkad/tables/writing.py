@@ -50,7 +50,7 @@ def write_blocks(path: str | os.PathLike[str], blocks: Iterable[Mapping[str, Col
 
 
 def _texts(blocks: Iterable[Mapping[str, Column]], source: TableSource) -> Iterator[bytes]:
-    """The text of the header and of each block."""
+    """Yield the text of the header and of each block."""
     for number, columns in enumerate(blocks):
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
@@ -87,8 +87,8 @@ def _as_text(array: NDArray[Any]) -> list[str]:
         return _blanked(time_text(array), np.isnat(array))
     if array.dtype.kind == "f":
         missing = np.isnan(array)
-        known = array[~missing]
-        whole = bool(((known == np.rint(known)) & (np.abs(known) < 2.0**63)).all())
+        numbers = array[~missing]
+        whole = bool(((numbers == np.rint(numbers)) & (np.abs(numbers) < 2.0**63)).all())
         return _blanked([f"{x:.0f}" if whole else repr(x) for x in array.tolist()], missing)
     if array.dtype.kind == "b":
         array = array.astype(np.int8)
