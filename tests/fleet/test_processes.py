@@ -74,6 +74,15 @@ def test_descendants_end_with_their_process(tmp_path: Path) -> None:
     assert eventually(lambda: is_gone(int(log.read(0).split()[-1])))
 
 
+def test_descendants_have_time_to_report_before_they_end(tmp_path: Path) -> None:
+    report = f"trap 'sleep 0.5; echo done > {tmp_path}/report; exit' TERM; echo ready; while :; do sleep 0.1; done"
+    log = LogFile(tmp_path / "log")
+    child = ChildProcess(["sh", "-c", f'sh -c "{report}" & wait'], log, os.environ)
+    assert eventually(lambda: b"ready" in log.read(0))
+    child.end()
+    assert (tmp_path / "report").read_text() == "done\n"
+
+
 @pytest.mark.slow
 def test_a_process_that_ignores_signals_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
