@@ -121,7 +121,9 @@ class DeviceClient:
                 self.tend()
                 if once and self.delivery.is_settled(self._owes_reply()):
                     return ClientExit.DELIVERED
-                if idle is not None and self._is_idle(idle):
+                # An answer that is due may take longer than `idle`, within limits.
+                patience = None if idle is None else max(idle, LONGEST_ANSWER if self._owes_reply() else 0.0)
+                if patience is not None and time.monotonic() - self.last_request > patience:
                     return ClientExit.IDLE
                 time.sleep(TICK)
         finally:
@@ -197,7 +199,10 @@ class DeviceClient:
             with suppress(OSError):  # on a full disk; without the file, one explanation is less exact
                 self._connected_file.touch()
             self._notice_absence()
-        self._notice_hang()
+        if self.progress.is_stuck():  # maybe while the server is away
+            minutes = self.progress.patience / 60.0
+            self._log(f"The connection of {self.folder.device} has hung for {minutes:g} minutes; connecting again.")
+            self._disconnect()
         if self._is_new(SuperNodeEvent.REQUEST_RECEIVED):
             self.last_request = time.monotonic()
         self.seen = self.events.counts.copy()
@@ -217,13 +222,6 @@ class DeviceClient:
             if self.notices.files.server != self.folder.server:  # found by its notice
                 self._disconnect()
 
-    def _notice_hang(self) -> None:
-        """End the process if it hangs, also if it does so while the server is away."""
-        if self.progress.is_stuck():
-            minutes = self.progress.patience / 60.0
-            self._log(f"The connection of {self.folder.device} has hung for {minutes:g} minutes; connecting again.")
-            self._disconnect()
-
     def _disconnect(self) -> None:
         """End the process; the next look starts another."""
         if self.child is not None:
@@ -234,8 +232,9 @@ class DeviceClient:
         return self.events.counts[event] > self.seen[event]
 
     def _explain_end(self, status: int) -> None:
-        ending = self.events.ending(status)
-        if ending is SuperNodeEnding.NOT_ADMITTED and self._is_still_counted():
+        ending, connected = self.events.ending(status), self._connected_file
+        is_still_counted = connected.exists() and time.time() - connected.stat().st_mtime < STILL_COUNTED
+        if ending is SuperNodeEnding.NOT_ADMITTED and is_still_counted:
             self._log(f"The server still counts the last connection of {self.folder.device}; trying again.")
             self.wait.pause(SOON)
         else:
@@ -244,12 +243,8 @@ class DeviceClient:
             self._log(ending.value.format(self.folder, status))
             self.wait.lengthen()
         if ending in (SuperNodeEnding.REVOKED, SuperNodeEnding.FORGOTTEN, SuperNodeEnding.SIGNATURE_REFUSED):
-            self._connected_file.unlink(missing_ok=True)
+            connected.unlink(missing_ok=True)
         self.child = None
-
-    def _is_idle(self, idle: float) -> bool:
-        """Return whether no request came for that long; an answer that is due may take longer, within limits."""
-        return time.monotonic() - self.last_request > max(idle, LONGEST_ANSWER if self._owes_reply() else 0.0)
 
     def _owes_reply(self) -> bool:
         counts = self.events.counts
@@ -265,7 +260,3 @@ class DeviceClient:
     def _connected_file(self) -> Path:
         """Touched while the device is connected, and removed if the server ended the connection."""
         return self.folder.flower / "connected"
-
-    def _is_still_counted(self) -> bool:
-        path = self._connected_file
-        return path.exists() and time.time() - path.stat().st_mtime < STILL_COUNTED

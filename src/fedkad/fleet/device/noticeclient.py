@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from fedkad.fleet.device.httpsclient import (
     NOT_FOUND,
@@ -47,19 +48,16 @@ class NoticeClient:
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder, self.clock, self.timer = folder, clock, timer
-        self.last = self._kept()
+        self.last: FleetNotice | None = None
+        with suppress(FileNotFoundError, NoticeError):  # there is none yet, or its file is damaged
+            self.last = verify(folder.notice.read_bytes(), folder.ca_certificate.read_bytes())
         self.files = HttpsClient(self._servers, folder.ca_certificate, REMEDY)
-        self.tag, self.next_look = "", timer() + self._first_wait()
-        self.next_report = timer()  # when to say again who looks
+        # A new device polls at once, others within a period, so that a site whose power comes back spreads its polls.
+        first_wait = 0.0 if self.last is None else random.uniform(0.0, self.last.body.period)
+        self.tag, self.next_look = "", timer() + first_wait
+        self.next_report = timer()  # when to show the key again
         self.has_notices = True
         self.has_looked = False  # whether the server has answered since this process began
-
-    def _kept(self) -> FleetNotice | None:
-        """Return the last notice that was accepted; None if there is none, or if its file is damaged."""
-        try:
-            return verify(self.folder.notice.read_bytes(), self.folder.ca_certificate.read_bytes())
-        except (FileNotFoundError, NoticeError):
-            return None
 
     @property
     def _servers(self) -> tuple[str, ...]:
@@ -70,13 +68,6 @@ class NoticeClient:
         others = () if self.last is None else self.last.body.servers
         return tuple(dict.fromkeys((self.folder.server, *others)))
 
-    def _first_wait(self) -> float:
-        """Return seconds until the first look: none for a new device, else up to a period.
-
-        So a site whose power comes back looks as often as ever, and not all at once.
-        """
-        return 0.0 if self.last is None else random.uniform(0.0, self.last.body.period)
-
     @property
     def is_due(self) -> bool:
         """Whether it is time to look again."""
@@ -86,7 +77,10 @@ class NoticeClient:
         """Look at the notice; raises `UnreachableError` or, for a notice that is not accepted, `NoticeError`."""
         period = FIRST_PERIOD if self.last is None else self.last.body.period
         self.next_look = self.timer() + period * random.uniform(1.0 - JITTER, 1.0 + JITTER)
-        shown = self._shown_key() if self.timer() >= self.next_report else {}
+        shown: dict[str, str] = {}
+        if self.timer() >= self.next_report:
+            with suppress(FleetFileError):  # polling goes on, and others report a damaged key
+                shown = key_header(self.folder)
         answer = self.files.get(PATH, {**shown, **({"If-None-Match": self.tag} if self.tag else {})})
         if answer.status not in (OK, NOT_MODIFIED, *UNKNOWN_THERE):
             raise UnreachableError(
@@ -126,13 +120,6 @@ class NoticeClient:
     def fetch_model(self, sha256: str) -> Fetched:
         """Return what the server answers when asked for a model, which only a device that it knows may have."""
         return self.files.get(f"/models/{sha256}", key_header(self.folder))
-
-    def _shown_key(self) -> dict[str, str]:
-        """Return the header with the device's key; without it, polling goes on, and others report a damaged key."""
-        try:
-            return key_header(self.folder)
-        except FleetFileError:
-            return {}
 
     def is_registered(self) -> bool | None:
         """Return whether the server knows the key, by asking for a missing model; None if it does not say."""

@@ -25,26 +25,22 @@ HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-
 Port = Annotated[int, Rule(lambda port: 0 < port < 65536, "a port from 1 to 65535")]
 
 
-def _is_ip_address(text: str) -> bool:
+def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(text)
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def is_address(text: str) -> bool:
     """Return whether this is a host name or an IP address."""
-    return _is_ip_address(text) or (len(text) <= 253 and HOST.fullmatch(text) is not None)
+    return _ip_address(text) is not None or (len(text) <= 253 and HOST.fullmatch(text) is not None)
 
 
 def _is_bindable(text: str) -> bool:
     """Return whether nginx can listen there: it has no way to say to which network a link-local address belongs."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return address.version == 4 or not (address.is_link_local or address.scope_id)
+    address = _ip_address(text)
+    return address is not None and (address.version == 4 or not (address.is_link_local or address.scope_id))
 
 
 BOUND_TO = Rule(

@@ -100,7 +100,9 @@ class Supervisor:
         on_demand = settings.is_on_demand(len(devices))
         if on_demand and not self.is_ready:
             self._resume_call(devices)
-        invitation = self._invitation(devices) if on_demand else EVERYBODY
+        call, invitation = self.trainings.call, None if on_demand else EVERYBODY
+        if on_demand and call is not None:
+            invitation = invitation_for(call.token, devices, call.called)
         online: set[str] = set()
         nodes: Mapping[str, Node] | None = None
         if not on_demand or not self.is_ready or devices is not self.matched or self.trainings.is_open:
@@ -111,7 +113,11 @@ class Supervisor:
             self.control.stop_all()  # runs of an earlier server, whose apps died with it; Flower notices only later
             self.is_ready = True
             logger.info("devices reach this server at %s", self.folder.settings.place.reached_at)
-        self._show_notice(settings.seconds, invitation, len(devices))  # only now that Flower knows whom it calls
+        try:
+            self.board.show(settings.seconds, invitation, len(devices))  # only now that Flower knows whom it calls
+            self._unshown.clear()
+        except (FleetFileError, NoticeError) as error:  # with a damaged key the last notice stays, and all else goes on
+            self._unshown.log(logger, str(error))
         self.matched = devices
         request = read_request(self.folder.training)
         self.trainings.step({name: each.public_key in online for name, each in devices.items()}, on_demand=on_demand)
@@ -119,24 +125,11 @@ class Supervisor:
         self.last_seen.take(devices)
         self.reporter.look(devices, nodes, as_of_now(self.last_seen.last, settings.seconds) if on_demand else None)
 
-    def _show_notice(self, period: float, invitation: Invitation | None, devices: int) -> None:
-        """Show what is true now; with a damaged key the last notice stays, and all else goes on."""
-        try:
-            self.board.show(period, invitation, devices)
-            self._unshown.clear()
-        except (FleetFileError, NoticeError) as error:
-            self._unshown.log(logger, str(error))
-
     def _resume_call(self, devices: Registry) -> None:
         """Call whom an earlier server called, instead of sending them away first."""
         last = self.board.last()
         if last is not None and (invitation := last.body.invitation) is not None:
             self.trainings.resume(invitation.salt, sum(map(invitation.includes, devices)), len(devices))
-
-    def _invitation(self, devices: Registry) -> Invitation | None:
-        """Whom the training that is open calls, where devices connect only when they are called."""
-        call = self.trainings.call
-        return None if call is None else invitation_for(call.token, devices, call.called)
 
     def _match(self, devices: Registry, nodes: Mapping[str, Node], invitation: Invitation | None) -> None:
         """Register the devices that are called and that Flower does not know; unregister those that may not take part.

@@ -211,17 +211,15 @@ def _read(document: dict[str, Any], key_since: int) -> FleetNotice:
     body = NoticeBody(
         float(document["period"]),
         None if invitation is None else Invitation(str(invitation["salt"]), int(invitation["below"])),
-        None if model is None else _read_model(model),
+        None
+        if model is None
+        else NamedModel(str(model["run"]), str(model["sha256"]), int(model["size"]), float(model["spread"])),
         tuple(map(str, document.get("servers", ()))),
         tuple(map(_read_authority, document.get("authorities", ()))),
     )
     if not 0.0 < body.period <= LIFE:  # a thief of the key must not be able to keep devices from looking again
         raise ValueError(f"its period is not between 0 and {LIFE} s")
     return FleetNotice(int(document["sequence"]), int(document["expires"]), body, key_since)
-
-
-def _read_model(entry: dict[str, Any]) -> NamedModel:
-    return NamedModel(str(entry["run"]), str(entry["sha256"]), int(entry["size"]), float(entry["spread"]))
 
 
 def _read_authority(entry: dict[str, Any]) -> NamedAuthority:
