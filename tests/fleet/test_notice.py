@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import replace
@@ -22,6 +23,7 @@ from fedkad.fleet.shared.notice import (
     LIFE,
     FleetNotice,
     Invitation,
+    NamedAuthority,
     NamedModel,
     NoticeBody,
     NoticeError,
@@ -34,13 +36,13 @@ from fedkad.fleet.shared.notice import (
 
 AUTHORITY = certificates.make_authority("fleet.example")
 SIGNER = certificates.make_notice_certificate(AUTHORITY)
-TIDINGS = NoticeBody(60.0, Invitation("ab", 17), NamedModel("run", "0" * 64, 60_000, 12.0))
+BODY = NoticeBody(60.0, Invitation("ab", 17), NamedModel("run", "0" * 64, 60_000, 12.0))
 NOW = time.time()
 
 NAMES = st.text("abcdefgh-0123456789", min_size=1, max_size=12)
 
 
-def signed(body: NoticeBody = TIDINGS, signer: KeyPair = SIGNER) -> bytes:
+def signed(body: NoticeBody = BODY, signer: KeyPair = SIGNER) -> bytes:
     return sign(body, 7, NOW, signer.key, signer.public)
 
 
@@ -74,10 +76,21 @@ def test_anything_else_is_refused_in_one_sentence(content: bytes) -> None:
             verify(found, AUTHORITY.public)
 
 
+def test_a_notice_is_written_as_every_release_reads_it() -> None:
+    body = replace(BODY, servers=("fleet.example:8443",), authorities=(NamedAuthority(b"\x01", b"\x02"),))
+    document = json.loads(signed(body).split(b"\n")[3])
+    assert document == {
+        **{"sequence": 7, "expires": int(NOW) + LIFE, "period": 60.0, "invitation": {"salt": "ab", "below": 17}},
+        "model": {"run": "run", "sha256": "0" * 64, "size": 60_000, "spread": 12.0},
+        **{"servers": ["fleet.example:8443"], "authorities": [{"certificate": "AQ==", "voucher": "Ag=="}]},
+    }
+    assert verify(signed(body), AUTHORITY.public).body == body
+
+
 def test_a_document_of_another_kind_is_refused() -> None:
     for period in (0.0, -1.0, LIFE + 1.0, math.inf, math.nan):
         with pytest.raises(NoticeError, match="period"):
-            verify(signed(replace(TIDINGS, period=period)), AUTHORITY.public)
+            verify(signed(replace(BODY, period=period)), AUTHORITY.public)
     with pytest.raises(NoticeError, match="install the server's release"):
         verify(signed().replace(b"notice 1", b"notice 2"), AUTHORITY.public)
 
@@ -103,7 +116,7 @@ def test_a_key_signs_only_as_long_as_it_is_certified(monkeypatch: pytest.MonkeyP
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5))
 def test_nothing_older_is_accepted_by_its_key_and_then_by_its_number(k: int, n: int, later: int, number: int) -> None:
-    last, fresh = (FleetNotice(each, int(NOW) + LIFE, TIDINGS, since) for since, each in ((k, n), (later, number)))
+    last, fresh = (FleetNotice(each, int(NOW) + LIFE, BODY, since) for since, each in ((k, n), (later, number)))
     check_new(None, fresh, NOW)
     if later > k or (later == k and number >= n):
         check_new(last, fresh, NOW)
@@ -115,14 +128,14 @@ def test_nothing_older_is_accepted_by_its_key_and_then_by_its_number(k: int, n: 
 def test_a_notice_of_a_stolen_key_is_refused_once_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "HEAD_START", timedelta(hours=12))
     fresh = certificates.make_notice_certificate(AUTHORITY)
-    last = verify(sign(TIDINGS, 7, NOW, fresh.key, fresh.public), AUTHORITY.public)
-    stolen = verify(sign(TIDINGS, 10**12, NOW, SIGNER.key, SIGNER.public), AUTHORITY.public)
+    last = verify(sign(BODY, 7, NOW, fresh.key, fresh.public), AUTHORITY.public)
+    stolen = verify(sign(BODY, 10**12, NOW, SIGNER.key, SIGNER.public), AUTHORITY.public)
     with pytest.raises(NoticeError, match="signed with an older key than the last one"):
         check_new(last, stolen, NOW)
 
 
 def test_an_expired_notice_is_refused_and_calls_nobody() -> None:
-    found = verify(signed(replace(TIDINGS, invitation=EVERYBODY)), AUTHORITY.public)
+    found = verify(signed(replace(BODY, invitation=EVERYBODY)), AUTHORITY.public)
     assert found.calls("pump", NOW)
     assert not found.calls("pump", NOW + LIFE)
     with pytest.raises(NoticeError, match="has expired"):

@@ -5,14 +5,21 @@ is connected, to take part of a reply without waiting for the rest. So this pack
 variables, URLs, log lines and internal classes of the Flower versions named in `pyproject.toml`, and
 `tests/fleet/test_flower_contract.py` checks each of these assumptions against the installed version.
 
-- `programs`: Flower's processes on a server and on a device, their commands, environment and configuration files
-- `database`: Flower's state on a server, and what to do if it is damaged
+On both sides:
+
+- `programs`: Flower's processes, their commands, environment and configuration files
+
+On the server:
+
 - `proxy`: the part of Flower's HTTP API that devices may reach from outside
-- `supernode`: the process that connects a device; `supernodelog`: what it is doing
-- `reception`: keeps a device in step: it forgets messages of ended runs, and does not wait for an app that is gone
-- `launcher`: the processes that answer messages on a device
 - `control`: the devices and runs that a running server knows
 - `mailbox`: replies as they arrive at the server app
+
+On a device:
+
+- `supernode`: the process that connects it; `supernodelog`: what that is doing
+- `reception`: keeps it in step: it forgets messages of ended runs, and does not wait for an app that is gone
+- `launcher`: the processes that answer messages
 
 `control`, `mailbox` and `reception` import Flower itself, which takes about a second; import them only where they are
 used.
