@@ -498,9 +498,9 @@ def test_a_device_that_cannot_use_a_model_says_why_and_tries_again_later(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     tried: list[float] = []
     while len(tried) < 4:
-        before = device.not_before
+        before = device.wait.until
         assert not device.obtain()
-        if device.not_before != before:
+        if device.wait.until != before:
             tried.append(now)
         now += 10.0
     assert [b - a for a, b in pairwise(tried)] == [60.0, 120.0, 240.0]

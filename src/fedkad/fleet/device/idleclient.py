@@ -27,7 +27,7 @@ from fedkad.fleet.shared.devicefolder import DeviceFolder
 from fedkad.fleet.shared.files import FleetFileError, write_private
 from fedkad.fleet.shared.logs import LogLine
 from fedkad.fleet.shared.notice import LIFE, NamedModel, NoticeError
-from fedkad.fleet.shared.processes import until_stopped
+from fedkad.fleet.shared.processes import Backoff, until_stopped
 from fedkad.locks import HeldError, holding
 from fedkad.repeats import RepeatFilter
 from fedkad.systemd import SystemdNotifier
@@ -88,7 +88,7 @@ class IdleLoop:
     def __init__(self, arguments: IdleArguments, notices: NoticeClient) -> None:
         self.arguments, self.folder, self.notices = arguments, arguments.folder, notices
         self.systemd, self.began = SystemdNotifier(), time.monotonic()
-        self.named, self.not_before, self.pause = "", 0.0, FIRST_PAUSE
+        self.named, self.wait = "", Backoff(FIRST_PAUSE, LONGEST_PAUSE)  # for the model that the notice names
         self.is_unknown = False  # whether the server does not know the key of the device
         self._repeats = RepeatFilter()
 
@@ -134,18 +134,18 @@ class IdleLoop:
         model = self.notices.model
         if model is None or model.run == held_run(self.folder):
             return False
-        now = time.monotonic()
         if model.run != self.named:
-            self.named, self.pause = model.run, FIRST_PAUSE
-            self.not_before = now + random.uniform(0.0, min(model.spread, LIFE))
-        if now < self.not_before:
+            self.named = model.run
+            self.wait.clear()
+            self.wait.pause(random.uniform(0.0, min(model.spread, LIFE)))
+        if not self.wait.over:
             return False
         try:
             fetch(self.folder, self.notices, model)
             adopt(self.folder, self.arguments.data, self.systemd.alive)
         except (AdoptionError, FleetFileError, UnreachableError, OSError) as error:
             self._log(f"{self.arguments.device} could not use the model of {model.run}, and tries again: {error}")
-            self.not_before, self.pause = now + self.pause, min(2.0 * self.pause, LONGEST_PAUSE)
+            self.wait.lengthen()
             return False
         self._log(f"{self.arguments.device}: has the model of {model.run}", logging.INFO)
         return True

@@ -28,6 +28,7 @@ from fedkad.federation.training_files import (
 from fedkad.fleet.server.requests import ATTEMPTS, close_request, drop_request, note_end, request_training
 from fedkad.fleet.server.rollcall import PRESENT, RollCall
 from fedkad.fleet.shared.files import write_private
+from fedkad.fleet.shared.processes import Backoff
 from fedkad.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
@@ -64,17 +65,12 @@ class Attempts:
     """Counts the runs of a training that broke off in a row, and says when the next one may start."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
-        self._timer = timer
-        self.clear()
+        self.wait, self._reached = Backoff(FIRST_WAIT, math.inf, timer), ("", 0)
 
     def clear(self) -> None:
         """Begin again: a training is over."""
-        self._failures, self._not_before, self._reached = 0, -math.inf, ("", 0)
-
-    @property
-    def may_start(self) -> bool:
-        """Whether the wait after the last failure is over."""
-        return self._timer() >= self._not_before
+        self.wait.clear()
+        self._reached = ("", 0)
 
     def next_wait(self, run: str, closed: object) -> float | None:
         """Return the seconds until the next attempt, after this many closed rounds of a run; None after the last one.
@@ -83,28 +79,27 @@ class Attempts:
         gains nothing.
         """
         before, self._reached = self._reached, (run, closed if isinstance(closed, int) else 0)
-        has_advanced = self._reached[1] > (before[1] if before[0] == run else 0)
-        self._failures = 1 if has_advanced else self._failures + 1
-        if self._failures >= ATTEMPTS:
-            return None
-        delay = FIRST_WAIT * 2.0 ** (self._failures - 1)
-        self._not_before = self._timer() + delay
-        return delay
+        if self._reached[1] > (before[1] if before[0] == run else 0):
+            self.wait.clear()
+        return None if self.wait.failures + 1 >= ATTEMPTS else self.wait.lengthen()
 
 
 class Latecomers:
     """Paces deliveries to the devices that lack the current model: the same ones are tried less and less often."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
-        self._timer, self._tried, self._pause, self._next = timer, frozenset[str](), 0.0, -math.inf
+        self._tried, self._wait = frozenset[str](), Backoff(DELIVERY_PAUSE, LONGEST_PAUSE, timer)
 
     def are_due(self, missing: frozenset[str]) -> bool:
         """Return whether to try these devices now, and count that as an attempt."""
-        is_repeat, now = missing == self._tried, self._timer()
-        if not missing or (is_repeat and now < self._next):
+        if not missing:
             return False
-        self._pause = min(2.0 * self._pause, LONGEST_PAUSE) if is_repeat else DELIVERY_PAUSE
-        self._tried, self._next = missing, now + self._pause
+        if missing != self._tried:
+            self._wait.clear()
+        if not self._wait.over:
+            return False
+        self._tried = missing
+        self._wait.lengthen()
         return True
 
 
@@ -152,7 +147,7 @@ class Trainings:
         self.call = self._next_call(request, len(present), len(online)) if on_demand else None
         if request is not None:
             waits = self._lack(len(present), len(online))
-            if waits is None and self._attempts.may_start:
+            if waits is None and self._attempts.wait.over:
                 self._request = request
                 self._start(TRAIN)
         elif not on_demand and self._latecomers.are_due(self._missing(present)):

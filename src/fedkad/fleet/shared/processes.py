@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import shutil
 import signal
@@ -153,30 +154,36 @@ class ChildProcess:
 
 
 class Backoff:
-    """Waits of 1, 2, 4, … seconds, up to a minute."""
+    """Waits that double from one to the next: 1, 2, 4, … seconds up to a minute, unless chosen otherwise."""
 
-    def __init__(self) -> None:
-        self.failures, self.until = 0, 0.0
+    def __init__(
+        self, first: float = 1.0, longest: float = LONGEST_WAIT, timer: Callable[[], float] | None = None
+    ) -> None:
+        self._first, self._longest, self._timer = first, longest, timer
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin again with the shortest wait."""
+        self.failures, self.until = 0, -math.inf
 
     @property
     def over(self) -> bool:
         """Whether the last wait has passed."""
-        return time.monotonic() >= self.until
+        return self._now() >= self.until
 
     def lengthen(self) -> float:
         """Begin the next wait; returns its length."""
-        delay = min(2.0**self.failures, LONGEST_WAIT)
+        delay = min(self._first * 2.0**self.failures, self._longest)
         self.failures += 1
         self.pause(delay)
         return delay
 
     def pause(self, delay: float) -> None:
         """Wait this long once, without lengthening the next wait."""
-        self.until = time.monotonic() + delay
+        self.until = self._now() + delay
 
-    def clear(self) -> None:
-        """Begin again with the shortest wait."""
-        self.failures, self.until = 0, 0.0
+    def _now(self) -> float:
+        return (self._timer or time.monotonic)()
 
 
 class SupervisedProcess:
