@@ -1,7 +1,5 @@
 """A client's steps: the warm message, the local round, the dual update. Its statistics never leave it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple

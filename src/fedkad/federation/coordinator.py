@@ -6,8 +6,6 @@ rounds, so that a killed server continues from the last closed round. What was a
 with it: no device has been told, and each drops what it holds as pending. `training_files` names the files.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

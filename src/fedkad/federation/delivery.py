@@ -1,7 +1,5 @@
 """The end of a training: devices judge its result, and get it unless it is worse than the model that they have."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Collection
 from dataclasses import replace

@@ -16,8 +16,6 @@
 Every file is written whole or not at all. Readers need no lock: they see the old file or the new one.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

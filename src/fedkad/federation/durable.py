@@ -4,8 +4,6 @@ Everything new is on the disk before the reply leaves. Wherever the process dies
 the next request continues as if the device had not taken part in the round that was lost.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -4,8 +4,6 @@ It knows nothing of how messages travel; that is the carrier's part. Two carrier
 in this process, and `fedkad.fleet.server.carrier.Carrier` asks over Flower.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

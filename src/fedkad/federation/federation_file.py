@@ -1,7 +1,5 @@
 """What a fleet shares, as one file beside the models of its devices: together they are the whole federation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

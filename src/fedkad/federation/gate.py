@@ -7,8 +7,6 @@ known range, and the server learns its mean alone. Where they are noisy, no devi
 release, and noise that hides a device drowns the 10 % that the gate looks for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

@@ -1,11 +1,9 @@
 """What is kept of a training: the record of each round, and what the server remembers of each device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from fedkad.federation.protocol import Phase
 
@@ -45,7 +43,7 @@ class Round:
     local_changes: Mapping[str, float] = field(default_factory=dict)  # ‖ΔP_i‖ of every participant
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Round:
+    def read(cls, stored: Mapping[str, Any]) -> Self:
         """Return a record from a file, where names are in lists; those of earlier releases left no device out."""
         names = {kind: tuple(stored.get(kind, ())) for kind in ("participants", "left_out")}
         return cls(**{**stored, **names})

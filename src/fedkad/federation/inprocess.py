@@ -1,7 +1,5 @@
 """A federation inside one process: the embedded default, and the reference for every other carrier."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +100,7 @@ class Federation:
         write_shared(folder, SharedPart(tuple(self.detectors), *rest))
 
     @classmethod
-    def load(cls, folder: str | Path, *, statistics: bool = True) -> Federation:
+    def load(cls, folder: str | Path, *, statistics: bool = True) -> Self:
         """Read a federation that `save` or ``fedkad federate`` wrote."""
         folder = Path(folder)
         shared = load_shared(folder)

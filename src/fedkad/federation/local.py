@@ -1,7 +1,5 @@
 """A training in one process, and what only one process can observe of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

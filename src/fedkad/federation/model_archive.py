@@ -7,8 +7,6 @@
 Rolling back to one of them makes it the current model again, which no device holds then: the server delivers it to all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

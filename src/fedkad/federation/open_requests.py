@@ -1,7 +1,5 @@
 """The requests that the server waits for: which answers count, which are refused, and when to stop waiting."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ messages it ever sends, warm and ADMM, however later ones depend on earlier ones
 It does not cover what is sent without noise, such as a row count or channel moments for a common scaling.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -8,15 +8,13 @@ A reply counts only once the server has accepted it: the device keeps what it co
 says which of its rounds was accepted, with the consensus made of it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cache
 from itertools import takewhile
 from operator import eq
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from fedkad import __version__
 from fedkad.detect.threshold import USUAL_SHAPE
@@ -130,7 +128,7 @@ class Terms:
     robust: bool = False  # the server takes the median instead of the mean, and leaves out who pulls alone
 
     @classmethod
-    def of(cls, run: str, lifting: Lifting, channels: tuple[str, ...], **rest: Any) -> Terms:
+    def of(cls, run: str, lifting: Lifting, channels: tuple[str, ...], **rest: Any) -> Self:
         """Terms with a given lifting."""
         return cls(
             run=run,
@@ -158,7 +156,7 @@ class Terms:
         return {**STAMP, **flat_values(self), **prefixed("consensus", flat_values(self.consensus))}
 
     @classmethod
-    def read(cls, header: Header) -> Terms:
+    def read(cls, header: Header) -> Self:
         """Read the terms in a header; another protocol is refused before anything else is read."""
         check_protocol(header)
         consensus = Consensus(**read_fields(Consensus, header, "consensus."))
@@ -247,7 +245,7 @@ class Request:
         return {**self.terms.header(), **flat_values(self), **prefixed("masking", self.masking)}
 
     @classmethod
-    def read(cls, header: Header) -> Request:
+    def read(cls, header: Header) -> Self:
         """Read the request in a header."""
         header = {"usual_shape": USUAL_SHAPE, **header}  # the first servers do not send it
         return cls(Terms.read(header), **read_fields(cls, header), masking=unprefixed("masking", header))
@@ -266,7 +264,7 @@ class Reply:
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     masking: Mapping[str, Any] = field(default_factory=dict)
 
-    def timed(self, seconds: float) -> Reply:
+    def timed(self, seconds: float) -> Self:
         """Add the seconds that the reply took to compute."""
         return replace(self, diagnostics={"seconds": seconds, **self.diagnostics})
 
@@ -282,7 +280,7 @@ class Reply:
         }
 
     @classmethod
-    def read(cls, header: Header, request: Request, device: str) -> Reply:
+    def read(cls, header: Header, request: Request, device: str) -> Self:
         """Read the reply in a header, checked to come from that device and to answer that request."""
         check_protocol(header)
         if "refusal" in header:

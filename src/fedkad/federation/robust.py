@@ -16,8 +16,6 @@ secure aggregation prevents. Turn away a message with numbers that are not finit
 overflow, before it gets here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The server's steps: which clients to ask, and the consensus of their replies. It keeps nothing of any one client."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings of a federation, and the paper's choice of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

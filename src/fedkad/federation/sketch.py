@@ -10,8 +10,6 @@ about one per cent of that at the exact ones; `python -m measurements.privacy` p
 rounds that follow do not make up for a start that misses directions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -17,8 +17,6 @@ file is written whole or not at all, so that any of these processes may be kille
 `phase_of` reads the files as one state machine, and `BECOMES` has all of its steps.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """What outlives the server's process of one training: Z, the rounds that were held, what is known of each device."""
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets

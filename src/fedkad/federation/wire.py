@@ -5,8 +5,6 @@ in 8 bits as its difference from the Z that it answers, which both sides hold an
 What 8 bits leave out of a reply is added to the next one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The arithmetic of secure aggregation: matrices as integers modulo 2³², and secrets split into shares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from secrets import randbelow

@@ -5,15 +5,13 @@ Write the new secrets to disk *before* the answer is sent: an older state would 
 open the matrix. A participant of a training takes them by `take_step` and `pack_masked`.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -66,7 +64,7 @@ class DeviceSecrets:
         return json.dumps(document, default=lambda blob: {"base64": base64.b64encode(blob).decode()}).encode()
 
     @classmethod
-    def from_bytes(cls, stored: bytes) -> DeviceSecrets:
+    def from_bytes(cls, stored: bytes) -> Self:
         """Read the secrets that `to_bytes` wrote."""
         try:
             document = json.loads(stored, object_hook=_unpacked)

@@ -4,8 +4,6 @@ A sum has four exchanges instead of one: devices advertise keys, share secrets, 
 what unmasks the sum of those that got that far. These are the participants; the others have taken no part.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the devices and the server of a masked round agree on, and the keys, masks and boxes derived from it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -9,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -108,7 +106,7 @@ class MaskingContext:
         return asdict(self)
 
     @classmethod
-    def from_message(cls, message: Received) -> MaskingContext:
+    def from_message(cls, message: Received) -> Self:
         """Read the context that `message` made."""
         return cls(
             run=entry(message, "run", str),
@@ -134,7 +132,7 @@ class Session:
         return {name: list(getattr(self, name)) for name in ("devices", "sharing_keys", "mask_keys")}
 
     @classmethod
-    def with_roster(cls, context: MaskingContext, message: Received) -> Session:
+    def with_roster(cls, context: MaskingContext, message: Received) -> Self:
         """Read the session whose `roster` the message is."""
         devices = integers(message, "devices")
         keys = (blobs(message, name, len(devices), SECRET) for name in ("sharing_keys", "mask_keys"))
