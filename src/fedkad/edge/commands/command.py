@@ -3,7 +3,7 @@
 =============  =========================  =========================================================================
 normal         an incident, START/END     its rows are learnt as normal; nothing for what is open, or the last
 mute           2h, 0                      no incident begins for so long; 0 ends that
-acknowledge    an incident                a fault that somebody knows of; nothing for what is open, or the last
+acknowledge    an incident                an incident or fault is known; nothing for what is open, or the last
 relearn                                   set the model aside, and fit a first one to new rows
 budget         2/week, default            false alarms allowed, instead of those in the configuration
 undo                                      take back the last normal, said or settled
@@ -24,22 +24,14 @@ from fedkad.detect.threshold import parse_budget
 from fedkad.edge.sources.payload import PayloadError, decode_text, quoted, read_timestamp
 from fedkad.settingkinds import parse_duration
 
-LONGEST = 200
-"""Characters of an id, an argument or a name."""
-
+LONGEST = 200  # characters of an id, an argument or a name
 LONGEST_MUTE = 366 * 86400.0
-
-DEFAULT = "default"
-"""The budget that is told to return to the configured one."""
-
+DEFAULT = "default"  # the budget that returns to the configured one
 KEYS = ("id", "verb", "argument", "from")
-
-HALF = re.compile("[\ud800-\udfff]")
-"""Half a character, which JSON can have, but neither the store nor a reply."""
 
 
 class CommandError(ValueError):
-    """A command that cannot be carried out; the message is the reply to whoever sent it."""
+    """A command that cannot be carried out; the message is the reply."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +78,8 @@ def check(command: Command, devices: Collection[str]) -> Command:
 normal, mute, acknowledge, relearn, budget, undo.
     """
     if command.device not in devices:
-        known = ", ".join(list(devices)[:8])
-        raise CommandError(f"There is no device {quoted(command.device)}; the devices are {known}.")
+        names = ", ".join(list(devices)[:8])
+        raise CommandError(f"There is no device {quoted(command.device)}; the devices are {names}.")
     for name, text in (("id", command.id), ("argument", command.argument), ("name of the sender", command.sender)):
         if len(text) > LONGEST or not text.isprintable():
             raise CommandError(f"The {name} {quoted(text)} must be at most {LONGEST} printable characters.")
@@ -116,12 +108,12 @@ def read_command(payload: bytes, device: str, time: float) -> Command:
         verb, _, argument = text.partition(" ")
         return Command(new_id(), device, verb, argument.strip(), "", time)
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         raise CommandError('A command must be JSON such as {"verb": "mute", "argument": "2h"}, or text.') from None
-    if unknown := [key for key in found if key not in KEYS]:
+    if unknown := [key for key in content if key not in KEYS]:
         raise CommandError(f"A command has {', '.join(KEYS)}, and not {quoted(unknown[0])}.")
-    given = {key: _text(key, found.get(key)) for key in KEYS}
+    given = {key: _text(key, content.get(key)) for key in KEYS}
     return Command(given["id"] or new_id(), device, given["verb"], given["argument"], given["from"], time)
 
 
@@ -132,7 +124,7 @@ def _text(key: str, value: Any) -> str:
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise CommandError(f"{key} in a command must be a string, not {quoted(value)}.")
     text = str(value).strip()
-    if HALF.search(text):
+    if re.search("[\ud800-\udfff]", text):  # JSON can have them, but neither the store nor a reply
         raise CommandError(f"{key} in a command must be whole characters, not {quoted(text)}.")
     return text
 

@@ -41,7 +41,7 @@ class CommandPlan:
     rows: Sequence[NDArray[np.float64]] = ()  # to be learned as normal
     accepted: Sequence[FaultAlert] = ()  # faults that are normal from now on
     limits: Sequence[tuple[str, int]] = ()  # for how many rows channels may stand still
-    known: Sequence[FaultAlert] = ()  # faults that the sender knows of
+    acknowledged: Sequence[FaultAlert] = ()  # faults that the sender knows of
     is_acknowledged: bool = False  # whether the sender knows of the open incident
     closes: Reason | None = None  # why the open incident ends
     reopens: tuple[str, str] | None = None  # an incident that is not normal any more, and who knows of it
@@ -82,7 +82,7 @@ def carry_out(
     alerts = [alert for fault in plan.accepted for alert in health.accept(fault, parts.alarms.time)]
     for channel, rows in plan.limits:
         health.forbid(channel, rows)
-    for fault in plan.known:
+    for fault in plan.acknowledged:
         parts.store.alerts.put([], health.acknowledge(fault, sender))
     if plan.is_acknowledged:
         alerts += parts.alarms.acknowledge(sender)
@@ -115,7 +115,7 @@ def _subject(parts: DeviceParts, identity: str) -> IncidentAlert | list[FaultAle
     """Return the last alert of what a command is about: an incident, or faults.
 
     Without an id that is what a screen shows: the open incident, or else all open faults. If nothing is open, it is the
-    last incident, but not one from before a fault: nobody would expect that.
+    last incident, but not one from before a fault, which would surprise.
     """
     opened = parts.alarms.open
     if opened is not None and identity in ("", opened.id):
@@ -154,7 +154,7 @@ def _acknowledge(parts: DeviceParts, command: Command) -> CommandPlan:
     if not isinstance(subject, IncidentAlert):
         names = ", ".join(fault.id for fault in subject)
         reply = f"The fault {names} is acknowledged." if len(subject) == 1 else f"The faults {names} are acknowledged."
-        return CommandPlan(reply, known=subject)
+        return CommandPlan(reply, acknowledged=subject)
     reply = f"The incident {subject.id} is acknowledged."
     if _is_open(parts, subject):
         return CommandPlan(reply, is_acknowledged=True)
@@ -191,7 +191,7 @@ def _normal(parts: DeviceParts, command: Command) -> CommandPlan:
         return replace(plan, closes=Reason.NORMAL, undo=UndoRecord(incident.id, acknowledged=incident.acknowledged))
     return replace(
         plan,
-        history=[_corrected(parts, incident, Reason.NORMAL, None)],  # somebody may have taken it for a fault
+        history=[_corrected(parts, incident, Reason.NORMAL, None)],  # it may have been taken for a fault
         undo=UndoRecord(incident.id, incident.reason, incident.acknowledged),
     )
 

@@ -75,24 +75,20 @@ class Inbox:
         who = f"{command.device}: {sender} told {quoted(str(command))}"
         try:
             check(command, self._devices)
-            self._refuse_used_id(command)
+            if (first := self._store.commands.first_with_id(command)) != str(command):  # it is no repetition
+                raise CommandError(f"The id {quoted(command.id)} was used for {quoted(first)} before; use another id.")
             reply, alerts = self._devices[command.device].obey(command, while_waiting)
         except (CommandError, OSError) as error:
             logger.info("%s, which is refused: %s", who, error)
             self._answer(command, str(error), accepted=False)
             return []
-        except Exception as error:  # a bug; without an answer it would be tried for ever
+        except Exception as error:  # a bug; without an answer it would be tried again and again
             logger.error("%s, which failed because of a bug in the agent: %r.", who, error)
             self._answer(command, "It failed because of a bug in the agent; see its log.", accepted=False)
             return []
         logger.info("%s. %s", who, reply)
         self._answer(command, reply, accepted=True)
         return alerts
-
-    def _refuse_used_id(self, command: Command) -> None:
-        """Raise a `CommandError` if another command came first with the same id: it is no repetition."""
-        if (first := self._store.commands.first_with_id(command)) != str(command):
-            raise CommandError(f"The id {quoted(command.id)} was used for {quoted(first)} before; use another id.")
 
     def _answer(self, command: Command, reply: str, *, accepted: bool) -> None:
         self._store.commands.answer(command, reply, accepted=accepted)
@@ -104,21 +100,21 @@ class Inbox:
         A reply that the broker has not confirmed is published again after a restart.
         """
         if self._has_replies:
-            self._has_replies = not all(self._offer(publish, *found) for found in self._store.commands.replies())
+            self._has_replies = not all(self._offer(publish, *each) for each in self._store.commands.replies())
         return bool(self._confirmed)
 
     def _offer(self, publish: Publish, command: Command, accepted: bool, reply: str) -> bool:
         """Publish a reply unless it is on its way; False without a connection."""
         if command in self._on_its_way:
             return True
-        told = {"id": command.id, "verb": command.verb, "argument": command.argument, "from": command.sender}
+        sent = {"id": command.id, "verb": command.verb, "argument": command.argument, "from": command.sender}
 
         def confirm() -> None:
             # At once: if the command comes again before the next commit, it is to be answered again after all.
             self._store.commands.mark_published(command)
             self._confirmed.append(command)
 
-        is_sent = publish(command.device, {**told, "accepted": accepted, "reply": reply}, confirm)
+        is_sent = publish(command.device, {**sent, "accepted": accepted, "reply": reply}, confirm)
         if is_sent:
             self._on_its_way.add(command)
         return is_sent

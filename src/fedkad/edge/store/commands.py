@@ -28,7 +28,7 @@ class CommandTable:
     def unanswered(self) -> list[Command]:
         """The commands that are not answered yet, the oldest first."""
         query = "SELECT id, device, verb, argument, sender, time FROM command WHERE reply IS NULL ORDER BY number"
-        return [Command(*found) for found in self._read(query)]
+        return [Command(*row) for row in self._read(query)]
 
     def first_with_id(self, command: Command) -> str:
         """The verb and the argument that came first with the id of a command, which is kept itself."""
@@ -41,10 +41,10 @@ class CommandTable:
             "SELECT id, device, verb, argument, sender, time, accepted, reply FROM command"
             " WHERE reply IS NOT NULL AND NOT published ORDER BY number"
         )
-        return [(Command(*found[:6]), bool(found[6]), found[7]) for found in self._read(query)]
+        return [(Command(*row[:6]), bool(row[6]), row[7]) for row in self._read(query)]
 
     def put(self, command: Command, *, published: bool) -> None:
-        """Keep a command until it is answered; `published` if nobody waits for the reply at a broker."""
+        """Keep a command until it is answered; `published` if the reply need not go to a broker."""
         self._collect(PUT_COMMAND, *astuple(command), published)
 
     def answer(self, command: Command, reply: str, *, accepted: bool) -> None:

@@ -7,20 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedkad.edge.alarms.stored import open_incident
-from fedkad.edge.alert import (
-    Alert,
-    AlertEvent,
-    FaultAlert,
-    IncidentAlert,
-    Reason,
-    format_time,
-    from_json,
-)
+from fedkad.edge.alert import Alert, AlertEvent, FaultAlert, IncidentAlert, Reason, format_time, from_json
 from fedkad.edge.alerttext import short_number, span
 from fedkad.edge.commands.client import StoreClient, with_known
 from fedkad.edge.device.overrides import Overrides
 from fedkad.edge.settings import AgentSettings, DeviceSettings, Maintenance, SettingsError
 from fedkad.locks import is_held
+
+STATUS = (
+    *("device", "state", "rows", "last scored", "score", "threshold", "factor", "budget", "measured", "incidents"),
+    *("open incident", "faults"),
+)
 
 
 def incidents(settings: AgentSettings, device: str, last: int) -> str:
@@ -28,35 +25,21 @@ def incidents(settings: AgentSettings, device: str, last: int) -> str:
     devices = with_known(settings).named
     if device and device not in devices:
         raise SettingsError(f"There is no device {device!r}; the devices are {', '.join(list(devices)[:8])}.")
-    visitor = StoreClient(settings.state)
-    found = as_they_are(visitor.incidents(device, last), visitor.states())
-    return incident_table(found) if found else "No incidents."
+    store = StoreClient(settings.state)
+    alerts = as_they_are(store.incidents(device, last), store.states())
+    return incident_table(alerts) if alerts else "No incidents."
 
 
 def status(settings: AgentSettings) -> str:
     """Whether the agent runs, and what it knows of every device."""
-    visitor = StoreClient(settings.state)
-    states, waiting = visitor.states(), visitor.waiting()
+    store = StoreClient(settings.state)
+    states, waiting = store.states(), store.waiting()
     devices = settings.admitting(states).named
     planned = {name: [each for each in settings.maintenance if each.device in ("", name)] for name in devices}
     lines = [_status_row(name, device, states.get(name), planned[name]) for name, device in devices.items()]
-    head = (
-        "device",
-        "state",
-        "rows",
-        "last scored",
-        "score",
-        "threshold",
-        "factor",
-        "budget",
-        "measured",
-        "incidents",
-        "open incident",
-        "faults",
-    )
     running = "runs" if is_held(settings.state / "agent.lock") else "does not run"
-    told = f"; {waiting} command(s) wait for it" if waiting else ""
-    return "\n".join([f"The agent {settings.name} {running}{told}.", "", table(head, lines)])
+    commands = f"; {waiting} command(s) wait for it" if waiting else ""
+    return "\n".join([f"The agent {settings.name} {running}{commands}.", "", table(STATUS, lines)])
 
 
 def as_they_are(alerts: Iterable[Alert], states: Mapping[str, Mapping[str, Any]]) -> list[Alert]:
