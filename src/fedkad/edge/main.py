@@ -9,14 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedkad import __version__
 
-MMAP_THRESHOLD, LARGE = -3, 1 << 17
-"""The parameter of glibc for the size from which freed memory is returned to the system at once, and that size."""
+if TYPE_CHECKING:
+    from fedkad.edge.settings import AgentSettings
 
-INTERRUPTED, UNREAD = 130, 141
-"""The exit status after Ctrl-C, and after the reader of the output has gone, as a shell has them of other programs."""
+MMAP_THRESHOLD, LARGE = -3, 1 << 17  # glibc: freed memory of that size is returned to the system at once
+INTERRUPTED, UNREAD = 130, 141  # exit status after Ctrl-C, and after the reader of the output has gone
 
 QUESTIONS = """
 to an agent that runs, or will:
@@ -34,12 +35,13 @@ to begin with:
 def main() -> int:
     """Run ``fedkad-agent``; returns the exit status."""
     arguments = sys.argv[1:]
-    question = COMMANDS.get(arguments[0]) if arguments else None
-    work = question(arguments[1:]) if question else _watching(arguments)
     limit_memory()
     try:
-        work()
-        sys.stdout.flush()  # while it can still be said that nobody reads it
+        if arguments and arguments[0] in COMMANDS:
+            COMMANDS[arguments[0]](arguments[1:])
+        else:
+            _watch(arguments)
+        sys.stdout.flush()  # while a reader that has gone can still be noticed
     except KeyboardInterrupt as error:
         if str(error):
             print(error, file=sys.stderr)
@@ -68,11 +70,15 @@ def limit_memory() -> None:
         ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE)
 
 
-def run(config: Path, *, check: bool) -> None:
-    """Run the agent with a configuration, or only check it."""
+def _load(config: Path) -> AgentSettings:
     from fedkad.edge.settings.file import load
 
-    settings = load(config)
+    return load(config)
+
+
+def run(config: Path, *, check: bool) -> None:
+    """Run the agent with a configuration, or only check it."""
+    settings = _load(config)
     if check:
         from fedkad.edge.settings.checking import check as checked
 
@@ -82,15 +88,13 @@ def run(config: Path, *, check: bool) -> None:
     from fedkad.edge.assembly import require_extra
 
     require_extra(settings)
-    watch(settings, lambda: load(config))
+    watch(settings, lambda: _load(config))
 
 
-# -- the command line: each parses its arguments, and returns what to do ----------------------------------------------
-
-Work = Callable[[], None]
+# -- the command line: each function parses its arguments and does what they say --------------------------------------
 
 
-def _watching(arguments: Sequence[str]) -> Work:
+def _watch(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="fedkad-agent",
         description="Watch devices, live: score, explain, alert.",
@@ -101,7 +105,7 @@ def _watching(arguments: Sequence[str]) -> Work:
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument("--version", action="version", version=f"fedkad {__version__}")
     given = parser.parse_args(arguments)
-    return lambda: run(given.config, check=given.check)
+    run(given.config, check=given.check)
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -110,7 +114,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _telling(arguments: Sequence[str]) -> Work:
+def _tell(arguments: Sequence[str]) -> None:
     parser = _parser("tell", "Tell the agent something about a device; it is kept until the agent has acted on it.")
     parser.add_argument("device", metavar="DEVICE")
     parser.add_argument("verb", metavar="VERB", help="normal, mute, acknowledge, relearn, budget or undo")
@@ -120,77 +124,52 @@ def _telling(arguments: Sequence[str]) -> Work:
     given = parser.parse_args(arguments)
     if not given.wait >= 0.0:
         parser.error(f"--wait {given.wait:g} must be at least 0")
+    from fedkad.edge.commands.client import tell
 
-    def work() -> None:
-        from fedkad.edge.commands.client import tell
-        from fedkad.edge.settings.file import load
-
-        print(tell(load(given.config), given.device, given.verb, given.argument, given.sender, given.wait))
-
-    return work
+    print(tell(_load(given.config), given.device, given.verb, given.argument, given.sender, given.wait))
 
 
-def _listing(arguments: Sequence[str]) -> Work:
+def _list_incidents(arguments: Sequence[str]) -> None:
     parser = _parser("incidents", "List incidents, the newest at the end.")
     parser.add_argument("device", nargs="?", default="", metavar="DEVICE", help="all of them without it")
     parser.add_argument("--last", type=int, default=20, metavar="N", help="how many; 20 by default")
     given = parser.parse_args(arguments)
     if given.last < 1:
         parser.error(f"--last {given.last} must be at least 1")
+    from fedkad.edge.subcommands.history import incidents
 
-    def work() -> None:
-        from fedkad.edge.settings.file import load
-        from fedkad.edge.subcommands.history import incidents
-
-        print(incidents(load(given.config), given.device, min(given.last, sys.maxsize)))
-
-    return work
+    print(incidents(_load(given.config), given.device, min(given.last, sys.maxsize)))
 
 
-def _asking(arguments: Sequence[str]) -> Work:
+def _show_status(arguments: Sequence[str]) -> None:
     given = _parser("status", "Show what the agent knows of its devices.").parse_args(arguments)
+    from fedkad.edge.subcommands.history import status
 
-    def work() -> None:
-        from fedkad.edge.settings.file import load
-        from fedkad.edge.subcommands.history import status
-
-        print(status(load(given.config)))
-
-    return work
+    print(status(_load(given.config)))
 
 
-def _replaying(arguments: Sequence[str]) -> Work:
+def _replay(arguments: Sequence[str]) -> None:
     parser = _parser("replay", "Show what a recording would have alarmed; the state of the agent is not touched.")
     parser.add_argument("recording", type=Path, metavar="FILE", help="JSON lines, or CSV; .gz as well")
     given = parser.parse_args(arguments)
+    from fedkad.edge.subcommands.replay import replay
 
-    def work() -> None:
-        from fedkad.edge.settings.file import load
-        from fedkad.edge.subcommands.replay import replay
-
-        replayed = replay(load(given.config), given.recording)
-        print(replayed.text)
-        if not replayed.is_whole:
-            raise KeyboardInterrupt
-
-    return work
+    replayed = replay(_load(given.config), given.recording)
+    print(replayed.text)
+    if not replayed.is_whole:
+        raise KeyboardInterrupt
 
 
-def _forgetting(arguments: Sequence[str]) -> Work:
+def _forget(arguments: Sequence[str]) -> None:
     parser = _parser("forget", "Drop all that a stopped agent knows of a device: its model, its history, its counters.")
     parser.add_argument("device", metavar="DEVICE")
     given = parser.parse_args(arguments)
+    from fedkad.edge.commands.client import forget
 
-    def work() -> None:
-        from fedkad.edge.commands.client import forget
-        from fedkad.edge.settings.file import load
-
-        print(forget(load(given.config), given.device))
-
-    return work
+    print(forget(_load(given.config), given.device))
 
 
-def _discovering(arguments: Sequence[str]) -> Work:
+def _discover(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="fedkad-agent discover",
         description="List what publishes on a broker for some seconds, and write a first configuration.",
@@ -210,28 +189,24 @@ def _discovering(arguments: Sequence[str]) -> Work:
     levels = given.topic.split("/")
     if not given.topic or "#" in levels[:-1] or any(len(level) > 1 and set(level) & {"+", "#"} for level in levels):
         parser.error(f"--topic {given.topic!r} must be a filter such as zigbee2mqtt/#, with + or # for whole levels")
+    from fedkad.edge.settings import SourceSettings
+    from fedkad.edge.settings.rules import split_broker
+    from fedkad.edge.subcommands.discover import discover
 
-    def work() -> None:
-        from fedkad.edge.settings import SourceSettings
-        from fedkad.edge.settings.rules import split_broker
-        from fedkad.edge.subcommands.discover import discover
-
-        broker = given.broker if "://" in given.broker else f"mqtt://{given.broker}"
-        split_broker(broker, "source")
-        secret, authority = (name and str(Path(name).absolute()) for name in (given.password_file, given.ca_file))
-        login = SourceSettings(broker, given.username, secret, authority, kind="mqtt")
-        discover(login, given.topic, given.seconds, given.output, print)
-
-    return work
+    broker = given.broker if "://" in given.broker else f"mqtt://{given.broker}"
+    split_broker(broker, "source")
+    secret, authority = (name and str(Path(name).absolute()) for name in (given.password_file, given.ca_file))
+    login = SourceSettings(broker, given.username, secret, authority, kind="mqtt")
+    discover(login, given.topic, given.seconds, given.output, print)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], Work]] = {
-    "tell": _telling,
-    "incidents": _listing,
-    "status": _asking,
-    "replay": _replaying,
-    "forget": _forgetting,
-    "discover": _discovering,
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "tell": _tell,
+    "incidents": _list_incidents,
+    "status": _show_status,
+    "replay": _replay,
+    "forget": _forget,
+    "discover": _discover,
 }
 
 
