@@ -15,11 +15,8 @@ from fedkad.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 
-EXPECTED_WITHIN = 50
-"""Messages of a device within which each of its channels is expected."""
-
-MAX_LISTED = 5
-"""Channels that a sentence names."""
+EXPECTED_WITHIN = 50  # messages of a device within which each of its channels is expected
+MAX_LISTED = 5  # channels that a sentence names
 
 
 class Decoder:
@@ -58,14 +55,15 @@ class Decoder:
     def decode(self, message: RawMessage, header: bytes | None = None) -> list[Sample]:
         """The samples in a message, each with its device."""
         name = message.device
-        is_below = name is not None and self._is_below(name)
+        # Anything is published below a device, such as ``lamp/action``: it may be no device at all.
+        is_below = name is not None and "/" in name and name not in self._own
         reader: JsonReader | CsvReader
         try:
             if self._is_csv:
                 reader = self._csv(header)
                 samples = reader.read(message.payload, message.arrival)
             else:
-                reader = self._common if name is None else self._by_topic[self._known(name)]
+                reader = self._common if name is None else self._by_topic[name if name in self._own else EVERY]
                 samples = reader.read(message.payload, message.channel, message.arrival)
         except PayloadError as error:
             if is_below:
@@ -73,21 +71,13 @@ class Decoder:
             # What is wrong with a header was logged when it came, and is wrong for every row below it.
             self._refuse(name or self._only or "", "payload", "" if error is self._rows else str(error))
             return []
-        found = list(self._attributed(samples)) if name is None else [Sample(name, *each[1:]) for each in samples]
+        samples = list(self._attributed(samples)) if name is None else [Sample(name, *each[1:]) for each in samples]
         if reader.left_out and not is_below:
-            owner = name or self._only or (found[0].device if found else "")
+            owner = name or self._only or (samples[0].device if samples else "")
             self._refuse(owner or "", "values", _not_numbers(reader.left_out))
         if self._unseen.is_watching:
-            self._unseen.note(message, found, self._named_devices(message, found))
-        return found
-
-    def _is_below(self, name: str) -> bool:
-        """Whether it may be no device at all: anything is published below a device, such as ``lamp/action``."""
-        return "/" in name and name not in self._own
-
-    def _known(self, name: str) -> str:
-        """The name itself, or that of every device that is not configured."""
-        return name if name in self._own else EVERY
+            self._unseen.note(message, samples, self._named_devices(message, samples))
+        return samples
 
     def _csv(self, header: bytes | None) -> CsvReader:
         if self._rows is None or header != self._header:
@@ -107,10 +97,11 @@ class Decoder:
         """The samples of configured devices, with their channels only."""
         for sample in samples:
             name = sample.device or self._only
-            if name is None or self._known(name) not in self._own:
+            own = None if name is None else self._own.get(name, self._own.get(EVERY))
+            if name is None or own is None:
                 self._refuse("", "device", self._unknown_device(name))
                 continue
-            own, values = self._own[self._known(name)], sample.values
+            values = sample.values
             if len(own) < len(self._channels):
                 values = {key: values[key] for key in values if key in own}
             yield Sample(name, sample.time, values)

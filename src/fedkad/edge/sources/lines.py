@@ -21,14 +21,9 @@ from fedkad.repeats import RepeatFilter
 logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
-MAX_LINE = 4 << 20
-"""Longer lines are handed out in pieces, for the decoder to refuse them."""
-
-CONTEXT = 256
-"""Bytes before a position by which a file is recognised."""
-
-LOOKS = 2
-"""How often in a row a file must be missing before that is logged: log rotation removes it for a moment."""
+MAX_LINE = 4 << 20  # longer lines are handed out in pieces, for the decoder to refuse them
+CONTEXT = 256  # bytes before a position by which a file is recognised
+LOOKS = 2  # times in a row that a file is missing before that is logged: log rotation removes it for a moment
 
 
 class LineSplitter:
@@ -67,7 +62,7 @@ class LineSplitter:
             self.end()
 
     def end(self) -> None:
-        """Take what there is of the last line for all of it: nobody will complete it."""
+        """Take what there is of the last line for all of it: it will not be completed."""
         if self._begun:
             self._whole.append(self._begun)
             self._begun = b""
@@ -87,7 +82,7 @@ def _content(line: bytes) -> bytes:
 
 
 class _LineSource:
-    """What both sources have in common; nobody waits for their acknowledgements."""
+    """What both sources have in common; their acknowledgements are not waited for."""
 
     unacknowledged = 0
 
@@ -178,7 +173,7 @@ class FileSource(_LineSource):
             piece = self._next_piece()  # written just before it was replaced
             is_whole = os.fstat(self._file.fileno()).st_size >= self._read  # not truncated
             if not piece and is_whole and self._splitter.held:
-                self._splitter.end()  # nobody will complete this line; the new file is next
+                self._splitter.end()  # this line will not be completed; the new file is next
                 return True
             if not piece:
                 self._follow(self._path.open("rb"))
@@ -188,15 +183,15 @@ class FileSource(_LineSource):
 
     def _next_piece(self) -> bytes:
         last = self._last
-        found = os.pread(self._file.fileno(), len(last) + CHUNK, self._read - len(last))
+        content = os.pread(self._file.fileno(), len(last) + CHUNK, self._read - len(last))
         # A truncated file is noticed by its size; if its writer kept its offset, there is a hole of zeros here.
-        if len(found) >= len(last) and not found.startswith(last) and found[: len(last)].strip(b"\0"):
+        if len(content) >= len(last) and not content.startswith(last) and content[: len(last)].strip(b"\0"):
             self._rewind()
             return self._next_piece()
-        piece = found[len(last) :]
+        piece = content[len(last) :]
         if piece:
             self._read += len(piece)
-            self._last = found[-CONTEXT:]
+            self._last = content[-CONTEXT:]
             self._repeats.clear()
         return piece
 
@@ -266,16 +261,16 @@ class FileSource(_LineSource):
     def _was_replaced(self) -> bool:
         """Whether another file has this name now, or this one was truncated; only asked at its end."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:
             self._note_missing()
             return False
         except OSError:
             return False
         self._missed = 0
-        if found.st_ino != self._inode:
-            return found.st_size > 0  # while the new file is empty, its writer may still write to the old one
-        return found.st_size < self._read
+        if status.st_ino != self._inode:
+            return status.st_size > 0  # while the new file is empty, its writer may still write to the old one
+        return status.st_size < self._read
 
     def put_position(self) -> None:
         """Put the file and the end of the last whole line handed out into the store."""
@@ -297,8 +292,8 @@ class FileSource(_LineSource):
 
 def _is_at(file: BinaryIO, position: Mapping[str, Any]) -> bool:
     """Whether a position is of this file, and not of another one that had its inode number."""
-    found = os.fstat(file.fileno())
-    if found.st_ino != position["inode"] or found.st_size < position["offset"]:
+    status = os.fstat(file.fileno())
+    if status.st_ino != position["inode"] or status.st_size < position["offset"]:
         return False
     return position.get("before") in (None, _digest_before(file, position["offset"]))
 

@@ -17,11 +17,8 @@ from fedkad.edge.store import Store
 Received = tuple[MQTTMessage, int]
 """A message, and the generation of the connection that it came over."""
 
-PACKET_NUMBERS = 1 << 16
-"""The packet numbers of a broker are below this."""
-
-MAX_WAITING = 1000
-"""Messages of QoS 0 that are held while the agent cannot take any."""
+PACKET_NUMBERS = 1 << 16  # those of a broker are below this
+MAX_WAITING = 1000  # messages of QoS 0 that are held while the agent cannot take any
 
 
 class MqttSource:
@@ -31,8 +28,8 @@ class MqttSource:
     no other message gets until it is acknowledged. The digest of the last message under each number is committed
     together with the effects of the message: this is how a repeated message is recognised and not taken twice.
 
-    What is told about devices (`hear`) goes to `receive` and is acknowledged like samples. Over a connection of its own
-    that is all that comes, and packet numbers are counted `beyond` those of the samples.
+    Commands (`hear`) go to `receive` and are acknowledged like samples. Over a connection of their own nothing else
+    comes, and packet numbers are counted `beyond` those of the samples.
     """
 
     header = None
@@ -47,7 +44,7 @@ class MqttSource:
         beyond: int = 0,
     ) -> None:
         self._connection, self._topics, self._store = connection, topics, store
-        self._tells, self._tell, self._beyond = dict[str, str](), receive, beyond
+        self._commanded, self._receive_command, self._beyond = dict[str, str](), receive, beyond
         self._received = deque[Received]()
         self._handed_out: list[Received] = []
         self._digests: dict[int, bytes] = {}
@@ -55,8 +52,8 @@ class MqttSource:
         connection.unsubscribe(topics.covered)
 
     def hear(self, topic: str, device: str) -> None:
-        """Take what is told about a device on that topic."""
-        self._tells[topic] = device
+        """Take the commands about a device that come on that topic."""
+        self._commanded[topic] = device
         if any(covers(each, topic) for each in self._topics.filters):  # it comes already, and must not come twice
             self._connection.unsubscribe([topic])
         else:
@@ -70,9 +67,9 @@ class MqttSource:
     def poll(self, timeout: float) -> Iterator[RawMessage]:
         """The messages that have arrived, up to a batch: one round of the agent's loop per message would cost more."""
         self._connection.poll(0.0 if self._received else timeout)
-        found = 0
-        while found < len(self._received) < BATCH:
-            found = len(self._received)
+        before = 0
+        while before < len(self._received) < BATCH:
+            before = len(self._received)
             self._connection.read_next()
         return self._messages()
 
@@ -92,8 +89,8 @@ class MqttSource:
         message, _ = received
         topic, payload = message.topic, bytes(message.payload)
         self._handed_out.append(received)
-        told = self._tells.get(topic)
-        place = self._topics.place(topic) if told is None else (told, None)
+        commanded = self._commanded.get(topic)
+        place = self._topics.place(topic) if commanded is None else (commanded, None)
         digest = hashlib.blake2b(topic.encode() + b"\0" + payload, digest_size=8).digest()
         number = self._beyond + message.mid
         is_repeated = message.dup and digest == (self._digests.get(number) or self._store.states.digest(number))
@@ -102,8 +99,8 @@ class MqttSource:
             return None
         if message.qos:
             self._digests[number] = digest
-        if told is not None:
-            self._tell(told, payload)
+        if commanded is not None:
+            self._receive_command(commanded, payload)
             return None
         return RawMessage(payload, time.time(), *place)
 

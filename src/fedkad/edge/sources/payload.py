@@ -40,7 +40,7 @@ class Near(NamedTuple):
     last: float = math.nan
 
     def meant(self, first: float, second: float) -> float:
-        """Which of the two moments is meant that a clock shows alike, because it is set back between them.
+        """Resolve a local time that occurs twice, because the clock is set back between the two moments.
 
         A live time is near to its arrival. A recording has no arrival that says anything, but its times go forward, if
         not strictly: some come a little late.
@@ -68,7 +68,7 @@ class PayloadReader:
     def __init__(self, channels: Sequence[str], zone: str, device_key: str, time_key: str) -> None:
         self.channels = tuple(channels)
         self.left_out: dict[str, str] = {}
-        self._known = frozenset(self.channels)
+        self._names = frozenset(self.channels)
         self._zone = find_zone(zone)
         self._device_key, self._time_key = device_key, time_key
         self._arrival = self._last = math.nan  # of the message, and the last time in it or before it
@@ -80,8 +80,8 @@ class PayloadReader:
 
     def _time_keys(self, keys: Iterable[str]) -> list[str]:
         """The keys that hold a timestamp and are not channels, in the order of `TIME_KEYS`."""
-        found = [key for key in keys if key not in self._known and key.lower() in TIME_KEYS]
-        return sorted(found, key=lambda key: TIME_KEYS[key.lower()]) if len(found) > 1 else found
+        times = [key for key in keys if key not in self._names and key.lower() in TIME_KEYS]
+        return sorted(times, key=lambda key: TIME_KEYS[key.lower()]) if len(times) > 1 else times
 
     def _device_name(self, value: object) -> str | None:
         """The device that a message names; unprintable characters must never reach a topic, a path or a log."""

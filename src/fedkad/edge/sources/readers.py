@@ -73,7 +73,7 @@ class JsonReader(PayloadReader):
         self._endings = frozenset(name.rpartition(".")[2] for name in self.channels)
         # Paths are cut from the left to the length that a configured name may need: no message can make them long.
         self._reach = max([_MAX_LISTED, *map(len, self.channels)]) + 2
-        self._ended = lru_cache(1024)(lambda path: tuple(self._known.intersection(_endings(path))))
+        self._ended = lru_cache(1024)(lambda path: tuple(self._names.intersection(_endings(path))))
         firsts = {name.partition(".")[0] for name in self.channels}
         # A channel such as "values.flow" makes "values" an ordinary part of a path.
         self._envelopes = frozenset(ENVELOPES) - firsts
@@ -81,7 +81,7 @@ class JsonReader(PayloadReader):
     def read(self, payload: bytes, channel: str | None = None, arrival: float = nan) -> list[Sample]:
         """Read a message; `channel` is the one that its topic names. Empty if it has no configured channel."""
         self.left_out, self._arrival = {}, arrival
-        if channel is not None and channel not in self._known:
+        if channel is not None and channel not in self._names:
             return []
         text = decode_text(payload)
         try:
@@ -98,8 +98,8 @@ class JsonReader(PayloadReader):
         """The devices that a message names, even without any channel; empty if it cannot be read."""
         try:
             content = json.loads(decode_text(payload))
-            found = (self._device(record) for record in self._records(content) if isinstance(record, dict))
-            return {name for name in found if name is not None}
+            names = (self._device(record) for record in self._records(content) if isinstance(record, dict))
+            return {name for name in names if name is not None}
         except (ValueError, RecursionError):
             return set()
 
@@ -142,13 +142,13 @@ class JsonReader(PayloadReader):
                 samples.append(Sample(self._device(record), self._time(record), values))
         return samples
 
-    def _numbers(self, found: dict[str, Any]) -> dict[str, float]:
+    def _numbers(self, given: dict[str, Any]) -> dict[str, float]:
         """The values that are finite numbers, including true and false; null is missing, anything else is refused."""
-        numbers = found.values()
+        numbers = given.values()
         if set(map(type, numbers)) == _FLOATS and isfinite(sum(numbers)):
-            return found  # usually one sum proves that every value is a finite number
+            return given  # usually one sum proves that every value is a finite number
         values = {}
-        for name, value in found.items():
+        for name, value in given.items():
             if value is None:
                 continue
             number = value if type(value) is float else _number(value)
@@ -173,7 +173,7 @@ class JsonReader(PayloadReader):
         exact: dict[str, Any] = {}
         ending: dict[str, list[tuple[str, Any]]] = {}
         for path, value in self._paths(body, "", 1, top):
-            if path in self._known:
+            if path in self._names:
                 exact.setdefault(path, value)
             if not isinstance(value, dict):
                 for name in self._ended(path):
@@ -190,43 +190,36 @@ class JsonReader(PayloadReader):
             raise _too_deep()
         for key, value in body.items():
             nested = isinstance(value, dict)
-            if top and not nested and key not in self._known and self._is_metadata(key):
+            is_value = nested or not top or key in self._names
+            if not is_value and (key in (self._device_key, self._time_key) or key.lower() in TIME_KEYS):
                 continue
             if key.rpartition(".")[2] in self._endings:
                 yield (prefix + key)[-self._reach :], value
             if nested:
                 yield from self._paths(value, f"{prefix}{key}."[-self._reach :], depth + 1, False)
 
-    def _is_metadata(self, key: str) -> bool:
-        return key in (self._device_key, self._time_key) or key.lower() in TIME_KEYS
-
     def _merged(self, metrics: list[dict[str, Any]]) -> list[Sample]:
         """Telegraf's metrics: those of one device and one time are one sample."""
         merged: dict[tuple[str | None, float | None], dict[str, tuple[Any, Any]]] = {}
         for record in metrics:
-            fields = self._fields(record["name"], record["fields"])
+            metric, fields = record["name"], dict[str, Any]()
+            for field, value in record["fields"].items():  # with or without the name of the metric before them
+                fields |= {name: value for name in (field, f"{metric}.{field}") if name in self._names}
             if not fields:
                 continue
-            series = record["name"], record.get("tags")
-            found = merged.setdefault((self._device(record), self._time(record)), {})
+            series = metric, record.get("tags")
+            row = merged.setdefault((self._device(record), self._time(record)), {})
             for name, value in fields.items():
-                if found.setdefault(name, (value, series))[1] != series:
+                if row.setdefault(name, (value, series))[1] != series:
                     raise PayloadError(
                         f"The channel {quoted(name)} occurs twice in the message at one time, under different names "
                         "or tags; name it as metric.field, or keep all but one series out of the topic."
                     )
         samples = []
-        for (device, time), found in merged.items():
-            if values := self._numbers({name: value for name, (value, _) in found.items()}):
+        for (device, time), row in merged.items():
+            if values := self._numbers({name: value for name, (value, _) in row.items()}):
                 samples.append(Sample(device, time, values))
         return samples
-
-    def _fields(self, metric: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a metric under the configured names, with or without the name of the metric before them."""
-        found: dict[str, Any] = {}
-        for field, value in fields.items():
-            found |= {name: value for name in (field, f"{metric}.{field}") if name in self._known}
-        return found
 
     def _time(self, record: dict[str, Any]) -> float | None:
         if self._time_key:
@@ -376,11 +369,11 @@ channels in [sampling].
 
 
 def _position(columns: list[str], name: str) -> int:
-    found = columns.count(name)
-    if found == 1:
+    count = columns.count(name)
+    if count == 1:
         return columns.index(name)
-    if found:
-        raise PayloadError(f"The header has {found} columns {quoted(name)}; rename all but one.")
+    if count:
+        raise PayloadError(f"The header has {count} columns {quoted(name)}; rename all but one.")
     raise PayloadError(
         f"The header has no column {quoted(name)}; its columns are: {cut(', '.join(columns), 400)}; "
         "check channels in [sampling]."

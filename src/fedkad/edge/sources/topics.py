@@ -43,7 +43,9 @@ class Topics:
         for pattern in patterns:
             named: Iterable[str | None] = devices if "{device}" in pattern else (None,)
             for device in named:
-                asked[_filter(pattern, device)] = None
+                every = "#" if hears_below(pattern) else "+"
+                level = every if device == EVERY else device or ""
+                asked[pattern.replace("{device}", level).replace("{channel}", "+")] = None
                 self._add(pattern if device == EVERY else pattern.replace("{device}", device or ""), device)
         # Brokers may send twice what two filters ask for.
         wider = {each: any(other != each and covers(other, each) for other in asked) for each in asked}
@@ -61,19 +63,14 @@ class Topics:
 
     def place(self, topic: str) -> Place | None:
         """The device and channel of a topic; None for a topic that was not subscribed to."""
-        found = self._exact.get(topic)
-        if found is not None:
-            return found
+        place = self._exact.get(topic)
+        if place is not None:
+            return place
         for pattern, device in self._wild:
-            match = pattern.fullmatch(topic)
-            if match:
-                named = match.groupdict()
-                return named.get("device", device), named.get("channel")
-        return self._below(topic)
-
-    def _below(self, topic: str) -> Place | None:
-        """The device with a name of several levels that a topic names, and its channel."""
-        for pattern in self._deep:
+            if match := pattern.fullmatch(topic):
+                names = match.groupdict()
+                return names.get("device", device), names.get("channel")
+        for pattern in self._deep:  # a device whose name has several levels
             match = pattern.fullmatch(topic)
             if match and not is_service_name(match["device"]) and not self._is_own(topic):
                 return match["device"], match.groupdict().get("channel")
@@ -85,12 +82,6 @@ def _expression(pattern: str, device: str) -> re.Pattern[str]:
     text = re.escape(pattern).replace(r"\{channel\}", "(?P<channel>[^/]+)")
     text = text.replace(r"\{device\}", f"(?P<device>{device})")
     return re.compile(text.replace(r"\+", "[^/]*").replace(r"/\#", "(?:/.*)?").replace(r"\#", ".*"))
-
-
-def _filter(pattern: str, device: str | None) -> str:
-    """What to subscribe to."""
-    every = "#" if hears_below(pattern) else "+"
-    return pattern.replace("{device}", every if device == EVERY else device or "").replace("{channel}", "+")
 
 
 def is_service_name(name: str) -> bool:
