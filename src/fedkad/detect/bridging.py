@@ -34,8 +34,8 @@ class Rows(NamedTuple):
     def entries(self, lead: int) -> list[NDArray[np.intp]]:
         """For each segment the entries that are scored: those after `lead` rows that miss not all channels."""
         there = ~self.absent
-        found = [np.arange(segment.start + lead, segment.stop) for segment in self.segments]
-        return [entries[there[entries]] for entries in found if len(entries)]
+        scored = [np.arange(segment.start + lead, segment.stop) for segment in self.segments]
+        return [entries[there[entries]] for entries in scored if len(entries)]
 
     @property
     def absent(self) -> NDArray[np.bool_]:

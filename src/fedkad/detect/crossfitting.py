@@ -177,9 +177,9 @@ def _features(scoring: WitnessScoring, rows: Array) -> WitnessFeatures:
 
 def _residuals(dynamics: Dynamics, features: WitnessFeatures, block: Entries) -> Array:
     """Of the predicted samples of all steps ahead, `(entries, H, n)`."""
-    made = block - dynamics.horizon
-    forecasts = [features.coordinates[made].dot(decoder) for decoder in dynamics.newest_decoders]
-    return np.stack([features.window[made + 1 + h] - forecast for h, forecast in enumerate(forecasts)], axis=1)
+    predicted_at = block - dynamics.horizon
+    forecasts = [features.coordinates[predicted_at].dot(decoder) for decoder in dynamics.newest_decoders]
+    return np.stack([features.window[predicted_at + 1 + h] - forecast for h, forecast in enumerate(forecasts)], axis=1)
 
 
 def _moments(features: WitnessFeatures, block: Entries, horizon: int) -> tuple[WitnessFeatures, list[WitnessFeatures]]:

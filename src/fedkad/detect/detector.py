@@ -51,10 +51,10 @@ class NotFittedError(ValueError, AttributeError):
 
 def _not_fitted() -> NotFittedError:
     """The error, which is scikit-learn's of that name too where that is loaded."""
-    known = sys.modules.get("sklearn.exceptions")
-    if known is None:
+    exceptions = sys.modules.get("sklearn.exceptions")
+    if exceptions is None:
         return NotFittedError()
-    both: type[NotFittedError] = type("NotFittedError", (NotFittedError, known.NotFittedError), {})
+    both: type[NotFittedError] = type("NotFittedError", (NotFittedError, exceptions.NotFittedError), {})
     return both()
 
 
@@ -178,10 +178,10 @@ class KoopmanDetector:
 
     def set_params(self, **parameters: Any) -> Self:
         """Change some of the constructor's arguments; they take effect at the next fit."""
-        known = self.get_params()
+        allowed = self.get_params()
         for name, value in parameters.items():
-            if name not in known:
-                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}.")
+            if name not in allowed:
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(allowed)}.")
             setattr(self, name, value)
         return self
 
@@ -411,9 +411,9 @@ class KoopmanDetector:
             Events that are shorter are left out.
         """
         gathering = Gathering(self._rows_in("merge", merge), self._rows_in("min_duration", min_duration))
-        found = examine(self._fitted(), series, gathering)
+        findings = examine(self._fitted(), series, gathering)
         self._warn_of_other_rate(series)
-        return event_table(found.events, series)
+        return event_table(findings.events, series)
 
     def _rows_in(self, name: str, duration: int | str) -> int:
         """A number of rows, or a time in sampling periods."""

@@ -108,10 +108,10 @@ class Dynamics:
 
         A prediction that lives on itself would drift away; corrected, it stays where the other channels say.
         """
-        channels, known = self.lifting.channels, ~missing
+        channels, is_known = self.lifting.channels, ~missing
         operator, rows = self._contiguous
         predicted = operator.dot(self.coordinates(samples[:-channels])[0])
-        corrected = predicted + self._gain(known).dot((samples[channels:] - rows.dot(predicted))[known])
+        corrected = predicted + self._gain(is_known).dot((samples[channels:] - rows.dot(predicted))[is_known])
         newest: Array = rows[-channels:].dot(corrected)
         return newest.clip(-CLIP, CLIP)
 
@@ -120,11 +120,11 @@ class Dynamics:
         """Q, and the rows of Z that belong to a window, in one layout: it decides about the last bit."""
         return np.ascontiguousarray(self.operator), np.ascontiguousarray(self.subspace[: self.lifting.state_size])
 
-    def _gain(self, known: NDArray[np.bool_]) -> Array:
+    def _gain(self, is_known: NDArray[np.bool_]) -> Array:
         """(Z_kᵀZ_k + λ I)⁻¹ Z_kᵀ; a channel that is dead for long asks for the same one again and again."""
-        key = known.tobytes()
+        key = is_known.tobytes()
         if key not in self._gains:
-            rows = self._contiguous[1][known]
+            rows = self._contiguous[1][is_known]
             self._gains.clear()
             gain = np.linalg.solve(rows.T @ rows + ANCHOR * np.eye(rows.shape[1]), rows.T)
             self._gains[key] = gain.astype(np.float64, copy=False)

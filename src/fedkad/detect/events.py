@@ -135,20 +135,21 @@ def examine(
     raw = score_series(model.scoring, recording.series.values, report)
     scores, thresholds, alarms = map(recording.of_rows, judge_series(model, raw))
     entries = recording.entries
-    places = entries if recording.places is None else recording.places
+    positions = entries if recording.positions is None else recording.positions
     join = max(model.settings.window, gathering.merge)
-    during = np.flatnonzero(during_events(alarms, places, join))
+    during = np.flatnonzero(during_events(alarms, positions, join))
     everywhere = recording.of_rows(raw.causal_shares(width)) if shares else None
     split = raw.causal_shares(width, entries[during]) if everywhere is None else everywhere[during]
     some = scores[during], thresholds[during], alarms[during]
-    found = [event.at(during) for event in find_events(*some, split, channels, join=join, places=places[during])]
-    long = [event for event in found if places[event.end] - places[event.start] + 1 >= gathering.shortest]
-    events = tuple(_explained(model, raw, event, entries[event.start : event.end + 1]) for event in long)
+    events = [event.at(during) for event in find_events(*some, split, channels, join=join, positions=positions[during])]
+    long = [event for event in events if positions[event.end] - positions[event.start] + 1 >= gathering.shortest]
+    explained = tuple(_explained(model, raw, event, entries[event.start : event.end + 1]) for event in long)
     ahead = recording.of_rows(raw.offline()) if offline else None
-    return Findings(scores, thresholds, alarms, channels, events, len(found) - len(long), ahead, everywhere)
+    brief = len(events) - len(long)
+    return Findings(scores, thresholds, alarms, channels, explained, brief, ahead, everywhere)
 
 
-def during_events(alarms: NDArray[np.bool_], places: NDArray[np.int64], join: int) -> NDArray[np.bool_]:
+def during_events(alarms: NDArray[np.bool_], positions: NDArray[np.int64], join: int) -> NDArray[np.bool_]:
     """Which rows lie between the first and the last alarm of an event.
 
     >>> during_events(np.array([0, 1, 0, 1, 0, 0, 1], dtype=bool), np.arange(7), join=2).astype(int)
@@ -156,7 +157,7 @@ def during_events(alarms: NDArray[np.bool_], places: NDArray[np.int64], join: in
     """
     during = alarms.copy()
     for before, after in pairwise(np.flatnonzero(alarms).tolist()):
-        if places[after] - places[before] <= join:
+        if positions[after] - positions[before] <= join:
             during[before:after] = True
     return during
 
@@ -200,12 +201,12 @@ def find_events(
     channels: Sequence[str],
     *,
     join: int,
-    places: NDArray[np.int64] | None = None,
+    positions: NDArray[np.int64] | None = None,
 ) -> tuple[Event, ...]:
     """Gather alarms into events.
 
-    Two consecutive alarms belong to one event if they are at most `join` apart: their entries, or the `places` of these
-    where time shows that rows are missing. A row that was bridged between them has no score and does not matter.
+    Two consecutive alarms belong to one event if they are at most `join` apart: their entries, or the `positions` of
+    these where time shows that rows are missing. A row that was bridged between them has no score and does not matter.
 
     The share of a channel is its part of the sum of the event's scores, from the first alarm to the last.
 
@@ -217,7 +218,7 @@ def find_events(
     entries = np.flatnonzero(alarms)
     if not len(entries):
         return ()
-    runs = np.split(entries, first_of_each(entries if places is None else places[entries], join)[1:])
+    runs = np.split(entries, first_of_each(entries if positions is None else positions[entries], join)[1:])
     return tuple(_event(int(run[0]), int(run[-1]), scores, thresholds, shares, channels) for run in runs)
 
 

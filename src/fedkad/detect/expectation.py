@@ -1,6 +1,6 @@
 """What to expect of a threshold: how many false alarms, and how sure one can be after so much normal data.
 
-The scores of normal data are cut into blocks and the blocks drawn anew many times, as if other weeks had been recorded.
+The scores of normal data are cut into blocks and the blocks drawn again and again, as if other weeks had been recorded.
 Each time the clusters are counted and their tail is fitted again, which gives a rate of events over the threshold; what
 happens in a given time at that rate is left to Poisson's law.
 """
@@ -91,11 +91,11 @@ def lowest_threshold(scores: Array, risk: float, apart: int, *, shape: float = U
     level, peaks = choose_level(scores, apart)
     if len(peaks) < FEWEST_PEAKS:
         return float("nan")
-    clusters, known = clusters_over(scores, level, apart), np.count_nonzero(~np.isnan(scores))
+    clusters, count = clusters_over(scores, level, apart), np.count_nonzero(~np.isnan(scores))
     weights = _drawn(clusters, len(scores), np.random.default_rng(SEED))
     weights = weights[weights.any(axis=1)]
     shapes, scales = _tails(clusters.peaks - level, weights, shape)
-    share = np.minimum(risk * known / weights.sum(axis=1), 1.0)
+    share = np.minimum(risk * count / weights.sum(axis=1), 1.0)
     return float(np.quantile(level + scales / shapes * np.expm1(-shapes * np.log(share)), 0.05))
 
 
@@ -142,15 +142,15 @@ def expectation_sentence(
     >>> expectation_sentence(hours, 9.0, apart=20, sample_period=3600.0)
     '0 to 1 a month; 250 days of held-out data'
     """
-    known = int(np.count_nonzero(~np.isnan(scores)))
+    count = int(np.count_nonzero(~np.isnan(scores)))
     if sample_period is None:
         number = _number(*expected_events(scores, threshold, ROWS, apart, shape=shape))
-        return f"{number} in {ROWS:,} rows; {known:,} rows of held-out data"
+        return f"{number} in {ROWS:,} rows; {count:,} rows of held-out data"
     for unit in ("week", "month", "year"):
         low, high = expected_events(scores, threshold, SECONDS[unit] / sample_period, apart, shape=shape)
         if high:
             break
-    seconds = known * sample_period
+    seconds = count * sample_period
     short = ", less than a day's cycle" if seconds < SECONDS["day"] else ""
     return f"{_number(low, high)} a {unit}; {_span(seconds)} of held-out data{short}"
 

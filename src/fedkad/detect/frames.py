@@ -30,9 +30,9 @@ def columns_of_times(data: Any) -> list[str]:
     return [name for name, kind in data.schema.items() if kind.is_temporal()]
 
 
-def framed(found: NDArray[Any], data: Any, columns: Sequence[str]) -> Any:
-    """What was found of every row and column, as a frame with the index of the data if that is one."""
-    return sys.modules["pandas"].DataFrame(found, data.index, list(columns)) if is_frame(data) else found
+def framed(results: NDArray[Any], data: Any, columns: Sequence[str]) -> Any:
+    """The results of every row and column, as a frame with the index of the data if that is one."""
+    return sys.modules["pandas"].DataFrame(results, data.index, list(columns)) if is_frame(data) else results
 
 
 def event_table(events: Sequence[Event], data: Any) -> Any:

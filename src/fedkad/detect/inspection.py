@@ -77,13 +77,13 @@ def nothing_to_teach(model: Model) -> str | None:
 
 def threshold_origin(model: Model) -> str:
     """How the threshold was set."""
-    found, rule = model.found, model.rule
-    if found is None or rule is None or not isinstance(rule.threshold, str):
+    fitted, rule = model.found, model.rule
+    if fitted is None or rule is None or not isinstance(rule.threshold, str):
         return "by hand"
     allowed = f"{rule.threshold}" if parse_budget(rule.threshold) else f"{rule.rate:g} events per row"
-    if found.value != model.threshold:
+    if fitted.value != model.threshold:
         note = "; the fleet's advice or an earlier version set it"
     else:
-        note = f" ({found.note})" if found.note else ""
-    rests = f"{found.peaks} peaks among {found.rows} scores of normal data"
+        note = f" ({fitted.note})" if fitted.note else ""
+    rests = f"{fitted.peaks} peaks among {fitted.rows} scores of normal data"
     return f"{rests}, false alarms allowed: {allowed}{note}"

@@ -217,14 +217,14 @@ def learn(
     return learnt, memory
 
 
-def _with_confirmed(memory: Memory, known: KnownRanges | None) -> Memory:
+def _with_confirmed(memory: Memory, before: KnownRanges | None) -> Memory:
     """A memory of all rows, with what was confirmed before: those rows are not among them."""
-    if memory.ranges is None or known is None:
+    if memory.ranges is None or before is None:
         return memory
     statistics = memory.statistics
-    for rows in known.confirmed_stretches:
+    for rows in before.confirmed_stretches:
         statistics = statistics + collect(clipped(rows), memory.setup.lifting, memory.setup.settings.horizon)
-    return replace(memory, statistics=statistics, ranges=memory.ranges.keeping(known, memory.setup.settings.window))
+    return replace(memory, statistics=statistics, ranges=memory.ranges.keeping(before, memory.setup.settings.window))
 
 
 def share_left(forgetting: float | str, rows: int, sample_period: float | None) -> float:
@@ -245,12 +245,12 @@ def share_left(forgetting: float | str, rows: int, sample_period: float | None) 
 
 def _rows_of(half_life: str, sample_period: float | None) -> float | None:
     """A number of rows in a string such as "5000 rows" or "30 days"; None if it is neither."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\w+?)s?\s*", half_life)
-    if not found or float(found[1]) == 0.0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\w+?)s?\s*", half_life)
+    if not match or float(match[1]) == 0.0:
         return None
-    if found[2] in ("row", "sample"):
-        return float(found[1])
-    return float(found[1]) * SECONDS[found[2]] / sample_period if found[2] in SECONDS and sample_period else None
+    if match[2] in ("row", "sample"):
+        return float(match[1])
+    return float(match[1]) * SECONDS[match[2]] / sample_period if match[2] in SECONDS and sample_period else None
 
 
 def _sane(model: Model, scaled: Array) -> Array:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,33 +62,13 @@ class ScoringMethod(Protocol):
     as the benchmark's ablations do.
     """
 
-    @property
-    def name(self) -> str:
-        """What it is called in files and messages."""
-
-    @property
-    def least_threshold(self) -> float:
-        """The lowest threshold that a rule may set: below it nothing is a departure."""
-
-    @property
-    def holds_out(self) -> bool:
-        """Whether the last share of the rows sets the threshold and is not learned from; otherwise all are."""
-
-    @property
-    def bridges(self) -> bool:
-        """Whether short holes are filled with predictions."""
-
-    @property
-    def has_private(self) -> bool:
-        """Whether it uses directions of the device's own beside those that a fleet shares."""
-
-    @property
-    def is_comparable(self) -> bool:
-        """Whether scores mean the same on all devices, so that a fleet may advise thresholds."""
-
-    @property
-    def always_regularised(self) -> bool:
-        """Whether the ridge is added to every operator, not only to ill-conditioned ones."""
+    name: ClassVar[str]  # in files and messages
+    least_threshold: ClassVar[float]  # the lowest that a rule may set: below it nothing is a departure
+    holds_out: ClassVar[bool]  # the last share of the rows sets the threshold and is not learned from
+    bridges: ClassVar[bool]  # short holes are filled with predictions
+    has_private: ClassVar[bool]  # it uses directions of the device's own beside those that a fleet shares
+    is_comparable: ClassVar[bool]  # scores mean the same on all devices, so that a fleet may advise thresholds
+    always_regularised: ClassVar[bool]  # the ridge is added to every operator, not only to ill-conditioned ones
 
     def cleaned(self, values: Array) -> Array:
         """The training values, without those that must not be learned from."""

@@ -162,25 +162,25 @@ def _kept(arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> tupl
 
 def _with_ties(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The arrays of a file; in those from before channels were tied to each other, none is."""
-    found = dict(arrays)
+    arrays = dict(arrays)
     for prefix, by_feature in (
         ("witnesses.bounds.", ("low", "high", "ranges", "calm")),
         ("held_out.places.", ("quantiles", "confirmed", "calm")),
     ):
-        if f"{prefix}calm" not in found or f"{prefix}offset" in found:
+        if f"{prefix}calm" not in arrays or f"{prefix}offset" in arrays:
             continue
-        ties = Ties.none(found[f"{prefix}calm"].shape[2])
-        if f"{prefix}ties" in found:  # the first ones were of levels less their usual ones, and were not learned on
-            weights = found[f"{prefix}ties"]
-            ties = Ties(weights, weights @ found[f"{prefix}usual"])
+        ties = Ties.none(arrays[f"{prefix}calm"].shape[2])
+        if f"{prefix}ties" in arrays:  # the first ones were of levels less their usual ones, and were not learned on
+            weights = arrays[f"{prefix}ties"]
+            ties = Ties(weights, weights @ arrays[f"{prefix}usual"])
         else:
             for name in by_feature:
-                known, axis = found[prefix + name], 1 if name == "calm" else 0
-                found[prefix + name] = np.concatenate([known, 0.0 * known.take([0], axis)], axis)
-            found[f"{prefix}tightness"] = ties.offset + 1.0
+                quantiles, axis = arrays[prefix + name], 1 if name == "calm" else 0
+                arrays[prefix + name] = np.concatenate([quantiles, 0.0 * quantiles.take([0], axis)], axis)
+            arrays[f"{prefix}tightness"] = ties.offset + 1.0
         added = {"ties": ties.weights, "offset": ties.offset, "levels": ties.weights[:0], "windows": np.zeros(())}
-        found |= {prefix + name: array for name, array in added.items()}
-    return found
+        arrays |= {prefix + name: array for name, array in added.items()}
+    return arrays
 
 
 def _with_wander(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -195,12 +195,12 @@ def _with_wander(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 def _with_steps(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The arrays of a file; in those from before channels had steps, none is known."""
-    for known, name, kind in (
+    for like, name, kind in (
         ("witnesses.bounds.wander", "witnesses.bounds.coarse", np.bool_),
         ("held_out.places.wander", "held_out.places.step", np.float64),
     ):
-        if known in arrays and name not in arrays:
-            arrays[name] = np.zeros(arrays[known].shape, dtype=kind)
+        if like in arrays and name not in arrays:
+            arrays[name] = np.zeros(arrays[like].shape, dtype=kind)
     return arrays
 
 

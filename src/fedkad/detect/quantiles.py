@@ -25,10 +25,10 @@ def channel_quantiles(feature: Array, probabilities: ArrayLike, beyond: int = 0)
     position = np.clip(np.asarray(probabilities) * (rows - 1), inner, rows - 1 - inner)
     below = np.floor(position).astype(int)
     above, share = np.minimum(below + 1, rows - 1), position - below
-    found = np.empty((channels, len(position)))
+    quantiles = np.empty((channels, len(position)))
     together = max(TOGETHER // rows, 1)
     for first in range(0, channels, together):
         ordered = np.array(feature[:, first : first + together].T, order="C")
         ordered.sort(axis=1)
-        found[first : first + together] = ordered[:, below] + share * (ordered[:, above] - ordered[:, below])
-    return found
+        quantiles[first : first + together] = ordered[:, below] + share * (ordered[:, above] - ordered[:, below])
+    return quantiles

@@ -190,8 +190,8 @@ class KnownRanges:
     @property
     def reach(self) -> Array:
         """The range of the values of each channel."""
-        found: Array = self.at(1.0 - REACH)[0] - self.at(REACH)[0]
-        return found
+        reach: Array = self.at(1.0 - REACH)[0] - self.at(REACH)[0]
+        return reach
 
     @property
     def switch(self) -> NDArray[np.bool_]:
@@ -313,12 +313,12 @@ class KnownRanges:
         """The rows of each confirmed stretch; none of those that are not kept any more."""
         return np.split(self.stretches, np.cumsum(self.lengths).astype(int)[:-1]) if len(self.lengths) else []
 
-    def keeping(self, known: KnownRanges, window: int) -> KnownRanges:
+    def keeping(self, before: KnownRanges, window: int) -> KnownRanges:
         """Add what a person confirmed before, and the ties that held, to these ranges of all rows."""
-        tied = self._with_ties(self.known_ties.instead_of(known.known_ties), window)
-        confirmed, calm = known._confirmed_by(tied.known_ties, window)
-        kept = {name: getattr(known, name) for name in ("discounts", "stretches", "lengths")}
-        values = _joined_values(self.values, known.values)
+        tied = self._with_ties(self.known_ties.instead_of(before.known_ties), window)
+        confirmed, calm = before._confirmed_by(tied.known_ties, window)
+        kept = {name: getattr(before, name) for name in ("discounts", "stretches", "lengths")}
+        values = _joined_values(self.values, before.values)
         return replace(tied, values=values, confirmed=confirmed, calm=calm, **kept)
 
 
@@ -354,10 +354,10 @@ def absurd_in_training(values: Array) -> NDArray[np.bool_]:
     complete = complete_rows(values)
     if len(complete) <= 2 * FEW:
         return np.zeros(values.shape, dtype=np.bool_)
-    found = feature_quantiles(complete, beyond=FEW)
-    low, high = found[:, TAIL.index(BOUND)], found[:, -1 - TAIL.index(BOUND)]
-    reach = found[:, -1 - TAIL.index(REACH)] - found[:, TAIL.index(REACH)]
-    marked = absurd(values, low, high, _unit(reach, np.abs(found[:, len(TAIL)]), 1.0))
+    quantiles = feature_quantiles(complete, beyond=FEW)
+    low, high = quantiles[:, TAIL.index(BOUND)], quantiles[:, -1 - TAIL.index(BOUND)]
+    reach = quantiles[:, -1 - TAIL.index(REACH)] - quantiles[:, TAIL.index(REACH)]
+    marked = absurd(values, low, high, _unit(reach, np.abs(quantiles[:, len(TAIL)]), 1.0))
     return np.asarray(marked & (marked.sum(axis=0) <= FEW))
 
 
@@ -391,13 +391,13 @@ def _distribution(knots: Array, quantiles: Array) -> Array:
 
 def _two_values(values: Array) -> Array:
     """The least and the greatest value of channels that have no other, `(n, 2)`; NaN for the other channels."""
-    found = np.full((values.shape[1], 2), np.nan)
+    states = np.full((values.shape[1], 2), np.nan)
     # Most channels have three values among the first few rows.
     for channel in np.flatnonzero(_has_two(values[:GLANCE])):
         column = values[:, channel : channel + 1]
         if _has_two(column)[0]:
-            found[channel] = column.min(), column.max()
-    return found
+            states[channel] = column.min(), column.max()
+    return states
 
 
 def _has_two(values: Array) -> NDArray[np.bool_]:
@@ -428,8 +428,8 @@ def _wandering(features: Features, reach: Array, step: Array, windows: float) ->
     """
     thin, farthest = features.thinned(THINNED), np.zeros(len(reach))
     alone = float(np.clip(FEW_WINDOWS / max(windows, 1.0), ALONE, 1.0))
-    for known, met in FOLDS:
-        before, after = thin.cut(0.0, known), thin.cut(known, met)
+    for first, last in FOLDS:
+        before, after = thin.cut(0.0, first), thin.cut(first, last)
         if len(before.levels) and len(after.levels):
             ranges = replace(KnownRanges.of(before, Ties.none(len(reach))), step=step)
             farthest = np.maximum(farthest, _wander(_outside(after, ranges, reach), alone))
@@ -449,8 +449,8 @@ def _wander(outside: Array, alone: float = ALONE) -> Array:
     """
     together, own = np.quantile(outside.sum(axis=1), 0.99), np.quantile(outside, 0.99, axis=0)
     least = np.maximum(own, max(alone * together, CALMEST))
-    found: Array = least * max(float(np.quantile((outside / least).sum(axis=1), 0.99)), 1.0)
-    return found
+    divisor: Array = least * max(float(np.quantile((outside / least).sum(axis=1), 0.99)), 1.0)
+    return divisor
 
 
 def _outside(features: Features, ranges: KnownRanges, reach: Array) -> Array:
@@ -459,8 +459,8 @@ def _outside(features: Features, ranges: KnownRanges, reach: Array) -> Array:
     unit = _unit(reach, np.zeros_like(reach), 1.0)
     away = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
     level, spread = beyond(features.levels, low[1], high[1]), beyond(features.spreads, low[2], high[2])
-    found: Array = away + np.hypot(level, spread)
-    return found
+    distance: Array = away + np.hypot(level, spread)
+    return distance
 
 
 def beyond(feature: Array, low: Array, high: Array) -> Array:

@@ -348,8 +348,8 @@ def pieces(runs: Sequence[NDArray[np.intp]], before: int, size: int) -> Iterator
     """
     for run in runs:
         for start in range(0, len(run), size):
-            known = min(start, before)
-            yield run[start - known : start + size], slice(known, None)
+            earlier = min(start, before)
+            yield run[start - earlier : start + size], slice(earlier, None)
 
 
 def means_of_last(values: Array, width: int) -> Array:

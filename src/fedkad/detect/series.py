@@ -28,15 +28,15 @@ class Series(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """A series as a detector looks at it: with rows of NaN, of which nobody hears, where time shows a gap."""
+    """A series as a detector takes it: with rows of NaN where time shows a gap, which results leave out."""
 
     series: Series
     there: NDArray[np.bool_] | None = None  # which entries came in; None if all did
-    places: NDArray[np.int64] | None = None  # of the rows that came in, counted in sampling steps
+    positions: NDArray[np.int64] | None = None  # of the rows that came in, counted in sampling steps
 
-    def of_rows(self, found: NDArray[Any]) -> NDArray[Any]:
-        """What was found, entry by entry, of the rows that came in."""
-        return found if self.there is None else found[self.there]
+    def of_rows(self, by_entry: NDArray[Any]) -> NDArray[Any]:
+        """The results of the rows that came in, from those of all entries."""
+        return by_entry if self.there is None else by_entry[self.there]
 
     @property
     def entries(self) -> NDArray[np.intp]:
@@ -61,7 +61,7 @@ def as_recording(data: Any, gap: int = 1) -> Recording:
 
     >>> times = np.array([0.0, 1.0, 2.0, 9.0])
     >>> recording = as_recording(Series(np.ones((4, 1)), None, times), gap=2)
-    >>> recording.series.values.ravel(), recording.places
+    >>> recording.series.values.ravel(), recording.positions
     (array([ 1.,  1.,  1., nan, nan,  1.]), array([0, 1, 2, 9]))
     """
     if not _is_list_of_stretches(data):
@@ -96,8 +96,8 @@ def sampling_period(data: Any) -> float | None:
     """
     pieces = data if _is_list_of_stretches(data) else [data]
     clocks = [_times_of(piece, "") for piece in pieces]
-    known = [times for times in clocks if times is not None and times.dtype.kind in "mM"]
-    steps = np.concatenate([np.empty(0), *(np.diff(times) / np.timedelta64(1, "s") for times in known)])
+    dated = [times for times in clocks if times is not None and times.dtype.kind in "mM"]
+    steps = np.concatenate([np.empty(0), *(np.diff(times) / np.timedelta64(1, "s") for times in dated)])
     return float(np.median(steps)) if len(steps) else None
 
 
@@ -123,7 +123,7 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
     if not missing and not unknown:
         return f"they come as {', '.join(names)} instead of {', '.join(expected)}; put them in that order"
     both = (("missing", missing), ("unknown", unknown))
-    parts = " and ".join(f"{word} {', '.join(map(repr, found))}" for word, found in both if found)
+    parts = " and ".join(f"{word} {', '.join(map(repr, names))}" for word, names in both if names)
     return f"{parts}; select the same channels in the same order"
 
 
@@ -148,13 +148,14 @@ def check_sample(sample: Any, names: tuple[str, ...], *, named: bool) -> Array:
 
 def _by_name(sample: Mapping[Any, Any], names: tuple[str, ...]) -> list[Any]:
     """The values in the order of the channels; None is missing, as it is in JSON."""
-    known = {str(name): value for name, value in sample.items()}
-    wrong = [("no", name) for name in names if name not in known] + [("an unknown", n) for n in known if n not in names]
+    values = {str(name): value for name, value in sample.items()}
+    wrong = [("no", name) for name in names if name not in values]
+    wrong += [("an unknown", name) for name in values if name not in names]
     for word, name in wrong:
         raise ValueError(
             f"The sample has {word} channel {name!r}; the channels are {', '.join(names)}, and a missing value is NaN."
         )
-    return [np.nan if known[name] is None else known[name] for name in names]
+    return [np.nan if values[name] is None else values[name] for name in names]
 
 
 def _is_table(piece: Any) -> bool:
@@ -162,10 +163,27 @@ def _is_table(piece: Any) -> bool:
 
 
 def _read(data: Any, where: str, gap: int) -> Recording:
-    if data is None or isinstance(data, str | bytes):
-        found = "nothing" if data is None else f"the text {data!r}"
+    _refuse_what_is_no_table(data, where)
+    names, times = _names_of(data, where), _times_of(data, where)
+    overwrite_ok = isinstance(data, Series) and data.overwrite_ok
+    values = _as_floats(_matrix(data.values if isinstance(data, Series) else data, where), names, where)
+    if values.shape[1] == 0:
         raise ValueError(
-            f"{where}A series must be (time, channel) numbers, but this is {found}; read a file first, "
+            f"{where}The series has no channel: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required."
+        )
+    for row, channel in np.argwhere(np.isinf(values)):
+        raise ValueError(
+            f"{where}Row {row} of channel {_name(names, channel)} is infinite; "
+            "replace infinite values by NaN where a value is missing."
+        )
+    return _with_gaps(Series(values, names, times, overwrite_ok), gap)
+
+
+def _refuse_what_is_no_table(data: Any, where: str) -> None:
+    if data is None or isinstance(data, str | bytes):
+        what = "nothing" if data is None else f"the text {data!r}"
+        raise ValueError(
+            f"{where}A series must be (time, channel) numbers, but this is {what}; read a file first, "
             "e.g. with pandas.read_csv(path, index_col=0, parse_dates=True)."
         )
     if hasattr(data, "toarray"):
@@ -175,14 +193,14 @@ def _read(data: Any, where: str, gap: int) -> Recording:
             f"{where}Channel {column!r} holds times, not numbers; drop the column, or let it count with "
             f"frame.to_pandas().set_index({column!r})."
         )
-    names, times = _names_of(data, where), _times_of(data, where)
-    overwrite_ok = isinstance(data, Series) and data.overwrite_ok
-    if isinstance(data, Series):
-        data = data.values
+
+
+def _matrix(data: Any, where: str) -> NDArray[Any]:
+    """The values of an array or a frame, of whatever type, with two dimensions."""
     if isinstance(data, np.ma.MaskedArray):
         data = np.ma.filled(data.astype(np.float64), np.nan)
     try:
-        raw = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
+        raw: NDArray[Any] = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
     except TypeError:
         raise ValueError(
             f"{where}A series must be (time, channel) numbers, but this is of the type {type(data).__name__}; pass an "
@@ -197,17 +215,7 @@ def _read(data: Any, where: str, gap: int) -> Recording:
         single = "Reshape your data with x.reshape(-1, 1) if it is a single channel."
         remedy = single if raw.ndim == 1 else "Pass separate stretches as a list."
         raise ValueError(f"{where}A series must be (time, channel), but this one has {raw.ndim} dimension(s). {remedy}")
-    values = _as_floats(raw, names, where)
-    if values.shape[1] == 0:
-        raise ValueError(
-            f"{where}The series has no channel: 0 feature(s) (shape={values.shape}) while a minimum of 1 is required."
-        )
-    for row, channel in np.argwhere(np.isinf(values)):
-        raise ValueError(
-            f"{where}Row {row} of channel {_name(names, channel)} is infinite; "
-            "replace infinite values by NaN where a value is missing."
-        )
-    return _with_gaps(Series(values, names, times, overwrite_ok), gap)
+    return raw
 
 
 def _with_gaps(series: Series, gap: int) -> Recording:

@@ -64,8 +64,8 @@ def fit_tail(excesses: Array) -> Tail:
     for _ in range(4):
         shapes = np.log1p(grid[:, None] * excesses).mean(axis=1)
         k = int(np.argmax(profile_likelihood(grid, shapes)))
-        found = Tail(float(shapes[k]), float(shapes[k] / grid[k]))
-        best = max(best, found, key=lambda tail: tail.log_likelihood(excesses))
+        candidate = Tail(float(shapes[k]), float(shapes[k] / grid[k]))
+        best = max(best, candidate, key=lambda tail: tail.log_likelihood(excesses))
         grid = np.linspace(grid[max(k - 1, 0)], grid[min(k + 1, len(grid) - 1)], 60)
         grid = grid[grid != 0.0]
     return best

@@ -94,9 +94,9 @@ class TensorFile:
         if not within or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != stop - first:
             raise ValueError("an array extends beyond the file")
         self._file.seek(self._start + first)
-        found = np.fromfile(self._file, dtype, math.prod(shape))
+        values = np.fromfile(self._file, dtype, math.prod(shape))
         try:
-            return found.reshape(shape)
+            return values.reshape(shape)
         except OverflowError:  # an empty array may have dimensions of any size
             raise ValueError("an array has a dimension that is too large") from None
 

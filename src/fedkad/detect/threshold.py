@@ -110,19 +110,21 @@ def event_threshold(scores: Array, risk: float, apart: int, shape: float = USUAL
     >>> bool(abs(found.value - np.log(1e5)) < 1.0), found.note
     (True, '')
     """
-    known = scores[~np.isnan(scores)]
-    level, peaks = choose_level(scores, apart, least=2.0 * risk * len(known))
-    found = EventThreshold(level, None, level, len(peaks), len(known))
+    present = scores[~np.isnan(scores)]
+    level, peaks = choose_level(scores, apart, least=2.0 * risk * len(present))
+    found = EventThreshold(level, None, level, len(peaks), len(present))
     if found.few:
-        return _threshold_of_few(known, risk, found)
+        return _threshold_of_few(present, risk, found)
     own = fit_tail(peaks - level)
     tail = shrunk(own, peaks - level, shape)
-    value = level + _extrapolated(tail, len(peaks), risk * len(known) / len(peaks))
+    value = level + _extrapolated(tail, len(peaks), risk * len(present) / len(peaks))
     note = ""
-    if risk * len(known) > len(peaks):
-        note = f"Normal data shows at most {len(peaks) / len(known):.2g} events per row, fewer than {risk:.2g} allowed."
-    threshold = EventThreshold(value, tail, level, len(peaks), len(known), note=note, own_shape=own.shape)
-    return _bounded(known, threshold)
+    if risk * len(present) > len(peaks):
+        note = (
+            f"Normal data shows at most {len(peaks) / len(present):.2g} events per row, fewer than {risk:.2g} allowed."
+        )
+    threshold = EventThreshold(value, tail, level, len(peaks), len(present), note=note, own_shape=own.shape)
+    return _bounded(present, threshold)
 
 
 def choose_level(scores: Array, apart: int, least: float = 0.0) -> tuple[float, Array]:
@@ -131,11 +133,11 @@ def choose_level(scores: Array, apart: int, least: float = 0.0) -> tuple[float, 
     A level can only serve rates below that of its own clusters, so it has `least` of them where possible. Too low a
     level joins everything into one cluster: if no level will do, the one with the most clusters is taken.
     """
-    known, most = scores[~np.isnan(scores)], (math.nan, np.empty(0))
-    if not len(known):
+    present, most = scores[~np.isnan(scores)], (math.nan, np.empty(0))
+    if not len(present):
         raise ValueError("a threshold needs at least one score of normal data")
     for share in (*SHARES, *LOWER_SHARES):
-        level = float(np.quantile(known, 1.0 - share))
+        level = float(np.quantile(present, 1.0 - share))
         peaks = declustered(scores, level, apart)
         if len(peaks) >= max(ENOUGH_PEAKS if share < SHARES[-1] else FEWEST_PEAKS, least):
             return level, peaks
@@ -149,20 +151,20 @@ def _extrapolated(tail: Tail, peaks: int, probability: float) -> float:
     return max(Tail(tail.shape + 1.0 / peaks, tail.scale).exceeded_with(min(probability, 1.0)), 0.0)
 
 
-def _threshold_of_few(known: Array, risk: float, found: EventThreshold) -> EventThreshold:
+def _threshold_of_few(present: Array, risk: float, empirical: EventThreshold) -> EventThreshold:
     """An exponential law through the highest fifth of the scores themselves, since clusters are too few."""
-    level = float(np.quantile(known, 1.0 - FEW_SHARE))
-    excesses = known[known > level] - level
+    level = float(np.quantile(present, 1.0 - FEW_SHARE))
+    excesses = present[present > level] - level
     if not len(excesses):
         excesses = np.zeros(1)
     tail = Tail(0.0, max(float(excesses.mean()), np.finfo(float).tiny))
     value = level + _extrapolated(tail, len(excesses), risk / FEW_SHARE)
-    peaks = "1 separate peak" if found.peaks == 1 else f"{found.peaks} separate peaks"
+    peaks = "1 separate peak" if empirical.peaks == 1 else f"{empirical.peaks} separate peaks"
     note = (
-        f"Only {found.rows} scores of normal data with {peaks}: the threshold is a rough extrapolation, and false "
+        f"Only {empirical.rows} scores of normal data with {peaks}: the threshold is a rough extrapolation, and false "
         "alarms are more likely."
     )
-    return _bounded(known, EventThreshold(value, tail, level, found.peaks, found.rows, note=note))
+    return _bounded(present, EventThreshold(value, tail, level, empirical.peaks, empirical.rows, note=note))
 
 
 def furthest(median: float, largest: float) -> float:
@@ -174,15 +176,15 @@ def furthest(median: float, largest: float) -> float:
     return largest + (largest - median)
 
 
-def _bounded(known: Array, found: EventThreshold) -> EventThreshold:
-    most = furthest(float(np.median(known)), float(known.max()))
-    if found.value <= most:
-        return found
-    note = found.note or (
-        f"The tail asked for a threshold of {found.value:.3g}, far above the highest score of normal data, "
-        f"{known.max():.3g}; it was set to {most:.3g}."
+def _bounded(present: Array, threshold: EventThreshold) -> EventThreshold:
+    most = furthest(float(np.median(present)), float(present.max()))
+    if threshold.value <= most:
+        return threshold
+    note = threshold.note or (
+        f"The tail asked for a threshold of {threshold.value:.3g}, far above the highest score of normal data, "
+        f"{present.max():.3g}; it was set to {most:.3g}."
     )
-    return replace(found, value=most, bounded=True, note=note)
+    return replace(threshold, value=most, bounded=True, note=note)
 
 
 def quantile_threshold(scores: Array, risk: float, apart: int) -> EventThreshold:
@@ -226,10 +228,10 @@ def parse_budget(text: str) -> float | None:
     >>> parse_budget("1/week") == 1 / 604800
     True
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:/|per)\s*(\w+?)s?\s*", text)
-    if not found or found[2] not in SECONDS or float(found[1]) <= 0.0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:/|per)\s*(\w+?)s?\s*", text)
+    if not match or match[2] not in SECONDS or float(match[1]) <= 0.0:
         return None
-    return float(found[1]) / SECONDS[found[2]]
+    return float(match[1]) / SECONDS[match[2]]
 
 
 def check_threshold(threshold: str | float, sample_period: float | None) -> None:

@@ -10,7 +10,7 @@ what those of the others say by
 the residual of a ridge regression on all other channels. A channel is *tied* to the others if they explain most of its
 level, and if that holds in time: what the first part of training shows must be true in the part after it.
 
-A day shows few ties, a fortnight nearly all. So they are learned anew with everything that a device learns, until it
+A day shows few ties, a fortnight nearly all. So they are learned again with everything that a device learns, until it
 has seen enough windows (`settled_after`); a channel keeps its last tie that held. From then on they stay, and only
 their bounds go on learning: an unnoticed fault must not undo the tie that would have revealed it.
 """
@@ -69,14 +69,14 @@ class Ties(NamedTuple):
 
     def departures(self, levels: Array) -> Array:
         """How far levels `(…, n)` are from what those of the other channels say."""
-        found: Array = levels @ self.weights.T - self.offset
-        return found
+        departures: Array = levels @ self.weights.T - self.offset
+        return departures
 
-    def instead_of(self, known: Ties) -> Ties:
-        """These ties, and for channels that have none those that were known."""
+    def instead_of(self, before: Ties) -> Ties:
+        """These ties, and for channels that have none those of before."""
         is_tied: NDArray[np.bool_] = np.asarray(self.weights.any(axis=1))
-        weights = np.where(is_tied[:, None], self.weights, known.weights)
-        return Ties(weights, np.where(is_tied, self.offset, known.offset))
+        weights = np.where(is_tied[:, None], self.weights, before.weights)
+        return Ties(weights, np.where(is_tied, self.offset, before.offset))
 
 
 def learn_ties(levels: Array, independent: float) -> Ties:
@@ -96,9 +96,9 @@ def learn_ties(levels: Array, independent: float) -> Ties:
     ties, is_tied = _regression(levels, independent)
     if not is_tied.any():
         return Ties.none(channels)
-    for known, met in FOLDS:
-        first, last = int(known * len(levels)), int(met * len(levels))
-        earlier, _ = _regression(levels[:first], known * independent)
+    for share, until in FOLDS:
+        first, last = int(share * len(levels)), int(until * len(levels))
+        earlier, _ = _regression(levels[:first], share * independent)
         is_tied &= _holds(earlier.departures(levels[:first]), earlier.departures(levels[first:last]))
     return Ties(ties.weights * is_tied[:, None], ties.offset * is_tied)
 
@@ -117,9 +117,9 @@ def _regression(levels: Array, independent: float) -> tuple[Ties, NDArray[np.boo
     return ties, (left <= (1.0 - EXPLAINED) * variance) & (variance > MOVES)
 
 
-def _holds(known: Array, met: Array) -> NDArray[np.bool_]:
-    """Which departures of the windows that are met next lie within the bounds of the known ones, or close to them."""
-    low, first, last, high = channel_quantiles(known, [0.002, 0.01, 0.99, 0.998]).T
-    outside = np.maximum(np.maximum(low - met, met - high), 0.0) / np.maximum(last - first, NARROWEST)
+def _holds(earlier: Array, later: Array) -> NDArray[np.bool_]:
+    """Which departures of later windows lie within the bounds of the earlier ones, or close to them."""
+    low, first, last, high = channel_quantiles(earlier, [0.002, 0.01, 0.99, 0.998]).T
+    outside = np.maximum(np.maximum(low - later, later - high), 0.0) / np.maximum(last - first, NARROWEST)
     held: NDArray[np.bool_] = channel_quantiles(outside, [0.99])[:, 0] <= SLACK
     return held

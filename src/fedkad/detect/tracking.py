@@ -73,10 +73,10 @@ class ThresholdTracker:
     def __init__(self, allowed: float, state: Mapping[str, Any] | float | None = None) -> None:
         self.allowed = allowed  # incidents per second
         # It was one number in early versions.
-        known: Mapping[str, Any] = state if isinstance(state, Mapping) else {"log": state or 0.0}
-        self._log, self._used = float(known["log"]), 0.0
-        self._rested = float(known.get("rested", REST / allowed))  # seconds since the last one that counted
-        self._counted = list(known.get("counted", []))
+        saved: Mapping[str, Any] = state if isinstance(state, Mapping) else {"log": state or 0.0}
+        self._log, self._used = float(saved["log"]), 0.0
+        self._rested = float(saved.get("rested", REST / allowed))  # seconds since the last one that counted
+        self._counted = list(saved.get("counted", []))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -135,8 +135,8 @@ class AlarmTracker:
         rule, seconds = model.rule, model.sample_period
         allowed = parse_budget(rule.threshold) if rule is not None and isinstance(rule.threshold, str) else None
         if rule is None or allowed is None or seconds is None:
-            found = model.threshold if rule is None else rule.threshold
-            raise SettingError("threshold", found, "a budget such as '1/week' for a stream that follows its alarms")
+            rejected = model.threshold if rule is None else rule.threshold
+            raise SettingError("threshold", rejected, "a budget such as '1/week' for a stream that follows its alarms")
         window = model.settings.window
         return cls(ThresholdTracker(allowed), model.threshold, model.lowest_threshold, seconds=seconds, window=window)
 

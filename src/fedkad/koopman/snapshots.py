@@ -218,12 +218,12 @@ class WideStatistics(Statistics):
         """A field that was not asked for before: that of the channels kept, among the zeros of the others."""
         if name not in ("xx", "yx", "yy", "x_sum", "y_sum", "ahead"):
             raise AttributeError(name)
-        known: Array = getattr(self.narrow, name)
-        places, sizes = [self.moving] * known.ndim, [self.lifting.dimension] * known.ndim
+        narrow: Array = getattr(self.narrow, name)
+        places, sizes = [self.moving] * narrow.ndim, [self.lifting.dimension] * narrow.ndim
         if name == "ahead":
-            places[:2], sizes[:2] = [np.arange(len(known)), self.kept], [len(known), self.lifting.channels]
+            places[:2], sizes[:2] = [np.arange(len(narrow)), self.kept], [len(narrow), self.lifting.channels]
         whole = vars(self)[name] = np.zeros(sizes)
-        whole[np.ix_(*places)] = known
+        whole[np.ix_(*places)] = narrow
         return whole
 
 
