@@ -77,4 +77,4 @@ def test_who_sends_when_a_value_changes_has_no_other_period_though_it_is_calm_fo
 def test_the_period_of_an_irregular_reporter_is_short_enough_for_what_comes_soon() -> None:
     first = FirstSamples()
     times = accumulate([780.0, 1200.0, 3600.0, 200.0] * 5, initial=1000.0)
-    assert [first.add(time, {"a": 1.0}, time, is_timed=True) for time in times][-1] == 60.0
+    assert [first.add(time, {"a": 1.0}, time) for time in times][-1] == 60.0

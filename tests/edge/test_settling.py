@@ -69,7 +69,7 @@ def feed(watcher: Device, rows: Array, first: int) -> list[dict[str, Any]]:
     for k, row in enumerate(rows, start=first):
         values = dict(zip(CHANNELS, map(float, row), strict=True))
         alerts += watcher.take(Sample("pump", BEGIN + k, values), BEGIN + k)
-        if watcher.is_level_due:
+        if watcher.parts.is_level_due:
             watcher.save()
             watcher._store.commit()
             alerts += watcher.accept_level()

@@ -220,7 +220,7 @@ class Agent:
         """The first device that was heard and has to learn, or settle; those before it have not."""
         while self._heard_from:
             device = self.devices[next(iter(self._heard_from))]
-            if device.is_learning_due or device.is_level_due:
+            if device.is_learning_due or device.parts.is_level_due:
                 return device
             del self._heard_from[device.name]
         return None
@@ -231,7 +231,7 @@ class Agent:
         if due is None or not self.commit():
             return
         del self._heard_from[due.name]  # whatever comes of it, it is not due again before its next sample
-        if due.is_level_due:
+        if due.parts.is_level_due:
             self._outbox.put(due.accept_level(while_waiting=lambda: self._wait(SHORT_POLL)))
         else:
             due.learn(while_waiting=lambda: self._wait(SHORT_POLL))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedkad.detect.model import Model
 from fedkad.detect.tracking import ThresholdTracker
 from fedkad.edge.alarms import Alarms
-from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Reason, Severity
+from fedkad.edge.alert import AlertEvent, IncidentAlert, Reason, Severity
 from fedkad.edge.device.grid import GridRow
 from fedkad.edge.device.model import DeviceModel
 from fedkad.edge.device.state import SavedState
@@ -120,7 +120,9 @@ class Learner:
             self._store.rows.forget(self._device, number - max(kept, self._model.memory, KEPT_ROWS))
         return is_learnable
 
-    def conclude(self, alert: Alert, number: int, now: float, alarms: Alarms, budget: ThresholdTracker | None) -> None:
+    def conclude(
+        self, alert: IncidentAlert, number: int, now: float, alarms: Alarms, budget: ThresholdTracker | None
+    ) -> None:
         """Keep the rows of an incident as evidence, and leave them out at its end if it may have been a fault.
 
         Where there are many more than a budget allows, it is the model that is wrong: what goes away by itself within

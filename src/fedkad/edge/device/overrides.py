@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fedkad.edge.alert import Reason
-from fedkad.edge.settings import DeviceSettings
+from fedkad.edge.settings import DeviceSettings, Maintenance
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,13 @@ class Overrides:
         return cls(
             str(state.get("budget", "")), float(state.get("muted_since", 0.0)), float(state.get("muted_until", 0.0))
         )
+
+
+def why_silenced(maintenance: Sequence[Maintenance], overrides: Overrides, now: float, arrival: float) -> Reason | None:
+    """Return why no incident may begin at a row of that time and arrival; None if it may."""
+    if maintenance and any(each.start <= now < each.end for each in maintenance):
+        return Reason.MAINTENANCE
+    return Reason.MUTED if overrides.is_muted(now, arrival) else None
 
 
 class UndoRecord(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,9 @@ from fedkad.detect.threshold import parse_budget
 from fedkad.detect.tracking import ThresholdTracker
 from fedkad.edge.alarms import Alarms
 from fedkad.edge.alarms.acceptance import Settling
+from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind
 from fedkad.edge.device.grid import SampleGrid
-from fedkad.edge.device.learning import Learner
+from fedkad.edge.device.learning import BRIEF, Learner
 from fedkad.edge.device.model import DeviceModel
 from fedkad.edge.device.overrides import Overrides, UndoRecord
 from fedkad.edge.device.period import Period
@@ -87,6 +88,27 @@ class DeviceParts:
             "orders": self.overrides,
             "taken": self.undo,
         }
+
+    def conclude(self, alerts: Iterable[Alert], number: int, now: float) -> None:
+        """Keep the rows of incidents, and decide at their end what to learn from them and whether the budget counts it.
+
+        `number` is that of the last row of the device, and `now` its time.
+        """
+        for alert in alerts:
+            if not isinstance(alert, IncidentAlert):
+                continue
+            self.learner.conclude(alert, number, now, self.alarms, self.budget)
+            # What lasts, or dwells where the device has not been, would not have been prevented by a higher threshold.
+            is_brief = alert.event == AlertEvent.END and alert.kind == Kind.SCORE and alert.duration <= BRIEF
+            if self.budget is not None and is_brief and not alert.acknowledged and alert.peak is not None:
+                self.budget.count(alert.id, alert.peak)
+
+    @property
+    def is_level_due(self) -> bool:
+        """Whether the open incident has gone on for long enough to be looked at as a new normal."""
+        opened, settle = self.alarms.open, self.settings.alarm.settle
+        is_this = opened is not None and opened.id == self.settling.incident
+        return bool(settle) and is_this and self.settling.is_due(self.alarms.time, settle)
 
     def with_settings(self, configured: DeviceSettings, settings: DeviceSettings) -> DeviceParts:
         """Return the parts with another alarm policy and learning; those that keep their settings take them."""

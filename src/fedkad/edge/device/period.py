@@ -56,6 +56,11 @@ OTHER = 1.5
 MANY_AT_ONCE = 20
 """Values that share a slot with others, and are dropped, before that is logged."""
 
+NO_TIMES = (
+    "%s: many samples without a known time come in one period, and only the first one counts; set time_key in "
+    '[source], or clock = "count" in [sampling] if they are one period apart.'
+)
+
 
 def find_period(settings: DeviceSettings, before: float) -> float:
     """Return the configured period, or that of `before` a restart, or of the model; `INFERRED` if none is known.
@@ -222,7 +227,7 @@ class FirstSamples:
     `state` is what `state()` returned.
 
     >>> first = FirstSamples()
-    >>> [first.add(10.02 * k, {"flow": 1.0}, 0.0, is_timed=True) for k in range(21)][-2:]
+    >>> [first.add(10.02 * k, {"flow": 1.0}, arrival=0.0) for k in range(21)][-2:]
     [None, 10.0]
     >>> len(first.samples)
     21
@@ -239,11 +244,11 @@ class FirstSamples:
         """All that is known, for JSON."""
         return {"samples": self.samples, "pace": self._pace.state(), "timed": self._is_timed}
 
-    def add(self, time: float, values: Mapping[str, float], arrival: float, *, is_timed: bool) -> float | None:
-        """Keep a sample, whose time is that of its arrival unless it is timed; returns the period once it is known."""
-        self.samples.append((time if is_timed else None, dict(values), arrival))
-        self._is_timed = self._is_timed and is_timed
-        is_known = self._pace.note(time, values) or len(self.samples) >= MOST_WAITING
+    def add(self, time: float | None, values: Mapping[str, float], arrival: float) -> float | None:
+        """Keep a sample, whose time is that of its arrival if it has none; returns the period once it is known."""
+        self.samples.append((time, dict(values), arrival))
+        self._is_timed = self._is_timed and time is not None
+        is_known = self._pace.note(arrival if time is None else time, values) or len(self.samples) >= MOST_WAITING
         return self.period if is_known else None
 
     @property

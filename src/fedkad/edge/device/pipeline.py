@@ -14,7 +14,6 @@ Between the samples the agent calls `tick`, and what else is due: learning, anot
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,15 +23,15 @@ import numpy as np
 
 from fedkad.detect.stream import Reading
 from fedkad.edge.alarms.acceptance import Settling, level_of, why_not_yet
-from fedkad.edge.alert import Alert, AlertEvent, IncidentAlert, Kind, Reason
+from fedkad.edge.alert import Alert, IncidentAlert, Reason
 from fedkad.edge.commands.command import Command
 from fedkad.edge.commands.handler import CommandResult, carry_out, plan_command
 from fedkad.edge.device.grid import GridRow
-from fedkad.edge.device.learning import BRIEF, is_alarmed_often
+from fedkad.edge.device.learning import is_alarmed_often
 from fedkad.edge.device.model import DeviceModel
-from fedkad.edge.device.overrides import UndoRecord
+from fedkad.edge.device.overrides import UndoRecord, why_silenced
 from fedkad.edge.device.parts import DeviceParts, budget_loop
-from fedkad.edge.device.period import MANY_AT_ONCE, FirstSamples, find_period, with_period
+from fedkad.edge.device.period import MANY_AT_ONCE, NO_TIMES, FirstSamples, find_period, with_period
 from fedkad.edge.device.state import UNREADABLE, SavedState, load_state, without_state
 from fedkad.edge.device.status import DeviceStatus, DeviceView, budget_status, learning_progress, why_stale
 from fedkad.edge.settings import DeviceSettings, Maintenance
@@ -66,7 +65,6 @@ class Device:
         self._row: GridRow | None = None
         self._reading: Reading | None = None
         self._silenced: Reason | None = None  # why no incident may begin: maintenance, muted
-        self._deaf = -math.inf  # when the agent last heard nobody
         self._repeats = RepeatFilter()
         self._begin(load_state(store, name))
 
@@ -115,11 +113,10 @@ class Device:
     def take(self, sample: Sample, arrival: float) -> list[Alert]:
         """Take a sample; returns its alerts, usually none."""
         parts, self.is_changed = self.parts, True
-        if parts.period.first is not None:
-            parts.staleness.note_sample(
-                time.monotonic(), arrival, is_judged=True
-            )  # it waits for nothing but its period
-            return self._await_period(parts.period.first, sample, arrival)
+        if (first := parts.period.first) is not None:  # it waits until the period is known
+            parts.staleness.note_sample(time.monotonic(), arrival, is_judged=True)
+            own = sample.time if self._configured.sampling.clock == "message" else None
+            return self._use_period(first) if first.add(own, sample.values, arrival) else []
         sampling, moment = parts.settings.sampling, sample.time
         is_counted = sampling.clock == "count"
         if is_counted:
@@ -128,11 +125,7 @@ class Device:
         elif moment is None or sampling.clock == "arrival":
             moment = arrival
             if parts.grid.surplus >= max(MANY_AT_ONCE, parts.grid.rows) and self._repeats.allows("no time"):
-                logger.warning(
-                    "%s: many samples without a known time come in one period, and only the first one counts; set "
-                    'time_key in [source], or clock = "count" in [sampling] if they are one period apart.',
-                    self.name,
-                )
+                logger.warning(NO_TIMES, self.name)
         rows = parts.grid.add(moment, sample.values, None if is_counted else arrival)
         parts.staleness.note_sample(time.monotonic(), arrival, is_judged=bool(rows))
         if not is_counted and parts.period.pace.note(moment, sample.values):
@@ -141,12 +134,6 @@ class Device:
             if note and self._repeats.allows("surplus"):
                 logger.warning("%s: %s", self.name, note)
         return [alert for row in rows for alert in self._take_row(row, arrival)]
-
-    def _await_period(self, first: FirstSamples, sample: Sample, arrival: float) -> list[Alert]:
-        """Keep a sample until the period is known; then all of them are taken."""
-        is_timed = sample.time is not None and self._configured.sampling.clock == "message"
-        moment = sample.time if sample.time is not None and is_timed else arrival
-        return self._use_period(first) if first.add(moment, sample.values, arrival, is_timed=is_timed) else []
 
     def _use_period(self, first: FirstSamples) -> list[Alert]:
         """Begin with the period that the first samples show."""
@@ -167,41 +154,34 @@ class Device:
         alerts = self._end_without_model()
         # Maintenance is planned by the clock of the device; rows that are only counted have no time but their arrival.
         now = row.time if parts.settings.sampling.clock == "message" else arrival
-        was_silenced, self._silenced = self._silenced, self._why_silenced(now, arrival)
-        if self._silenced and not was_silenced:
-            alerts += alarms.silence(row.time, self._silenced)
+        was_silenced, self._silenced = self._silenced, why_silenced(self._maintenance, parts.overrides, now, arrival)
         hidden: list[int] = []
         if self._silenced:
+            alerts += [] if was_silenced else alarms.silence(row.time, self._silenced)
             faults = health.silence(row.time, self._silenced)
         else:
-            impossible, judges, learns = model.impossible(row.values), model.stream is not None, alarms.open is None
-            faults = health.take(
-                row, impossible, parts.grid.silences, judges=judges, learns=learns, memory=model.memory
-            )
+            judges, learns, impossible = model.stream is not None, alarms.open is None, model.impossible(row.values)
+            silences, memory = parts.grid.silences, model.memory
+            faults = health.take(row, impossible, silences, judges=judges, learns=learns, memory=memory)
             hidden = health.faulty if model.bridges else []
         parts.learner.keep(self._number, row, is_sound=not (hidden or self._silenced))
         self._row = row = model.hide(self._number, row, hidden) if hidden else row
-        self._reading = reading = self._score(row)
+        reading = None
+        if model.stream is None or model.current is None:
+            self._unjudged = alarms.watched
+        else:
+            threshold, budget = model.current.threshold, parts.budget
+            threshold = budget.threshold(threshold, model.current.lowest_threshold) if budget is not None else threshold
+            reading = model.stream.update(row.values, threshold=threshold, bridge=False)
+        self._reading = reading
         # What a channel that has come back does to the score is no news; an incident that is open must end, though.
         is_recovering = health.is_recovering(row.time) and alarms.open is None
         if reading is not None and not self._silenced and not is_recovering:
             alerts += self._alarm(row, reading)
-        for alert in alerts:
-            self._conclude(alert, row.time)
+        parts.conclude(alerts, self._number, row.time)
         if self._on_reading is not None:
             self._on_reading(self._view().line())
         return alerts + faults
-
-    def _score(self, row: GridRow) -> Reading | None:
-        """The reading of a row; with a budget, by the threshold that follows its alarms."""
-        model, budget = self.parts.model, self.parts.budget
-        if model.stream is None or model.current is None:
-            self._unjudged = self.parts.alarms.watched
-            return None
-        threshold = model.current.threshold
-        if budget is not None:
-            threshold = budget.threshold(threshold, model.current.lowest_threshold)
-        return model.stream.update(row.values, threshold=threshold, bridge=False)
 
     def _alarm(self, row: GridRow, reading: Reading) -> list[Alert]:
         """The alerts of a reading."""
@@ -217,17 +197,6 @@ class Device:
             parts.settling.note(opened.id, row.time, reading.score, settle)
         return alerts
 
-    def _conclude(self, alert: Alert, now: float) -> None:
-        """Keep what an operator may ask for, and decide at the end of an incident what to make of it."""
-        parts, budget = self.parts, self.parts.budget
-        parts.learner.conclude(alert, self._number, now, parts.alarms, budget)
-        # What lasts, or dwells where the device has not been, would not have been prevented by a higher threshold.
-        if budget is None or not isinstance(alert, IncidentAlert):
-            return
-        is_brief = alert.event == AlertEvent.END and alert.kind == Kind.SCORE and alert.duration <= BRIEF
-        if is_brief and not alert.acknowledged and alert.peak is not None:
-            budget.count(alert.id, alert.peak)
-
     def _end_without_model(self) -> list[Alert]:
         """End an incident whose model is gone: nothing could clear it, and nothing is learned while it is open."""
         alarms = self.parts.alarms
@@ -240,12 +209,6 @@ class Device:
         )
         return alarms.silence(alarms.time, Reason.NO_MODEL)
 
-    def _why_silenced(self, now: float, arrival: float) -> Reason | None:
-        """Why no incident may begin; None if it may."""
-        if self._maintenance and any(each.start <= now < each.end for each in self._maintenance):
-            return Reason.MAINTENANCE
-        return Reason.MUTED if self.parts.overrides.is_muted(now, arrival) else None
-
     def count_refusal(self) -> None:
         """Count a message of the device, or the values in it, that could not be read."""
         self._refused += 1
@@ -255,50 +218,37 @@ class Device:
 
     def tick(self, now: float, *, hears: bool = True) -> list[Alert]:
         """Notice silence; `now` is monotonic. While the agent hears nobody, no device can be said to be silent."""
-        parts = self.parts
+        parts, staleness, health = self.parts, self.parts.staleness, self.parts.health
         if not hears:
-            self._deaf = now
+            staleness.note_deafness(now)
         alerts = self._end_without_model()
-        for alert in alerts:
-            self._conclude(alert, parts.alarms.time)
-        if parts.staleness.is_flush_due(now):
+        parts.conclude(alerts, self._number, parts.alarms.time)
+        if staleness.is_flush_due(now):
             alerts += self._flush()
-        if parts.staleness.check(now, parts.grid.rhythm, awaits=bool(parts.grid.unseen)):
+        last = None if self._row is None else self._row.time
+        if staleness.check(now, parts.grid.rhythm, awaits=bool(parts.grid.unseen)):
             self.is_changed = True
             logger.warning("%s: %s; it is stale.", self.name, why_stale(parts))
-            if self._row is not None:
-                parts.alarms.interrupt(self._row.time)
+            if last is not None:
+                parts.alarms.interrupt(last)
             if self._on_reading is not None:
                 self._on_reading(self._view().line())
-        return alerts + self._tell_silence(now)
-
-    def _tell_silence(self, now: float) -> list[Alert]:
-        """Tell that the device is stale, in the time of its rows; during maintenance it may be switched off.
-
-        A device that is muted, or stale during maintenance, has no faults, though no row may come to say so.
-        """
-        parts, staleness, last = self.parts, self.parts.staleness, None if self._row is None else self._row.time
-        clock, lasted, opened = time.time(), staleness.lasted(now), parts.health.open
-        if last is None and staleness.heard is not None:  # the agent was restarted, and the silence did not begin then
-            lasted = max(lasted, clock - staleness.heard)
-        if last is None and math.isfinite(parts.alarms.time):
-            last = parts.alarms.time
-        since = clock - lasted if last is None else last
-        is_muted = parts.overrides.is_muted(clock)
-        if is_muted or (staleness.reason and self._why_silenced(clock, clock)):
-            alerts = parts.health.silence(since + lasted, Reason.MUTED if is_muted else Reason.MAINTENANCE)
-        elif not staleness.reason or now - self._deaf <= parts.settings.sampling.silent_after:
-            return []  # it sends, or its samples may still be on their way
-        else:
-            alerts = parts.health.note_silence(since + lasted, since, why_stale(parts))
-        self.is_changed = self.is_changed or parts.health.open != opened
+        # A device that is muted, or stale during maintenance, has no faults, though no row may come to say so.
+        clock, opened = time.time(), health.open
+        since, until = staleness.span(now, clock, last, parts.alarms.time)
+        if parts.overrides.is_muted(clock):
+            alerts += health.silence(until, Reason.MUTED)
+        elif staleness.reason and why_silenced(self._maintenance, parts.overrides, clock, clock):
+            alerts += health.silence(until, Reason.MAINTENANCE)
+        elif staleness.is_certain(now):
+            alerts += health.note_silence(until, since, why_stale(parts))
+        self.is_changed = self.is_changed or health.open != opened
         return alerts
 
     def _flush(self) -> list[Alert]:
         """Judge the rows that still wait for late values."""
-        rows = self.parts.grid.flush()
-        self.is_changed = self.is_changed or bool(rows)
-        if rows:
+        if rows := self.parts.grid.flush():
+            self.is_changed = True
             self.parts.staleness.note_row(time.monotonic())
         return [alert for row in rows for alert in self._take_row(row, time.time())]
 
@@ -318,16 +268,11 @@ class Device:
     # -- operators ------------------------------------------------------------------------------------------------
 
     def obey(self, command: Command, while_waiting: Callable[[], None] = lambda: None) -> CommandResult:
-        """Carry out a command; everything must be committed just before.
-
-        Raises a `CommandError` with the reply if it is impossible.
-        """
+        """Carry out a command, or raise a `CommandError` with the reply; everything must be committed just before."""
         parts, before = self.parts, self.parts.overrides
         plan = plan_command(parts, command)
         alerts = carry_out(plan, parts, command, self._number, while_waiting)
-        for alert in alerts:
-            if isinstance(alert, IncidentAlert):
-                self._conclude(alert, parts.alarms.time)
+        parts.conclude(alerts, self._number, parts.alarms.time)
         self.is_changed = True
         if parts.model.stream is None:
             self._reading = None
@@ -367,52 +312,27 @@ class Device:
             if was_young:  # the threshold is another one, and followed alarms of a model that is gone
                 self.parts = replace(parts, budget=budget_loop(parts.settings.alarm))
 
-    @property
-    def is_level_due(self) -> bool:
-        """Whether the open incident has gone on for long enough to be looked at as a new normal."""
-        parts, settle = self.parts, self.parts.settings.alarm.settle
-        opened = parts.alarms.open
-        is_this = opened is not None and opened.id == parts.settling.incident
-        return bool(settle) and is_this and parts.settling.is_due(parts.alarms.time, settle)
-
     def accept_level(self, while_waiting: Callable[[], None] = lambda: None) -> list[Alert]:
         """Take what the open incident shows for normal, if it may be; everything must be committed just before.
 
         Where the file of the model is gone, nothing can be added to it, and the device learns anew.
         """
-        parts, model, settle = self.parts, self.parts.model, self.parts.settings.alarm.settle
-        opened = parts.alarms.open
-        assert opened is not None
+        parts, model, incident = self.parts, self.parts.model, self.parts.alarms.open
+        assert incident is not None
         self.is_changed = True
-        channels = len(parts.settings.sampling.channels)
-        now = parts.alarms.time
-        rows = np.array(self._store.rows.between(self.name, now - settle, now, channels)).reshape(-1, channels)
-        is_quiet, resting = parts.alarms.is_quiet, parts.health.resting
-        reason = why_not_yet(opened, parts.settling, model.current, rows, is_quiet=is_quiet, resting=resting)
-        if not reason:
-            mark = f"settled{parts.alarms.incidents}"
-            try:
-                if model.has_file:
-                    assert model.current is not None
-                    parts.learner.confirm(level_of(model.current, rows), mark, while_waiting)
-                else:
-                    parts.learner.start_over(self._number, mark, while_waiting)
-            except (ValueError, OSError) as error:
-                reason = f"its rows cannot be learned: {error}"
-        if reason:
-            parts.settling.look_later(settle)
-            logger.info("%s: the incident %s does not become normal yet: %s.", self.name, opened.id, reason)
+        if reason := _learn_level(parts, incident, self._number, while_waiting):
+            parts.settling.look_later(parts.settings.alarm.settle)
+            logger.info("%s: the incident %s does not become normal yet: %s.", self.name, incident.id, reason)
             return []
         if model.current is None:
             self._reading, undo = None, UndoRecord()
             alerts = self._end_without_model()
         else:
-            logger.info("%s: what the incident %s shows is normal from now on.", self.name, opened.id)
-            undo = UndoRecord(opened.id)
+            logger.info("%s: what the incident %s shows is normal from now on.", self.name, incident.id)
+            undo = UndoRecord(incident.id)
             alerts = parts.alarms.silence(parts.alarms.time, Reason.SETTLED)
         self.parts = parts = replace(parts, undo=undo)
-        for alert in alerts:
-            self._conclude(alert, parts.alarms.time)
+        parts.conclude(alerts, self._number, parts.alarms.time)
         return alerts
 
     # -- status ---------------------------------------------------------------------------------------------------
@@ -422,6 +342,26 @@ class Device:
         return self._view().status()
 
     def _view(self) -> DeviceView:
-        overrides = self.parts.overrides
-        muted_until = overrides.muted_until if overrides.is_muted(time.time()) else None
-        return DeviceView(self.parts, self._row, self._reading, self._silenced, muted_until, self._refused)
+        return DeviceView(self.parts, self._row, self._reading, self._silenced, self._refused)
+
+
+def _learn_level(parts: DeviceParts, incident: IncidentAlert, number: int, while_waiting: Callable[[], None]) -> str:
+    """Learn the rows of an incident that has gone on for `settle`; returns why that is impossible yet, if it is.
+
+    If the model has no file to add them to, all rows after that `number` are learned anew.
+    """
+    model, settle, now = parts.model, parts.settings.alarm.settle, parts.alarms.time
+    channels = len(parts.settings.sampling.channels)
+    rows = np.array(parts.store.rows.between(parts.name, now - settle, now, channels)).reshape(-1, channels)
+    is_quiet, resting = parts.alarms.is_quiet, parts.health.resting
+    if reason := why_not_yet(incident, parts.settling, model.current, rows, is_quiet=is_quiet, resting=resting):
+        return reason
+    mark = f"settled{parts.alarms.incidents}"
+    try:
+        if model.has_file and model.current is not None:
+            parts.learner.confirm(level_of(model.current, rows), mark, while_waiting)
+        else:
+            parts.learner.start_over(number, mark, while_waiting)
+    except (ValueError, OSError) as error:
+        return f"its rows cannot be learned: {error}"
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,6 @@ class DeviceView:
     row: GridRow | None
     reading: Reading | None
     silenced: Reason | None
-    muted_until: float | None
     refused: int
 
     @property
@@ -98,7 +98,7 @@ class DeviceView:
     def status(self) -> DeviceStatus:
         """Return all that is shown of the device."""
         reading, parts, state = self.reading, self.parts, self.state
-        grid, alarms = parts.grid, parts.alarms
+        grid, alarms, overrides = parts.grid, parts.alarms, parts.overrides
         is_scored = reading is not None and state in ("ok", "maintenance", "muted") and reading.state == "ok"
         return DeviceStatus(
             state=state,
@@ -112,7 +112,7 @@ class DeviceView:
             budget=budget_status(parts),
             incident=alarms.open,
             faults=parts.health.open,
-            muted=self.muted_until,
+            muted=overrides.muted_until if overrides.is_muted(time.time()) else None,
             heard=parts.staleness.heard,
             counters={
                 "rows": grid.rows,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fedkad.edge.alerttext import span
 from fedkad.edge.settings import BY_PERIOD, Sampling
 
@@ -24,6 +26,7 @@ class Staleness:
         self._sampling, self.heard, self._is_known = sampling, heard, heard is not None
         self._last_sample = self._last_row = now
         self._was_heard = self._has_unflushed = False
+        self._deaf = -math.inf  # when the agent last heard nobody
         self.reason = ""  # why the device is stale; empty while it is not
         self.is_heard = False  # whether it is stale although samples come
 
@@ -38,9 +41,25 @@ class Staleness:
         """A row was judged."""
         self._last_row, self.reason, self.is_heard = now, "", False
 
-    def lasted(self, now: float) -> float:
-        """Seconds since the last row, or since the agent was started."""
-        return now - self._last_row
+    def note_deafness(self, now: float) -> None:
+        """The agent hears nobody now."""
+        self._deaf = now
+
+    def is_certain(self, now: float) -> bool:
+        """Whether the device is stale, and none of its samples can be on its way from when the agent heard nobody."""
+        return bool(self.reason) and now - self._deaf > self._sampling.silent_after
+
+    def span(self, now: float, clock: float, last: float | None, scored: float) -> tuple[float, float]:
+        """Return from when to when there was no row, by the clock of the device, whose `last` row has that time.
+
+        Without one since the agent was started, it is the time of the last that was `scored`; `clock` is the agent's.
+        """
+        lasted = now - self._last_row
+        if last is None and self.heard is not None:  # the agent was restarted, and the silence did not begin then
+            lasted = max(lasted, clock - self.heard)
+        if last is None:
+            last = scored if math.isfinite(scored) else clock - lasted
+        return last, last + lasted
 
     def is_flush_due(self, now: float) -> bool:
         """Whether open slots of the grid should be closed because nothing more comes; True once per silence."""
