@@ -3,7 +3,7 @@
 Flower has no interface for much of what a fleet needs: to run its programs as child processes, to know whether a device
 is connected, to take part of a reply without waiting for the rest. So this package knows command lines, environment
 variables, URLs, log lines and internal classes of the Flower versions named in `pyproject.toml`, and
-`tests/fleet/test_flower_contract.py` checks each of these assumptions against the installed version.
+`tests/fleet/flower/test_flower_contract.py` checks each of these assumptions against the installed version.
 
 On both sides:
 
