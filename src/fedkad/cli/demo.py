@@ -9,11 +9,22 @@ import typer
 
 from fedkad.cli.failures import few_rows_noted
 from fedkad.cli.output import AsJson, print_json, print_line, print_table, shown_progress
-from fedkad.report.demonstration import DISCLAIMER, HEADER, Demonstration, comparison, demonstrate, line_cells, summary
+from fedkad.report.demonstration import (
+    DISCLAIMER,
+    HEADER,
+    Demonstration,
+    Line,
+    comparison,
+    demonstrate,
+    line_cells,
+    summary,
+)
 from fedkad.report.demonstration_page import demonstration_page
 from fedkad.report.document import write_page
 from fedkad.simulate import simulate_fleet, write_fleet
 from fedkad.tables.times import time_text
+
+EVENT_FIELDS = ("start_row", "end_row", "start", "end", "peak_score", "threshold", "kind", "sentence", "channels")
 
 
 def demo(
@@ -64,29 +75,20 @@ def _document(shown: Demonstration, page: Path) -> dict[str, Any]:
         "rounds": len(federation.history),
         "bytes_up": sum(record.bytes_up for record in federation.history),
         "bytes_down": sum(record.bytes_down for record in federation.history) + federation.delivery_bytes,
-        "lines": [
-            {
-                "device": line.device,
-                "outcome": line.outcome,
-                "start_row": line.event and line.event.start,
-                "end_row": line.event and line.event.end,
-                "start": line.event and _time(shown, line.device, line.event.start),
-                "end": line.event and _time(shown, line.device, line.event.end),
-                "peak_score": line.event and line.event.peak_score,
-                "threshold": line.event and line.event.threshold,
-                "kind": line.event and line.event.kind,
-                "sentence": line.event and line.event.sentence,
-                "channels": line.event
-                and [{"channel": cause.channel, "share": cause.share} for cause in line.event.causes],
-                "faults": [
-                    {"kind": f.kind, "channels": list(f.channels), "start_row": f.start, "end_row": f.end - 1}
-                    for f in line.faults
-                ],
-            }
-            for line in shown.lines
-        ],
+        "lines": [_line_document(shown, line) for line in shown.lines],
     }
 
 
-def _time(shown: Demonstration, device: str, row: int) -> str:
-    return time_text(shown.fleet.test_times(device)[row : row + 1], utc=True)[0]
+def _line_document(shown: Demonstration, line: Line) -> dict[str, Any]:
+    event, described = line.event, dict[str, Any].fromkeys(EVENT_FIELDS)
+    if event is not None:
+        start, end = time_text(shown.fleet.test_times(line.device)[[event.start, event.end]], utc=True)
+        channels = [{"channel": cause.channel, "share": cause.share} for cause in event.causes]
+        numbers = event.peak_score, event.threshold
+        values = (event.start, event.end, start, end, *numbers, event.kind, event.sentence, channels)
+        described = dict(zip(EVENT_FIELDS, values, strict=True))
+    faults = [
+        {"kind": fault.kind, "channels": list(fault.channels), "start_row": fault.start, "end_row": fault.end - 1}
+        for fault in line.faults
+    ]
+    return {"device": line.device, "outcome": line.outcome, **described, "faults": faults}

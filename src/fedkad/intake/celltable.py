@@ -5,13 +5,12 @@ from pathlib import Path
 
 from fedkad.intake.clock import clock_of, is_moment
 from fedkad.intake.engine import Relation, is_installed
-from fedkad.intake.opening import opened
-from fedkad.intake.reading import require_file
+from fedkad.intake.opening import opened, require_input
 from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
 from fedkad.progress import unheard
 from fedkad.tables.cells import is_iso_time, is_missing, is_number
-from fedkad.tables.csvrows import NumberedRow, delimiter_of, numbered_rows
+from fedkad.tables.csvrows import NumberedRow, numbered_rows_of
 from fedkad.tables.errors import TableSource
 from fedkad.tables.textfile import opened_text
 
@@ -23,7 +22,7 @@ def read_cells(path: Path, switches: Switches, moments: Sequence[str] = ()) -> C
 
     Of the switches those count that say how text and times are written.
     """
-    require_file(path)
+    require_input(path)
     if not is_installed():
         return _plain_cells(path)
     with opened(path, switches.encoding, Stages(unheard)) as relation:
@@ -49,9 +48,7 @@ def _iso_sql(relation: Relation, at: int, given: str | None) -> str | None:
 def _plain_cells(path: Path) -> CellTable:
     source = TableSource(path)
     with opened_text(path) as (_, text):
-        delimiter = delimiter_of(text.readline())
-        text.seek(0)
-        filled = [row for row in numbered_rows(enumerate(text, 1), delimiter) if row.cells]
+        filled = [row for row in numbered_rows_of(text) if row.cells]
     header, *rows = filled or [NumberedRow(1, [])]
     for line, cells in rows:
         if len(cells) != len(header.cells):

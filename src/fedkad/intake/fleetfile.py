@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fedkad.intake.devices import device_column, devices_of
 from fedkad.intake.engine import INSTALL, Relation, is_installed
-from fedkad.intake.opening import opened
-from fedkad.intake.reading import require_file, table_of
+from fedkad.intake.opening import opened, require_input
+from fedkad.intake.reading import table_of
 from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
 from fedkad.progress import Report, unheard
@@ -42,7 +42,7 @@ def read_devices(
 
 
 def _require_several(path: Path, switches: Switches) -> None:
-    require_file(path)
+    require_input(path)
     if not is_installed():
         raise TableSource(path).error("--device needs the package duckdb", INSTALL)
     assert switches.device is not None

@@ -21,7 +21,7 @@ from fedkad.intake.zones import zones_in_pandas_metadata
 from fedkad.progress import Report
 from fedkad.tables.csvrows import NumberedRow, numbered_rows
 from fedkad.tables.errors import TableSource, reason_in
-from fedkad.tables.reading import table_ending
+from fedkad.tables.reading import require_file, table_ending
 from fedkad.wording import counted
 
 STANDARD_INPUT = Path("-")
@@ -31,6 +31,12 @@ SKIPPED = {
     "blank line": "blank lines",
     "empty row at the end": "empty rows at the end",
 }
+
+
+def require_input(path: Path) -> None:
+    """Refuse a file that is not there, or a folder; standard input always is."""
+    if path != STANDARD_INPUT:
+        require_file(path)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from fedkad.intake.devices import of_device, refuse_mixed_devices
 from fedkad.intake.engine import INSTALL, Relation, is_installed
 from fedkad.intake.interpretation import Interpretation, interpret
 from fedkad.intake.longform import tag_columns, tags_as_channels
-from fedkad.intake.opening import STANDARD_INPUT, opened
+from fedkad.intake.opening import opened, require_input
 from fedkad.intake.rows import in_order, resampled
 from fedkad.intake.stages import Stages
 from fedkad.intake.switches import Switches
@@ -45,7 +45,7 @@ def read_recording(
         Told how much of how much is read, by another thread.
     """
     path, switches = Path(path), switches or Switches()
-    require_file(path)
+    require_input(path)
     if not is_installed():
         return _plainly(path, switches, wanted, allow_silent, report)
     silent = allow_silent or wanted is not None
@@ -113,17 +113,6 @@ def _resampled(how: Interpretation, samples: Samples) -> Samples:
         "and the last value of a channel with only two"
     )
     return replace(samples, times=times, values=values, notes=(*samples.notes, note))
-
-
-def require_file(path: Path) -> None:
-    """Refuse what is not there, or a folder."""
-    # os.path, because the methods of Path raise where a folder may not be entered.
-    if path == STANDARD_INPUT:
-        return
-    if os.path.isdir(path):
-        raise TableSource(path).error("expected a file, found a folder", "give the path of a table")
-    if not os.path.exists(path):
-        raise TableSource(path).error("there is no such file", "check the path")
 
 
 def _plainly(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedkad.progress import Report, unheard
 from fedkad.tables.cells import channels_beside, is_iso_time, is_missing, is_number, no_rows, shown, time_column
-from fedkad.tables.csvrows import delimiter_of, numbered_rows, strict_reader
+from fedkad.tables.csvrows import delimiter_of, numbered_rows_of, strict_reader
 from fedkad.tables.errors import TableError, TableSource, reason_in
 from fedkad.tables.table import SeriesTable
 from fedkad.tables.textfile import opened_text
@@ -75,9 +75,7 @@ def _reader(text: IO[str], source: TableSource) -> "_csv.Reader":
 def _line_of(row: int, path: Path) -> int:
     """Return the line on which a data row begins: not row + 2, as quoted cells may contain line ends."""
     with opened_text(path) as (_, text):
-        delimiter = delimiter_of(text.readline())
-        text.seek(0)
-        return next(islice(numbered_rows(enumerate(text, 1), delimiter), row + 1, None)).line
+        return next(islice(numbered_rows_of(text), row + 1, None)).line
 
 
 def _taken(reader: "_csv.Reader", most: int, source: TableSource) -> Rows:

@@ -7,7 +7,7 @@ cells and in how they say what is wrong with them.
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import _csv
@@ -38,6 +38,13 @@ def strict_reader(lines: Iterable[str], delimiter: str) -> "_csv.Reader":
     ['1.5', 'a "b",c', '']
     """
     return csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+def numbered_rows_of(text: IO[str]) -> Iterator[NumberedRow]:
+    """Yield the rows of a text, by the delimiter of its header line."""
+    delimiter = delimiter_of(text.readline())
+    text.seek(0)
+    return numbered_rows(enumerate(text, 1), delimiter)
 
 
 def numbered_rows(lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[NumberedRow]:

@@ -61,17 +61,22 @@ def read_table(
     [[1.5, 20.0], [1.5, 21.0], [1.7, 22.0]]
     """
     path = Path(path)
+    require_file(path)
     ending = table_ending(path)
-    # os.path, because the methods of Path raise where a folder may not be entered.
-    if os.path.isdir(path):
-        raise TableSource(path).error("expected a file, found a folder", "give the path of a table")
-    if not os.path.exists(path):
-        raise TableSource(path).error("there is no such file", "check the path")
     if ending not in PLAIN:
         remedy = f"give a file that ends in {' or '.join(PLAIN)}"
         raise TableSource(path).error("files with this ending are not plain CSV", remedy)
     table, source = read_csv(path, path.name[: -len(ending)], time, report)
     return completed(table, source, max_fill=max_fill, allow_silent=allow_silent)
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not there, or a folder."""
+    # os.path, because the methods of Path raise where a folder may not be entered.
+    if os.path.isdir(path):
+        raise TableSource(path).error("expected a file, found a folder", "give the path of a table")
+    if not os.path.exists(path):
+        raise TableSource(path).error("there is no such file", "check the path")
 
 
 def completed(table: SeriesTable, source: TableSource, *, max_fill: int, allow_silent: bool) -> SeriesTable:
