@@ -48,18 +48,15 @@ class TrainingPhase(StrEnum):
 OPEN = frozenset({TrainingPhase.REQUESTED, TrainingPhase.TRAINING, TrainingPhase.DELIVERING})
 
 BECOMES = {
-    TrainingPhase.IDLE: {TrainingPhase.REQUESTED, TrainingPhase.TRAINING, TrainingPhase.DELIVERING},
-    TrainingPhase.REQUESTED: {
-        *(TrainingPhase.TRAINING, TrainingPhase.DELIVERING),
-        *(TrainingPhase.CANCELLED, TrainingPhase.IDLE),
-    },
-    TrainingPhase.TRAINING: {TrainingPhase.DELIVERING, TrainingPhase.CANCELLED, TrainingPhase.IDLE},
-    TrainingPhase.DELIVERING: {
-        *(TrainingPhase.DONE, TrainingPhase.CANCELLED, TrainingPhase.IDLE),
-        TrainingPhase.TRAINING,  # a new one, where settings were changed while the app was away
-    },
-    TrainingPhase.DONE: {TrainingPhase.IDLE, TrainingPhase.REQUESTED},
-    TrainingPhase.CANCELLED: {TrainingPhase.IDLE, TrainingPhase.DONE},
+    TrainingPhase(phase): frozenset(map(TrainingPhase, following.split()))
+    for phase, following in {
+        "idle": "requested training delivering",  # the last two: an unfinished training goes on
+        "requested": "training delivering cancelled idle",  # delivering: with a single round; idle: after five failures
+        "training": "delivering cancelled idle",
+        "delivering": "done cancelled idle training",  # training: a new one, where settings have changed meanwhile
+        "done": "idle requested",
+        "cancelled": "idle done",  # done: cancelled too late
+    }.items()
 }
 """The phases that may follow each phase."""
 
