@@ -1,7 +1,5 @@
 """``fedkad admit``: a new device joins a trained fleet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

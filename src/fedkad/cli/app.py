@@ -3,8 +3,6 @@
 Other distributions add commands of their own: Typer apps in the entry-point group ``fedkad.commands``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """``fedkad demo``: a simulated fleet from the first sample to the page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

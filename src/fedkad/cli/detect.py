@@ -1,7 +1,5 @@
 """``fedkad detect``: what a model finds in new data, and how far its judgement can be relied on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path

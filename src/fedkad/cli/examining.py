@@ -1,7 +1,5 @@
 """What models find in new data, and how far their judgement can be relied on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

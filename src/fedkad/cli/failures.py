@@ -1,7 +1,5 @@
 """Failures in one sentence on stderr, and notes about what is worth knowing but not a failure."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """``fedkad federate``: a folder of devices, one model for each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """``fedkad fleet``: how an operator creates a fleet, and adds, renews and revokes its devices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path

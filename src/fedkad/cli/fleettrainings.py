@@ -1,7 +1,5 @@
 """``fedkad fleet train``, ``history``, ``rollback`` and ``deliver``: trainings of a fleet, and the models they made."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

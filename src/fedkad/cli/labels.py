@@ -1,7 +1,5 @@
 """Labels of recordings, as the spans of rows that they call abnormal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

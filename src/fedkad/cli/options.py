@@ -4,8 +4,6 @@ Of the latter only those that were used are passed on. So their defaults are tho
 the federation, or of the settings of a fleet.
 """
 
-from __future__ import annotations
-
 import csv
 import inspect
 from collections.abc import Callable, Mapping

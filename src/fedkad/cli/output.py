@@ -1,7 +1,5 @@
 """Results on stdout: tables for people, one JSON document for programs. Progress on stderr."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

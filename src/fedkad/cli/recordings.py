@@ -1,7 +1,5 @@
 """Recordings as the commands read them: a device or a fleet, with every repair reported on stderr."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial

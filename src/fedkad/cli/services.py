@@ -1,7 +1,5 @@
 """``fedkad server``, ``client`` and ``watch``: commands that run, and log on stderr, until they are stopped."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Checks of a command's output before the work: its place is writable, and no data is replaced."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

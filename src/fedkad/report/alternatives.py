@@ -1,7 +1,5 @@
 """What simpler ways would have found in a demonstration, with a threshold for as many false alarm events per row."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace

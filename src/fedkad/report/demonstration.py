@@ -3,8 +3,6 @@
 It shows the product at work. Simulated data is no evidence of detection quality.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

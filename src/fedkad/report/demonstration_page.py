@@ -1,7 +1,5 @@
 """The page of a demonstration: what was found, the faults that were injected, and how the fleet learned."""
 
-from __future__ import annotations
-
 from fedkad import __version__
 from fedkad.report.demonstration import (
     DISCLAIMER,

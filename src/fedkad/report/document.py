@@ -9,8 +9,6 @@ escaped here and nowhere else; only drawings come as markup.
 ['alarms']
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape

@@ -1,7 +1,5 @@
 """A recording, the model that judged it, and what it found: what commands print and pages show."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

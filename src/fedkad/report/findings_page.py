@@ -1,7 +1,5 @@
 """The page of what was found in recordings: events with their signals, and what the judgement rests on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

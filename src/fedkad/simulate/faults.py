@@ -5,8 +5,6 @@ truth in the rows ``start <= t < end``. The severity is in the unit of the chann
 own spread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A whole fleet of simulated pumps: normal series to train on, series with faults to test on, also as files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

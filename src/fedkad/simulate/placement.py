@@ -3,8 +3,6 @@
 They depend on the number of the device in the fleet and on its own random stream, never on the size of the fleet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

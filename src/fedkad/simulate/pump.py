@@ -13,8 +13,6 @@ equations are fractions of the rated ones:
 ========  =====================================================================
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ speed up, metal that warms, noise that lingers. It is evaluated here by doubling
 multiplications only, so that the result does not depend on a linear algebra library.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
