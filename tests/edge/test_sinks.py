@@ -324,7 +324,7 @@ def test_an_authority_of_ones_own(tmp_path: Path) -> None:
         with posting(WebhookSettings(url, ca_file=str(tmp_path / "none.pem"))) as (webhook, said):
             webhook.offer([(1, ALERT)])
             wait_for(lambda: said)
-            assert "[webhook] ca_file" in said[0]
+            assert "ca_file in [webhook] must name one" in said[0]
 
 
 @pytest.mark.slow

@@ -14,9 +14,7 @@ from contextlib import suppress
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 1024
 
-TIMEOUT = 1800.0
-"""Seconds after which the work is given up: a forked process may wait for a lock that nobody will ever release."""
-
+TIMEOUT = 1800.0  # seconds after which work is given up: it may wait for a lock that was held at the fork
 POLL_INTERVAL = 0.5
 
 

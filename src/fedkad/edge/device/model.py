@@ -15,7 +15,7 @@ from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.detect.stream import Stream
 from fedkad.edge.device.grid import GridRow, without
-from fedkad.edge.device.modelfolder import ModelFolder, check_channels, check_tolerance, outgrown_note, period_note
+from fedkad.edge.device.modelfolder import ModelFolder, check_model, check_tolerance, outgrown_note, period_note
 from fedkad.edge.health.faults import Beyond
 from fedkad.edge.settings import DeviceSettings, SettingsError
 from fedkad.edge.store import Store
@@ -96,8 +96,7 @@ class DeviceModel:
             if self.current is None and (note := outgrown_note(model, path, self.settings)):
                 self._rename(version, note, "outgrown")
                 return False
-            check_channels(model, path, self.settings)
-            check_tolerance(model, path, self.settings)
+            check_model(model, path, self.settings)
         except DamagedFileError as error:
             self._rename(version, str(error), "damaged")
             return False

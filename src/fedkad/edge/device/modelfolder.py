@@ -187,6 +187,12 @@ def _digest(path: Path | None) -> str:
 # -- whether a model suits the settings -------------------------------------------------------------------------------
 
 
+def check_model(model: Model, path: Path, settings: DeviceSettings) -> None:
+    """Refuse a model that the device cannot begin with; the start and --check ask the same."""
+    check_channels(model, path, settings)
+    check_tolerance(model, path, settings)
+
+
 def check_channels(model: Model, path: Path, settings: DeviceSettings) -> None:
     """Refuse a model whose channels are not the configured ones in the same order."""
     channels, setup = settings.sampling.channels, model.setup

@@ -292,8 +292,8 @@ class DeviceSettings:
         if unknown := [name for name in self.alarm.tolerance if name not in self.sampling.channels]:
             raise SettingError("tolerance", unknown[0], "about channels in [sampling]", place)
         if missing := [name for name in detector.inputs if name not in self.sampling.channels]:
-            known = f"channels in [{section.inner('sampling').place('channels')}]"
-            raise SettingError("inputs", missing[0], known, section.inner("detector").place("inputs"))
+            allowed = f"channels in [{section.inner('sampling').place('channels')}]"
+            raise SettingError("inputs", missing[0], allowed, section.inner("detector").place("inputs"))
         if self.alarm.tolerance and detector.scoring != "witnesses":
             raise SettingError("tolerance", dict(self.alarm.tolerance), 'left out, or scoring "witnesses"', place)
         most = channels * detector.window + detector.observables
@@ -354,6 +354,6 @@ class AgentSettings:
         settings = self
         for name in devices:
             if name not in settings.devices and not settings.why_not(name):
-                known = {**settings.devices, name: settings.devices[EVERY].of(name)}
-                settings = replace(settings, devices=known)
+                admitted = {**settings.devices, name: settings.devices[EVERY].of(name)}
+                settings = replace(settings, devices=admitted)
         return settings

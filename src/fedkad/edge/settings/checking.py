@@ -10,7 +10,7 @@ from fedkad.detect.learning import FEWEST_PAIRS
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.edge.assembly import require_extra
-from fedkad.edge.device.modelfolder import check_channels, check_tolerance, outgrown_note, period_note
+from fedkad.edge.device.modelfolder import check_model, outgrown_note, period_note
 from fedkad.edge.membership import member_folders
 from fedkad.edge.settings import (
     ENOUGH_ROWS,
@@ -151,18 +151,17 @@ def _own_model(name: str, path: Path, device: DeviceSettings, notes: list[str]) 
     if not os.path.lexists(path):
         return None
     try:
-        found, _ = load_model(path, memory=False)
+        model, _ = load_model(path, memory=False)
     except DamagedFileError as error:
         notes.append(f"{name}: {error} The agent will rename it and continue without it.")
         return None
     except ModelFileError as error:  # it may be in use elsewhere, and the agent must not replace it
         raise SettingsError(f"{name}: {error}") from None
-    if note := outgrown_note(found, path, device):
+    if note := outgrown_note(model, path, device):
         notes.append(f"{name}: {note} The agent will rename it and learn again.")
         return None
-    check_channels(found, path, device)
-    check_tolerance(found, path, device)
-    return found
+    check_model(model, path, device)
+    return model
 
 
 def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed: bool) -> Model | None:
@@ -172,15 +171,14 @@ def _named_model(name: str, device: DeviceSettings, notes: list[str], *, needed:
         return None
     try:
         check_readable(path, f"model of {name}")
-        found, _ = load_model(path, memory=False)
-        check_channels(found, Path(path), device)
-        check_tolerance(found, Path(path), device)
+        model, _ = load_model(path, memory=False)
+        check_model(model, Path(path), device)
     except (ModelFileError, SettingsError) as error:
         if needed:
             raise SettingsError(str(error)) from None
         notes.append(f"{name}: {error} The device has its own model and continues with that.")
         return None
-    return found
+    return model
 
 
 def _check_first(name: str, device: DeviceSettings, notes: list[str]) -> None:

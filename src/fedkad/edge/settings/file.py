@@ -21,7 +21,7 @@ Sections = Mapping[str, FileSection]
 def load(path: Path) -> AgentSettings:
     """Read and check a configuration; raises `SettingsError`."""
     path = Path(path)
-    return read_file(path, "begin with one of the examples", lambda found: parse(found, path.resolve().parent))
+    return read_file(path, "begin with one of the examples", lambda document: parse(document, path.resolve().parent))
 
 
 def parse(document: Mapping[str, Any], home: Path) -> AgentSettings:
@@ -102,7 +102,7 @@ def _check_clocks(settings: AgentSettings, sections: Sections) -> None:
 
 def _maintenance(document: Mapping[str, Any], devices: Mapping[str, DeviceSettings]) -> tuple[Maintenance, ...]:
     """Planned times; one without a zone is in the zone of its device's samples."""
-    given, found = document.get("maintenance", []), []
+    given, maintenance = document.get("maintenance", []), []
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
         raise SettingError("maintenance", given, "a list of sections; write [[maintenance]] above each", "")
     for entry in given:
@@ -114,10 +114,9 @@ def _maintenance(document: Mapping[str, Any], devices: Mapping[str, DeviceSettin
         planned = read(Maintenance, FileSection.of(entry, "[maintenance]", Surroundings(zone=zone)))
         if planned.start >= planned.end:
             raise SettingError("until", entry["until"], f"after {toml_text(entry['from'])}", "[maintenance]")
-        found.append(planned)
-    return tuple(found)
+        maintenance.append(planned)
+    return tuple(maintenance)
 
 
 def _listed(names: Any, most: int = 8) -> str:
-    found = list(names)
-    return ", ".join(found[:most]) + (" …" if len(found) > most else "")
+    return ", ".join(list(names)[:most]) + (" …" if len(names) > most else "")

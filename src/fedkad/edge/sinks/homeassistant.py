@@ -19,11 +19,8 @@ from fedkad.edge.sinks import to_json
 from fedkad.edge.sinks.publications import Publication, Publications
 
 SENDER = "Home Assistant"
-LONGEST_STATE = 255
-"""Characters of a state in Home Assistant."""
-
-MUTED_FOR = "1d"
-"""How long the switch mutes: nobody is to be without alarms because it was forgotten."""
+LONGEST_STATE = 255  # characters of a state in Home Assistant
+MUTED_FOR = "1d"  # how long the switch mutes: a forgotten switch must not silence a device for good
 
 
 _MEASUREMENT = {"p": "sensor", "state_class": "measurement", "suggested_display_precision": 2}

@@ -78,9 +78,9 @@ class BrokerSink:
         """Publish states in another interval from now on."""
         self._settings, self._next_state = settings, 0.0
 
-    def reply(self, device: str, told: Mapping[str, Any], confirm: Callable[[], None]) -> bool:
+    def reply(self, device: str, reply: Mapping[str, Any], confirm: Callable[[], None]) -> bool:
         """Publish the reply to a command, and call `confirm` once the broker has it; False without a connection."""
-        return self._connection.publish(self._publications.told(device, told), confirm)
+        return self._connection.publish(self._publications.told(device, reply), confirm)
 
     def offer(self, entries: Sequence[Entry]) -> None:
         """Publish the alerts that are not published yet."""

@@ -97,12 +97,12 @@ class MetricsServer:
 
         devices, connected, waiting, is_disk_full = self._metrics()
         yield InfoMetricFamily("fedkad_build", BUILD, {"version": __version__, "python": sys.version.split()[0]})
-        for name, label, found in (
+        for name, label, numbers in (
             ("broker_connected", "section", connected),
             ("alerts_waiting", "sink", waiting),
             ("disk_full", "", {"": is_disk_full}),
         ):
-            yield from _family(GaugeMetricFamily, name, OF_AGENT[name], label, found)
+            yield from _family(GaugeMetricFamily, name, OF_AGENT[name], label, numbers)
         for kind, names in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
             for name, meaning in names.items():
                 by_device = {device: numbers[name] for device, numbers in devices.items() if name in numbers}
@@ -121,10 +121,10 @@ def _family(kind: Any, name: str, meaning: str, label: str, numbers: Mapping[str
 def check_port(settings: Prometheus) -> None:
     """Raise a `SettingsError` if the port is not available now."""
     try:
-        found, *_ = socket.getaddrinfo(settings.address, settings.port, type=socket.SOCK_STREAM)
-        with socket.socket(*found[:3]) as taken:
+        address, *_ = socket.getaddrinfo(settings.address, settings.port, type=socket.SOCK_STREAM)
+        with socket.socket(*address[:3]) as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-            taken.bind(found[4])
+            taken.bind(address[4])
     except OSError as error:
         raise _unavailable(settings, error) from None
 

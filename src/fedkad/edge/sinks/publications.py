@@ -3,7 +3,7 @@
 =============================  =========  =====================================================
 {prefix}/{device}/state        retained   numbers of the device and the open incident, in JSON
 {prefix}/{device}/alert        each once  alerts, in order, in JSON
-{prefix}/{device}/tell         to it      what somebody tells about the device, in JSON or text
+{prefix}/{device}/tell         to it      commands about the device, in JSON or text
 {prefix}/{device}/told         each once  the reply to that, in JSON
 {prefix}/{device}/status       retained   whether the device is watched: online, offline
 {prefix}/agent/{name}/status   retained   the same for an agent with several devices
@@ -89,7 +89,7 @@ class Publications:
         return Publication(self.topic(alert["device"], "alert"), to_json(alert), 1, False)
 
     def told(self, device: str, reply: Mapping[str, Any]) -> Publication:
-        """The reply to a command; not retained, as it is for whoever sent it."""
+        """The reply to a command; not retained, as it is for the sender."""
         return Publication(self.topic(device, "told"), to_json(reply), 1, False)
 
     def all_status(self, *, online: bool) -> list[Publication]:

@@ -137,8 +137,8 @@ class WebhookSink:
             except HTTPError as error:
                 with error:
                     # What any other server says beside its status could be anything, and may never end.
-                    said = read_answer(b"" if self._settings.format == "json" else error.read(LONGEST_ANSWER))
-                    return _refusal(error.code, error.headers.get("Retry-After") or said.retry_after, said.reason)
+                    answer = read_answer(b"" if self._settings.format == "json" else error.read(LONGEST_ANSWER))
+                    return _refusal(error.code, error.headers.get("Retry-After") or answer.retry_after, answer.reason)
         except URLError as error:
             return _Answer(0, f"cannot be reached ({error.reason})")
         except (OSError, HTTPException) as error:

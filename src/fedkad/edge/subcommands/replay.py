@@ -1,7 +1,7 @@
 """``fedkad-agent replay``: what the agent would have alarmed on a recording, with these settings.
 
 The agent itself reads the recording, as lines on its standard input, in a temporary folder that has copies of the
-models that the devices have now. Nothing of its state is touched, and nobody is told.
+models that the devices have now. Nothing of its state is touched, and no alert is sent.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def replay(settings: AgentSettings, recording: Path) -> Replayed:
         with _unpacked(recording, Path(folder)).open("rb") as file:
             os.dup2(file.fileno(), 0)
         is_whole = _run(alone)
-        visitor = StoreClient(alone.state)
-        states = visitor.states()
-        found = as_they_are(visitor.incidents(), states)
+        store = StoreClient(alone.state)
+        states = store.states()
+        alerts = as_they_are(store.incidents(), states)
     has_rows = any(state.get("seq") for state in states.values())
     if is_whole and not has_rows:
         channels = dict.fromkeys(name for device in settings.devices.values() for name in device.sampling.channels)
@@ -76,7 +76,7 @@ def replay(settings: AgentSettings, recording: Path) -> Replayed:
             f"{settings.source.device_key!r}."
         )
     summaries = [_summary(name, states.get(name, {})) for name in dict.fromkeys((*settings.named, *states))]
-    parts = [incident_table(found) if found else "No incidents.", table(SUMMARY, summaries)]
+    parts = [incident_table(alerts) if alerts else "No incidents.", table(SUMMARY, summaries)]
     if not is_whole:
         parts.insert(0, f"Interrupted: only a part of {recording} was read, and what follows is about that part.")
     return Replayed("\n\n".join(parts), is_whole)
@@ -94,7 +94,7 @@ def _run(settings: AgentSettings) -> bool:
 
 def _unpacked(recording: Path, folder: Path) -> Path:
     """A file with the lines of a recording: the recording itself unless it is compressed."""
-    if not _is_packed(recording):
+    if recording.suffix.lower() != ".gz":
         return recording
     unpacked = folder / "recording"
     try:
@@ -105,14 +105,10 @@ def _unpacked(recording: Path, folder: Path) -> Path:
     return unpacked
 
 
-def _is_packed(recording: Path) -> bool:
-    return recording.suffix.lower() == ".gz"
-
-
 def _alone(settings: AgentSettings, folder: Path, recording: Path) -> AgentSettings:
-    """The settings of an agent that reads lines, tells nobody, and has all that it writes in a folder."""
+    """Return the settings of an agent that reads lines, has no sinks, and writes into a folder only."""
     source, is_lines = settings.source, settings.source.kind != "mqtt"
-    plain = recording.with_suffix("") if _is_packed(recording) else recording
+    plain = recording.with_suffix("") if recording.suffix.lower() == ".gz" else recording
     has_rows = plain.suffix.lower() == ".csv" or (is_lines and source.format == "csv")
     read = SourceSettings(
         kind="stdin", format="csv" if has_rows else "json", device_key=source.device_key, time_key=source.time_key
