@@ -8,8 +8,6 @@ the model predicts and the other channels say (`Dynamics.reconstruct`). Before a
 of their channel, or take its mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -39,8 +39,7 @@ Array = NDArray[np.float64]
 Fitted = Sequence[tuple[Dynamics, Statistics]]
 """Dynamics, and the statistics that they were not fitted to or, where they are the only ones, all of them."""
 
-BLOCKS = 5
-"""Blocks of cross-fitting."""
+BLOCKS = 5  # blocks of cross-fitting
 
 
 class HoldOutMethod:

@@ -5,8 +5,6 @@ apart count as one *cluster*, by the rule that gathers alarms into events. Entri
 matter: after a hole that is too long to be bridged, the next score is more than a window away.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

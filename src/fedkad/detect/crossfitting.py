@@ -5,8 +5,6 @@ that were learned without it. An operator needs only the Gram matrices of the co
 out is a difference of two r × r matrices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -33,20 +31,14 @@ from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
 
-JUMP = 0.999
-"""The share of residuals that a jump exceeds."""
-
-USUAL = 0.99
-"""The share of normal data that stays below the unit of a witness."""
-
-UNIT_FLOORS = np.array([1.0, 0.1, 1.0])
-"""The smallest units: a device that never moved in training has no others."""
+JUMP = 0.999  # the share of residuals that a jump exceeds
+USUAL = 0.99  # the share of normal data that stays below the unit of a witness
+UNIT_FLOORS = np.array([1.0, 0.1, 1.0])  # the smallest units: a device that never moved in training has no others
 
 MOST_BLOCKS = 20
 """Blocks of cross-fitting, however small a share each is to be: each costs an operator and a set of bounds."""
 
-STORED = ("judged", "jump", "units")
-"""Fields of the scoring that are stored under their own names."""
+STORED = ("judged", "jump", "units")  # fields of the scoring that are stored under their own names
 
 STORED_BOUNDS = {name: "relief" if name == "discounts" else name for name in Bounds._fields}
 """The names of the bounds in files."""

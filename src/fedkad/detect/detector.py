@@ -4,8 +4,6 @@ It is the scikit-learn face of two values, a `Model` and a `Memory`; the work is
 `threshold` and `modelfile`.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 import warnings

@@ -24,8 +24,7 @@ Healthy simulated pumps that lost one of their eight channels for 2,800 rows had
 with predictions alone 5,797 (`python -m measurements.gaps`).
 """
 
-LINE = 64
-"""Bytes of a cache line."""
+LINE = 64  # bytes of a cache line
 
 
 class LiftedProduct:

@@ -23,11 +23,8 @@ from fedkad.progress import Report, unheard
 Array = NDArray[np.float64]
 
 
-MOST_CAUSES = 3
-"""Channels that are named for an event."""
-
-LEAST_SHARE = 0.05
-"""A channel with a smaller share of the score is named only if it is the first."""
+MOST_CAUSES = 3  # channels that are named for an event
+LEAST_SHARE = 0.05  # a channel with a smaller share of the score is named only if it is the first
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ Each time the clusters are counted and their tail is fitted again, which gives a
 happens in a given time at that rate is left to Poisson's law.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,20 +14,11 @@ from fedkad.detect.threshold import FEWEST_PEAKS, SECONDS, USUAL_SHAPE, choose_l
 
 Array = NDArray[np.float64]
 
-BLOCKS = 40
-"""Blocks that the scores are cut into: long enough to keep what comes together, and enough to draw from."""
-
-DRAWS = 200
-"""Recordings that are drawn from the blocks."""
-
-COUNTS = 20
-"""Counts that are drawn for the rate of each."""
-
-SEED = 0
-"""Of the draws: the same scores always give the same numbers."""
-
-ROWS = 10_000
-"""Rows that a number of events refers to if the sample period is not known."""
+BLOCKS = 40  # blocks that the scores are cut into: long enough to keep what comes together, and enough to draw from
+DRAWS = 200  # recordings that are drawn from the blocks
+COUNTS = 20  # counts that are drawn for the rate of each
+SEED = 0  # of the draws: the same scores always give the same numbers
+ROWS = 10_000  # rows that a number of events refers to if the sample period is not known
 
 
 def expected_events(

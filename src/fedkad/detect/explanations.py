@@ -1,7 +1,5 @@
 """What an alarm is about, in one sentence with the numbers that a person needs to act on it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -24,11 +24,8 @@ TAIL = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.25)
 PROBABILITIES = np.array([*TAIL, 0.5, *(1.0 - p for p in reversed(TAIL))])
 """Of the quantiles that are kept. The first and the last are the least and the greatest that was ever seen."""
 
-PIECE = 2048
-"""Rows whose windows are looked at together: few enough for a processor's cache."""
-
-ENOUGH_WINDOWS = 4096
-"""Windows that are enough to know levels and spreads."""
+PIECE = 2048  # rows whose windows are looked at together: few enough for a processor's cache
+ENOUGH_WINDOWS = 4096  # windows that are enough to know levels and spreads
 
 STILL = 0.05
 """Added to the standard deviation before its logarithm is taken, so that a channel that stands still has one."""

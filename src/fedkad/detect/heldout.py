@@ -13,11 +13,8 @@ from fedkad.koopman.snapshots import stretches
 
 Array = NDArray[np.float64]
 
-FEWEST_HELD_OUT = 100
-"""If the held-out part gives fewer scores, the rows are cross-fitted."""
-
-MOST_HELD_OUT = 8192
-"""Held-out rows that a device keeps, to reset its threshold whenever its model changes."""
+FEWEST_HELD_OUT = 100  # if the held-out part gives fewer scores, the rows are cross-fitted
+MOST_HELD_OUT = 8192  # held-out rows that a device keeps, to reset its threshold whenever its model changes
 
 
 @dataclass(frozen=True)

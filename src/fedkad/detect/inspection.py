@@ -1,7 +1,5 @@
 """What a model rests on, in words: where its threshold comes from, and how it takes each channel."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,8 +9,7 @@ from fedkad.detect.threshold import parse_budget
 
 ChannelKind = Literal["predicted", "unpredictable", "switch", "constant", "input"]
 
-UNPREDICTABLE = 0.2
-"""A channel of whose variance less than this share is predicted is called unpredictable."""
+UNPREDICTABLE = 0.2  # a channel of whose variance less than this share is predicted is called unpredictable
 
 KINDS: dict[ChannelKind, str] = {
     "predicted": "judged by prediction and by place",

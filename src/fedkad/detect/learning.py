@@ -1,7 +1,5 @@
 """Training as pure functions of values: data to a `Memory`, a memory and a subspace to a `Model`, more data to both."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from numbers import Real
@@ -28,14 +26,9 @@ from fedkad.settingerror import SettingError
 
 Array = NDArray[np.float64]
 
-QUIET = 0.9
-"""The highest score of a confirmed stretch, as a share of the threshold."""
-
-FEWEST_PAIRS = 20
-"""Nothing can be learned from fewer snapshot pairs."""
-
-MOSTLY = 0.5
-"""Share of the rows that training should be able to learn from; holes that leave less are warned of."""
+QUIET = 0.9  # the highest score of a confirmed stretch, as a share of the threshold
+FEWEST_PAIRS = 20  # nothing can be learned from fewer snapshot pairs
+MOSTLY = 0.5  # share of the rows that training should be able to learn from; holes that leave less are warned of
 
 
 @single_threaded()

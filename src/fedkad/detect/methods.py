@@ -1,7 +1,5 @@
 """The kinds of score that a detector has by name; this module alone chooses between them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 
@@ -14,8 +12,7 @@ ScoringName = Literal["witnesses", "paper"]
 
 METHODS: Mapping[str, ScoringMethod] = {"witnesses": WitnessMethod(), "paper": PaperMethod()}
 
-EARLIER = ("motion", "calibrated")
-"""The names that the score of release 0.1 had; the benchmark has it as an ablation."""
+EARLIER = ("motion", "calibrated")  # the names that the score of release 0.1 had; the benchmark has it as an ablation
 
 
 def method_of(scoring: str | ScoringMethod) -> ScoringMethod:

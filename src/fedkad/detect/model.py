@@ -45,8 +45,7 @@ Array = NDArray[np.float64]
 Fit = Callable[[Reduced], Dynamics]
 """Fits the dynamics of statistics that are reduced to a subspace."""
 
-SETTLED = 1000
-"""With this many scores of normal data a device needs no advice about its threshold."""
+SETTLED = 1000  # with this many scores of normal data a device needs no advice about its threshold
 
 INPUTS = "a list of channels: their names, or their numbers where they have none"
 

@@ -7,8 +7,6 @@ It is the squared norm ‖Φ − Z Q^h c‖², averaged over h = 1 … H. With o
 what lies off the subspace, and what moved wrongly on it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ variance and, if there are ties, the departure from them. Their *deviations* are
 what training showed, without sign; residuals count in their spreads.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +19,8 @@ Array = NDArray[np.float64]
 SLACK = 1e-12
 """How far outside is nothing but rounding, relative to the bounds: many a channel rests at the least of its values."""
 
-NEVER = 1e300
-"""More than any departure."""
-
-ROUNDING = 1e-6
-"""How far from its two values a switch may read, in standard deviations."""
+NEVER = 1e300  # more than any departure
+ROUNDING = 1e-6  # how far from its two values a switch may read, in standard deviations
 
 
 class Residuals(NamedTuple):

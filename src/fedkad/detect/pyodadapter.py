@@ -7,8 +7,6 @@
 This module alone imports PyOD, and nothing imports this module.
 """
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

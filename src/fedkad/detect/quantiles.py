@@ -1,7 +1,5 @@
 """Quantiles of many channels at once."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

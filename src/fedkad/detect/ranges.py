@@ -41,35 +41,22 @@ Array = NDArray[np.float64]
 BOUND = 0.002
 """Share of the rows at either end that lie outside of the bounds: a few bad values in training cannot widen them."""
 
-REACH = 0.0005
-"""Share of the rows at either end that do not count for the range of a channel."""
-
-GLANCE = 64
-"""Rows in which a channel with more than two values mostly shows them."""
-
-FEW = 2
-"""Values of a channel in training that may be absurd: if it has more of them, they belong to it."""
+REACH = 0.0005  # share of the rows at either end that do not count for the range of a channel
+GLANCE = 64  # rows in which a channel with more than two values mostly shows them
+FEW = 2  # values of a channel in training that may be absurd: if it has more of them, they belong to it
 
 ABSURD = 5.0
 """A value farther outside of all that was seen than this many ranges is impossible, whatever the threshold."""
 
-MARGIN = 0.1
-"""How near to a confirmed stretch a row must be to be taken for a part of it, in standard deviations."""
-
-MOST_CONFIRMED = 2048
-"""Rows of confirmed stretches that are kept."""
-
-MOST_CALM = 32
-"""Confirmed stretches that are remembered as a whole."""
-
-TELLING = 500
-"""Windows of new rows that tell how far normal data wanders."""
+MARGIN = 0.1  # how near to a confirmed stretch a row must be to be taken for a part of it, in standard deviations
+MOST_CONFIRMED = 2048  # rows of confirmed stretches that are kept
+MOST_CALM = 32  # confirmed stretches that are remembered as a whole
+TELLING = 500  # windows of new rows that tell how far normal data wanders
 
 FEW_WINDOWS = 100
 """In no more windows that do not overlap, all channels have one unit; in four times as many, each its own."""
 
-CALMEST = 0.5
-"""The smallest number that the distance of a channel from its ranges is divided by."""
+CALMEST = 0.5  # the smallest number that the distance of a channel from its ranges is divided by
 
 ALONE = 0.25
 """The share of the wander of all channels together that each has at least.
@@ -78,17 +65,10 @@ With none the score was worse on SMD machine-1-*, where channels wander together
 that wanders, such as the pressure of the air, devalues the ranges of all the others.
 """
 
-ROUNDED = 0.1
-"""A step of at most this share of the usual value is rounding; that of a count, 0, 1, 2, is not."""
-
-FINE = 0.05
-"""A step of fewer standard deviations than this is none."""
-
-COARSE = 1.0
-"""A channel whose step is more than so many of its standard deviations shows little but rounding."""
-
-OUTSIDE = 5.0
-"""A value one range outside of its bounds counts as much as a level so many standard deviations outside."""
+ROUNDED = 0.1  # a step of at most this share of the usual value is rounding; that of a count, 0, 1, 2, is not
+FINE = 0.05  # a step of fewer standard deviations than this is none
+COARSE = 1.0  # a channel whose step is more than so many of its standard deviations shows little but rounding
+OUTSIDE = 5.0  # a value one range outside of its bounds counts as much as a level so many standard deviations outside
 
 
 class Bounds(NamedTuple):
@@ -417,8 +397,7 @@ def _hull(first: Array, second: Array) -> Array:
     return np.stack([np.fmin(first[..., 0], second[..., 0]), np.fmax(first[..., 1], second[..., 1])], axis=-1)
 
 
-THINNED = 2048
-"""Rows that are enough to see it."""
+THINNED = 2048  # rows that are enough to see it
 
 
 def _wandering(features: Features, reach: Array, step: Array, windows: float) -> Array:

@@ -20,14 +20,9 @@ from fedkad.progress import Report, unheard
 
 Array = NDArray[np.float64]
 
-BLOCK = 512
-"""Windows scored at once."""
-
-PIECE = 16384
-"""Entries smoothed at once."""
-
-SPLIT = 4 * BLOCK
-"""Entries whose scores are split over the channels at once."""
+BLOCK = 512  # windows scored at once
+PIECE = 16384  # entries smoothed at once
+SPLIT = 4 * BLOCK  # entries whose scores are split over the channels at once
 
 SPREAD_FLOOR = 0.1
 """The smallest spread of a residual, in standard deviations of its channel: flat channels need a floor."""

@@ -1,7 +1,5 @@
 """Input checks: what users pass becomes a `(time, channel)` float array, or one clear sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

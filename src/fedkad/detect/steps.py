@@ -1,12 +1,10 @@
 """Scorings one sample at a time, as a stream needs them: each step goes on from the one before.
 
 With one sample, most of the time of a scoring goes into calling numpy, not into arithmetic: a step by the scoring
-itself takes 1.5 to 1.8 times as long (docs/choices.md). So `WitnessSteps` has the formulas of `WitnessScoring.score` a
+itself takes 1.4 to 1.7 times as long (docs/choices.md). So `WitnessSteps` has the formulas of `WitnessScoring.score` a
 second time, for the usual moment: one step ahead, every channel there, and at most a few features outside of what
 training showed. It leaves every other moment to the scoring.
 """
-
-from __future__ import annotations
 
 from collections import deque
 from math import hypot, log
@@ -24,8 +22,7 @@ Array = NDArray[np.float64]
 
 LINEAR = float(LINEAR_BEYOND)
 
-FEW = 8
-"""Up to this many features outside of their widths are handled one by one; beyond it numpy is faster."""
+FEW = 8  # up to this many features outside of their widths are handled one by one; beyond it numpy is faster
 
 VALUE, RESIDUAL, LEVEL, VARIANCE = range(4)
 """The features in the order in which they stand, one step ahead; after them comes the departure from the ties."""

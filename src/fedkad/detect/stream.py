@@ -1,7 +1,5 @@
 """One sample in, one reading out: the same scores as in batch, a step at a time."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,8 +17,7 @@ from fedkad.koopman.scaling import CLIP
 Array = NDArray[np.float64]
 State = Literal["warming", "ok", "bridged", "gap"]
 
-PAGE = 8
-"""Samples of so many windows stand one after the other before they are moved to a new page."""
+PAGE = 8  # samples of so many windows stand one after the other before they are moved to a new page
 
 
 @dataclass(slots=True, eq=False)

@@ -6,8 +6,6 @@ excesses say little about the shape, and far beyond the largest of them the shap
 towards what is expected without them.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -16,8 +14,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-PRIOR_PEAKS = 50
-"""The expected shape counts as much as this many excesses."""
+PRIOR_PEAKS = 50  # the expected shape counts as much as this many excesses
 
 
 class Tail(NamedTuple):

@@ -10,8 +10,6 @@ See Coles, "An Introduction to Statistical Modeling of Extreme Values" (2001), f
 first threshold; `tracking` has how it moves from there.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, replace
@@ -29,27 +27,17 @@ Array = NDArray[np.float64]
 SHARES = (0.01, 0.02, 0.03, 0.05)
 """Shares of the scores over the level: the first with enough clusters is taken, and otherwise the last."""
 
-ENOUGH_PEAKS = 50
-"""With this many clusters the level is not lowered any more: what matters is beyond it."""
-
-LOWER_SHARES = (0.1, 0.2, 0.5)
-"""Shares that are only tried where the others have too few clusters to fit a tail to."""
-
-FEWEST_PEAKS = 10
-"""A tail is fitted to the peaks of at least this many clusters."""
-
-FEWEST_ROWS = 100
-"""And to at least this many scores."""
-
-FEW_SHARE = 0.2
-"""With less than that, the highest fifth of the scores stands for the tail."""
+ENOUGH_PEAKS = 50  # with this many clusters the level is not lowered any more: what matters is beyond it
+LOWER_SHARES = (0.1, 0.2, 0.5)  # shares that are only tried where the others have too few clusters to fit a tail to
+FEWEST_PEAKS = 10  # a tail is fitted to the peaks of at least this many clusters
+FEWEST_ROWS = 100  # and to at least this many scores
+FEW_SHARE = 0.2  # with less than that, the highest fifth of the scores stands for the tail
 
 USUAL_SHAPE = -0.04
 """The shape that a tail is drawn towards if nothing is known: peaks of simulated pumps have shorter tails than an
 exponential law, those of autoregressive data about the same (`python -m measurements.budget`)."""
 
-SMALLEST = 1e-6
-"""Smaller scores count as this: far below any departure, far above rounding."""
+SMALLEST = 1e-6  # smaller scores count as this: far below any departure, far above rounding
 
 METHODS = ("pot", "quantile")
 FORMER = ("spot", "dspot")  # that adapted to the stream, in earlier versions

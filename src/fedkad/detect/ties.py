@@ -29,23 +29,12 @@ Array = NDArray[np.float64]
 FOLDS = ((0.4, 0.55), (0.55, 0.7), (0.7, 0.85), (0.85, 1.0))
 """Where training is cut to see what holds in time: what comes before is known, the next part is met."""
 
-EXPLAINED = 0.9
-"""The share of the variance of a level that the other channels must explain."""
-
-SLACK = 0.05
-"""How far outside of the bounds 99 % of the next part may lie, in ranges."""
-
-FARTHEST = 1.0
-"""A departure counts up to so many ranges outside: a machine with a new duty breaks many ties at once."""
-
-FEWEST = 20
-"""Windows per channel, which do not overlap, that a regression needs: with fewer, chance ties channels."""
-
-MOVES = 1e-3
-"""The least variance of a level that can be explained, in variances of its channel."""
-
-NARROWEST = 0.1
-"""The smallest range of a departure, in standard deviations of its channel."""
+EXPLAINED = 0.9  # the share of the variance of a level that the other channels must explain
+SLACK = 0.05  # how far outside of the bounds 99 % of the next part may lie, in ranges
+FARTHEST = 1.0  # a departure counts up to so many ranges outside: a machine with a new duty breaks many ties at once
+FEWEST = 20  # windows per channel, which do not overlap, that a regression needs: with fewer, chance ties channels
+MOVES = 1e-3  # the least variance of a level that can be explained, in variances of its channel
+NARROWEST = 0.1  # the smallest range of a departure, in standard deviations of its channel
 
 RIDGE, NOISE = 1e-4, 0.02
 """λ = 1e-4 + 0.02 n / m for n channels and m windows that do not overlap."""

@@ -37,8 +37,7 @@ MARGINAL = 1.25
 In a simulated house, false alarms of devices with a good threshold stayed below 1.25, and most faults were above it.
 """
 
-HIGHEST = 3.0
-"""Times the fitted threshold at most."""
+HIGHEST = 3.0  # times the fitted threshold at most
 
 
 REST = 1.0 / 28.0
@@ -48,8 +47,7 @@ With a budget of one in a week that is six hours. A fault that comes and goes al
 threshold than one that lasts, and must not make the device deaf to the next fault.
 """
 
-MOST_COUNTED = 20
-"""Incidents that can be taken back."""
+MOST_COUNTED = 20  # incidents that can be taken back
 
 
 class ThresholdTracker:

@@ -6,8 +6,6 @@ squared residual needs no window to be formed,
     ‖z − Z_j a‖² = ‖z‖² − 2 aᵀZ_jᵀz + aᵀZ_jᵀZ_j a.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The lifting Φ: a sliding window and fixed random tanh observables of it."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

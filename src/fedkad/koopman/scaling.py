@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-CLIP = 10.0
-"""Scaled values are clipped to ±CLIP standard deviations, as in the paper."""
+CLIP = 10.0  # scaled values are clipped to ±CLIP standard deviations, as in the paper
 
 CONSTANT = 1e-9
 """A channel whose spread is below this share of its mean counts as constant: such a spread is mere rounding."""

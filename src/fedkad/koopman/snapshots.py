@@ -27,8 +27,7 @@ from fedkad.progress import Report, unheard
 
 Array = NDArray[np.float64]
 
-BLOCK = 256
-"""Windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists."""
+BLOCK = 256  # windows handled at once: large enough for BLAS, small enough that no (time, D) array ever exists
 
 
 @dataclass(frozen=True)

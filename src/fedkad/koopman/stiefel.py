@@ -4,8 +4,6 @@ The Stiefel manifold is St(D, r) = {P : PᵀP = I}. A loss that does not change 
 on the Grassmann manifold of the spanned subspaces; its gradients have no part along P.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Subspaces for known statistics: the leading directions of a Gram matrix, and a descent on the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,8 +13,7 @@ from fedkad.koopman.stiefel import project_grassmann, retract_polar
 
 Array = NDArray[np.float64]
 
-OWN_STEPS = 8
-"""Descent steps of a device on its own loss: the first few do nearly all of the work."""
+OWN_STEPS = 8  # descent steps of a device on its own loss: the first few do nearly all of the work
 
 
 class Directions(NamedTuple):
