@@ -3,8 +3,6 @@
 `python -m fedkad.fleet.device.adoption FOLDER DEVICE DATA FILE`; what is wrong is said on stderr, in one sentence.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

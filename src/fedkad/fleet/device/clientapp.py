@@ -1,7 +1,5 @@
 """The device's side as a Flower app: a message in, the participant's answer out."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from logging import ERROR
 from pathlib import Path

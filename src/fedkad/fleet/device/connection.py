@@ -1,7 +1,5 @@
 """`fedkad client` while its device is called: one process stays connected to the server, and says why if it cannot."""
 
-from __future__ import annotations
-
 import logging
 import time
 from contextlib import suppress

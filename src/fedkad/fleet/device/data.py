@@ -1,7 +1,5 @@
 """Where a device's statistics come from: its own table, or its agent's model. Neither leaves the device."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

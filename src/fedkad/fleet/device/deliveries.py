@@ -1,7 +1,5 @@
 """What a connected device notices of files that other processes replace: a delivery, or why it could not answer."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Getting a file from the server over TLS, without numpy or Flower, or one sentence that says why not."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import ssl

@@ -5,8 +5,6 @@ device is not called, and this one becomes `fedkad client` again when it is, so 
 nor numpy in memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

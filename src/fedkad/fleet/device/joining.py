@@ -1,7 +1,5 @@
 """How a device joins its fleet by a token: it makes its key, finds out whom to trust, and shows the token."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from pathlib import Path

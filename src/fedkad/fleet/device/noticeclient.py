@@ -1,7 +1,5 @@
 """The client of a fleet's notice: a device polls it now and then, and keeps the last one that it accepted."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Flower's control interface, reached on the server's own machine: the devices it knows and the runs it has."""
 
-from __future__ import annotations
-
 import hashlib
 import ssl
 from collections.abc import Iterator

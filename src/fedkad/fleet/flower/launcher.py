@@ -7,8 +7,6 @@ Flower would also install and run the app that the server sends, whatever is in 
 app of the release that is installed on it, and never runs code that came over the network.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

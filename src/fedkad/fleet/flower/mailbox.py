@@ -6,8 +6,6 @@ Flower gives up after three minutes. Until then the app neither hears other devi
 This mailbox checks announced replies again and again instead, and waits for none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from logging import WARNING

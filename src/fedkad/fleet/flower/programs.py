@@ -1,7 +1,5 @@
 """Flower's programs as a fleet runs them: their commands, their environment and their configuration files."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -30,8 +30,6 @@ writes both into a log (`JOIN_LOG`) that the server reads, for each token once a
 nothing but nginx.
 """
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

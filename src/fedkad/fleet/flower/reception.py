@@ -14,8 +14,6 @@ goes on. Flower waits for it forever, and the device is online and silent; so th
 another. An app that computes for long does not hang: it has an hour beyond the time that the server gives it.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

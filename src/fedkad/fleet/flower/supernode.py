@@ -6,8 +6,6 @@ to nothing. The client that watches this process must see it end in order to sta
 `python -m fedkad.fleet.flower.supernode`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a SuperNode is doing, found out from its log: Flower offers no other way."""
 
-from __future__ import annotations
-
 import signal
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """Requests and answers over Flower's grid, addressed by device name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from logging import WARNING
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an operator does to a fleet: create it, add and revoke devices, renew keys and certificates."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """What the server does about processes that hang and about a damaged database: heartbeats alone do not tell."""
 
-from __future__ import annotations
-
 import logging
 import sqlite3
 import time

@@ -4,8 +4,6 @@ A device shows its public key once an hour, as it does for models. nginx, which 
 into a log that the server reads and empties every few seconds. That is a line a second for 3,600 devices.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

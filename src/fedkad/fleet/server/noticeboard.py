@@ -5,8 +5,6 @@ public/join            the reply to a device that has a token but is not admitte
 public/models/SHA256   the current model, and the one before for those who have just read the last notice
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The running server: its processes, kept alive, and a Flower that admits exactly the registered devices."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import logging

@@ -1,7 +1,5 @@
 """Keeps the proxy in line with the settings, the devices and the tokens, and gives it and Flower a new certificate."""
 
-from __future__ import annotations
-
 import logging
 
 from fedkad.fleet.flower import proxy

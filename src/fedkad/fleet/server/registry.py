@@ -4,8 +4,6 @@ The file is a document with a list of devices, and below it a line for each devi
 that adding one to a hundred thousand writes one line. Once more entries are replaced than in use, it is rewritten.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ A request made while one is pending or under way adds nothing, as the caller lea
 but before the server has noticed, asks for another. `federation.training_files` reads these files.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The server's side as a Flower app: the engine of rounds over Flower's grid."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import sys

@@ -1,7 +1,5 @@
 """Keeps the devices that Flower knows in line with the registry, and sees to the trainings, the notice and reports."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`tokens.json` in the server's folder: the one-time tokens that are not used yet."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

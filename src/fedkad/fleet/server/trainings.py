@@ -1,7 +1,5 @@
 """When the app runs: trainings on request and at intervals, again after one broke off, and deliveries to latecomers."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

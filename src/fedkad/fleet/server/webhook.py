@@ -1,7 +1,5 @@
 """Messages to an operator by HTTP POST, sent by a thread of their own so that no slow receiver holds up the server."""
 
-from __future__ import annotations
-
 import json
 import logging
 import queue

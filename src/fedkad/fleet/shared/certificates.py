@@ -1,7 +1,5 @@
 """Keys and certificates of a fleet: its own authority, the server's certificate, the devices' keys."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The folder of one device, created on the server and copied to the device; `device.toml` in it has its settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

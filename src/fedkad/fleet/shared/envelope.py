@@ -1,7 +1,5 @@
 """How a header is packed into a Flower message, in both directions."""
 
-from __future__ import annotations
-
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedkad.federation.protocol import Header

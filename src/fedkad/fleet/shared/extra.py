@@ -1,7 +1,5 @@
 """What only a fleet over a network needs to be installed."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 

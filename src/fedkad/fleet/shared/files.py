@@ -1,7 +1,5 @@
 """Files of a fleet: where they are, who may read them, and the error for one that cannot be used."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -13,8 +13,6 @@ expired, so that a new one cannot be withheld for long. To go back to an earlier
 Devices run this without numpy or Flower: it is all that one of them needs while it waits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from base64 import b64decode, b64encode

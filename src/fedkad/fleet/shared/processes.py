@@ -1,7 +1,5 @@
 """Child processes that are kept running, end with their parent, and log into files of bounded size."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import logging

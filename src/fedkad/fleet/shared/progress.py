@@ -3,8 +3,6 @@
 Flower's heartbeats come from threads of their own: they go on while the work hangs.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import suppress
