@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_TIME, _LAST_TIME = -62135596800.0, 253402300799.0  # years 1 and 9999, the range of a datetime
@@ -87,14 +87,12 @@ class AlertCause:
     seen: float | None
     expected: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return {"channel": self.channel, "share": self.share, "seen": self.seen, "expected": self.expected}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """What alerts about incidents and about faults have in common; numbers that JSON does not have are None."""
+
+    KEYS: ClassVar[tuple[str, ...]]
 
     id: str  # of the incident or the fault
     device: str
@@ -110,84 +108,47 @@ class Alert:
     text: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start", _in_milliseconds(self.start))
-        object.__setattr__(self, "time", _in_milliseconds(self.time))
+        for name in TIMES:
+            if (time := getattr(self, name, None)) is not None:
+                object.__setattr__(self, name, _in_milliseconds(time))
 
     def to_json(self) -> dict[str, Any]:
         """Return the alert as it is stored and delivered, ready for JSON."""
-        raise NotImplementedError
+        return {name: _plain(name, getattr(self, name)) for name in self.KEYS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentAlert(Alert):
     """An alert about an incident: `worst` is when its score was highest, which `channels` and `sentence` are about."""
 
-    score: float | None
-    peak: float | None
+    KEYS = (
+        *("id", "device", "event", "kind", "severity", "start", "time", "duration", "score", "peak", "worst"),
+        *("threshold", "rate", "samples", "channels", "witness", "sentence", "acknowledged", "reason"),
+        *("provisional", "text"),
+    )
+
+    score: float | None = None
+    peak: float | None = None
     worst: float | None = None
-    threshold: float | None
-    rate: float | None
+    threshold: float | None = None
+    rate: float | None = None
     samples: int
     channels: tuple[AlertCause, ...] = ()
     witness: str = ""
     provisional: bool = False
-
-    def __post_init__(self) -> None:
-        Alert.__post_init__(self)
-        object.__setattr__(self, "worst", None if self.worst is None else _in_milliseconds(self.worst))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the alert as it is stored and delivered, ready for JSON."""
-        return {
-            "id": self.id,
-            "device": self.device,
-            "event": self.event.value,
-            "kind": self.kind.value,
-            "severity": self.severity.value,
-            "start": format_time(self.start),
-            "time": format_time(self.time),
-            "duration": self.duration,
-            "score": self.score,
-            "peak": self.peak,
-            "worst": None if self.worst is None else format_time(self.worst),
-            "threshold": self.threshold,
-            "rate": self.rate,
-            "samples": self.samples,
-            "channels": [cause.to_json() for cause in self.channels],
-            "witness": self.witness,
-            "sentence": self.sentence,
-            "acknowledged": self.acknowledged,
-            "reason": self.reason.value,
-            "provisional": self.provisional,
-            "text": self.text,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultAlert(Alert):
     """An alert about a sensor, or about the device if there is no `channel`."""
 
+    KEYS = (
+        *("id", "device", "event", "kind", "fault", "channel", "severity", "start", "time", "duration"),
+        *("sentence", "acknowledged", "reason", "text"),
+    )
+
     fault: FaultKind
     channel: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the alert as it is stored and delivered, ready for JSON."""
-        return {
-            "id": self.id,
-            "device": self.device,
-            "event": self.event.value,
-            "kind": self.kind.value,
-            "fault": self.fault.value,
-            "channel": self.channel,
-            "severity": self.severity.value,
-            "start": format_time(self.start),
-            "time": format_time(self.time),
-            "duration": self.duration,
-            "sentence": self.sentence,
-            "acknowledged": self.acknowledged,
-            "reason": self.reason.value,
-            "text": self.text,
-        }
 
 
 def from_json(content: Mapping[str, Any]) -> Alert:
@@ -204,47 +165,32 @@ def from_json(content: Mapping[str, Any]) -> Alert:
     (1.5, True)
     """
     try:
-        return _read_fault(content) if content["kind"] == Kind.HEALTH else read_incident(content)
+        return FaultAlert(**_read(FaultAlert, content)) if content["kind"] == Kind.HEALTH else read_incident(content)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"an alert that cannot be read ({error!r})") from None
 
 
 def read_incident(content: Mapping[str, Any]) -> IncidentAlert:
     """Return the alert about an incident of which `to_json` made this."""
-    worst = content.get("worst")
-    return IncidentAlert(
-        **_read_common(content),
-        score=content["score"],
-        peak=content["peak"],
-        worst=None if worst is None else _read_time(worst),
-        threshold=content["threshold"],
-        rate=content["rate"],
-        samples=content["samples"],
-        channels=tuple(AlertCause(**cause) for cause in content["channels"]),
-        witness=content.get("witness", ""),
-        provisional=content.get("provisional", False),
-    )
+    return IncidentAlert(**_read(IncidentAlert, content))
 
 
-def _read_fault(content: Mapping[str, Any]) -> FaultAlert:
-    return FaultAlert(**_read_common(content), fault=FaultKind(content["fault"]), channel=content["channel"])
+def _read(kind: type[Alert], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are given, as values."""
+    return {name: READERS.get(name, _same)(content[name]) for name in kind.KEYS if content.get(name) is not None}
 
 
-def _read_common(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": content["id"],
-        "device": content["device"],
-        "event": AlertEvent(content["event"]),
-        "kind": Kind(content["kind"]),
-        "severity": Severity(content["severity"]),
-        "start": _read_time(content["start"]),
-        "time": _read_time(content["time"]),
-        "duration": content["duration"],
-        "sentence": content.get("sentence", ""),
-        "acknowledged": content.get("acknowledged"),
-        "reason": Reason(content["reason"]),
-        "text": content["text"],
-    }
+def _plain(name: str, value: Any) -> Any:
+    """Return a field for JSON."""
+    if name in TIMES:
+        return None if value is None else format_time(value)
+    if isinstance(value, tuple):
+        return [asdict(cause) for cause in value]
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def identity(device: str, start: float, number: int, *, is_fault: bool = False) -> str:
@@ -270,6 +216,10 @@ def as_number(value: float) -> float | None:
     return float(value) if abs(value) < sys.float_info.max else None
 
 
+def _read_causes(causes: Iterable[Mapping[str, Any]]) -> tuple[AlertCause, ...]:
+    return tuple(AlertCause(**cause) for cause in causes)
+
+
 def _read_time(text: str) -> float:
     return _seconds(datetime.fromisoformat(text))
 
@@ -289,3 +239,16 @@ def _seconds(moment: datetime) -> float:
 def _as_datetime(time: float) -> datetime:
     """Return seconds since 1970 as a datetime, or the nearest possible one."""
     return _EPOCH + timedelta(seconds=min(max(time, _FIRST_TIME), _LAST_TIME))
+
+
+TIMES = ("start", "time", "worst")
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "event": AlertEvent,
+    "kind": Kind,
+    "severity": Severity,
+    "reason": Reason,
+    "fault": FaultKind,
+    "channels": _read_causes,
+    **dict.fromkeys(TIMES, _read_time),
+}
+"""How fields that are no plain values are read."""

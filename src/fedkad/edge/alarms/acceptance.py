@@ -30,20 +30,11 @@ from fedkad.edge.alert import IncidentAlert, Severity
 
 Array = NDArray[np.float64]
 
-PARTS = 8
-"""Parts of `settle` in which scores are averaged; what is not steady yet is looked at again after one of them."""
-
-GROWTH = 1.25
-"""How much higher the highest part of the second half may be than that of the first."""
-
-NEAR = 1.0
-"""How many ranges of training a channel may be outside of its bounds."""
-
-OUTLIERS = 0.01
-"""Share of the rows at either end that does not count for where a channel is."""
-
-FAR = 0.1
-"""How many ranges of training a value may be from nearly all rows of an incident to be a part of its level."""
+PARTS = 8  # of `settle`, in which scores are averaged; what is not steady yet is looked at again after one of them
+GROWTH = 1.25  # how much higher the highest part of the second half may be than that of the first
+NEAR = 1.0  # ranges of training that a channel may be outside of its bounds
+OUTLIERS = 0.01  # share of the rows at either end that does not count for where a channel is
+FAR = 0.1  # ranges of training that a value may be from nearly all rows of an incident to be a part of its level
 
 
 @dataclass

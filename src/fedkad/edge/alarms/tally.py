@@ -61,38 +61,21 @@ class AbnormalRate:
 
 
 class Tally:
-    """The last row, the rate of abnormal ones, and the incidents so far.
-
-    Attributes
-    ----------
-    time, score, threshold : float
-        Of the last scored row.
-    watched : float
-        Seconds scored so far.
-    incidents : int
-        Incidents begun so far.
-    begun : list
-        When the last incidents began, or came back.
-    told : float
-        Rows up to this time belong to an incident, and do not count towards a rate.
-    recent : list of Episode
-        At most two excursions that were too short to be told, and may be part of a rate.
-    channels : list of str
-        Those of the episodes.
-    """
+    """The last row, the rate of abnormal ones, and the incidents so far."""
 
     def __init__(self, settings: Alarm, period: float, state: Mapping[str, Any]) -> None:
         self._settings, self._period = settings, period
         self._limit = settings.rate_limit if settings.rate_window > 0.0 else 0.0
         known = {name: value for name, value in state.items() if value is not None}
-        self.time: float = known.get("time", -math.inf)
-        self.watched: float = known.get("watched", 0.0)
+        self.time: float = known.get("time", -math.inf)  # of the last scored row, as are score and threshold
+        self.watched: float = known.get("watched", 0.0)  # seconds scored so far
         self.score: float = known.get("score", math.nan)
         self.threshold: float = known.get("threshold", math.nan)
-        self.incidents: int = known.get("incidents", 0)
-        self.begun: list[float] = list(known.get("begun", ()))
-        self.told: float = known.get("told", -math.inf)
-        self.channels: list[str] = known.get("channels", [])
+        self.incidents: int = known.get("incidents", 0)  # begun so far
+        self.begun: list[float] = list(known.get("begun", ()))  # when the last ones began, or came back
+        self.told: float = known.get("told", -math.inf)  # rows up to then count towards no rate: they were told
+        self.channels: list[str] = known.get("channels", [])  # those of the episodes
+        # at most two excursions that were too short to be told, and may be part of a rate
         self.recent = [Episode.from_json(each) for each in known.get("recent", ())]
         self.recurrence = Recurrence.from_json(known.get("recurrence", {}))
         self.rate = AbnormalRate(settings.rate_window)
