@@ -49,7 +49,7 @@ SLOW = [
         for names in zip(FLEETS, BENCHMARK, AGENTS, strict=True)
         for folder, name in zip(("fleet", "bench", "edge"), names, strict=True)
     ),
-    "fleet/test_proxy.py",
+    "fleet/flower/test_proxy.py",
     "test_processors.py",
     "edge/test_tell.py",
     "edge/test_faults.py",
@@ -82,6 +82,7 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow modules, and begin with them."""
     ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(SLOW)}
+    assert all(path.exists() for path in ranks), "a slow module was moved: name its new place"
     for item in items:
         if item.path in ranks:
             item.add_marker(pytest.mark.slow)
