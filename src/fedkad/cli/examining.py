@@ -81,9 +81,11 @@ def examine_device(file: Path, path: Path, options: DetectOptions) -> list[Exami
             model = model.with_threshold(options.threshold)
         elif options.budget is not None:
             model = _budgeted(model, options.budget, model.sample_period or period, path)
+        # Rows are those of the data, so their own period counts before that of the model.
         gathering = options.gathering(period or model.sample_period)
         request = ExaminationRequest(gathering, options.offline, options.shares, options.overwrite_ok)
         labels, report = options.labels, partial(progress, "judging")
+        # All labels are placed before the first table is judged, so that a wrong one is refused without delay.
         marks = [() if labels is None else marks_of(labels, device.name, table) for table in device.tables]
         examined = []
         for table, spans in zip(device.tables, marks, strict=True):

@@ -110,6 +110,7 @@ def _is_label(relation: Relation, at: int) -> bool:
 def read_columns(how: Interpretation, chosen: Sequence[int], report: Report = unheard) -> Columns:
     """Read the times and the chosen columns in one pass over the file."""
     relation, clock = how.relation, how.clock
+    # t: times, z: minutes ahead of UTC; for each column v: numbers, o: whether a cell is odd
     selected = [f"{clock.sql} AS t"] if clock is not None else []
     selected += [f"CAST({clock.offset} AS INTEGER) AS z"] if clock is not None and clock.keeps_zone else []
     for at in chosen:
@@ -212,6 +213,7 @@ def judge_column(how: Interpretation, column: Column) -> tuple[bool, list[str]]:
     if kind != "VARCHAR" and not is_type_of_numbers(kind):
         words = [(kind.lower(), 1)]
     odd, numbers = sum(count for _, count in words), int(np.count_nonzero(~np.isnan(column.values)))
+    # Mostly words: text, which is left out, or measurements with their units, which are refused.
     if odd and numbers < LEAST_NUMBERS * (numbers + odd):
         if kind == "VARCHAR" and all(is_measurement(word) for word, _ in words):
             _refuse_near_numbers(how, column, words)

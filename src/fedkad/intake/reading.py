@@ -63,7 +63,9 @@ def table_of(
         relation, column = of_device(relation, switches.device)
         switches = replace(switches, ignore=(*switches.ignore, column))
     how, about_numbers = interpret(relation, switches, wanted)
-    tag, notes = tag_columns(how), (*relation.notes, *about_numbers)
+    notes = (*relation.notes, *about_numbers)
+    # A long table has a row for each value and names its channel in it; others have a column for each channel.
+    tag = tag_columns(how)
     if tag is None:
         chosen, about_choice = choose_columns(how)
         samples = channels_of(how, read_columns(how, chosen, report))
