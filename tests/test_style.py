@@ -12,7 +12,6 @@ PUBLIC = frozenset({"KoopmanDetector", "KoopmanDetector.__init__", "federate", "
 
 TOO_LARGE = (
     "edge/device/grid.py SampleGrid",
-    "edge/health/faults.py Health",
 )
 """Rooms that are still to be made smaller."""
 

@@ -39,6 +39,15 @@ Key = tuple[FaultKind, str]
 """A fault and its channel, which is empty if the fault is the device's."""
 
 
+class Fault(NamedTuple):
+    """What every detector returns: what is wrong with a channel, or with the device, since when, in words."""
+
+    kind: FaultKind
+    channel: str  # empty if the fault is the device's
+    start: float
+    sentence: str
+
+
 class Beyond(NamedTuple):
     """A channel whose value is impossible, and the least and the greatest that it should have."""
 
@@ -68,10 +77,7 @@ class Health:
         self._device, self._sampling, self._names = device, sampling, list(sampling.channels)
         self._slack = SLACK * sampling.period
         state = state or {}
-        self.count = int(state.get("count", 0))  # faults begun so far
-        faults = [fault for each in state.get("open", []) if isinstance(fault := from_json(each), FaultAlert)]
-        self._open: dict[Key, FaultAlert] = {(fault.fault, fault.channel or ""): fault for fault in faults}
-        self._gone: dict[Key, float] = {(FaultKind(kind), name): time for kind, name, time in state.get("gone", [])}
+        self._faults = OpenFaults(device, sampling, state)
         self._interval: float | None = state.get("interval")
         is_same = state.get("channels") == self._names
         self._runs = Standstill(len(self._names), state.get("runs") if is_same else None)
@@ -84,9 +90,7 @@ class Health:
         """All that is known, for JSON."""
         return {
             "channels": self._names,
-            "count": self.count,
-            "open": [fault.to_json() for fault in self._open.values()],
-            "gone": [[*key, time] for key, time in self._gone.items()],
+            **self._faults.state(),
             "interval": self._interval,
             "runs": self._runs.state(),
             **self._absence.state(),
@@ -96,8 +100,13 @@ class Health:
 
     @property
     def open(self) -> list[FaultAlert]:
-        """The start of every fault that is open, described as it is now, the oldest first; not to be changed."""
-        return list(self._open.values())
+        """The start of every fault that is open, described as it is now, the oldest first."""
+        return list(self._faults.open.values())
+
+    @property
+    def count(self) -> int:
+        """Faults begun so far."""
+        return self._faults.count
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -121,23 +130,27 @@ class Health:
         self._runs.add(values, learns=learns)
         if not row.observed:  # nothing was measured, which neither begins nor ends anything
             return []
-        found = self._stuck(values) if judges else {}
-        silent: set[Key] = set()
+        faults = self._stuck(row.time, values) if judges else []
+        faulty: set[Key] = set()
         if not row.complete or not self._absence.is_idle:
-            silent = self._tell_absence(row, rhythm or [0] * len(self._names), found)
-        for each in impossible:
-            found[FaultKind.IMPOSSIBLE, self._names[each.channel]] = self._impossible(row, each)
+            rhythm = rhythm or [0] * len(self._names)
+            lasting = self._absence.take(row, rhythm)
+            faults += self._absent(lasting, rhythm)
+            faulty = {(FaultKind.CHANNEL_SILENT, name) for name in lasting}  # a fault or not yet, it ends with a jump
+        faults += [impossible_value(row, self._names[each.channel], each) for each in impossible]
         if self._interval is not None:
-            found[FaultKind.PERIOD, ""] = self._period(self._interval)
-        faulty, recovered = silent | found.keys(), row.time + memory * self._sampling.period
+            faults.append(other_interval(row.time, self._interval, self._sampling.period))
+        if faults:
+            faulty |= {(each.kind, each.channel) for each in faults}
+        recovered = row.time + memory * self._sampling.period
         if self._recovered is not None and self._recovered > recovered:  # the clock was set back
             self._recovered = None
-        if not faulty and not self._open and not self._faulty:
+        if not faulty and not self._faults.open and not self._faulty:
             return []
         if any(fault in RECOVERING and (fault, channel) not in faulty for fault, channel in self._faulty):
             self._recovered = recovered
         self._faulty = faulty
-        return self._judge(row.time, found)
+        return self._faults.update(row.time, faults)
 
     def is_recovering(self, time: float) -> bool:
         """Whether a channel has just come back, so that a score says nothing new."""
@@ -158,12 +171,7 @@ class Health:
 
     def note_silence(self, time: float, since: float, sentence: str) -> list[Alert]:
         """No row has come between `since` and `time`."""
-        key = (FaultKind.SILENT, "")
-        self._gone.pop(key, None)
-        if key not in self._open:
-            return [self._begin(key, since, time, sentence)]
-        self._renew(key, time, sentence)
-        return []
+        return self._faults.note(time, Fault(FaultKind.SILENT, "", since, sentence))
 
     def note_interval(self, interval: float | None) -> None:
         """Samples agree that they come at that interval, which is not the period; None if that is not so."""
@@ -171,15 +179,11 @@ class Health:
 
     def silence(self, time: float, reason: Reason) -> list[Alert]:
         """Tell nothing, because of maintenance or the like: what is open ends for that reason."""
-        return [self._end(key, time, time, reason) for key in list(self._open)]
+        return [self._faults.end(key, time, time, reason) for key in list(self._faults.open)]
 
     def acknowledge(self, alert: FaultAlert, sender: str) -> FaultAlert:
         """The alert of a fault with who knows of it; if the fault is open, its end will say so, too."""
-        known = replace(alert, acknowledged=sender)
-        key = alert.fault, alert.channel or ""
-        if key in self._open and self._open[key].id == alert.id:
-            self._open[key] = known
-        return known
+        return self._faults.acknowledge(alert, sender)
 
     def accept(self, alert: FaultAlert, time: float) -> list[Alert]:
         """Take what this alert tells for normal, because a person says so: a fault that is open ends.
@@ -187,13 +191,13 @@ class Health:
         A channel that was stuck may stand still for so long from now on.
         """
         key = fault, channel = alert.fault, alert.channel or ""
-        is_open = key in self._open and self._open[key].id == alert.id
+        is_open = self._faults.is_open(alert)
         if fault == FaultKind.STUCK and channel in self._names:
             rows = round(alert.duration / self._sampling.period) + 1
             if is_open:
                 rows = self._runs.length(self._names.index(channel))
             self._runs.allow(self._names.index(channel), rows)
-        return [self._end(key, time, time, Reason.NORMAL)] if is_open else []
+        return [self._faults.end(key, time, time, Reason.NORMAL)] if is_open else []
 
     def longest(self, channel: str) -> int:
         """For how many rows a channel may stand still, as far as is known; see `forbid`."""
@@ -204,98 +208,120 @@ class Health:
         if channel in self._names:
             self._runs.forbid(self._names.index(channel), rows)
 
-    # -- which faults there are ---------------------------------------------------------------------------------------
-
-    def _stuck(self, values: Array) -> dict[Key, str]:
-        found = {}
+    def _stuck(self, time: float, values: Array) -> list[Fault]:
+        faults, period = [], self._sampling.period
         for k in self._runs.stuck():
-            rows = (self._runs.length(k), self._runs.longest(k))
-            lasted, longest = (span(count * self._sampling.period) for count in rows)
+            length = self._runs.length(k)
+            lasted, longest = span(length * period), span(self._runs.longest(k) * period)
             sentence = f"has been {values[k]:.6g} for {lasted}, and never the same for more than {longest} before"
-            found[FaultKind.STUCK, self._names[k]] = f"{self._names[k]} {sentence}"
-        return found
+            start = time - (length - 1) * period
+            faults.append(Fault(FaultKind.STUCK, self._names[k], start, f"{self._names[k]} {sentence}"))
+        return faults
 
-    def _impossible(self, row: GridRow, beyond: Beyond) -> str:
-        channel, least, greatest = beyond
-        normal = " to ".join(dict.fromkeys(compared(least, [greatest], greatest - least)))
-        return f"{self._names[channel]} is {row.values[channel]:.6g}, which is impossible where {normal} is normal"
+    def _absent(self, silent: Mapping[str, float], rhythm: Sequence[int]) -> list[Fault]:
+        """The channels that should have sent, of those that are silent for so many seconds."""
+        return [
+            Fault(
+                FaultKind.CHANNEL_SILENT,
+                name,
+                self._absence.since[name],
+                f"{name} has sent nothing for {span(lasted)}, and the others are judged without it",
+            )
+            for name, lasted in silent.items()
+            if self._absence.is_fault(name, lasted, rhythm)
+        ]
 
-    def _period(self, interval: float) -> str:
-        return (
-            f"samples come every {span(interval)}, but the period is {span(self._sampling.period)}; "
-            f'set period = "{interval:.12g}s" in [sampling]'
-        )
 
-    def _tell_absence(self, row: GridRow, rhythm: Sequence[int], found: dict[Key, str]) -> set[Key]:
-        """Add the channels that should have sent to what is `found`; returns all that are silent for so long.
+def impossible_value(row: GridRow, channel: str, beyond: Beyond) -> Fault:
+    """Return the fault of a channel whose value in that row is impossible."""
+    normal = " to ".join(dict.fromkeys(compared(beyond.least, [beyond.greatest], beyond.greatest - beyond.least)))
+    sentence = f"{channel} is {row.values[beyond.channel]:.6g}, which is impossible where {normal} is normal"
+    return Fault(FaultKind.IMPOSSIBLE, channel, row.time, sentence)
 
-        When one of these comes back, it comes with a jump, whether its silence was a fault or not.
-        """
-        silent = self._absence.take(row, rhythm)
-        for name, lasted in silent.items():
-            if self._absence.is_fault(name, lasted, rhythm):
-                sentence = f"{name} has sent nothing for {span(lasted)}, and the others are judged without it"
-                found[FaultKind.CHANNEL_SILENT, name] = sentence
-        return {(FaultKind.CHANNEL_SILENT, name) for name in silent}
 
-    # -- from faults to alerts ----------------------------------------------------------------------------------------
+def other_interval(time: float, interval: float, period: float) -> Fault:
+    """Return the fault of a device that sends at another interval than its period."""
+    sentence = (
+        f"samples come every {span(interval)}, but the period is {span(period)}; "
+        f'set period = "{interval:.12g}s" in [sampling]'
+    )
+    return Fault(FaultKind.PERIOD, "", time, sentence)
 
-    def _judge(self, time: float, found: Mapping[Key, str]) -> list[Alert]:
-        alerts: list[Alert] = []
-        for key, sentence in found.items():
-            self._gone.pop(key, None)
-            if key in self._open:
-                self._renew(key, time, sentence)
-            else:
-                alerts.append(self._begin(key, self._start(key, time), time, sentence))
-        for key in [key for key in self._open if key not in found]:
+
+class OpenFaults:
+    """The faults of one device that are open, from which alerts come; `state` is a part of what `Health` has stored."""
+
+    def __init__(self, device: str, sampling: Sampling, state: Mapping[str, Any]) -> None:
+        self._device, self._names = device, sampling.channels
+        self._lasts = sampling.silent_after - SLACK * sampling.period
+        self.count = int(state.get("count", 0))  # faults begun so far
+        faults = [fault for each in state.get("open", []) if isinstance(fault := from_json(each), FaultAlert)]
+        self.open: dict[Key, FaultAlert] = {(fault.fault, fault.channel or ""): fault for fault in faults}
+        self._gone: dict[Key, float] = {(FaultKind(kind), name): time for kind, name, time in state.get("gone", [])}
+
+    def state(self) -> dict[str, Any]:
+        """All that is known, for JSON."""
+        return {
+            "count": self.count,
+            "open": [fault.to_json() for fault in self.open.values()],
+            "gone": [[*key, time] for key, time in self._gone.items()],
+        }
+
+    def is_open(self, alert: FaultAlert) -> bool:
+        """Whether the fault of an alert is open."""
+        opened = self.open.get((alert.fault, alert.channel or ""))
+        return opened is not None and opened.id == alert.id
+
+    def update(self, time: float, faults: Sequence[Fault]) -> list[Alert]:
+        """Note the faults that there are now; those that are gone for long enough end."""
+        alerts: list[Alert] = [alert for fault in faults for alert in self.note(time, fault)]
+        present = {(fault.kind, fault.channel) for fault in faults}
+        for key in [key for key in self.open if key not in present]:
             if key[1] and key[1] not in self._names:
-                alerts.append(self._end(key, time, time, Reason.CHANNEL_REMOVED))
+                alerts.append(self.end(key, time, time, Reason.CHANNEL_REMOVED))
                 continue
             gone = self._gone[key] = min(self._gone.get(key, time), time)
-            if time - gone >= self._sampling.silent_after - self._slack:
-                alerts.append(self._end(key, gone, time, Reason.RECOVERED))
+            if time - gone >= self._lasts:
+                alerts.append(self.end(key, gone, time, Reason.RECOVERED))
         return alerts
 
-    def _start(self, key: Key, time: float) -> float:
-        """When a fault that is told now began."""
-        fault, channel = key
-        if fault == FaultKind.STUCK:
-            return time - (self._runs.length(self._names.index(channel)) - 1) * self._sampling.period
-        if fault == FaultKind.CHANNEL_SILENT:
-            return self._absence.since[channel]
-        return time
-
-    def _begin(self, key: Key, start: float, time: float, sentence: str) -> FaultAlert:
+    def note(self, time: float, fault: Fault) -> list[Alert]:
+        """Begin a fault, or describe it as it is now if it has lasted for clearly longer, which is no alert."""
+        key, text = (fault.kind, fault.channel), f"{self._device}: {fault.sentence}"
+        self._gone.pop(key, None)
+        if (opened := self.open.get(key)) is not None:
+            lasted = round(time - opened.start, 3)
+            if lasted > RENEWED * opened.duration:
+                self.open[key] = replace(opened, time=time, duration=lasted, sentence=fault.sentence, text=text)
+            return []
         self.count += 1
-        fault, channel = key
-        begun = self._open[key] = FaultAlert(
-            id=identity(self._device, start, self.count, is_fault=True),
+        self.open[key] = FaultAlert(
+            id=identity(self._device, fault.start, self.count, is_fault=True),
             device=self._device,
             event=AlertEvent.START,
             kind=Kind.HEALTH,
-            fault=fault,
-            channel=channel or None,
+            fault=fault.kind,
+            channel=fault.channel or None,
             severity=Severity.WARNING,
-            start=start,
+            start=fault.start,
             time=time,
-            duration=round(max(time - start, 0.0), 3),
-            sentence=sentence,
+            duration=round(max(time - fault.start, 0.0), 3),
+            sentence=fault.sentence,
             reason=Reason.FAULT,
-            text=f"{self._device}: {sentence}",
+            text=text,
         )
-        return begun
+        return [self.open[key]]
 
-    def _renew(self, key: Key, time: float, sentence: str) -> None:
-        """Describe what is open as it is now, if it has lasted for clearly longer; nobody is told."""
-        opened = self._open[key]
-        lasted = round(time - opened.start, 3)
-        if lasted > RENEWED * opened.duration:
-            text = f"{self._device}: {sentence}"
-            self._open[key] = replace(opened, time=time, duration=lasted, sentence=sentence, text=text)
+    def acknowledge(self, alert: FaultAlert, sender: str) -> FaultAlert:
+        """Return the alert with who knows of the fault; if that is open, its end will say so, too."""
+        known = replace(alert, acknowledged=sender)
+        if self.is_open(alert):
+            self.open[alert.fault, alert.channel or ""] = known
+        return known
 
-    def _end(self, key: Key, gone: float, time: float, reason: Reason) -> FaultAlert:
-        begun = self._open.pop(key)
+    def end(self, key: Key, gone: float, time: float, reason: Reason) -> FaultAlert:
+        """End a fault that is gone since then, for that reason."""
+        begun = self.open.pop(key)
         self._gone.pop(key, None)
         lasted = max(round(gone - begun.start, 3), 0.0)
         how = "over" if reason == Reason.RECOVERED else f"over ({reason})"
