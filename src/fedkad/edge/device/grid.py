@@ -103,8 +103,7 @@ class SampleGrid:
         self.broken: str | None = None
         self._seen = False  # whether every channel was measured once, so that there is a window to break
         self._is_void = False  # whether the last row had no value at all
-        self._suspects: list[tuple[float, dict[str, float]]] = []  # samples whose time does not fit
-        self._agreeing, self._last_agreeing = 0, nan  # how many distinct times they have, and the last of these
+        self._suspects = Suspects(self._period, self._lateness)
         self._begin(nan)
         if state is not None:
             self._resume(state)
@@ -125,23 +124,40 @@ class SampleGrid:
         if isnan(self._origin):
             self._begin(time)
         slot = floor((time - self._origin) / self._period + 0.5)
-        if slot == self._next and not self._open and not self._suspects and self._index.keys() <= values.keys():
+        if slot == self._next and not self._open and not self._suspects.samples and self._index.keys() <= values.keys():
             # Usually a sample is the next row as it is.
             self._newest = max(self._newest, time)
             return [self._measure(slot, values)]
-        if self._is_off(time):
-            if arrival is None or abs(time - arrival) > max(PUNCTUAL, self._lateness):
-                return self._suspect(time, values)
-            self._drop_suspects()
-            self._suspects = [(time, dict(values))]
-            return self._adopt_clock()
-        self._drop_suspects()
-        return self._take(time, values)
+        if not self._is_off(time):
+            self.off_clock += self._suspects.drop()
+            return self._take(time, values)
+        if arrival is not None and abs(time - arrival) <= max(PUNCTUAL, self._lateness):
+            self.off_clock += self._suspects.drop()
+            return self._adopt_clock([(time, dict(values))])
+        self.off_clock += self._suspects.add(
+            time, {name: values[name] for name in values if name in self._index}, max(self._ahead, DAY)
+        )
+        return self._adopt_clock(self._suspects.take()) if self._suspects.agree else []
 
     def _take(self, time: float, values: Mapping[str, float]) -> list[GridRow]:
+        """Put the values of a sample into its slot; returns the rows that can be closed then."""
         self._newest = max(self._newest, time)
-        self._put(floor((time - self._origin) / self._period + 0.5), values)
-        return self._close_ripe()
+        slot = floor((time - self._origin) / self._period + 0.5)
+        known = [name for name in values if name in self._index]
+        if slot < self._next and (self._begun or slot <= self._ripe()):
+            self.late += len(known)
+        else:
+            self._next = min(self._next, slot)  # the first sample to arrive was not the first measured
+            held = self._open.setdefault(slot, {})
+            for name in known:
+                if name in held:
+                    self.duplicates += 1
+                else:
+                    held[name] = values[name]
+        rows = self._close(self._ripe())
+        while len(self._open.get(self._next, ())) == len(self._names):
+            rows.append(self._measure(self._next, self._open.pop(self._next)))
+        return rows
 
     @property
     def unseen(self) -> list[str]:
@@ -191,8 +207,7 @@ class SampleGrid:
             "broken": self.broken,
             "void": self._is_void,
             "rhythm": self._rhythm.state(),
-            "aside": [[time, values.copy()] for time, values in self._suspects],
-            "moments": [self._agreeing, None if isnan(self._last_agreeing) else self._last_agreeing],
+            **self._suspects.state(),
             "counters": {name: getattr(self, name) for name in COUNTERS},
         }
 
@@ -207,34 +222,13 @@ class SampleGrid:
         self._last, self._measured = np.array(state["last"], dtype=np.float64), list(state["measured"])
         self._seen, self.broken, self._is_void = state["seen"], state["broken"], state.get("void", False)
         self._rhythm = Rhythm(len(self._names), self._period, state.get("rhythm"))
-        self._suspects = [(time, dict(values)) for time, values in state["aside"]]
-        self._agreeing, last = state["moments"]
-        self._last_agreeing = nan if last is None else last
+        self._suspects = Suspects(self._period, self._lateness, state)
 
     # -- slots ----------------------------------------------------------------------------------------------------
 
     def _ripe(self) -> int:
         """The newest slot whose end is `lateness` or more before the newest time."""
         return floor((self._newest - self._lateness - self._origin) / self._period - 0.5)
-
-    def _put(self, slot: int, values: Mapping[str, float]) -> None:
-        known = [name for name in values if name in self._index]
-        if slot < self._next and (self._begun or slot <= self._ripe()):
-            self.late += len(known)
-            return
-        self._next = min(self._next, slot)  # the first sample to arrive was not the first measured
-        held = self._open.setdefault(slot, {})
-        for name in known:
-            if name in held:
-                self.duplicates += 1
-            else:
-                held[name] = values[name]
-
-    def _close_ripe(self) -> list[GridRow]:
-        rows = self._close(self._ripe())
-        while len(self._open.get(self._next, ())) == len(self._names):
-            rows.append(self._measure(self._next, self._open.pop(self._next)))
-        return rows
 
     def _close(self, last: int) -> list[GridRow]:
         """Close all slots up to `last`."""
@@ -297,31 +291,8 @@ class SampleGrid:
         oldest = self._origin + (self._next - 1.5) * self._period - self._lateness
         return time < oldest or time > self._newest + max(self._ahead, self.rhythm)
 
-    def _suspect(self, time: float, values: Mapping[str, float]) -> list[GridRow]:
-        """Hold a sample whose time does not fit, until enough of them agree that the clock was changed."""
-        newest = max((earlier for earlier, _ in self._suspects), default=nan)
-        # Channels with their own timestamps come slightly out of order: a sample may be as old as in `_is_off`.
-        if not -self._lateness - self._period <= time - newest <= max(self._ahead, DAY):
-            self._drop_suspects()
-        if len(self._suspects) == MAX_SUSPECTS:
-            del self._suspects[0]
-            self.off_clock += 1
-        self._suspects.append((time, {name: values[name] for name in values if name in self._index}))
-        # Messages of one channel each are one time if their timestamps are less than half a period apart.
-        if isnan(self._last_agreeing) or time - self._last_agreeing >= 0.5 * self._period:
-            self._agreeing, self._last_agreeing = self._agreeing + 1, time
-        return self._adopt_clock() if self._agreeing >= CONFIRM else []
-
-    def _drop_suspects(self) -> None:
-        if self._suspects:
-            self.off_clock += len(self._suspects)
-            self._suspects = []
-        self._agreeing, self._last_agreeing = 0, nan
-
-    def _adopt_clock(self) -> list[GridRow]:
-        """Start again on the clock of the suspect samples; none of them is lost."""
-        samples, self._suspects = self._suspects, []
-        self._agreeing, self._last_agreeing = 0, nan
+    def _adopt_clock(self, samples: Sequence[tuple[float, Mapping[str, float]]]) -> list[GridRow]:
+        """Start again on the clock of these samples; none of them is lost."""
         rows = self.flush()
         why = "gap" if samples[-1][0] > self._newest else "clock"
         if self._seen:
@@ -329,18 +300,67 @@ class SampleGrid:
             rows.append(GridRow(time, np.full(len(self._names), nan), False, False))
             self.rows += 1
             self.broken, self._is_void = why, True
-        if why == "gap":
-            self._note_silences(samples)
+        if why == "gap":  # by its rhythm, each channel may be silent for as long again
+            for name, k in self._index.items():
+                times = [time for time, values in samples if name in values]
+                if times and self._measured[k] != NEVER:
+                    last = self._origin + self._measured[k] * self._period
+                    self._rhythm.note(k, times[0], round((times[0] - last) / self._period))
         self.jumps += 1
         self._begin(samples[0][0])
         for sample in samples:
             rows += self._take(*sample)
         return rows
 
-    def _note_silences(self, samples: Sequence[tuple[float, Mapping[str, float]]]) -> None:
-        """Note how long each channel was silent before these samples: by its rhythm it may be so again."""
-        for name, k in self._index.items():
-            times = [time for time, values in samples if name in values]
-            if times and self._measured[k] != NEVER:
-                last = self._origin + self._measured[k] * self._period
-                self._rhythm.note(k, times[0], round((times[0] - last) / self._period))
+
+class Suspects:
+    """Samples whose time does not fit the clock so far, until enough of them agree that it was changed.
+
+    `state` is what `state()` returned, to continue from there.
+    """
+
+    def __init__(self, period: float, lateness: float, state: Mapping[str, Any] | None = None) -> None:
+        self._period, self._lateness = period, lateness
+        aside, (moments, last) = (state["aside"], state["moments"]) if state else ([], (0, None))
+        self.samples: list[tuple[float, dict[str, float]]] = [(time, dict(values)) for time, values in aside]
+        self._moments: int = moments  # how many distinct times they have,
+        self._last: float = nan if last is None else last  # and the last of these
+
+    def state(self) -> dict[str, Any]:
+        """All that is known, for JSON."""
+        return {
+            "aside": [[time, values.copy()] for time, values in self.samples],
+            "moments": [self._moments, None if isnan(self._last) else self._last],
+        }
+
+    @property
+    def agree(self) -> bool:
+        """Whether there are so many distinct times that another clock is believed."""
+        return self._moments >= CONFIRM
+
+    def add(self, time: float, values: dict[str, float], ahead: float) -> int:
+        """Hold one more, at most so many seconds `ahead` of the others; returns how many were dropped."""
+        dropped, newest = 0, max((earlier for earlier, _ in self.samples), default=nan)
+        # Channels with their own timestamps come slightly out of order: a sample may be as old as in `_is_off`.
+        if not -self._lateness - self._period <= time - newest <= ahead:
+            dropped = self.drop()
+        if len(self.samples) == MAX_SUSPECTS:
+            del self.samples[0]
+            dropped += 1
+        self.samples.append((time, values))
+        # Messages of one channel each are one time if their timestamps are less than half a period apart.
+        if isnan(self._last) or time - self._last >= 0.5 * self._period:
+            self._moments, self._last = self._moments + 1, time
+        return dropped
+
+    def take(self) -> list[tuple[float, dict[str, float]]]:
+        """Hand out all of them."""
+        samples = self.samples
+        self.drop()
+        return samples
+
+    def drop(self) -> int:
+        """Forget all of them; returns how many there were."""
+        count, self.samples = len(self.samples), []
+        self._moments, self._last = 0, nan
+        return count
