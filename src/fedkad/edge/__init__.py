@@ -23,5 +23,6 @@ the device. `subcommands/` has what ``fedkad-agent`` does beside running: list i
 what publishes.
 
 `agent` is the loop around all of them, `assembly` makes its source and sinks, `main` is the command. `settings/`
-reads and checks the configuration; `process` has the log and forks. Nothing here computes scores: they come from `fedkad.detect`.
+reads and checks the configuration; `process` has the log and forks. Nothing here computes scores: they come from
+`fedkad.detect`.
 """
