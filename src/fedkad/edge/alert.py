@@ -44,28 +44,28 @@ class Reason(StrEnum):
     """Why there is an alert."""
 
     # an incident begins
-    THRESHOLD = "threshold"
-    RATE = "rate"
+    THRESHOLD = "threshold"  # scores were above it for `min_duration`
+    RATE = "rate"  # many rows of `rate_window` were abnormal
     # it goes on
-    WORSE = "worse"
-    AGAIN = "again"
-    ANOTHER = "another"
-    STILL = "still"
-    ACKNOWLEDGED = "acknowledged"
+    WORSE = "worse"  # it has become critical
+    AGAIN = "again"  # it was over, and is there again
+    ANOTHER = "another"  # another channel scores higher than it ever did
+    STILL = "still"  # nothing new: a reminder
+    ACKNOWLEDGED = "acknowledged"  # an operator knows of it
     # it ends
-    CLEARED = "cleared"
-    SETTLED = "settled"
-    NORMAL = "normal"
-    UNDONE = "undone"
-    RELEARN = "relearn"
-    NO_MODEL = "no model"
+    CLEARED = "cleared"  # rows have been quiet for long enough
+    SETTLED = "settled"  # it has lasted for `settle`, and is the new normal
+    UNDONE = "undone"  # an operator took back that it was normal
+    RELEARN = "relearn"  # the device learns from the beginning, as an operator wants
+    NO_MODEL = "no model"  # the model that judged it is gone
     # it ends, and so does a fault
-    MAINTENANCE = "maintenance"
-    MUTED = "muted"
+    NORMAL = "normal"  # an operator says so
+    MAINTENANCE = "maintenance"  # it was planned for this time
+    MUTED = "muted"  # an operator wants no alerts for a while
     # a fault begins and ends
-    FAULT = "fault"
-    RECOVERED = "recovered"
-    CHANNEL_REMOVED = "channel removed"
+    FAULT = "fault"  # a sensor says what cannot be, or nothing
+    RECOVERED = "recovered"  # it works again
+    CHANNEL_REMOVED = "channel removed"  # the settings no longer name its channel
 
 
 class FaultKind(StrEnum):

@@ -35,7 +35,7 @@ MANY_LAPSES = 3
 CONNECT_TIMEOUT = 5.0
 
 PUBACK = b"\x40\x02"
-"""What an acknowledgement of quality 1 begins with: its kind, and the two bytes of the number that follows."""
+"""What an acknowledgement of QoS 1 begins with: its kind, and the two bytes of the number that follows."""
 
 
 class Connection:
@@ -224,7 +224,7 @@ class Connection:
             confirmed()
 
     def acknowledge(self, messages: Iterable[paho.MQTTMessage]) -> None:
-        """Acknowledge messages of quality 1 that came over this connection, in one write.
+        """Acknowledge messages of QoS 1 that came over this connection, in one write.
 
         `Client.ack` writes each of them alone, which costs as much as decoding it. To the queue of the client a packet
         is any bytes, and it takes care of TLS, of a full buffer and of the order.

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedkad.detect.stream import Reading
-from fedkad.edge.alarms.phases import IDLE, Cooling, Phase, Quiet, Suspect, Told, Waiting
+from fedkad.edge.alarms.phases import IDLE, Cooling, OpenPhase, Phase, Quiet, Suspect, Waiting
 from fedkad.edge.alarms.policy import IncidentPolicy
 from fedkad.edge.alarms.stored import phase_state, restored_phase, upgraded
 from fedkad.edge.alert import Alert, IncidentAlert, Reason
@@ -32,10 +32,9 @@ class Alarms:
 
     An incident begins when the scores have been abnormal for `min_duration` without a quiet row, or when the share of
     abnormal rows in `rate_window` reaches `rate_limit`, provided that half of the window was scored; rows up to the end
-    of the last incident do not count. It ends after `clear_after` of only quiet rows; a rate-triggered one also
-    needs the rate to fall below `release` times the limit. For `cool_down` after that only a critical score begins
-    another one; an excursion that still goes on then becomes an incident. All durations are differences of the rows'
-    times.
+    of the last incident do not count. It ends after `clear_after` of only quiet rows, or later or sooner by the rules
+    in `policy`. For `cool_down` after that only a critical score begins another one; an excursion that still goes on
+    then becomes an incident. All durations are differences of the rows' times.
 
     What is wrong in another channel while an incident is open is told as well, if its score is a quarter higher than
     all of the incident, or half as high again after a new set-point. Otherwise a false alarm would hide the fault that
@@ -91,7 +90,7 @@ class Alarms:
     @property
     def open(self) -> IncidentAlert | None:
         """The last alert of the open incident."""
-        return self.phase.incident.alert if isinstance(self.phase, Told) else None
+        return self.phase.incident.alert if isinstance(self.phase, OpenPhase) else None
 
     @property
     def is_quiet(self) -> bool:
@@ -151,7 +150,7 @@ class Alarms:
 
     def acknowledge(self, sender: str) -> list[Alert]:
         """Note that an operator knows of the open incident: it is told once more, then only when it gets worse."""
-        if not isinstance(self.phase, Told) or self.phase.incident.acknowledged:
+        if not isinstance(self.phase, OpenPhase) or self.phase.incident.acknowledged:
             return []
         incident, alerts = self._policy.acknowledge(self.phase.incident, sender)
         self.phase = replace(self.phase, incident=incident)
@@ -162,6 +161,6 @@ class Alarms:
 
         It is acknowledged then, and so it does not become normal once more by itself.
         """
-        self._tally.take_back(identity, sender, is_open=isinstance(self.phase, Told))
+        self._tally.take_back(identity, sender, is_open=isinstance(self.phase, OpenPhase))
         if isinstance(self.phase, Cooling):
             self.phase = Suspect(self.phase.excursion) if self.phase.excursion else IDLE

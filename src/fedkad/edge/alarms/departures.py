@@ -37,7 +37,7 @@ class Departures:
         elif time // self._every != before // self._every:
             self._look(reading, time)
 
-    def origin(self, reading: Reading, told: float, time: float) -> str:
+    def origin(self, reading: Reading, counted_until: float, time: float) -> str:
         """Return the channel that is farthest outside, of those that have just left; empty if there is none.
 
         That is within the window of the rate. A command may have left within `settle`, if no incident was told since
@@ -46,7 +46,7 @@ class Departures:
         self._look(reading, time)
         since, settings = self.since, self._settings
         recent = [name for name, left in since.items() if time - left <= settings.rate_window]
-        if commands := [name for name in reading.commands if told < since.get(name, -math.inf)]:
+        if commands := [name for name in reading.commands if counted_until < since.get(name, -math.inf)]:
             shares, least = dict(zip(self._channels, reading.shares, strict=True)), PART * reading.shares.sum()
             recent += [name for name in commands if shares[name] > least and time - since[name] <= settings.settle]
         distances = dict(zip(self._channels, reading.outside_by_channel.tolist(), strict=True)) if recent else {}

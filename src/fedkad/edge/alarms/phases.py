@@ -33,7 +33,7 @@ class Incident:
     is_astray: bool = False  # whether it went far outside the known ranges
     updates: int = 0  # that said nothing new
     alert: IncidentAlert | None = None  # the last one
-    told: float  # when that was
+    alerted_at: float  # when that was
 
     def clear_after(self, least: float) -> float:
         """Return how long it must be quiet; if it went astray, as long as it lasted, up to a night.
@@ -90,7 +90,7 @@ class Waiting:
 
 Phase = Idle | Suspect | Cooling | Open | Quiet | Waiting
 Calm = Idle | Suspect | Cooling
-Told = Open | Quiet | Waiting
+OpenPhase = Open | Quiet | Waiting
 
 IDLE = Idle()
 
@@ -139,7 +139,7 @@ def set_back(phase: Phase, time: float, pause: float) -> Phase:
         case Cooling(until):
             return Cooling(min(until, time + pause))
         case Open(incident) | Quiet(incident) | Waiting(incident):
-            return Open(replace(incident, told=min(incident.told, time)))
+            return Open(replace(incident, alerted_at=min(incident.alerted_at, time)))
         case _:
             return phase
 

@@ -5,6 +5,15 @@ A row is one of three things:
     abnormal   the detector says so, or it is far outside the known ranges, as many others were
     quiet      its score is below `release` times the threshold (with a threshold of 0 or less: not abnormal)
     neither    between the two: it neither begins an incident nor clears it
+
+An open incident ends
+
+    - after `clear_after` of only quiet rows; if it went astray, after as long as it lasted, up to a night
+      (`Incident.clear_after`);
+    - not while a channel that it is about is outside its known ranges (`Departures.is_of`), and one by rate not while
+      rows are often abnormal (`Tally.may_end`); a gap begins the quiet again;
+    - while it waits, when something begins that has nothing to do with it (`_is_news`);
+    - by `silence`, whatever the scores are: maintenance, mute, normal, undone, relearn, settled, no model.
 """
 
 from __future__ import annotations
@@ -26,10 +35,10 @@ from fedkad.edge.alarms.phases import (
     Idle,
     Incident,
     Open,
+    OpenPhase,
     Phase,
     Quiet,
     Suspect,
-    Told,
     Waiting,
     set_back,
     without_channels,
@@ -106,7 +115,7 @@ class IncidentPolicy:
         tally.count(time, reading.score, reading.threshold, abnormal=is_abnormal or is_astray)
         if phase is IDLE and not is_abnormal and not is_astray:  # nearly all rows
             return IDLE, []
-        episode = phase.incident.episode if isinstance(phase, Told) else None
+        episode = phase.incident.episode if isinstance(phase, OpenPhase) else None
         score, threshold, settings = reading.score, reading.threshold, self._settings
         judged = JudgedRow(
             time,
@@ -121,7 +130,7 @@ class IncidentPolicy:
             tally.use_channels(self._names)
             phase = without_channels(phase)
         phase = self._aged(phase)
-        if isinstance(phase, Told):
+        if isinstance(phase, OpenPhase):
             return self._go_on(phase, judged)
         if judged.is_abnormal:
             return self._suspect(phase, judged)
@@ -161,14 +170,17 @@ class IncidentPolicy:
         return still, []
 
     def _begin(self, episode: Episode, kind: Kind, reason: Reason, row: JudgedRow) -> Outcome:
-        departed, before = self._departures.origin(row.reading, self.tally.told, row.time), self.tally.recurrence
+        departed, before = (
+            self._departures.origin(row.reading, self.tally.counted_until, row.time),
+            self.tally.recurrence,
+        )
         episode = replace(episode, departed=departed)
         incident = Incident(
             id=identity(self._device, episode.start, self.tally.incidents + 1),
             kind=kind,
             episode=episode,
             is_astray=row.is_astray or departed in row.reading.commands,
-            told=-math.inf,
+            alerted_at=-math.inf,
         )
         if before.last is not None and row.time < before.until:
             # The last incident is there again; told is what is seen now, which may be in other channels.
@@ -198,7 +210,7 @@ class IncidentPolicy:
 
     # -- an incident is open --------------------------------------------------------------------------------------
 
-    def _go_on(self, phase: Told, row: JudgedRow) -> Outcome:
+    def _go_on(self, phase: OpenPhase, row: JudgedRow) -> Outcome:
         """Take a row while an incident is open."""
         incident = phase.incident
         if isinstance(phase, Waiting) and row.is_abnormal and not row.is_away:
@@ -262,7 +274,7 @@ class IncidentPolicy:
         """Tell what goes on, twice as long after the last alert as that was after the one before, up to a day."""
         every = self._settings.update_every
         wait = min(every * 2.0 ** min(incident.updates, 30), max(LONGEST_WAIT, every))
-        if incident.acknowledged or not every or self.tally.time - incident.told < wait - self._slack:
+        if incident.acknowledged or not every or self.tally.time - incident.alerted_at < wait - self._slack:
             return Open(incident, beside), []
         incident = replace(incident, updates=incident.updates + 1)
         return self._tell(incident, AlertEvent.UPDATE, Reason.STILL, beside=beside)
@@ -280,7 +292,7 @@ class IncidentPolicy:
         is_late = 0.0 < self._echoes <= self.tally.time - phase.since - self._settings.clear_after
         return is_late or int(reading.shares.argmax()) not in episode.about(self._names)
 
-    def _end(self, phase: Told, time: float, reason: Reason) -> Outcome:
+    def _end(self, phase: OpenPhase, time: float, reason: Reason) -> Outcome:
         """End an incident."""
         incident = phase.incident
         _, alerts = self._tell(incident, AlertEvent.END, reason, time)
@@ -303,14 +315,14 @@ class IncidentPolicy:
 
     def acknowledge(self, incident: Incident, sender: str) -> tuple[Incident, list[Alert]]:
         """Tell that an operator knows of an incident."""
-        told, alerts = self._tell(replace(incident, acknowledged=sender), AlertEvent.UPDATE, Reason.ACKNOWLEDGED)
-        return told.incident, alerts
+        phase, alerts = self._tell(replace(incident, acknowledged=sender), AlertEvent.UPDATE, Reason.ACKNOWLEDGED)
+        return phase.incident, alerts
 
     # -- both -----------------------------------------------------------------------------------------------------
 
     def silence(self, phase: Phase, time: float, reason: Reason) -> Outcome:
         """End what is open for a reason that is not in the scores, without a pause."""
-        alerts = self._end(phase, time, reason)[1] if isinstance(phase, Told) else []
+        alerts = self._end(phase, time, reason)[1] if isinstance(phase, OpenPhase) else []
         self.tally.silence()
         return IDLE, alerts
 
@@ -363,7 +375,7 @@ class IncidentPolicy:
             provisional=self._is_provisional,
         )
         alert = replace(alert, text=alert_text(alert, self._settings.rate_window))
-        return Open(replace(incident, alert=alert, told=time), beside), [alert]
+        return Open(replace(incident, alert=alert, alerted_at=time), beside), [alert]
 
 
 def _joined(incident: Incident, beside: Episode) -> Incident:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedkad.edge.alarms.episode import Episode
-from fedkad.edge.alarms.phases import IDLE, Cooling, Incident, Open, Phase, Quiet, Suspect, Told, Waiting, name_of
+from fedkad.edge.alarms.phases import IDLE, Cooling, Incident, Open, OpenPhase, Phase, Quiet, Suspect, Waiting, name_of
 from fedkad.edge.alert import IncidentAlert, Kind, as_number, read_incident
 
 PHASES = {name_of(kind): kind for kind in (Open, Quiet, Waiting)}
@@ -35,7 +35,7 @@ def _incident_state(incident: Incident) -> dict[str, Any]:
         "acknowledged": incident.acknowledged,
         "astray": incident.is_astray,
         "updates": incident.updates,
-        "told": as_number(incident.told),
+        "told": as_number(incident.alerted_at),
         "episode": incident.episode.to_json(),
         "alert": incident.alert and incident.alert.to_json(),
     }
@@ -66,7 +66,7 @@ def _restored_incident(state: Mapping[str, Any]) -> Incident:
         is_astray=state["astray"],
         updates=state["updates"],
         alert=read_incident(state["alert"]),
-        told=state["told"],
+        alerted_at=state["told"],
     )
 
 
@@ -85,16 +85,16 @@ def upgraded(state: Mapping[str, Any]) -> Mapping[str, Any]:
         "accepted": state.get("taken"),
     }
     if state.get("incident"):
-        told = state["open"]
+        alert = state["open"]
         incident = {
-            "id": told["id"],
-            "kind": told["kind"],
-            "acknowledged": told.get("acknowledged"),
+            "id": alert["id"],
+            "kind": alert["kind"],
+            "acknowledged": alert.get("acknowledged"),
             "astray": state.get("astray", False),
             "updates": state.get("updates", 0),
             "told": state["said"],
             "episode": state["incident"],
-            "alert": told,
+            "alert": alert,
         }
         name = "open" if state.get("quiet") is None else "quiet"
         phase = {"phase": name, "incident": incident, "since": state.get("quiet"), "episode": state.get("excursion")}
@@ -112,7 +112,7 @@ def open_incident(state: Mapping[str, Any]) -> IncidentAlert | None:
     """
     state = upgraded(state)
     phase = restored_phase(state)
-    if not isinstance(phase, Told) or phase.incident.alert is None:
+    if not isinstance(phase, OpenPhase) or phase.incident.alert is None:
         return None
     episode = phase.incident.episode
     lasted = max(state["time"] - episode.start, 0.0)  # the clock may have been set back

@@ -73,7 +73,8 @@ class Tally:
         self.threshold: float = known.get("threshold", math.nan)
         self.incidents: int = known.get("incidents", 0)  # begun so far
         self.begun: list[float] = list(known.get("begun", ()))  # when the last ones began, or came back
-        self.told: float = known.get("told", -math.inf)  # rows up to then count towards no rate: they were told
+        # rows up to then count towards no rate: an incident, or a command, has dealt with them
+        self.counted_until: float = known.get("told", -math.inf)
         self.channels: list[str] = known.get("channels", [])  # those of the episodes
         # at most two excursions that were too short to be told, and may be part of a rate
         self.recent = [Episode.from_json(each) for each in known.get("recent", ())]
@@ -84,9 +85,10 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is counted, for JSON."""
-        names = ("time", "watched", "score", "threshold", "told")
+        names = ("time", "watched", "score", "threshold")
         return {
             **{name: as_number(getattr(self, name)) for name in names},
+            "told": as_number(self.counted_until),
             "incidents": self.incidents,
             "begun": self.begun,
             "channels": self.channels,
@@ -116,11 +118,11 @@ class Tally:
 
     def end(self, recurrence: Recurrence) -> None:
         """Note that an incident is over, and may come back."""
-        self.recurrence, self.told = recurrence, self.time
+        self.recurrence, self.counted_until = recurrence, self.time
 
     def silence(self) -> None:
         """Drop what was counted towards another incident."""
-        self.recent, self.told = [], self.time
+        self.recent, self.counted_until = [], self.time
 
     def interrupt(self, time: float) -> None:
         """Go on from another time."""
@@ -136,7 +138,7 @@ class Tally:
         """Whether many rows of the window are abnormal, of those that belong to no incident unless `since` is given."""
         if not self._limit:
             return False
-        scored, abnormal = self.rate.since(self.told if since is None else since)
+        scored, abnormal = self.rate.since(self.counted_until if since is None else since)
         half = 0.5 * self._settings.rate_window - SLACK * self._period
         return scored * self._period >= half and abnormal >= self._limit * scored
 
@@ -169,7 +171,7 @@ class Tally:
         """Forget what is in the future of a clock that was set back; the last incident may come back for `longest`."""
         self.recent = [episode for episode in self.recent if episode.last <= time]
         self.begun = [moment for moment in self.begun if moment <= time]
-        self.told = min(self.told, time)
+        self.counted_until = min(self.counted_until, time)
         self.recurrence = replace(self.recurrence, until=min(self.recurrence.until, time + longest))
 
     def use_channels(self, channels: Sequence[str]) -> None:

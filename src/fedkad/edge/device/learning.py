@@ -41,13 +41,13 @@ FORGET_EVERY = 500
 KEPT_ROWS = 2048
 """Rows that are kept at least, for when somebody says that they were normal."""
 
-MATURE, MATURE_ROWS = 604800.0, 20_000
+WEEK = 604800.0
+MATURE, MATURE_ROWS = WEEK, 20_000
 """Seconds of rows that a model is fitted to before it is mature, and the most rows, which must fit into memory."""
 
 RETRY_AFTER = 600.0
 """Seconds before another attempt after learning failed."""
 
-WEEK = 604800.0
 OFTEN = 5.0
 """Incidents per week, in budgets, from which on they are taken for something that the model has to learn."""
 
@@ -64,10 +64,15 @@ def is_alarmed_often(alarms: Alarms, budget: ThresholdTracker | None) -> bool:
 class Learner:
     """Decides which rows of a device are learned from, keeps them, and fits its model to them once there are enough.
 
-    A row is kept for learning if it is complete, its sensors are sound and the device is not silenced (`keep`). When an
-    incident ends, its rows are left out if it may have been a fault (`conclude`), and so are those of an incident that
-    an operator calls a fault (`leave_out_between`). Of what is left, a mature model leaves out what is far from where
-    the device has been (`learn`).
+    A row is learned from if all of this holds:
+
+    - it is complete: each channel was measured, or is silent by its rhythm (`GridRow.complete`);
+    - no sensor in it was hidden as faulty, and the device was not silenced (`keep`);
+    - no incident that may have been a fault took it along (`conclude`), nor one that an operator calls a fault
+      (`leave_out_between`);
+    - no value is more than a tenth of a range outside, unless the model is young or alarms often (`ModelFolder.learn`).
+
+    Impossible values are gaps, unless a channel has many of them (`detect.learning`).
 
     The model file names the last row that it has learned from; if the agent is killed before it commits that, it does
     so after its restart.
@@ -107,8 +112,8 @@ class Learner:
 
     # -- which rows -----------------------------------------------------------------------------------------------
 
-    def keep(self, number: int, row: GridRow, *, is_sound: bool) -> bool:
-        """Keep a row; returns whether it may be learned from: only what is complete and `is_sound`.
+    def keep(self, number: int, row: GridRow, *, is_sound: bool) -> None:
+        """Keep a row, and whether it may be learned from: only if it is complete and `is_sound`.
 
         A sensor that is faulty, and all of a device that is silenced, is not sound.
         """
@@ -118,7 +123,6 @@ class Learner:
         if number % FORGET_EVERY == 0:
             kept = 2 * self._mature if self.young else 4 * self.needed
             self._store.rows.forget(self._device, number - max(kept, self._model.memory, KEPT_ROWS))
-        return is_learnable
 
     def conclude(
         self, alert: IncidentAlert, number: int, now: float, alarms: Alarms, budget: ThresholdTracker | None

@@ -27,9 +27,9 @@ NEAR = 0.2
 """is so near to their median."""
 
 CONVINCING = 10
-"""Blocks in a row that must agree after two that did not: who sends when a value changes may be calm for days.
+"""Blocks that must agree after two in a row that did not: who sends when a value changes may be calm for days.
 
-One that does not agree has the intervals from before and after a change of the period.
+A single one in between that does not is forgiven: it has the intervals from before and after a change of the period.
 """
 
 ROUND = {1: 0.03, 2: 0.005}
@@ -198,7 +198,7 @@ class Pace:
 
 
 def _interval(intervals: list[float]) -> tuple[float, float | None]:
-    """The mean of those that are near to their median, twice, if these are most; or else the median and None."""
+    """The mean of those near to their median, and again as what was agreed; else, if these are few, median and None."""
     middle = median(intervals)
     near = [each for each in intervals if abs(each - middle) <= NEAR * middle]
     if len(near) < AGREEING * len(intervals):

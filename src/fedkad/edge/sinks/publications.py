@@ -57,7 +57,7 @@ class Publications:
     grows: bool = False  # whether other devices may be found later
 
     def topic(self, device: str, leaf: str) -> str:
-        """The topic of a device's `state`, `alert` or `status`; reserved characters are percent-encoded."""
+        """The topic of one of a device's `LEAVES`; reserved characters are percent-encoded."""
         return f"{self.prefix}/{level(device)}/{leaf}"
 
     def is_own(self, topic: str) -> bool:

@@ -1,13 +1,15 @@
 """The durable state of an agent in one SQLite file: all that a batch of messages changes is committed together.
 
-states     `device`, the state of each device: its grid, its alarms, its counters
-`source`, how far a file was read
-`taken`, the digest of the last message under each packet number of the broker
-rows       `row`, rows of the grid that are still needed, to fill the window after a restart and to learn from
-`evidence`, the rows of the last incidents, for when an operator says later that they were normal
-alerts     `outbox`, alerts that a sink has not delivered yet
-`incident`, the last alert of every incident, even after all sinks have delivered or refused it
-commands   `command`, what operators told, and the replies; `fedkad.edge.commands.client` writes there as well
+Each module has its tables:
+
+    states     `device`     the state of each device: its grid, its alarms, its counters
+               `source`     how far a file was read
+               `taken`      the digest of the last message under each packet number of the broker
+    rows       `row`        rows of the grid that are still needed, to fill the window after a restart and to learn from
+               `evidence`   the rows of the last incidents, for when an operator says later that they were normal
+    alerts     `outbox`     alerts that a sink has not delivered yet
+               `incident`   the last alert of every incident, even after all sinks have delivered or refused it
+    commands   `command`    commands and their replies; `fedkad.edge.commands.client` writes there as well
 """
 
 from __future__ import annotations

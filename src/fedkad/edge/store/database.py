@@ -59,7 +59,7 @@ MIGRATIONS = (
     """,
     "DROP TABLE judge;",
 )
-"""The steps from one version of the file to the next; a new file takes all of them."""
+"""The steps from one version of the file to the next; a new file takes all. Only append: files have taken these."""
 
 NOT_DAMAGED = (
     *("SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED"),
